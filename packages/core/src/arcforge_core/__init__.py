@@ -1,0 +1,24 @@
+"""arcforge core: contracts, plugins, configuration, models, data and training.
+
+Importing this package stays cheap; torch is imported when a name below that needs it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from arcforge_core.registry import registry
+
+if TYPE_CHECKING:
+    from arcforge_core.checkpoint.pretrained import load_pretrained, save_pretrained
+
+__version__ = "0.1.0"
+__all__ = ["load_pretrained", "registry", "save_pretrained"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load_pretrained", "save_pretrained"):
+        from arcforge_core.checkpoint import pretrained
+
+        return getattr(pretrained, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Configuration: dataclass schemas (torch-free) and their composition."""

@@ -1,0 +1,293 @@
+"""Schemas of a run: one base dataclass per component kind, and the model and trainer sections.
+
+Torch-free, so that `--help` and completion stay quick. Components inherit their kind's base and add fields.
+Not frozen and without `Literal` or tuples, because OmegaConf refuses those; enumerated strings are checked in
+``__post_init__``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from arcforge_core.errors import ConfigError, nearest
+
+
+def check_choice(field_name: str, value: str, accepted: tuple[str, ...]) -> None:
+    """Raises `ConfigError` unless `value` is one of `accepted`."""
+    if value not in accepted:
+        raise ConfigError(field_name, value, f"must be one of {', '.join(accepted)}{nearest(value, accepted)}")
+
+
+def check_at_least(field_name: str, value: float | None, minimum: float) -> None:
+    """Raises `ConfigError` unless `value` is None or at least `minimum`."""
+    if value is not None and not value >= minimum:  # `not >=` also refuses NaN
+        raise ConfigError(field_name, value, f"must be at least {minimum:g}")
+
+
+def check_between(field_name: str, value: float, low: float, high: float) -> None:
+    """Raises `ConfigError` unless low <= value <= high."""
+    if not low <= value <= high:
+        raise ConfigError(field_name, value, f"must be between {low:g} and {high:g}")
+
+
+@dataclass
+class ComponentConfig:
+    """Base of every component's config; `name` picks the component in its kind."""
+
+    name: str = MISSING
+
+
+@dataclass
+class AttentionConfig(ComponentConfig):
+    """Base of attention configs. Sizes live in the model section, which every variant reads."""
+
+
+@dataclass
+class OptimizerConfig(ComponentConfig):
+    """Base of optimizer configs."""
+
+    lr: float = MISSING
+    """Peak learning rate; the schedule scales it."""
+    weight_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_at_least("optimizer.lr", self.lr if isinstance(self.lr, float) else 0.0, 0.0)
+        check_at_least("optimizer.weight_decay", self.weight_decay, 0.0)
+
+
+@dataclass
+class ScheduleConfig(ComponentConfig):
+    """Base of learning-rate schedules: a factor on the peak rate as a function of progress in [0, 1]."""
+
+    warmup: float = 0.02
+    """Fraction of the run over which the rate rises linearly from 0."""
+    final: float = 0.0
+    """Factor at the end."""
+
+    def __post_init__(self) -> None:
+        check_between("schedule.warmup", self.warmup, 0.0, 1.0)
+        check_between("schedule.final", self.final, 0.0, 1.0)
+
+
+@dataclass
+class HardwareConfig(ComponentConfig):
+    """Base of hardware configs."""
+
+
+@dataclass
+class EngineConfig(ComponentConfig):
+    """Base of engine configs."""
+
+
+@dataclass
+class EnvironmentConfig(ComponentConfig):
+    """Base of environment configs."""
+
+
+@dataclass
+class TokenizerConfig:
+    """The tokenizer: trained on the corpus, or an existing ``tokenizer.json``."""
+
+    path: str | None = None
+    """A Hugging Face ``tokenizer.json`` or a folder that holds one; None trains byte-level BPE."""
+    vocab_size: int | None = None
+    """Entries of a trained vocabulary, special tokens included; None takes model.vocab_size."""
+    train_bytes: int = 20_000_000
+    """Bytes of training text that the BPE is trained on at most."""
+
+    def __post_init__(self) -> None:
+        check_at_least("data.tokenizer.vocab_size", self.vocab_size, 300)
+        check_at_least("data.tokenizer.train_bytes", self.train_bytes, 1)
+
+
+@dataclass
+class DataConfig(ComponentConfig):
+    """Base of data configs: a document source, its split and its packing."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    packing: str = "sequential"
+    """``sequential`` fills rows in shuffled document order and cuts at row ends; ``best_fit`` cuts only
+    documents longer than a row."""
+    heldout: float = 0.05
+    """Fraction of documents (by hash of their key) kept for evaluation."""
+    cache_dir: str | None = None
+    """Where tokenised shards are kept; None means $ARCFORGE_CACHE or ~/.cache/arcforge."""
+
+    def __post_init__(self) -> None:
+        check_choice("data.packing", self.packing, ("sequential", "best_fit"))
+        check_between("data.heldout", self.heldout, 0.0, 0.5)
+
+
+@dataclass
+class MtpConfig:
+    """Multi-token prediction: `depths` steps that share one module (spec 1.6)."""
+
+    depths: int = 3
+    """Predicted tokens beyond the next; 0 builds no MTP module."""
+    fraction: float = 0.25
+    """Fraction of the tokens (whole documents) that carry the MTP loss."""
+    weight: float = 0.3
+    """Weight of the mean loss over depths."""
+
+    def __post_init__(self) -> None:
+        check_at_least("model.mtp.depths", self.depths, 0)
+        check_between("model.mtp.fraction", self.fraction, 0.0, 1.0)
+        check_at_least("model.mtp.weight", self.weight, 0.0)
+
+
+@dataclass
+class ModelConfig:
+    """Sizes of a GLM-5-shaped model; names are those of Hugging Face's ``config.json`` where it has one."""
+
+    name: str = MISSING
+    vocab_size: int = MISSING
+    hidden_size: int = MISSING
+    num_hidden_layers: int = MISSING
+    first_k_dense_replace: int = MISSING
+    """Leading layers with a dense feed-forward; the others are mixtures of experts."""
+    intermediate_size: int = MISSING
+    moe_intermediate_size: int = MISSING
+    n_routed_experts: int = MISSING
+    num_experts_per_tok: int = MISSING
+    n_shared_experts: int = 1
+    routed_scaling_factor: float = 2.5
+    num_attention_heads: int = MISSING
+    num_key_value_heads: int = MISSING
+    """Key/value heads of GQA; MLA has one latent for all heads."""
+    head_dim: int = MISSING
+    """Head size of GQA."""
+    q_lora_rank: int = MISSING
+    kv_lora_rank: int = MISSING
+    qk_nope_head_dim: int = MISSING
+    qk_rope_head_dim: int = MISSING
+    v_head_dim: int = MISSING
+    index_n_heads: int = MISSING
+    index_head_dim: int = MISSING
+    index_topk: int = MISSING
+    rope_theta: float = 1_000_000.0
+    max_position_embeddings: int = MISSING
+    rms_norm_eps: float = 1e-5
+    latent_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    initializer_range: float = 0.02
+    router_bias_rate: float = 1e-3
+    """Step of the loss-free balance update of the router bias."""
+    balance_loss_weight: float = 1e-4
+    """Weight of the sequence-level balance loss."""
+    mtp: MtpConfig = field(default_factory=MtpConfig)
+
+    def __post_init__(self) -> None:
+        sizes = (
+            "vocab_size hidden_size num_hidden_layers intermediate_size moe_intermediate_size n_routed_experts "
+            "num_experts_per_tok num_attention_heads num_key_value_heads head_dim q_lora_rank kv_lora_rank "
+            "qk_nope_head_dim v_head_dim index_n_heads index_head_dim index_topk max_position_embeddings"
+        )
+        for name in sizes.split():
+            check_at_least(f"model.{name}", getattr(self, name), 1)
+        check_at_least("model.first_k_dense_replace", self.first_k_dense_replace, 0)
+        check_at_least("model.n_shared_experts", self.n_shared_experts, 0)
+        for name in ("rms_norm_eps", "latent_norm_eps", "initializer_range", "router_bias_rate", "rope_theta"):
+            check_at_least(f"model.{name}", getattr(self, name), 0.0)
+        check_at_least("model.balance_loss_weight", self.balance_loss_weight, 0.0)
+        if self.first_k_dense_replace > self.num_hidden_layers:
+            raise ConfigError(
+                "model.first_k_dense_replace",
+                self.first_k_dense_replace,
+                f"must be at most num_hidden_layers={self.num_hidden_layers}",
+            )
+        if self.num_experts_per_tok > self.n_routed_experts:
+            raise ConfigError(
+                "model.num_experts_per_tok",
+                self.num_experts_per_tok,
+                f"must be at most n_routed_experts={self.n_routed_experts}",
+            )
+        if self.qk_rope_head_dim % 2 or self.qk_rope_head_dim < 2:
+            raise ConfigError("model.qk_rope_head_dim", self.qk_rope_head_dim, "must be even and at least 2")
+
+
+@dataclass
+class TrainerConfig:
+    """How to train. `extra` goes to `lightning.Trainer` as it is."""
+
+    max_steps: int | None = None
+    """Optimizer steps; the run ends at the first limit reached."""
+    minutes: float | None = None
+    """Minutes of training; progress of the schedule is the larger of steps and time used."""
+    sequence_length: int = 512
+    micro_batch_tokens: int = 4096
+    """Tokens of one forward and backward pass; a multiple of sequence_length."""
+    accumulate: int = 1
+    """Micro-batches per optimizer step; losses are weighted by tokens across them."""
+    precision: str = "bf16"
+    """``bf16`` computes in bfloat16 with float32 weights; ``fp32``."""
+    clip_norm: float = 1.0
+    """Gradient norm limit; 0 switches clipping off."""
+    activation_checkpointing: bool = False
+    log_every: int = 10
+    """Steps between rows of metrics."""
+    eval_every: int = 100
+    """Steps between evaluations on held-out text; one at the end always."""
+    eval_tokens: int = 65536
+    """Held-out tokens of an evaluation during the run at most; the last one takes them all."""
+    checkpoint_every: int = 200
+    """Steps between checkpoints; one at the end always."""
+    keep_checkpoints: int = 2
+    threads: int | None = None
+    """CPU threads; None takes all cores of this machine."""
+    devices: int = 1
+    """Processes of one machine; more than 1 is started by torchrun."""
+    samples: int = 4
+    """Texts generated before and after training for the report."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice("trainer.precision", self.precision, ("bf16", "fp32"))
+        for name in ("max_steps", "accumulate", "sequence_length", "micro_batch_tokens", "log_every"):
+            check_at_least(f"trainer.{name}", getattr(self, name), 1)
+        for name in ("eval_every", "checkpoint_every", "keep_checkpoints", "threads", "devices", "eval_tokens"):
+            check_at_least(f"trainer.{name}", getattr(self, name), 1)
+        check_at_least("trainer.samples", self.samples, 0)
+        check_at_least("trainer.clip_norm", self.clip_norm, 0.0)
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
+        if self.max_steps is None and self.minutes is None:
+            raise ConfigError("trainer.max_steps", None, "set max_steps, minutes, or both")
+        if self.micro_batch_tokens % self.sequence_length:
+            raise ConfigError(
+                "trainer.micro_batch_tokens",
+                self.micro_batch_tokens,
+                f"must be a multiple of sequence_length={self.sequence_length}",
+            )
+
+
+@dataclass
+class TrainConfig:
+    """The root of ``arcforge-train``."""
+
+    attention: AttentionConfig = MISSING
+    model: ModelConfig = MISSING
+    optimizer: OptimizerConfig = MISSING
+    schedule: ScheduleConfig = MISSING
+    data: DataConfig = MISSING
+    hardware: HardwareConfig = MISSING
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    name: str = "train"
+    """Name of the run, part of its folder's name."""
+    seed: int = 0
+    resume: str | None = None
+    """``latest``, or the folder of a run to go on with."""
+    output_dir: str = "outputs"
+
+    def __post_init__(self) -> None:
+        check_at_least("seed", self.seed, 0)
+        if isinstance(self.model, ModelConfig) and isinstance(self.trainer, TrainerConfig):
+            limit, length = self.model.max_position_embeddings, self.trainer.sequence_length
+            if length > limit:
+                raise ConfigError(
+                    "trainer.sequence_length",
+                    length,
+                    f"the model allows at most max_position_embeddings={limit}",
+                )

@@ -1,0 +1,93 @@
+"""The attention contract: one module code for training and serving, chosen by name.
+
+Shapes: T tokens, D hidden size. A component's target is a class with this interface, called as
+``target(config, model, layer_index)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from arcforge_core.config.schema import AttentionConfig, ModelConfig
+    from arcforge_core.contracts.batch import Group, SequenceBatch
+    from arcforge_core.contracts.optimizer import ParameterRole
+    from arcforge_core.ops.dispatch import Binder
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One named value cached per token and layer.
+
+    Attributes:
+        name: e.g. ``latent``, ``rope``, ``index_key``, ``key``, ``value``.
+        shape: shape of one token's entry.
+        dtype: None means the model's compute dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None
+
+    def num_bytes(self, default_dtype: torch.dtype) -> int:
+        """Returns bytes per token."""
+        return prod(self.shape) * (self.dtype or default_dtype).itemsize
+
+
+@dataclass(frozen=True)
+class AttentionOutput:
+    """What an attention layer returns.
+
+    Attributes:
+        out_TD: the layer's output, before the residual addition.
+        aux_losses: named scalar losses that the trainer adds with weights of its own.
+    """
+
+    out_TD: Tensor
+    aux_losses: dict[str, Tensor] = field(default_factory=dict)
+
+
+class LayerCache(Protocol):
+    """One layer's part of a cache."""
+
+    def write(self, batch: SequenceBatch, **values_T: Tensor) -> None:
+        """Stores the new tokens' entries at ``batch.write_slots_T``."""
+
+    def read(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
+        """Returns [S, ...], the past and new entries of the group's segments laid one after another.
+
+        A view when one segment's pages are consecutive, else a gather.
+        """
+
+
+class Attention(Protocol):
+    """An attention layer (a `torch.nn.Module`).
+
+    ``q``, ``k`` of a token see ``past + j + 1`` keys of their own segment and nothing of other segments.
+    """
+
+    @classmethod
+    def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
+        """Raises `ConfigError` when the sizes cannot be built; called before any weight is made."""
+
+    def forward(
+        self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None
+    ) -> AttentionOutput:
+        """Attends; with a cache, writes the new tokens' entries first."""
+
+    def cache_spec(self) -> tuple[CacheEntry, ...]:
+        """Returns what the layer caches per token."""
+
+    def flops_per_pair(self) -> int:
+        """Returns forward FLOPs per visible (query, key) pair, in expanded form, for MFU."""
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """Returns roles of own parameters by local name, where the default rule does not fit."""
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the layer's ops; called after construction and after a change of dtype or device."""

@@ -1,0 +1,183 @@
+"""The one batch layout of training and serving: ragged segments laid one after another.
+
+Shapes: T tokens of the batch, N segments, P pages of a segment at most.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+FEW_TOKENS = 4
+"""A segment that has a past and at most this many new tokens is decoded in absorbed form (1 + 3 MTP drafts)."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Segments that attention treats alike, with their rows in the batch.
+
+    Attributes:
+        segments: segment numbers, in batch order.
+        rows_T: int64 rows of the group's tokens, on the batch's device; None means all rows in order.
+        cu_query: int32 [n+1] on the host, cumulative new tokens of the group's segments.
+        cu_key: int32 [n+1] on the host, cumulative visible keys (past + new) of the group's segments.
+    """
+
+    segments: tuple[int, ...]
+    rows_T: Tensor | None
+    cu_query: Tensor
+    cu_key: Tensor
+
+    def take(self, x_T: Tensor) -> Tensor:
+        """Returns the group's rows of a per-token tensor."""
+        return x_T if self.rows_T is None else x_T[self.rows_T]
+
+    def put(self, out_T: Tensor | None, x_T: Tensor, num_tokens: int) -> Tensor:
+        """Writes the group's rows into `out_T`, which is created when it is None."""
+        if self.rows_T is None:
+            return x_T
+        if out_T is None:
+            out_T = x_T.new_zeros((num_tokens, *x_T.shape[1:]))
+        return out_T.index_copy(0, self.rows_T, x_T)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The three groups of a step, each None when empty. Nothing else decides the form of attention.
+
+    Attributes:
+        prompt: segments without a past: expanded attention over the new tokens only.
+        decode: segments with a past and at most `FEW_TOKENS` new tokens: absorbed attention over the cache.
+        chunk: the others: expanded attention over past and new tokens.
+    """
+
+    prompt: Group | None
+    decode: Group | None
+    chunk: Group | None
+
+    def groups(self) -> list[Group]:
+        """Returns the groups that are not empty."""
+        return [g for g in (self.prompt, self.decode, self.chunk) if g is not None]
+
+
+def cumulative(lengths: Sequence[int]) -> Tensor:
+    """Returns int32 [n+1] cumulative sums that start at 0, on the host."""
+    out = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    out[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+    return out
+
+
+def _group(segments: list[int], query: list[int], past: list[int], device: torch.device) -> Group | None:
+    if not segments:
+        return None
+    rows: Tensor | None = None
+    if len(segments) < len(query):
+        starts = cumulative(query).tolist()
+        rows = torch.cat([torch.arange(starts[n], starts[n] + query[n]) for n in segments]).to(device)
+    return Group(
+        tuple(segments),
+        rows,
+        cumulative([query[n] for n in segments]),
+        cumulative([query[n] + past[n] for n in segments]),
+    )
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """N segments laid one after another; causal is bottom-right: token j of a segment sees past + j + 1 keys.
+
+    Build it with `build`. In training a segment is a document, ``past`` is 0 and there is no page table.
+
+    Attributes:
+        cu_query: int32 [N+1] on the host, so that lengths are read without waiting for a device.
+        past: int32 [N] on the host, tokens of each sequence that are cached already.
+        positions_T: int64 [T], position of each token in its sequence.
+        write_slots_T: int64 [T], cache row of each new token; None without a cache.
+        pages_NP: int64 [N, P] on the host, page table; None without a cache.
+        plan: groups shared by all layers.
+    """
+
+    cu_query: Tensor
+    past: Tensor
+    positions_T: Tensor
+    write_slots_T: Tensor | None
+    pages_NP: Tensor | None
+    plan: Plan = field(repr=False)
+
+    @staticmethod
+    def build(
+        query_lengths: Sequence[int],
+        past_lengths: Sequence[int] | None = None,
+        *,
+        write_slots_T: Tensor | None = None,
+        pages_NP: Tensor | None = None,
+        device: torch.device | str = "cpu",
+    ) -> SequenceBatch:
+        """Builds a batch and its plan.
+
+        Args:
+            query_lengths: new tokens of each segment, each >= 1.
+            past_lengths: cached tokens of each segment; zeros when absent.
+            write_slots_T, pages_NP: see the class; both or neither.
+            device: where per-token tensors live.
+
+        Raises:
+            ValueError: an empty segment, lengths that do not match, or a past without a page table.
+        """
+        query = [int(n) for n in query_lengths]
+        past = [0] * len(query) if past_lengths is None else [int(n) for n in past_lengths]
+        if not query or min(query) < 1 or len(past) != len(query) or min(past) < 0:
+            raise ValueError(f"bad segment lengths: query={query}, past={past}")
+        if any(past) and (pages_NP is None or write_slots_T is None):
+            raise ValueError("segments with a past need a page table and write slots")
+        device = torch.device(device)
+        prompt = [n for n in range(len(query)) if past[n] == 0]
+        decode = [n for n in range(len(query)) if past[n] > 0 and query[n] <= FEW_TOKENS]
+        chunk = [n for n in range(len(query)) if past[n] > 0 and query[n] > FEW_TOKENS]
+        plan = Plan(*(_group(part, query, past, device) for part in (prompt, decode, chunk)))
+        positions_T = torch.cat([torch.arange(p, p + q) for p, q in zip(past, query, strict=True)])
+        return SequenceBatch(
+            cumulative(query),
+            torch.tensor(past, dtype=torch.int32),
+            positions_T.to(device),
+            None if write_slots_T is None else write_slots_T.to(device),
+            pages_NP,
+            plan,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """T, new tokens of all segments."""
+        return int(self.cu_query[-1])
+
+    @property
+    def num_segments(self) -> int:
+        """N."""
+        return len(self.past)
+
+    def query_lengths(self) -> list[int]:
+        """Returns the new tokens of each segment."""
+        lengths: list[int] = (self.cu_query[1:] - self.cu_query[:-1]).tolist()
+        return lengths
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> SequenceBatch:
+        """Returns the batch with its per-token tensors on `device`; host tensors stay."""
+        device = torch.device(device)
+        if device == self.positions_T.device:
+            return self
+
+        def move(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device, non_blocking=non_blocking)
+
+        def move_group(group: Group | None) -> Group | None:
+            return None if group is None else dataclasses.replace(group, rows_T=move(group.rows_T))
+
+        plan = Plan(*(move_group(g) for g in (self.plan.prompt, self.plan.decode, self.plan.chunk)))
+        positions_T = self.positions_T.to(device, non_blocking=non_blocking)
+        return dataclasses.replace(
+            self, positions_T=positions_T, write_slots_T=move(self.write_slots_T), plan=plan
+        )

@@ -1,0 +1,75 @@
+"""The data contract: a source yields documents; batches carry their own cursor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from arcforge_core.contracts.batch import SequenceBatch
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text.
+
+    Attributes:
+        key: stable name, e.g. a path below the corpus root; decides the split.
+        text: the text.
+        source: name of the corpus.
+        licence: licence of the text, or ``unknown``.
+    """
+
+    key: str
+    text: str
+    source: str
+    licence: str = "unknown"
+
+
+class DocumentSource(Protocol):
+    """A corpus; its target is called as ``target(config)``."""
+
+    def documents(self) -> Iterator[Document]:
+        """Yields every document, always in the same order.
+
+        Raises:
+            DataError: nothing readable is there.
+        """
+
+    def fingerprint(self) -> str:
+        """Returns a short hash that changes when the corpus does; cheap (names, sizes and times of files)."""
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """One micro-batch of packed documents. T tokens in N segments (documents or their pieces).
+
+    Attributes:
+        tokens_T: int64 inputs.
+        targets_T: int64, the next token of the same document.
+        weights_T: float32 loss weights, 0 where there is no next token.
+        batch: the segments.
+        cursor: micro-batches of this rank delivered so far, this one included; what a checkpoint stores.
+        num_bytes: UTF-8 bytes of the text that the weighted targets stand for, for bits per byte.
+    """
+
+    tokens_T: Tensor
+    targets_T: Tensor
+    weights_T: Tensor
+    batch: SequenceBatch
+    cursor: int
+    num_bytes: int
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
+        """Moves the tensors; a class with `.to` is taken whole by Lightning."""
+        return dataclasses.replace(
+            self,
+            tokens_T=self.tokens_T.to(device, non_blocking=non_blocking),
+            targets_T=self.targets_T.to(device, non_blocking=non_blocking),
+            weights_T=self.weights_T.to(device, non_blocking=non_blocking),
+            batch=self.batch.to(device, non_blocking=non_blocking),
+        )

@@ -1,0 +1,128 @@
+"""The hardware contract: a backend is a device, its kernels op by op, and a roofline. The unit is one op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from arcforge_core.config.schema import HardwareConfig
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Whether the device is usable here, and why (not). Probing is cheap and never raises."""
+
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A kernel's answer to `OpCall`: yes, or no with a reason."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+YES = Verdict(True)
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """What is known of an op when a module binds it: once at build, again on a dtype or device change.
+
+    Attributes:
+        op: op name, e.g. ``attention_varlen``.
+        device_type: e.g. ``cpu``.
+        dtype: dtype of the activations.
+        needs_grad: whether a backward pass may be asked for.
+        sizes: fixed sizes of the call, e.g. ``{"heads": 4, "key_dim": 64}``.
+    """
+
+    op: str
+    device_type: str
+    dtype: torch.dtype
+    needs_grad: bool = True
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One implementation of an op; same signature and semantics as `arcforge_core.ops.reference`'s.
+
+    Attributes:
+        op: op name.
+        name: shown in logs, e.g. ``cpu.attention_varlen.tiled``.
+        fn: the function.
+        supports: pure and cheap; a no carries a reason.
+        priority: the highest supporting kernel wins.
+        tolerance: relative error allowed against the float64 reference by the conformance suite, by dtype.
+    """
+
+    op: str
+    name: str
+    fn: Callable[..., Any]
+    supports: Callable[[OpCall], Verdict]
+    priority: int = 0
+    tolerance: Mapping[torch.dtype, float] = field(
+        default_factory=lambda: {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-10}
+    )
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Peak rates of one device, for planning and MFU; None where only a measurement tells.
+
+    Attributes:
+        matmul_flops: FLOP/s of dense matrix products, by dtype name.
+        memory_bytes_per_s: read bandwidth.
+        memory_bytes: capacity.
+    """
+
+    matmul_flops: Mapping[str, float] | None = None
+    memory_bytes_per_s: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of configuration that the hardware asks for; printed, then applied by the caller."""
+
+    field: str
+    value: Any
+    reason: str
+
+
+class Hardware(Protocol):
+    """A hardware backend; its target is called as ``target(config)``.
+
+    Attributes:
+        name: component name.
+        device_type: the torch device type, e.g. ``cpu``, ``cuda``, ``npu``.
+        distributed_backend: name for `torch.distributed`, e.g. ``gloo``.
+    """
+
+    name: str
+    device_type: str
+    distributed_backend: str
+
+    def __init__(self, config: HardwareConfig) -> None: ...
+
+    def probe(self) -> Probe:
+        """Says whether the device can be used; cheap, never raises."""
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Returns the kernels; any subset of the ops, the reference covers the rest."""
+
+    def roofline(self) -> Roofline:
+        """Returns peak rates."""
+
+    def adjust_config(self, config: Any) -> list[Change]:
+        """Returns changes that this hardware needs in a `TrainConfig`; never changes it in place."""

@@ -1,0 +1,49 @@
+"""Errors that name the field, the value and what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ArcforgeError(Exception):
+    """A user's error: one clear line, exit code 2 on the command line."""
+
+
+class ConfigError(ArcforgeError, ValueError):
+    """A configuration value that cannot be used.
+
+    Args:
+        field: dotted path of the field, e.g. ``model.hidden_size``.
+        value: the value that was given.
+        accepted: what would be accepted, in words.
+    """
+
+    def __init__(self, field: str, value: object, accepted: str) -> None:
+        super().__init__(f"{field}={value!r}: {accepted}")
+        self.field, self.value, self.accepted = field, value, accepted
+
+
+class PluginError(ArcforgeError):
+    """A plugin or component that cannot be loaded."""
+
+
+class UnknownComponentError(ArcforgeError, KeyError):
+    """A component name that no installed distribution registers."""
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0])
+
+
+class DataError(ArcforgeError, ValueError):
+    """Input data that cannot be used."""
+
+
+class CheckpointError(ArcforgeError):
+    """A checkpoint that is missing, damaged or does not fit."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns ``"; did you mean 'x'?"`` for the closest known name, or an empty string."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,0 +1,104 @@
+"""Chooses a backend for each op, once per module, and says why.
+
+An op is bound when a module is built (and again after a change of dtype or device), never per call.
+``ARCFORGE_DISPATCH=reference`` forces the naive references.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall
+from arcforge_core.errors import ConfigError
+from arcforge_core.ops import reference
+
+log = logging.getLogger("arcforge.ops")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a call, and what was not."""
+
+    call: OpCall
+    kernel: str
+    rejected: tuple[tuple[str, str], ...]
+
+
+class Ops:
+    """The ops of one hardware backend over the references.
+
+    Args:
+        hardware: the backend, or None for the references alone.
+    """
+
+    def __init__(self, hardware: Hardware | None = None) -> None:
+        self.hardware = hardware
+        self.kernels: dict[str, list[Kernel]] = {}
+        self.choices: dict[tuple[Any, ...], Choice] = {}
+        if hardware is not None and dispatch_mode() == "auto":
+            for kernel in hardware.kernels():
+                if kernel.op not in reference.OPS:
+                    raise ConfigError(
+                        "kernel.op", kernel.op, f"{kernel.name}: the ops are {', '.join(sorted(reference.OPS))}"
+                    )
+                self.kernels.setdefault(kernel.op, []).append(kernel)
+            for candidates in self.kernels.values():
+                candidates.sort(key=lambda k: -k.priority)
+
+    def bind(self, call: OpCall) -> Callable[..., Any]:
+        """Returns the function to call for `call`; the first choice of each kind is logged."""
+        rejected: list[tuple[str, str]] = []
+        name, fn = "reference", reference.OPS[call.op]
+        for kernel in self.kernels.get(call.op, []):
+            verdict = kernel.supports(call)
+            if verdict.ok:
+                name, fn = kernel.name, kernel.fn
+                break
+            rejected.append((kernel.name, verdict.reason))
+        key = (call.op, call.device_type, call.dtype, call.needs_grad, *sorted(call.sizes.items()))
+        if key not in self.choices:
+            self.choices[key] = Choice(call, name, tuple(rejected))
+            why = "".join(f"; not {n}: {reason}" for n, reason in rejected)
+            log.info("%s [%s, %s] -> %s%s", call.op, call.device_type, call.dtype, name, why)
+        return fn
+
+    def binder(self, dtype: torch.dtype, device: torch.device | str, needs_grad: bool = True) -> Binder:
+        """Returns a binder for modules that compute in `dtype` on `device`."""
+        return Binder(self, dtype, torch.device(device).type, needs_grad)
+
+
+@dataclass(frozen=True)
+class Binder:
+    """Binds ops by name for one dtype and device: ``bind("rms_norm", width=256)``."""
+
+    ops: Ops
+    dtype: torch.dtype
+    device_type: str
+    needs_grad: bool = True
+
+    def __call__(self, op: str, **sizes: int) -> Callable[..., Any]:
+        """Returns the function for `op` with these fixed sizes."""
+        return self.ops.bind(OpCall(op, self.device_type, self.dtype, self.needs_grad, sizes))
+
+
+def dispatch_mode() -> str:
+    """Returns ``auto`` or ``reference`` from ARCFORGE_DISPATCH."""
+    mode = os.environ.get("ARCFORGE_DISPATCH", "auto")
+    if mode not in ("auto", "reference"):
+        raise ConfigError("ARCFORGE_DISPATCH", mode, "must be auto or reference")
+    return mode
+
+
+@functools.cache
+def default_ops() -> Ops:
+    """Returns the ops of ``hardware=auto``, for models that are built outside a run."""
+    from arcforge_core.ops.hardware import select_hardware
+
+    return Ops(select_hardware("auto"))

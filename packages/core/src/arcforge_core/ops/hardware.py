@@ -1,0 +1,117 @@
+"""Selects the hardware backend, and the plain one that needs nothing but torch's own operators."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arcforge_core.config.schema import HardwareConfig
+from arcforge_core.contracts.hardware import YES, Change, Hardware, Kernel, OpCall, Probe, Roofline, Verdict
+from arcforge_core.errors import ConfigError
+from arcforge_core.registry import registry
+
+log = logging.getLogger("arcforge.ops")
+
+
+def sdpa_attention_varlen(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float
+) -> Tensor:
+    """`attention_varlen` by torch's own SDPA, one call per segment."""
+    outs = []
+    starts_q, starts_k = cu_query.tolist(), cu_key.tolist()
+    for n in range(len(starts_q) - 1):
+        q_HTK = q_THK[starts_q[n] : starts_q[n + 1]].transpose(0, 1)
+        k_GSK = k_SGK[starts_k[n] : starts_k[n + 1]].transpose(0, 1)
+        v_GSV = v_SGV[starts_k[n] : starts_k[n + 1]].transpose(0, 1)
+        queries, keys = q_HTK.shape[1], k_GSK.shape[1]
+        mask = None
+        if queries != keys:  # SDPA's is_causal is aligned top-left: wrong behind a past
+            mask = torch.ones(queries, keys, dtype=torch.bool, device=q_HTK.device).tril(keys - queries)
+        out = F.scaled_dot_product_attention(
+            q_HTK[None], k_GSK[None], v_GSV[None], mask, is_causal=mask is None, scale=scale, enable_gqa=True
+        )
+        outs.append(out[0].transpose(0, 1))
+    return torch.cat(outs)
+
+
+def _cpu_only(call: OpCall) -> Verdict:
+    return YES if call.device_type == "cpu" else Verdict(False, f"device {call.device_type} is not cpu")
+
+
+class TorchCpu:
+    """The plain CPU backend of core: torch's own operators where they replace a naive reference."""
+
+    name = "torch_cpu"
+    device_type = "cpu"
+    distributed_backend = "gloo"
+
+    def __init__(self, config: HardwareConfig) -> None:
+        self.config = config
+
+    def probe(self) -> Probe:
+        """A CPU is always there."""
+        return Probe(True, f"{os.cpu_count()} CPU cores")
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Returns SDPA for attention."""
+        return [Kernel("attention_varlen", "torch_cpu.sdpa", sdpa_attention_varlen, _cpu_only)]
+
+    def roofline(self) -> Roofline:
+        """Only measurements tell what a CPU reaches; capacity is what the system says."""
+        return Roofline(memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+    def adjust_config(self, config: Any) -> list[Change]:
+        """Asks for nothing."""
+        return []
+
+
+def auto_hardware(config: HardwareConfig) -> Hardware:
+    """Target of ``hardware=auto``."""
+    return select_hardware("auto")
+
+
+def build_hardware(config: HardwareConfig) -> Hardware:
+    """Builds the configured backend; ``auto`` selects one.
+
+    Raises:
+        ConfigError: the backend's device is not usable here, with the reason.
+    """
+    hardware: Hardware = registry().get("hardware", config.name).load()(config)
+    probe = hardware.probe()
+    if not probe.ok:
+        raise ConfigError("hardware", config.name, f"not usable here: {probe.reason}")
+    return hardware
+
+
+def select_hardware(name: str) -> Hardware:
+    """Returns the backend of that name; ``auto`` takes the one accelerator that is there, else the CPU.
+
+    Raises:
+        ConfigError: several accelerators answer, or the named one is not usable.
+    """
+    if name != "auto":
+        return build_hardware(registry().get("hardware", name).load_schema()())
+    usable: list[Hardware] = []
+    for candidate in registry().names("hardware"):
+        if candidate == "auto":
+            continue
+        component = registry().get("hardware", candidate)
+        hardware: Hardware = component.load()(component.load_schema()())
+        probe = hardware.probe()
+        log.info("hardware %s: %s (%s)", candidate, "usable" if probe.ok else "not usable", probe.reason)
+        if probe.ok:
+            usable.append(hardware)
+    accelerators = [h for h in usable if h.device_type != "cpu"]
+    if len(accelerators) > 1:
+        names = ", ".join(h.name for h in accelerators)
+        raise ConfigError("hardware", "auto", f"several accelerators are usable ({names}): name one")
+    if accelerators:
+        return accelerators[0]
+    by_name = {h.name: h for h in usable}
+    return by_name.get("cpu") or by_name["torch_cpu"]

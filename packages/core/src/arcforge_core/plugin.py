@@ -1,0 +1,63 @@
+"""Core as a plugin of itself: one plain component of every kind that its commands need."""
+
+from __future__ import annotations
+
+from arcforge_core.hookspecs import PLUGIN_API, hookimpl
+from arcforge_core.registry import Registrar
+
+
+@hookimpl
+def arcforge_plugin_api() -> int:
+    """Returns the API number this plugin was written for."""
+    return PLUGIN_API
+
+
+@hookimpl
+def arcforge_config_sources() -> list[str]:
+    """Returns where core's YAML presets are."""
+    return ["pkg://arcforge_core.conf"]
+
+
+@hookimpl
+def arcforge_register_components(registry: Registrar) -> None:
+    """Registers core's components."""
+    registry.add(
+        "attention", "reference", "arcforge_core.model.reference_attention:ReferenceAttention",
+        schema="arcforge_core.configs:ReferenceAttentionConfig", summary="Naive MLA or GQA, the yardstick of all others",
+    )  # fmt: skip
+    registry.add(
+        "optimizer", "torch_adamw", "arcforge_core.train.optimizer:torch_adamw",
+        schema="arcforge_core.configs:TorchAdamWConfig", summary="torch.optim.AdamW, decay on matrices only",
+    )  # fmt: skip
+    registry.add(
+        "schedule", "constant", "arcforge_core.train.optimizer:constant_schedule",
+        schema="arcforge_core.configs:ConstantScheduleConfig", summary="Linear warm-up, then constant",
+    )  # fmt: skip
+    registry.add(
+        "hardware", "torch_cpu", "arcforge_core.ops.hardware:TorchCpu",
+        schema="arcforge_core.configs:TorchCpuConfig", summary="CPU through torch's own operators",
+    )  # fmt: skip
+    registry.add(
+        "hardware", "auto", "arcforge_core.ops.hardware:auto_hardware",
+        schema="arcforge_core.configs:AutoHardwareConfig", summary="The one accelerator that is there, else the CPU",
+    )  # fmt: skip
+    registry.add(
+        "engine", "simple", "arcforge_core.model.engine:SimpleEngine",
+        schema="arcforge_core.configs:SimpleEngineConfig", summary="Static-batch generation in this process",
+    )  # fmt: skip
+    registry.add(
+        "data", "stdlib", "arcforge_core.data.sources:StdlibSource",
+        schema="arcforge_core.configs:StdlibDataConfig", summary="Source and reference text of the running Python",
+    )  # fmt: skip
+    registry.add(
+        "data", "files", "arcforge_core.data.sources:FilesSource",
+        schema="arcforge_core.configs:FilesDataConfig", summary="Files and folders: text, code, jsonl, parquet",
+    )  # fmt: skip
+    registry.add(
+        "data", "hub", "arcforge_core.data.sources:HubSource",
+        schema="arcforge_core.configs:HubDataConfig", summary="A data set of the `datasets` library (extra)",
+    )  # fmt: skip
+    registry.add(
+        "data", "mixture", "arcforge_core.data.sources:MixtureSource",
+        schema="arcforge_core.configs:MixtureDataConfig", summary="Several sources with weights",
+    )  # fmt: skip

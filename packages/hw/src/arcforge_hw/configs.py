@@ -1,0 +1,1 @@
+"""Schemas of this package's components; torch-free."""
