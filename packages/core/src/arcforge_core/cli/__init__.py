@@ -1,0 +1,1 @@
+"""Console scripts of core; modules here import nothing heavy at the top."""

@@ -1,0 +1,53 @@
+"""Exit codes of every command: 0 done, 2 the user's error in one clear line, 1 a fault of ours."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import ParamSpec
+
+from arcforge_core.errors import ArcforgeError
+
+P = ParamSpec("P")
+
+OUR_FAULT, USER_ERROR = 1, 2
+INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for SIGINT and SIGPIPE
+
+
+def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
+    """Wraps a command's `main` so that it returns an exit code whatever happens.
+
+    An `ArcforgeError` is the user's: its message goes to stderr in one line, with the traceback only under
+    ``ARCFORGE_DEBUG=1``. Any other exception is ours and keeps its traceback. Ctrl-C and a reader that
+    closed the pipe (``| head``) end quietly.
+    """
+
+    @functools.wraps(main)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            code = main(*args, **kwargs) or 0
+            sys.stdout.flush()
+            return code
+        except ArcforgeError as error:
+            if os.environ.get("ARCFORGE_DEBUG") == "1":
+                traceback.print_exc()
+            print("error:", " ".join(str(error).split()), file=sys.stderr)
+            return USER_ERROR
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except BrokenPipeError:
+            # the interpreter flushes stdout once more at exit, which would raise again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BROKEN_PIPE
+        except Exception:
+            traceback.print_exc()
+            print(
+                "error: this is a fault of arcforge, please report it with the lines above", file=sys.stderr
+            )
+            return OUR_FAULT
+
+    return wrapped
