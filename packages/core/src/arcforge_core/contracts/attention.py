@@ -75,9 +75,7 @@ class Attention(Protocol):
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
         """Raises `ConfigError` when the sizes cannot be built; called before any weight is made."""
 
-    def forward(
-        self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None
-    ) -> AttentionOutput:
+    def forward(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None) -> AttentionOutput:
         """Attends; with a cache, writes the new tokens' entries first."""
 
     def cache_spec(self) -> tuple[CacheEntry, ...]:

@@ -46,7 +46,9 @@ class Ops:
             for kernel in hardware.kernels():
                 if kernel.op not in reference.OPS:
                     raise ConfigError(
-                        "kernel.op", kernel.op, f"{kernel.name}: the ops are {', '.join(sorted(reference.OPS))}"
+                        "kernel.op",
+                        kernel.op,
+                        f"{kernel.name}: the ops are {', '.join(sorted(reference.OPS))}",
                     )
                 self.kernels.setdefault(kernel.op, []).append(kernel)
             for candidates in self.kernels.values():

@@ -1,0 +1,222 @@
+"""Naive references of all ops: differentiable, any dtype, any device. They define what an op means.
+
+Shapes: T query tokens, S keys, H heads, G key/value heads (H a multiple of G), K key size, V value size, C latent plus
+rope size of MLA's shared cache entry, I index heads, D hidden size, E experts, F twice the expert width, W vocabulary.
+Ragged tokens lie segment after segment; ``cu_query`` and ``cu_key`` are int32 cumulative lengths on the host.
+Causal is bottom-right: query j of a segment of q queries and s keys sees its first ``s - q + j + 1`` keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def segments(cu_query: Tensor, cu_key: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Yields (query rows, key rows) of each segment."""
+    starts_q, starts_k = cu_query.tolist(), cu_key.tolist()
+    for n in range(len(starts_q) - 1):
+        yield slice(starts_q[n], starts_q[n + 1]), slice(starts_k[n], starts_k[n + 1])
+
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Returns bool [queries, keys], True where the key is visible (bottom-right causal)."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last axis: computed in fp32, cast, then scaled by the weight (spec 1.3)."""
+    x_32 = x.float() if x.dtype != torch.float64 else x
+    normed = x_32 * torch.rsqrt(x_32.square().mean(-1, keepdim=True) + eps)
+    return normed.to(x.dtype) * weight.to(x.dtype)
+
+
+def rope(x_THR: Tensor, cos_TF: Tensor, sin_TF: Tensor) -> Tensor:
+    """Rotates the pairs (0,1), (2,3), ... of the last axis; the result keeps the interleaved order (spec 1.3).
+
+    Args:
+        x_THR: [T, H, R], R even.
+        cos_TF: [T, R/2] fp32 cosines; sin_TF likewise.
+    """
+    x_32 = x_THR.float() if x_THR.dtype != torch.float64 else x_THR
+    even, odd = x_32[..., 0::2], x_32[..., 1::2]
+    cos, sin = cos_TF[:, None], sin_TF[:, None]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x_THR.dtype)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Returns ``silu(gate) * up``."""
+    return F.silu(gate) * up
+
+
+def attention_varlen(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float
+) -> Tensor:
+    """Causal attention inside each segment, softmax in fp32.
+
+    Returns:
+        [T, H, V] in q's dtype.
+    """
+    repeat = q_THK.shape[1] // k_SGK.shape[1]
+    outs = []
+    for rows_q, rows_k in segments(cu_query, cu_key):
+        q, k, v = q_THK[rows_q], k_SGK[rows_k], v_SGV[rows_k]
+        k, v = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1)
+        scores = torch.einsum("thk,shk->hts", q, k) * scale
+        mask = causal_mask(q.shape[0], k.shape[0], q.device)
+        probs = _softmax(scores.masked_fill(~mask, float("-inf")))
+        outs.append(torch.einsum("hts,shv->thv", probs.to(v.dtype), v))
+    return torch.cat(outs)
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+def mla_decode(
+    q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float
+) -> Tensor:
+    """Absorbed MLA: all heads share one entry per token, whose first `latent_dim` values are also the value.
+
+    Returns:
+        [T, H, latent_dim]: attention-weighted latents, before the value up-projection (spec 1.3).
+    """
+    return attention_varlen(q_THC, kv_SC[:, None], kv_SC[:, None, :latent_dim], cu_query, cu_key, scale)
+
+
+def index_scores(q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, use_relu: bool = True) -> Tensor:
+    """Returns lightning-indexer scores [T, S]: sum over index heads of w * ReLU(q . k) (spec 1.4), fp32."""
+    dots = torch.einsum("tid,sd->tis", q_TID.float(), k_SD.float())
+    return torch.einsum("ti,tis->ts", w_TI.float(), dots.relu() if use_relu else dots)
+
+
+def indexer_topk(
+    q_TID: Tensor,
+    k_SD: Tensor,
+    w_TI: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    topk: int,
+    use_relu: bool = True,
+) -> Tensor:
+    """Selects the visible keys of highest index score; ties go to the lower index (exact zeros are common).
+
+    Returns:
+        int64 [T, topk]: key numbers inside the token's segment, ascending, padded with -1. No gradient.
+    """
+    selected = q_TID.new_full((q_TID.shape[0], topk), -1, dtype=torch.int64)
+    with torch.no_grad():
+        for rows_q, rows_k in segments(cu_query, cu_key):
+            scores = index_scores(q_TID[rows_q], k_SD[rows_k], w_TI[rows_q], use_relu)
+            queries, keys = scores.shape
+            mask = causal_mask(queries, keys, scores.device)
+            scores = scores.masked_fill(~mask, float("-inf"))
+            order = torch.sort(scores, dim=-1, descending=True, stable=True).indices[:, :topk]
+            visible = mask.gather(1, order)
+            order = torch.where(visible, order, keys).sort(-1).values
+            selected[rows_q, : order.shape[1]] = torch.where(order == keys, -1, order)
+    return selected
+
+
+def sparse_mla(
+    q_THC: Tensor,
+    kv_SC: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    latent_dim: int,
+    scale: float,
+) -> Tensor:
+    """Absorbed MLA over selected keys only.
+
+    Args:
+        q_THC: absorbed queries.
+        kv_SC: shared entries of all segments.
+        indices_TK: key numbers inside the token's segment, -1 for none; at least one per token.
+        cu_query, cu_key: segments.
+        latent_dim: leading values of an entry that are the value.
+        scale: softmax scale, ``(nope + rope) ** -0.5``.
+
+    Returns:
+        [T, H, latent_dim].
+    """
+    outs = []
+    for rows_q, rows_k in segments(cu_query, cu_key):
+        q, kv, index = q_THC[rows_q], kv_SC[rows_k], indices_TK[rows_q]
+        entries_TKC = kv[index.clamp(min=0)]
+        scores = torch.einsum("thc,tkc->thk", q, entries_TKC) * scale
+        probs = _softmax(scores.masked_fill((index < 0)[:, None], float("-inf")))
+        outs.append(torch.einsum("thk,tkc->thc", probs.to(kv.dtype), entries_TKC[..., :latent_dim]))
+    return torch.cat(outs)
+
+
+def moe_experts(
+    x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
+) -> Tensor:
+    """Sum over a token's chosen experts of gate * down(silu(gate_proj x) * up_proj x).
+
+    Args:
+        x_TD: tokens.
+        gate_up_EFD: [E, 2f, D], gate rows first.
+        down_EDF: [E, D, f].
+        expert_TK: int64 chosen experts, distinct in a row.
+        gate_TK: their gates, fp32.
+
+    Returns:
+        [T, D] in x's dtype.
+    """
+    out = torch.zeros_like(x_TD)
+    for expert in range(gate_up_EFD.shape[0]):
+        token, choice = torch.where(expert_TK == expert)
+        gate, up = F.linear(x_TD[token], gate_up_EFD[expert]).chunk(2, dim=-1)
+        y = F.linear(F.silu(gate) * up, down_EDF[expert])
+        out = out.index_add(0, token, y * gate_TK[token, choice, None].to(y.dtype))
+    return out
+
+
+def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
+    """Weighted sum over tokens of the negative log-likelihood of `target_T` under softmax(x W^T).
+
+    Returns:
+        fp32 scalar (float64 for float64 inputs). `weight_T` gets no gradient.
+    """
+    logits = F.linear(x_TD, weight_WD)
+    logits = logits.float() if logits.dtype != torch.float64 else logits
+    nll_T = F.cross_entropy(logits, target_T, reduction="none")
+    return (nll_T * weight_T.detach().to(nll_T.dtype)).sum()
+
+
+def newton_schulz(
+    x_BMN: Tensor, coefficients: Sequence[tuple[float, float, float]], eps: float = 1e-7
+) -> Tensor:
+    """Orthogonalises each matrix: one odd polynomial step ``aX + (bA + cA^2)X``, ``A = XX^T``, per triple.
+
+    Each matrix is divided by its Frobenius norm (taken in fp32, at least `eps`); the shorter side is the Gram side.
+    Runs in x's dtype. Zero matrices stay zero.
+    """
+    norm = torch.linalg.vector_norm(x_BMN, dim=(-2, -1), keepdim=True, dtype=torch.float32).clamp(min=eps)
+    x = (x_BMN / norm).to(x_BMN.dtype)
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    for a, b, c in coefficients:
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "rms_norm": rms_norm,
+    "rope": rope,
+    "swiglu": swiglu,
+    "attention_varlen": attention_varlen,
+    "mla_decode": mla_decode,
+    "indexer_topk": indexer_topk,
+    "sparse_mla": sparse_mla,
+    "moe_experts": moe_experts,
+    "linear_cross_entropy": linear_cross_entropy,
+    "newton_schulz": newton_schulz,
+}
