@@ -1,0 +1,53 @@
+"""One decoder layer: pre-norm attention, pre-norm feed-forward (spec 1.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.contracts.attention import LayerCache
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.model.moe import DenseMLP, MoE
+from arcforge_core.model.norm import RMSNorm
+from arcforge_core.registry import registry
+
+
+@dataclass(frozen=True)
+class BlockOutput:
+    """A layer's result.
+
+    Attributes:
+        x_TD: hidden states after the layer.
+        aux_losses: scalars by name; ``balance`` from a mixture layer.
+        load_E: tokens per expert, None in a dense layer.
+    """
+
+    x_TD: Tensor
+    aux_losses: dict[str, Tensor] = field(default_factory=dict)
+    load_E: Tensor | None = None
+
+
+class Block(nn.Module):
+    """``h += Attn(RMSNorm(h)); h += FFN(RMSNorm(h))``."""
+
+    def __init__(self, config: ModelConfig, attention: AttentionConfig, layer_index: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = registry().get("attention", attention.name).load()(attention, config, layer_index)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        dense = layer_index < config.first_k_dense_replace
+        self.mlp = DenseMLP(config.hidden_size, config.intermediate_size) if dense else MoE(config)
+
+    def forward(
+        self, x_TD: Tensor, batch: SequenceBatch, rope: tuple[Tensor, Tensor], cache: LayerCache | None = None
+    ) -> BlockOutput:
+        """Runs the layer on ragged tokens."""
+        attended = self.self_attn(self.input_layernorm(x_TD), batch, cache, rope=rope)
+        x_TD = x_TD + attended.out_TD
+        normed_TD = self.post_attention_layernorm(x_TD)
+        if isinstance(self.mlp, DenseMLP):
+            return BlockOutput(x_TD + self.mlp(normed_TD), attended.aux_losses)
+        out_TD, balance, load_E = self.mlp(normed_TD, batch)
+        return BlockOutput(x_TD + out_TD, {**attended.aux_losses, "balance": balance}, load_E)

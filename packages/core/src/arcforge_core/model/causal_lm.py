@@ -1,0 +1,233 @@
+"""The GLM-5-shaped causal language model: embedding, decoder layers, norm, untied head, one MTP module.
+
+Shapes: B batch, S length, T ragged tokens, D hidden, V vocabulary, N segments, E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.contracts.attention import CacheEntry
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.optimizer import ParameterRole
+from arcforge_core.errors import ConfigError
+from arcforge_core.model.block import Block, BlockOutput
+from arcforge_core.model.cache import PagedCache
+from arcforge_core.model.generate import generate_tokens
+from arcforge_core.model.init import init_weights
+from arcforge_core.model.mtp import MtpModule
+from arcforge_core.model.norm import Linear, RMSNorm
+from arcforge_core.model.rope import rope_tables
+from arcforge_core.ops.dispatch import Ops, default_ops
+
+
+@dataclass(frozen=True)
+class CausalLMOutput:
+    """Logits: [B, S, V] for plain batches, [T, V] for ragged ones."""
+
+    logits: Tensor
+
+
+@dataclass
+class HiddenOutput:
+    """Hidden states after the final norm, and what the layers said on the way.
+
+    Attributes:
+        hidden_TD: ready for the head.
+        aux_losses: means over the layers that have them, by name.
+        expert_loads: tokens per expert [E] by layer number (the MTP module's number is num_hidden_layers).
+    """
+
+    hidden_TD: Tensor
+    aux_losses: dict[str, Tensor] = field(default_factory=dict)
+    expert_loads: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Embedding(nn.Embedding):
+    """Token embedding."""
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """Labels the table."""
+        return {"weight": ParameterRole("embedding")}
+
+
+class Head(Linear):
+    """Output projection."""
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """Labels the projection."""
+        return {"weight": ParameterRole("head")}
+
+
+class Backbone(nn.Module):
+    """Everything below the head."""
+
+    def __init__(self, config: ModelConfig, attention: AttentionConfig) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, attention, i) for i in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class CausalLM(nn.Module):
+    """The model. Build it with `arcforge_core.model.build.build_model`, which checks the configuration first.
+
+    Args:
+        config: sizes.
+        attention: the attention variant of every layer.
+        ops: where kernels come from; `default_ops()` when None.
+    """
+
+    def __init__(self, config: ModelConfig, attention: AttentionConfig, ops: Ops | None = None) -> None:
+        super().__init__()
+        self.config, self.attention = config, attention
+        self.model = Backbone(config, attention)
+        self.lm_head = Head(config.hidden_size, config.vocab_size)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self.mtp = MtpModule(config, attention) if config.mtp.depths else None
+        self.activation_checkpointing = False
+        self.compute_dtype: torch.dtype | None = None
+        self.ops = default_ops() if ops is None else ops
+        if self.device.type != "meta":
+            init_weights(self, config)
+        self.bind_ops()
+
+    # ---- forward ---------------------------------------------------------------------------------------------------
+
+    def forward(
+        self, input_ids: Tensor, batch: SequenceBatch | None = None, cache: PagedCache | None = None
+    ) -> CausalLMOutput:
+        """Returns logits.
+
+        Args:
+            input_ids: int64 [B, S], or ragged [T] with `batch`.
+            batch: the segments of ragged tokens.
+            cache: the cache that `batch` was made from.
+
+        Raises:
+            ConfigError: a sequence exceeds max_position_embeddings.
+        """
+        if batch is None:
+            if input_ids.ndim != 2 or 0 in input_ids.shape:
+                raise ValueError(f"input_ids must be [B, S] with at least one token, got {list(input_ids.shape)}")
+            batch = SequenceBatch.build([input_ids.shape[1]] * input_ids.shape[0], device=input_ids.device)
+        hidden_TD = self.hidden(input_ids.flatten(), batch, cache).hidden_TD
+        return CausalLMOutput(self.logits(hidden_TD).view(*input_ids.shape, -1))
+
+    def hidden(self, tokens_T: Tensor, batch: SequenceBatch, cache: PagedCache | None = None) -> HiddenOutput:
+        """Runs all layers and the final norm on ragged tokens."""
+        self.check_positions(batch)
+        rope = self.rope(batch)
+        x_TD = self.embed(tokens_T)
+        sums: dict[str, list[Tensor]] = {}
+        loads: dict[int, Tensor] = {}
+        for index, layer in enumerate(self.model.layers):
+            out = self._run(layer, x_TD, batch, rope, None if cache is None else cache.layers[index])
+            x_TD = out.x_TD
+            for name, loss in out.aux_losses.items():
+                sums.setdefault(name, []).append(loss)
+            if out.load_E is not None:
+                loads[index] = out.load_E
+        aux_losses = {name: torch.stack(losses).mean() for name, losses in sums.items()}
+        return HiddenOutput(self.model.norm(x_TD), aux_losses, loads)
+
+    def _run(self, layer: Callable[..., BlockOutput], *args: Any) -> BlockOutput:
+        if self.activation_checkpointing and torch.is_grad_enabled():
+            out: BlockOutput = checkpoint(layer, *args, use_reentrant=False)
+            return out
+        return layer(*args)
+
+    def mtp_step(
+        self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, rope: tuple[Tensor, Tensor]
+    ) -> BlockOutput:
+        """Runs one MTP depth from the tokens ahead and the normed hidden states of the depth before."""
+        if self.mtp is None:
+            raise ConfigError("model.mtp.depths", 0, "this model has no MTP module")
+        return self._run(self.mtp.step, self.embed(next_tokens_T), hidden_TD, batch, rope)
+
+    def embed(self, tokens_T: Tensor) -> Tensor:
+        """Returns embeddings [T, D] in the compute dtype."""
+        x_TD: Tensor = self.model.embed_tokens(tokens_T)
+        return x_TD.to(self.dtype)
+
+    def rope(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+        """Returns the rotary tables of the batch's positions."""
+        return rope_tables(batch.positions_T, self.config.qk_rope_head_dim, self.config.rope_theta)
+
+    def logits(self, hidden_TD: Tensor) -> Tensor:
+        """Returns logits [T, V] in the compute dtype."""
+        logits_TV: Tensor = self.lm_head(hidden_TD)
+        return logits_TV
+
+    def check_positions(self, batch: SequenceBatch) -> None:
+        """Raises `ConfigError` when a segment reaches beyond max_position_embeddings."""
+        longest = int((batch.past + batch.cu_query[1:] - batch.cu_query[:-1]).max())
+        if longest > self.config.max_position_embeddings:
+            limit = self.config.max_position_embeddings
+            raise ConfigError("sequence length", longest, f"the model allows at most {limit} positions")
+
+    # ---- generation ------------------------------------------------------------------------------------------------
+
+    def cache_spec(self) -> list[tuple[CacheEntry, ...]]:
+        """Returns what each decoder layer caches per token."""
+        return [layer.self_attn.cache_spec() for layer in self.model.layers]  # type: ignore[operator, union-attr]
+
+    def new_cache(self, max_lengths: list[int], page_size: int = 64) -> PagedCache:
+        """Returns an empty cache for sequences of at most these lengths."""
+        return PagedCache(self.cache_spec(), max_lengths, dtype=self.dtype, device=self.device, page_size=page_size)
+
+    def generate(self, input_ids: Tensor | list[list[int]], max_new_tokens: int = 32, **sampling: Any) -> Tensor:
+        """Continues prompts.
+
+        Args:
+            input_ids: int64 [B, S], or a list of prompts of any lengths.
+            max_new_tokens: tokens to add at most.
+            sampling: fields of `SamplingParams` (temperature, top_p, top_k, min_p, stop_token_ids, seed).
+
+        Returns:
+            int64 [B, longest]: prompts with their continuations, padded at the end with -1 when lengths differ.
+        """
+        prompts: list[list[int]] = input_ids.tolist() if isinstance(input_ids, Tensor) else input_ids
+        outputs = generate_tokens(self, prompts, max_new_tokens=max_new_tokens, **sampling)
+        rows = [torch.tensor([*p, *o.token_ids]) for p, o in zip(prompts, outputs, strict=True)]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+
+    # ---- dtype, device, ops ----------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.model.embed_tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the activations."""
+        return self.compute_dtype or self.model.embed_tokens.weight.dtype
+
+    def set_compute_dtype(self, dtype: torch.dtype | None) -> None:
+        """Computes in `dtype` with the weights kept as they are (fp32 masters); None follows the weights."""
+        self.compute_dtype = dtype
+        self.bind_ops()
+
+    def bind_ops(self) -> None:
+        """Resolves the ops of every module for the current dtype and device."""
+        bind = self.ops.binder(self.dtype, self.device)
+        for module in self.modules():
+            if module is not self and hasattr(module, "bind_ops"):
+                module.bind_ops(bind)
+        self.linear_cross_entropy = bind(
+            "linear_cross_entropy", width=self.config.hidden_size, vocab=self.config.vocab_size
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CausalLM:
+        super()._apply(fn, recurse)
+        self.bind_ops()
+        return self

@@ -1,0 +1,131 @@
+"""Feed-forward layers: dense SwiGLU, and the mixture of experts of spec 1.5.
+
+Shapes: T tokens, D hidden, E experts, K experts per token, N segments.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arcforge_core.config.schema import ModelConfig
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.optimizer import ParameterRole
+from arcforge_core.model.norm import Linear
+from arcforge_core.ops import reference
+from arcforge_core.ops.dispatch import Binder
+
+
+class DenseMLP(nn.Module):
+    """``down(silu(gate x) * up x)``."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_proj = Linear(hidden_size, intermediate_size)
+        self.up_proj = Linear(hidden_size, intermediate_size)
+        self.down_proj = Linear(intermediate_size, hidden_size)
+        self.swiglu = reference.swiglu
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the op."""
+        self.swiglu = bind("swiglu", width=self.gate_proj.out_features)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """Returns [T, D]."""
+        out_TD: Tensor = self.down_proj(self.swiglu(self.gate_proj(x_TD), self.up_proj(x_TD)))
+        return out_TD
+
+
+class Router(nn.Module):
+    """Sigmoid router in fp32; the bias changes the choice, never the gates (noaux_tc, spec 1.5)."""
+
+    e_score_correction_bias: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
+        self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts))
+        self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """Labels the router weight."""
+        return {"weight": ParameterRole("router")}
+
+    def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (expert_TK int64, gate_TK fp32 that sums to the scale, score_TE fp32)."""
+        score_TE = F.linear(x_TD.float(), self.weight.float()).sigmoid()
+        # A stable sort, because ties must go to the lower expert on every machine; topk promises no order.
+        choice_TE = score_TE.detach() + self.e_score_correction_bias
+        expert_TK = choice_TE.sort(dim=-1, descending=True, stable=True).indices[:, : self.top_k]
+        gate_TK = score_TE.gather(1, expert_TK)
+        gate_TK = gate_TK / (gate_TK.sum(-1, keepdim=True) + 1e-20) * self.scale
+        return expert_TK, gate_TK, score_TE
+
+    @torch.no_grad()
+    def balance(self, load_E: Tensor, rate: float) -> None:
+        """Loss-free balance update: nudges the bias towards experts with less than the mean load."""
+        self.e_score_correction_bias += rate * torch.sign(load_E.mean() - load_E)
+
+
+class Experts(nn.Module):
+    """Routed experts as two stacked weights: gate_up_proj [E, 2f, D] (gate rows first), down_proj [E, D, f]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        experts, width, hidden = config.n_routed_experts, config.moe_intermediate_size, config.hidden_size
+        self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * width, hidden))
+        self.down_proj = nn.Parameter(torch.empty(experts, hidden, width))
+        self.width = width
+        self.moe_experts = reference.moe_experts
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """Labels both weights; the fused one is two matrices."""
+        fused = ParameterRole("expert", parts=(self.width, self.width))
+        return {"gate_up_proj": fused, "down_proj": ParameterRole("expert")}
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the op."""
+        self.moe_experts = bind("moe_experts", experts=self.down_proj.shape[0], width=self.width)
+
+    def forward(self, x_TD: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
+        """Returns the gated sum over each token's experts, [T, D]."""
+        gate_up, down = self.gate_up_proj.to(x_TD.dtype), self.down_proj.to(x_TD.dtype)
+        return self.moe_experts(x_TD, gate_up, down, expert_TK, gate_TK)
+
+
+class MoE(nn.Module):
+    """Routed experts plus an always-on shared expert."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate = Router(config)
+        self.experts = Experts(config)
+        shared = config.n_shared_experts * config.moe_intermediate_size
+        self.shared_experts = DenseMLP(config.hidden_size, shared) if shared else None
+
+    def forward(self, x_TD: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (out_TD, balance loss, load_E: tokens per expert)."""
+        expert_TK, gate_TK, score_TE = self.gate(x_TD)
+        out_TD = self.experts(x_TD, expert_TK, gate_TK)
+        if self.shared_experts is not None:
+            out_TD = out_TD + self.shared_experts(x_TD)
+        load_E = torch.bincount(expert_TK.flatten(), minlength=score_TE.shape[1]).to(torch.float32)
+        return out_TD, sequence_balance_loss(score_TE, expert_TK, batch), load_E
+
+
+def sequence_balance_loss(score_TE: Tensor, expert_TK: Tensor, batch: SequenceBatch) -> Tensor:
+    """Sequence-level balance loss of DeepSeek-V3, averaged over tokens: 1 when every segment is balanced.
+
+    Per segment ``sum_e f_e P_e`` with ``f_e = E / (K t) * |tokens that chose e|`` and P_e the mean share of e.
+    """
+    lengths_N = (batch.cu_query[1:] - batch.cu_query[:-1]).to(torch.int64).to(score_TE.device)
+    segment_T = torch.repeat_interleave(torch.arange(len(lengths_N), device=score_TE.device), lengths_N)
+    num_experts, top_k = score_TE.shape[1], expert_TK.shape[1]
+    share_TE = score_TE / (score_TE.sum(-1, keepdim=True) + 1e-20)
+    chosen_TE = torch.zeros_like(score_TE).scatter_(1, expert_TK, 1.0)
+    zeros_NE = score_TE.new_zeros(len(lengths_N), num_experts)
+    share_NE = zeros_NE.index_add(0, segment_T, share_TE)
+    chosen_NE = zeros_NE.index_add(0, segment_T, chosen_TE)
+    loss_N = (chosen_NE * share_NE).sum(-1) * num_experts / (top_k * lengths_N)
+    return loss_N.sum() / score_TE.shape[0]

@@ -1,0 +1,61 @@
+"""Multi-token prediction with one module shared by all depths (spec 1.6).
+
+Depth d combines the hidden state of depth d - 1 with the embedding of the token d places ahead:
+``h^d = Layer(eh_proj[enorm(Emb(t_{i+d})); hnorm(h^{d-1})])``. Depth 0 is the main model's normed output, and each depth
+hands on its normed output, so training sees the flow that serving uses.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.contracts.attention import LayerCache
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.model.block import Block, BlockOutput
+from arcforge_core.model.norm import Linear, RMSNorm
+
+
+class SharedHead(nn.Module):
+    """The module's output norm; the head itself is the main model's."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class MtpModule(Block):
+    """A full mixture layer with its own input projection and output norm; names as in the checkpoint's layer 78."""
+
+    def __init__(self, config: ModelConfig, attention: AttentionConfig) -> None:
+        super().__init__(config, attention, config.num_hidden_layers)
+        self.enorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hnorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.eh_proj = Linear(2 * config.hidden_size, config.hidden_size)
+        self.shared_head = SharedHead(config)
+
+    def step(
+        self,
+        embedding_TD: Tensor,
+        hidden_TD: Tensor,
+        batch: SequenceBatch,
+        rope: tuple[Tensor, Tensor],
+        cache: LayerCache | None = None,
+    ) -> BlockOutput:
+        """Runs one depth; the returned hidden states are normed: ready for the head and for the next depth."""
+        x_TD = self.eh_proj(torch.cat([self.enorm(embedding_TD), self.hnorm(hidden_TD)], dim=-1))
+        out = self(x_TD, batch, rope, cache)
+        return BlockOutput(self.shared_head.norm(out.x_TD), out.aux_losses, out.load_E)
+
+
+def shift_left(x_T: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+    """Moves each segment's values one place to the front.
+
+    Returns:
+        (shifted values, bool [T]: False at each segment's last place, whose value is repeated).
+    """
+    last_N = (batch.cu_query[1:] - 1).to(torch.int64).to(x_T.device)
+    valid_T = torch.ones(x_T.shape[0], dtype=torch.bool, device=x_T.device)
+    valid_T[last_N] = False
+    return torch.where(valid_T, x_T.roll(-1), x_T), valid_T

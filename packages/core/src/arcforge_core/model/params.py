@@ -1,0 +1,89 @@
+"""Counts what a model holds and what a token touches, on the meta device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.contracts.attention import Attention
+from arcforge_core.model.build import build_model
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops.dispatch import Ops
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Counts of a preset.
+
+    Attributes:
+        total_with_mtp: values in the state dict, buffers of the router included.
+        total_without_mtp: the same without the MTP module.
+        active: values that one token touches without embedding and head: all but the experts it does not choose.
+        cache_bytes_per_token: bf16 bytes that all decoder layers cache per token.
+    """
+
+    total_with_mtp: int
+    total_without_mtp: int
+    active: int
+    cache_bytes_per_token: int
+
+
+def count_parameters(config: ModelConfig, attention: AttentionConfig) -> ParameterCounts:
+    """Builds the model without memory and counts."""
+    with torch.device("meta"):
+        model = build_model(config, attention, Ops(None))
+    state = model.state_dict()
+    names = set(state) - ({"lm_head.weight"} if config.tie_word_embeddings else set())
+    backbone = [n for n in names if not n.startswith("mtp.")]
+    idle = 1 - config.num_experts_per_tok / config.n_routed_experts
+    active = 0
+    for name in backbone:
+        if name not in ("lm_head.weight", "model.embed_tokens.weight"):
+            count = state[name].numel()
+            active += count - (round(count * idle) if ".experts." in name else 0)
+    spec = [entry for layer in model.cache_spec() for entry in layer]
+    return ParameterCounts(
+        total_with_mtp=sum(state[n].numel() for n in names),
+        total_without_mtp=sum(state[n].numel() for n in backbone),
+        active=active,
+        cache_bytes_per_token=sum(entry.num_bytes(torch.bfloat16) for entry in spec),
+    )
+
+
+@dataclass(frozen=True)
+class FlopsPerToken:
+    """Training FLOPs of one token, backward included: ``6 x active matmul parameters + attention``.
+
+    Attributes:
+        main: the main model with head, at a mean number of visible keys.
+        mtp_depth: one MTP depth with its head.
+    """
+
+    main: float
+    mtp_depth: float
+
+
+def training_flops_per_token(model: CausalLM, mean_keys: float) -> FlopsPerToken:
+    """Counts matrix products only; the embedding look-up is none. `mean_keys` are visible keys per query."""
+    config = model.config
+    share = config.num_experts_per_tok / config.n_routed_experts
+
+    def matmul(prefix: str) -> float:
+        total = 0.0
+        for name, parameter in model.named_parameters():
+            if name.startswith(prefix) and parameter.ndim >= 2 and "indexer" not in name:
+                total += parameter.numel() * (share if ".experts." in name else 1.0)
+        return total
+
+    def attention(layer: Attention) -> float:
+        return 3.0 * layer.flops_per_pair() * mean_keys
+
+    head = config.hidden_size * config.vocab_size
+    main = 6.0 * (matmul("model.layers.") + head)
+    main += sum(attention(layer.self_attn) for layer in model.model.layers)  # type: ignore[arg-type]
+    depth = 0.0
+    if model.mtp is not None:
+        depth = 6.0 * (matmul("mtp.") + head) + attention(model.mtp.self_attn)
+    return FlopsPerToken(main, depth)
