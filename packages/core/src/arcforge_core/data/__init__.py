@@ -1,0 +1,1 @@
+"""Data: sources -> tokenizer -> memory-mapped shards -> packed micro-batches."""
