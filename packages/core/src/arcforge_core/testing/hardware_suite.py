@@ -1,0 +1,88 @@
+"""The conformance suite of hardware backends: subclass it and give the fixture `hardware`.
+
+class TestAcme(HardwareBackendSuite):
+    @pytest.fixture
+    def hardware(self):
+        return AcmeNpu(AcmeNpuConfig(simulate=True))
+"""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from arcforge_core.config.schema import TrainConfig, TrainerConfig
+from arcforge_core.contracts.hardware import Change, Hardware, OpCall, Probe, Roofline
+from arcforge_core.ops import reference
+from arcforge_core.testing.hardware_checks import DTYPES, check_hardware, supports
+from arcforge_core.testing.op_inputs import op_cases
+
+
+class HardwareBackendSuite:
+    """What every backend holds: it says why, covers known ops only, and equals the reference."""
+
+    @pytest.fixture
+    def hardware(self) -> Hardware:
+        """The backend to test; a subclass returns it."""
+        raise NotImplementedError("give the fixture `hardware` in your subclass")
+
+    def test_attributes(self, hardware: Hardware) -> None:
+        """Name, device type and distributed backend are there, and torch knows the device type."""
+        assert hardware.name.isidentifier()
+        assert hardware.distributed_backend
+        assert torch.device(hardware.device_type).type == hardware.device_type
+
+    def test_probe_gives_a_reason(self, hardware: Hardware) -> None:
+        """`probe` never raises, and explains a no as well as a yes."""
+        probe = hardware.probe()
+        assert isinstance(probe, Probe)
+        assert probe.reason
+
+    def test_roofline_is_positive(self, hardware: Hardware) -> None:
+        """Peak rates are positive where they are stated."""
+        roofline = hardware.roofline()
+        assert isinstance(roofline, Roofline)
+        rates = [roofline.memory_bytes, roofline.memory_bytes_per_s, *(roofline.matmul_flops or {}).values()]
+        assert all(rate is None or rate > 0 for rate in rates)
+
+    def test_changes_of_the_config_are_returned(self, hardware: Hardware) -> None:
+        """`adjust_config` returns changes that exist in the config, each with a reason, and alters nothing."""
+        config = TrainConfig(trainer=TrainerConfig(max_steps=1))
+        before = repr(config)
+        for change in hardware.adjust_config(config):
+            assert isinstance(change, Change)
+            assert change.reason
+            operator.attrgetter(change.field)(config)  # raises when there is no such field
+        assert repr(config) == before, "adjust_config changed the config in place"
+
+    def test_kernels_name_known_ops(self, hardware: Hardware) -> None:
+        """Each kernel belongs to an op of ours and has a name of its own."""
+        kernels = hardware.kernels()
+        assert {k.op for k in kernels} <= reference.OPS.keys()
+        assert len({(k.op, k.name) for k in kernels}) == len(kernels)
+
+    def test_kernels_say_why_not(self, hardware: Hardware) -> None:
+        """`supports` answers every call, foreign devices too, and explains a no."""
+        for kernel in hardware.kernels():
+            case = op_cases(kernel.op)[0]
+            for device in (hardware.device_type, "meta"):
+                for dtype in DTYPES:
+                    for needs_grad in (False, True):
+                        call = OpCall(kernel.op, device, dtype, needs_grad, case.sizes)
+                        verdict = supports(kernel, call)
+                        assert device != "meta" or not verdict.ok, f"{kernel.name} accepts the device meta"
+
+    @pytest.mark.parametrize("op", sorted(reference.OPS))
+    def test_kernels_equal_the_reference(self, hardware: Hardware, op: str) -> None:
+        """Outputs and gradients equal float64's within the kernel's own tolerance, twice the same."""
+        probe = hardware.probe()
+        if not probe.ok:
+            pytest.skip(f"{hardware.name}: {probe.reason}")
+        results = list(check_hardware(hardware, [op]))
+        if not results:
+            pytest.skip(f"{hardware.name} has no kernel for {op}; the reference runs")
+        failed = [f"{r.op}: {r.kernel} [{r.dtype}]: {r.reason}" for r in results if r.verdict == "FAILED"]
+        assert not failed, "\n".join(failed)
+        assert any(r.verdict == "ok" for r in results), f"{op}: every kernel declines every dtype"

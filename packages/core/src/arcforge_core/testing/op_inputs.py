@@ -1,0 +1,289 @@
+"""Generated calls of every op: the inputs on which a kernel is held against the float64 reference.
+
+Each op gets what breaks kernels: ragged segments, a past, one token, lengths across tile borders, empty
+experts, exact ties, zeros. Shape letters are those of `arcforge_core.ops.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from arcforge_core.contracts.batch import cumulative
+
+HOST_ARGUMENTS = ("cu_query", "cu_key")
+"""Lengths stay on the host whatever the device."""
+
+FLOAT32_ARGUMENTS = ("cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T")
+"""Never in a lower precision than fp32."""
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """One call of an op.
+
+    Attributes:
+        op: op name.
+        name: what is special about it.
+        args: arguments in the reference's order; floating tensors are float64.
+        grad: arguments that get a gradient.
+        sizes: fixed sizes, as a module passes them when it binds the op.
+    """
+
+    op: str
+    name: str
+    args: Mapping[str, Any]
+    grad: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def inputs(self, dtype: torch.dtype, device: str, *, strided: bool = False) -> dict[str, Any]:
+        """Returns the arguments in `dtype` on `device`, as fresh tensors.
+
+        Args:
+            dtype: of the activations and weights.
+            device: where all but the lengths live.
+            strided: lay the rows of floating tensors apart, NaN between them, as a slice of a fused projection.
+        """
+        result = dict(self.args)
+        for name, value in self.args.items():
+            if not isinstance(value, Tensor) or name in HOST_ARGUMENTS:
+                continue
+            if value.is_floating_point():
+                wide = name in FLOAT32_ARGUMENTS and dtype.itemsize < 4
+                value = value.to(torch.float32 if wide else dtype)
+            value = value.to(device, copy=True)
+            result[name] = spread_rows(value) if strided and value.is_floating_point() else value
+        return result
+
+
+def spread_rows(x: Tensor) -> Tensor:
+    """Returns `x` as a view into a buffer with twice the row length, NaN in the gaps."""
+    if x.ndim < 2:
+        return x
+    width = x.shape[-1]
+    buffer = x.new_full((*x.shape[:-1], 2 * width), float("nan"))
+    buffer[..., :width] = x
+    return buffer[..., :width]
+
+
+def _normal(g: Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+
+def _integers(g: Generator, low: int, high: int, *shape: int) -> Tensor:
+    return torch.randint(low, high, shape, generator=g)
+
+
+SEGMENTS: dict[str, tuple[list[int], list[int]]] = {
+    "one token": ([1], [1]),
+    "ragged": ([1, 5, 17, 3], [1, 5, 17, 3]),
+    "behind a past": ([1, 4, 2], [9, 4, 33]),
+    "across tiles": ([70, 131], [70, 200]),
+}
+"""Query and key lengths of each segment."""
+
+
+def rms_norm_cases(g: Generator) -> list[OpCase]:
+    """Norms over several widths, with a row of zeros and with many leading axes."""
+    shapes = {"rows": (7, 64), "heads": (5, 3, 48), "one row": (1, 8), "odd width": (3, 33)}
+    cases = []
+    for name, shape in shapes.items():
+        args = {"x": _normal(g, *shape), "weight": _normal(g, shape[-1]), "eps": 1e-5}
+        cases.append(OpCase("rms_norm", name, args, ("x", "weight"), {"width": shape[-1]}))
+    zeros = {"x": torch.cat([_normal(g, 2, 16), torch.zeros(1, 16)]), "weight": _normal(g, 16), "eps": 1e-5}
+    return [*cases, OpCase("rms_norm", "row of zeros", zeros, ("x", "weight"), {"width": 16})]
+
+
+def rope_cases(g: Generator) -> list[OpCase]:
+    """Rotations at near and far positions."""
+    cases = []
+    for name, tokens, heads, size, first in (
+        ("near", 6, 3, 16, 0),
+        ("far", 5, 1, 8, 100_000),
+        ("one token", 1, 2, 64, 3),
+    ):
+        frequencies_F = 10_000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+        angles_TF = torch.arange(first, first + tokens)[:, None] * frequencies_F
+        args = {"x_THR": _normal(g, tokens, heads, size), "cos_TF": angles_TF.cos(), "sin_TF": angles_TF.sin()}
+        cases.append(OpCase("rope", name, args, ("x_THR",), {"dim": size}))
+    return cases
+
+
+def swiglu_cases(g: Generator) -> list[OpCase]:
+    """Ordinary, large and zero gates."""
+    scales = {"ordinary": 1.0, "large": 30.0, "zero": 0.0}
+    return [
+        OpCase(
+            "swiglu", name, {"gate": scale * _normal(g, 9, 40), "up": _normal(g, 9, 40)}, ("gate", "up"), {"width": 40}
+        )
+        for name, scale in scales.items()
+    ]
+
+
+def attention_varlen_cases(g: Generator) -> list[OpCase]:
+    """Multi-head and grouped attention with value size unlike key size."""
+    cases = []
+    for name, (queries, keys) in SEGMENTS.items():
+        for heads, kv_heads, key_dim, value_dim in ((4, 4, 16, 16), (6, 2, 24, 16)):
+            args = {
+                "q_THK": _normal(g, sum(queries), heads, key_dim),
+                "k_SGK": _normal(g, sum(keys), kv_heads, key_dim),
+                "v_SGV": _normal(g, sum(keys), kv_heads, value_dim),
+                "cu_query": cumulative(queries),
+                "cu_key": cumulative(keys),
+                "scale": key_dim**-0.5,
+            }
+            sizes = {"heads": heads, "kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}
+            cases.append(
+                OpCase(
+                    "attention_varlen", f"{name}, {heads}/{kv_heads} heads", args, ("q_THK", "k_SGK", "v_SGV"), sizes
+                )
+            )
+    return cases
+
+
+def mla_decode_cases(g: Generator) -> list[OpCase]:
+    """Absorbed attention over shared entries of 24 latent and 8 rope values."""
+    cases = []
+    for name, (queries, keys) in SEGMENTS.items():
+        args = {
+            "q_THC": _normal(g, sum(queries), 4, 32),
+            "kv_SC": _normal(g, sum(keys), 32),
+            "cu_query": cumulative(queries),
+            "cu_key": cumulative(keys),
+            "latent_dim": 24,
+            "scale": 32**-0.5,
+        }
+        cases.append(
+            OpCase("mla_decode", name, args, ("q_THC", "kv_SC"), {"heads": 4, "latent_dim": 24, "rope_dim": 8})
+        )
+    return cases
+
+
+def indexer_topk_cases(g: Generator) -> list[OpCase]:
+    """Small integers, so that scores are exact in every precision: the answer is one, ties and zeros included."""
+    cases = []
+    for name, (queries, keys) in SEGMENTS.items():
+        for use_relu in (True, False):
+            args = {
+                "q_TID": _integers(g, -2, 3, sum(queries), 3, 8).double(),
+                "k_SD": _integers(g, -2, 3, sum(keys), 8).double(),
+                "w_TI": _integers(g, -4, 5, sum(queries), 3).double() / 4,
+                "cu_query": cumulative(queries),
+                "cu_key": cumulative(keys),
+                "topk": 6,
+                "use_relu": use_relu,
+            }
+            label = name if use_relu else f"{name}, no ReLU"
+            cases.append(OpCase("indexer_topk", label, args, (), {"heads": 3, "dim": 8, "topk": 6}))
+    return cases
+
+
+def sparse_mla_cases(g: Generator) -> list[OpCase]:
+    """Up to 6 selected keys a token; early tokens see fewer, the rest is -1."""
+    cases = []
+    for name, (queries, keys) in SEGMENTS.items():
+        args = {
+            "q_THC": _normal(g, sum(queries), 4, 32),
+            "kv_SC": _normal(g, sum(keys), 32),
+            "indices_TK": _selection(g, queries, keys, topk=6),
+            "cu_query": cumulative(queries),
+            "cu_key": cumulative(keys),
+            "latent_dim": 24,
+            "scale": 32**-0.5,
+        }
+        sizes = {"heads": 4, "latent_dim": 24, "rope_dim": 8, "topk": 6}
+        cases.append(OpCase("sparse_mla", name, args, ("q_THC", "kv_SC"), sizes))
+    return cases
+
+
+def _selection(g: Generator, queries: list[int], keys: list[int], topk: int) -> Tensor:
+    rows = []
+    for query, key in zip(queries, keys, strict=True):
+        for visible in range(key - query + 1, key + 1):
+            row = torch.full((topk,), -1, dtype=torch.int64)
+            chosen = torch.randperm(visible, generator=g)[:topk].sort().values
+            row[: len(chosen)] = chosen
+            rows.append(row)
+    return torch.stack(rows)
+
+
+def moe_experts_cases(g: Generator) -> list[OpCase]:
+    """Spread tokens, experts without any, all tokens on the same experts, one token."""
+    experts, hidden, width, topk = 6, 24, 16, 2
+    chosen = {
+        "spread": torch.stack([torch.randperm(experts, generator=g)[:topk] for _ in range(40)]),
+        "empty experts": torch.tensor([[1, 4], [4, 1], [1, 4]]),
+        "one pair of experts": torch.tensor([[5, 0]] * 33),
+        "one token": torch.tensor([[2, 3]]),
+    }
+    cases = []
+    for name, expert_TK in chosen.items():
+        gate_TK = _normal(g, len(expert_TK), topk).sigmoid()
+        args = {
+            "x_TD": _normal(g, len(expert_TK), hidden),
+            "gate_up_EFD": _normal(g, experts, 2 * width, hidden) * hidden**-0.5,
+            "down_EDF": _normal(g, experts, hidden, width) * width**-0.5,
+            "expert_TK": expert_TK,
+            "gate_TK": gate_TK,
+        }
+        sizes = {"experts": experts, "hidden": hidden, "width": width, "topk": topk}
+        cases.append(OpCase("moe_experts", name, args, ("x_TD", "gate_up_EFD", "down_EDF", "gate_TK"), sizes))
+    return cases
+
+
+def linear_cross_entropy_cases(g: Generator) -> list[OpCase]:
+    """More tokens than a chunk, tokens of weight zero, one token."""
+    cases = []
+    for name, tokens, weight in (("many tokens", 300, 1.0), ("all weights zero", 5, 0.0), ("one token", 1, 1.0)):
+        weight_T = weight * (_integers(g, 0, 3, tokens) if tokens > 1 else torch.ones(1)).double()
+        args = {
+            "x_TD": _normal(g, tokens, 16),
+            "weight_WD": _normal(g, 97, 16) * 0.25,
+            "target_T": _integers(g, 0, 97, tokens),
+            "weight_T": weight_T,
+        }
+        cases.append(OpCase("linear_cross_entropy", name, args, ("x_TD", "weight_WD"), {"hidden": 16, "vocab": 97}))
+    return cases
+
+
+def newton_schulz_cases(g: Generator) -> list[OpCase]:
+    """Wide, tall, square and zero matrices; the quintic of Muon (spec 2), five steps."""
+    steps = [(3.4445, -4.7750, 2.0315)] * 5
+    matrices = {
+        "wide": _normal(g, 2, 8, 20),
+        "tall": _normal(g, 1, 20, 8),
+        "square": _normal(g, 3, 12, 12),
+        "zero": torch.zeros(1, 4, 6, dtype=torch.float64),
+    }
+    return [
+        OpCase("newton_schulz", name, {"x_BMN": x_BMN, "coefficients": steps, "eps": 1e-7})
+        for name, x_BMN in matrices.items()
+    ]
+
+
+GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
+    "rms_norm": rms_norm_cases,
+    "rope": rope_cases,
+    "swiglu": swiglu_cases,
+    "attention_varlen": attention_varlen_cases,
+    "mla_decode": mla_decode_cases,
+    "indexer_topk": indexer_topk_cases,
+    "sparse_mla": sparse_mla_cases,
+    "moe_experts": moe_experts_cases,
+    "linear_cross_entropy": linear_cross_entropy_cases,
+    "newton_schulz": newton_schulz_cases,
+}
+
+
+def op_cases(op: str, seed: int = 0) -> list[OpCase]:
+    """Returns the cases of an op; the same seed gives the same numbers.
+
+    Raises:
+        KeyError: the op has no generator.
+    """
+    return GENERATORS[op](Generator().manual_seed(seed))
