@@ -1,0 +1,60 @@
+# Every target creates .venv by itself on first use and reuses it afterwards; see scripts/setup_venv.sh.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+SOURCES := packages tests benchmarks examples
+
+# Two test processes of one thread each: torch's own threads would fight over the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+.PHONY: help
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  MINUTES=3 make run       a run of another length;  make run ARGS=\"attention=gqa seed=1\"  adds options"
+	@echo "  TORCH_INDEX_URL=URL ...  a further package index for torch, e.g. the one of its CPU builds"
+
+.PHONY: venv
+venv:  ## create or update .venv
+	@scripts/setup_venv.sh
+
+.PHONY: run
+run: venv  ## train the small GLM-5-shaped model on real text and write a report
+	@$(BIN)/arcforge-train experiment=mini $(if $(MINUTES),trainer.minutes=$(MINUTES)) $(ARGS)
+
+.PHONY: test
+test: lint types test-only  ## lint, format check, types and tests
+
+.PHONY: test-only
+test-only: venv  ## tests alone
+	$(PYTEST)
+
+.PHONY: lint
+lint: venv  ## ruff: lint and format check
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+.PHONY: format
+format: venv  ## ruff: repair and format
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+.PHONY: types
+types: venv  ## mypy, strict
+	$(BIN)/mypy packages/*/src examples/plugins/*/src
+
+.PHONY: bench
+bench: venv  ## every benchmark in its quick form; JSON goes to outputs/bench
+	@mkdir -p outputs/bench
+	@for file in benchmarks/[a-z]*.py; do \
+	    echo "== $$file"; \
+	    $(BIN)/python "$$file" --quick --json "outputs/bench/$$(basename "$$file" .py).json" $(ARGS) || exit 1; \
+	done
+
+.PHONY: clean
+clean:  ## delete caches and build products; keeps .venv and outputs
+	rm -rf build dist packages/*/dist examples/plugins/*/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find packages tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean  ## clean, and delete .venv too
+	rm -rf .venv
