@@ -1,0 +1,1 @@
+"""Checkpoints: models as Hugging Face directories, written all or nothing."""
