@@ -1,0 +1,1 @@
+"""Acme NPU backend for arcforge."""
