@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from arcforge_core.config.schema import (
     AttentionConfig,
     DataConfig,
     EngineConfig,
+    EnvironmentConfig,
     HardwareConfig,
     OptimizerConfig,
     ScheduleConfig,
     check_at_least,
+    check_between,
     check_choice,
 )
+from arcforge_core.errors import ConfigError, nearest
 
 
 @dataclass
@@ -73,6 +76,20 @@ class SimpleEngineConfig(EngineConfig):
 
 
 @dataclass
+class CopyConfig(EnvironmentConfig):
+    """Say a word again."""
+
+    name: str = "copy"
+    letters: int = 4
+    """Letters of each word."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_between("environment.letters", self.letters, 1, 64)
+        check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
 class StdlibDataConfig(DataConfig):
     """The standard library of the running Python and its `pydoc_data` text."""
 
@@ -92,7 +109,16 @@ class FilesDataConfig(DataConfig):
     """Only these endings inside folders, e.g. [.py, .md]; empty takes every readable text."""
     text_field: str = "text"
     """Column of jsonl and parquet rows that holds the text."""
+    document_bytes: int | None = None
+    """Cut text files at line ends into documents of about so many bytes; None keeps a file whole."""
     licence: str = "unknown"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("data.document_bytes", self.document_bytes, 1)
+        for suffix in self.suffixes:
+            if not suffix.startswith("."):
+                raise ConfigError("data.suffixes", suffix, "each starts with a dot, e.g. .py")
 
 
 @dataclass
@@ -114,4 +140,23 @@ class MixtureDataConfig(DataConfig):
     sources: dict[str, DataConfig] = field(default_factory=dict)
     """Filled on the command line or in YAML: ``+data@data.sources.code=stdlib``."""
     weights: dict[str, float] = field(default_factory=dict)
-    """Share of each source's tokens; absent means 1."""
+    """Share of each source's tokens, in any unit; absent means 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, weight in self.weights.items():
+            if name not in self.sources:
+                known = ", ".join(self.sources) or "none"
+                hint = nearest(name, self.sources)
+                raise ConfigError(f"data.weights.{name}", weight, f"no source of that name; there are {known}{hint}")
+            if not 0 < weight < float("inf"):
+                raise ConfigError(f"data.weights.{name}", weight, "must be greater than 0; leave a source out instead")
+        for name, source in self.sources.items():
+            if isinstance(source, MixtureDataConfig):
+                raise ConfigError(f"data.sources.{name}", "mixture", "a mixture holds plain sources")
+            for shared in fields(DataConfig):
+                value = getattr(source, shared.name)
+                if shared.name != "name" and value != getattr(DataConfig(), shared.name):
+                    raise ConfigError(
+                        f"data.sources.{name}.{shared.name}", value, f"belongs to the mixture: data.{shared.name}"
+                    )

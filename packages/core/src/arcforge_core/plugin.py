@@ -46,6 +46,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:SimpleEngineConfig", summary="Static-batch generation in this process",
     )  # fmt: skip
     registry.add(
+        "environment", "copy", "arcforge_core.environments:CopyEnvironment",
+        schema="arcforge_core.configs:CopyConfig", summary="Say a random word again",
+    )  # fmt: skip
+    registry.add(
         "data", "stdlib", "arcforge_core.data.sources:StdlibSource",
         schema="arcforge_core.configs:StdlibDataConfig", summary="Source and reference text of the running Python",
     )  # fmt: skip

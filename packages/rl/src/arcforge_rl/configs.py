@@ -1,1 +1,68 @@
-"""Schemas of this package's components; torch-free."""
+"""Schemas of this package's components and commands; torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from arcforge_core.config.schema import (
+    EngineConfig,
+    EnvironmentConfig,
+    check_at_least,
+    check_between,
+    check_choice,
+)
+from arcforge_core.errors import ConfigError
+
+
+@dataclass
+class ArithmeticConfig(EnvironmentConfig):
+    """Integer arithmetic."""
+
+    name: str = "arithmetic"
+    digits: int = 2
+    """Digits of each number at most."""
+    operations: list[str] = field(default_factory=lambda: ["+", "-"])
+    """Of ``+``, ``-`` and ``*``."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_between("environment.digits", self.digits, 1, 100)
+        check_at_least("environment.seed", self.seed, 0)
+        if not self.operations:
+            raise ConfigError("environment.operations", [], "must name at least one of +, -, *")
+        for sign in self.operations:
+            check_choice("environment.operations", sign, ("+", "-", "*"))
+
+
+@dataclass
+class EnvConfig:
+    """The root of ``arcforge-env``."""
+
+    environment: EnvironmentConfig = MISSING
+    engine: EngineConfig = MISSING
+    agent: str = "model"
+    """``model`` samples from the checkpoint; ``oracle`` and ``noop`` check the environment without one."""
+    checkpoint: str | None = None
+    """Folder of the model and its tokenizer."""
+    episodes: int = 32
+    """Tasks 0, 1, ... up to this many."""
+    rollouts: int = 1
+    """Rollouts of each task."""
+    max_new_tokens: int = 16
+    temperature: float = 1.0
+    seed: int = 0
+    """Rollout n samples from seed + n."""
+    output_dir: str = "outputs"
+
+    def __post_init__(self) -> None:
+        check_choice("agent", self.agent, ("model", "oracle", "noop"))
+        for name in ("episodes", "rollouts", "max_new_tokens"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("temperature", self.temperature, 0.0)
+        check_at_least("seed", self.seed, 0)
+        if self.agent == "model" and self.checkpoint is None:
+            raise ConfigError("checkpoint", None, "agent=model needs a folder; agent=oracle or agent=noop needs none")
+        if self.agent != "model" and self.checkpoint is not None:
+            raise ConfigError("checkpoint", self.checkpoint, f"agent={self.agent} uses no model; leave it out")

@@ -21,3 +21,7 @@ def arcforge_config_sources() -> list[str]:
 @hookimpl
 def arcforge_register_components(registry: Registrar) -> None:
     """Registers the components."""
+    registry.add(
+        "environment", "arithmetic", "arcforge_rl.environments.arithmetic:Arithmetic",
+        schema="arcforge_rl.configs:ArithmeticConfig", summary="Sums, differences and products with one exact answer",
+    )  # fmt: skip

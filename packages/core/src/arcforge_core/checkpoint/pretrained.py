@@ -18,6 +18,7 @@ from torch import Tensor
 import arcforge_core
 from arcforge_core.checkpoint.atomic import previous, replacing
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.config.validate import explain
 from arcforge_core.errors import CheckpointError, ConfigError, UnknownComponentError, nearest
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
@@ -39,6 +40,16 @@ def save_pretrained(model: CausalLM, directory: str | Path, tokenizer: Tokenizer
     Raises:
         CheckpointError: the folder holds something else, or cannot be written (full disk, permissions).
     """
+    with replacing(directory, marker=CONFIG) as folder:
+        write_pretrained(model, folder, tokenizer)
+
+
+def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
+    """Writes the model's files into an existing folder, such as one that `replacing` yields.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
     config = {
         "model_type": "arcforge",
         "architectures": [type(model).__name__],
@@ -46,14 +57,13 @@ def save_pretrained(model: CausalLM, directory: str | Path, tokenizer: Tokenizer
         "model": asdict(model.config),
         "attention": asdict(model.attention),
     }
-    with replacing(directory, marker=CONFIG) as folder:
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        try:
-            save_file(state_of(model), folder / WEIGHTS, metadata={"format": "pt"})
-        except SafetensorError as error:  # an OSError that lost its type on the way through Rust
-            raise OSError(str(error)) from error
-        if tokenizer is not None:
-            tokenizer.save(folder)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    try:
+        save_file(state_of(model), folder / WEIGHTS, metadata={"format": "pt"})
+    except SafetensorError as error:  # an OSError that lost its type on the way through Rust
+        raise OSError(str(error)) from error
+    if tokenizer is not None:
+        tokenizer.save(folder)
 
 
 def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops: Ops | None = None) -> CausalLM:
@@ -75,14 +85,7 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
             model = build_model(config, attention, ops)
     except ConfigError as error:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from error
-    path = directory / WEIGHTS
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing")
-    try:
-        state = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
-    check_state(model, state, str(path))
+    state = read_weights(model, directory)
     if dtype is not None:
         parameters = {name for name, _ in model.named_parameters()}
         state = {name: t.to(dtype) if name in parameters else t for name, t in state.items()}
@@ -94,6 +97,28 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
         raise CheckpointError(f"attention {attention.name!r} keeps {', '.join(lost)} out of its state dict")
     model.bind_ops()
     return model.eval()
+
+
+def read_weights(model: CausalLM, directory: Path) -> dict[str, Tensor]:
+    """Reads the state dict stored in `directory`.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or its tensors do not fit `model`.
+    """
+    path = directory / WEIGHTS
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    try:
+        state = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
+    check_state(model, state, str(path))
+    return state
+
+
+def load_weights(model: CausalLM, directory: Path) -> None:
+    """Loads the stored weights into a model that exists already."""
+    model.load_state_dict(read_weights(model, directory), strict=False)  # a tied head is stored once
 
 
 def state_of(model: CausalLM) -> dict[str, Tensor]:
@@ -149,9 +174,10 @@ def _typed(schema: type[C], values: object, section: str, where: str) -> C:
     _refuse_unknown(values, list(OmegaConf.structured(schema)), f"{section}.", where)
     try:
         return cast(C, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
-    except (OmegaConfBaseException, ConfigError) as error:
-        message = str(error).splitlines()[0]
-        raise CheckpointError(f"{where}: {section}: {message}") from error
+    except OmegaConfBaseException as error:
+        raise CheckpointError(f"{where}: {section}: {explain(error, schema)}") from error
+    except ConfigError as error:
+        raise CheckpointError(f"{where}: {error}") from error
 
 
 def _refuse_unknown(values: Mapping[str, Any], known: Any, prefix: str, where: str) -> None:

@@ -16,11 +16,11 @@ class SamplingParams:
     Attributes:
         max_new_tokens: tokens to generate at most, >= 1.
         temperature: 0 is greedy.
-        top_p: nucleus mass in (0, 1].
+        top_p: nucleus mass in (0, 1]: keep the fewest likeliest tokens that reach it, after top_k.
         top_k: keep the k likeliest; 0 keeps all.
         min_p: drop tokens below min_p times the likeliest one's probability, in [0, 1].
         stop_token_ids: a token of these ends the sequence; it is part of the output.
-        seed: same seed, same output.
+        seed: same seed, same output, whatever else is in the batch; in [0, 2**63).
     """
 
     max_new_tokens: int = 64
@@ -42,6 +42,8 @@ class SamplingParams:
             raise ConfigError("top_k", self.top_k, "must be at least 0 (0 keeps all)")
         if not 0.0 <= self.min_p <= 1.0:
             raise ConfigError("min_p", self.min_p, "must be in [0, 1]")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError("seed", self.seed, "must be in [0, 2**63)")
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,7 @@ class GenerationOutput:
 
     Attributes:
         token_ids: generated ids, without the prompt.
-        logprobs: natural-log probability of each id under the sampling distribution at temperature 1
-            without truncation, i.e. of the model itself.
+        logprobs: natural-log probability of each id under the model itself: at temperature 1, without truncation.
         finish_reason: ``stop`` or ``length``.
         weight_version: number of weight updates the engine had received.
     """
@@ -70,7 +71,15 @@ class Engine(Protocol):
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
     ) -> list[GenerationOutput]:
-        """Generates for each prompt (at least one token each), in order."""
+        """Generates for each prompt (at least one token each), in order. One thread at a time.
+
+        Raises:
+            ConfigError: a request that cannot be served; nothing has been generated for any.
+        """
 
     def update_weights(self, state: Any) -> None:
-        """Loads a state dict and counts the weight version up."""
+        """Loads a state dict and counts the weight version up.
+
+        Raises:
+            CheckpointError: it does not fit; weights and version are as before.
+        """

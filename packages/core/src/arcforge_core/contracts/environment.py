@@ -23,10 +23,13 @@ class Task:
 
 
 class Environment(Protocol):
-    """Tasks and their verifier; its target is called as ``target(config)``."""
+    """Tasks and their verifier; its target is called as ``target(config)``.
+
+    The empty completion scores 0.
+    """
 
     def task(self, index: int) -> Task:
-        """Returns task number `index` >= 0; deterministic."""
+        """Returns task number `index` >= 0; the same in every process."""
 
     def score(self, task: Task, completion: str) -> Mapping[str, float]:
         """Returns rewards by name, each in [0, 1], always with ``reward``; never raises on any text."""
