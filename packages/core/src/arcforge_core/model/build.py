@@ -8,13 +8,18 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.registry import registry
 
 
+def check_model(config: ModelConfig, attention: AttentionConfig) -> None:
+    """Raises `ConfigError` when the variant cannot be built with these sizes; makes no weights."""
+    registry().get("attention", attention.name).load().check(attention, config)
+
+
 def build_model(config: ModelConfig, attention: AttentionConfig, ops: Ops | None = None) -> CausalLM:
-    """Checks that the variant can be built with these sizes, then builds it.
+    """Checks the configuration, then builds the model.
 
     Use ``with torch.device("meta")`` for models that do not fit in memory.
 
     Raises:
         ConfigError: impossible sizes, with the field named.
     """
-    registry().get("attention", attention.name).load().check(attention, config)
+    check_model(config, attention)
     return CausalLM(config, attention, ops)

@@ -1,0 +1,1 @@
+"""What happens around training steps: metrics, evaluation, checkpoints, progress, stopping."""

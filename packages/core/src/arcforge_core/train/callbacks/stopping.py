@@ -1,0 +1,51 @@
+"""Ends a run: at its budget, or when the user asks with Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+import lightning as L
+
+from arcforge_core.train.module import LanguageModelModule
+
+
+class Stopping(L.Callback):
+    """Stops at the end of the step in which the budget is used up or a signal came.
+
+    The first Ctrl-C (or SIGTERM) asks for a stop, so that a checkpoint can be saved; a second one interrupts at once.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._previous: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Takes the signals; restarts the clock, so that start-up does not use up the budget."""
+        assert isinstance(module, LanguageModelModule)
+        module.progress.restart_clock()
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._ask)
+        except ValueError:
+            # Only the main thread may take signals; elsewhere the caller stops the run.
+            self._previous.clear()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+        signal.signal(number, self._previous[number])
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stops when it is time."""
+        assert isinstance(module, LanguageModelModule)
+        if self.interrupted or module.fraction() >= 1.0:
+            trainer.should_stop = True
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        """Gives the signals back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()

@@ -1,0 +1,123 @@
+"""The training losses as plain functions. Shapes: T tokens, D hidden, N segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.data import TrainBatch
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.mtp import shift_left
+
+
+@dataclass(frozen=True)
+class MtpDepth:
+    """What one MTP depth reads and predicts, for the batch's leading tokens.
+
+    Attributes:
+        next_tokens_T: the token `depth` places ahead, which is embedded.
+        targets_T: the token one further, which is predicted.
+        weights_T: loss weights, 0 where the document ends before.
+    """
+
+    next_tokens_T: Tensor
+    targets_T: Tensor
+    weights_T: Tensor
+
+
+@dataclass(frozen=True)
+class MtpPlan:
+    """The part of a micro-batch that carries the MTP loss: its leading whole segments."""
+
+    batch: SequenceBatch
+    depths: tuple[MtpDepth, ...]
+
+
+def plan_mtp(micro: TrainBatch, depths: int, fraction: float) -> MtpPlan | None:
+    """Picks leading segments that hold at least `fraction` of the tokens, and shifts their targets depth by depth.
+
+    Returns:
+        None when no token carries the loss.
+    """
+    if depths == 0 or fraction == 0.0:
+        return None
+    ends_N = micro.batch.cu_query[1:]
+    count = int(torch.searchsorted(ends_N, fraction * micro.batch.num_tokens)) + 1
+    lengths = micro.batch.query_lengths()[:count]
+    batch = SequenceBatch.build(lengths, device=micro.tokens_T.device)
+    ahead_T, weights_T = micro.targets_T[: batch.num_tokens], micro.weights_T[: batch.num_tokens]
+    steps = []
+    for _ in range(depths):
+        next_tokens_T = ahead_T
+        ahead_T, valid_T = shift_left(ahead_T, batch)
+        weights_T = shift_left(weights_T, batch)[0] * valid_T
+        steps.append(MtpDepth(next_tokens_T, ahead_T, weights_T))
+    return MtpPlan(batch, tuple(steps))
+
+
+@dataclass(frozen=True)
+class Normalizers:
+    """Loss weights summed over all micro-batches (and processes) of an optimizer step."""
+
+    tokens: float
+    mtp: tuple[float, ...]
+    micro_batches: int
+
+    @staticmethod
+    def of(micros: list[TrainBatch], plans: list[MtpPlan | None], depths: int) -> Normalizers:
+        """Sums the weights; a depth without any token counts 1 so that its zero loss stays zero."""
+        tokens = sum(float(m.weights_T.sum()) for m in micros)
+        mtp = [sum(float(p.depths[d].weights_T.sum()) for p in plans if p) for d in range(depths)]
+        return Normalizers(max(tokens, 1.0), tuple(max(m, 1.0) for m in mtp), len(micros))
+
+
+@dataclass
+class MicroLoss:
+    """Losses of one micro-batch, divided by the step's normalisers, so that sums over micro-batches are means.
+
+    Attributes:
+        total: what is differentiated.
+        parts: detached scalars by name: ``loss``, ``balance_loss``, ``mtp_loss_1``, ...
+        expert_loads: tokens per expert by layer number.
+    """
+
+    total: Tensor
+    parts: dict[str, Tensor]
+    expert_loads: dict[int, Tensor]
+
+
+def micro_loss(model: CausalLM, micro: TrainBatch, plan: MtpPlan | None, norm: Normalizers) -> MicroLoss:
+    """Next-token loss + MTP loss (mean over depths, spec 1.6) + balance loss (spec 1.5) of one micro-batch."""
+    config = model.config
+    out = model.hidden(micro.tokens_T, micro.batch)
+    loss = cross_entropy(model, out.hidden_TD, micro.targets_T, micro.weights_T) / norm.tokens
+    parts = {"loss": loss}
+    total = loss
+    if "balance" in out.aux_losses:
+        parts["balance_loss"] = out.aux_losses["balance"] / norm.micro_batches
+        total = total + config.balance_loss_weight * parts["balance_loss"]
+    loads = dict(out.expert_loads)
+    if plan is not None:
+        mtp_losses = []
+        hidden_TD, rope = out.hidden_TD[: plan.batch.num_tokens], model.rope(plan.batch)
+        for depth, step in enumerate(plan.depths):
+            mtp = model.mtp_step(step.next_tokens_T, hidden_TD, plan.batch, rope)
+            hidden_TD = mtp.x_TD
+            mtp_losses.append(cross_entropy(model, hidden_TD, step.targets_T, step.weights_T) / norm.mtp[depth])
+            parts[f"mtp_loss_{depth + 1}"] = mtp_losses[-1]
+            if mtp.load_E is not None:
+                loads[config.num_hidden_layers] = loads.get(config.num_hidden_layers, 0) + mtp.load_E
+            if "balance" in mtp.aux_losses:
+                balance = mtp.aux_losses["balance"] / norm.micro_batches / len(plan.depths)
+                total = total + config.balance_loss_weight * balance
+        total = total + config.mtp.weight * torch.stack(mtp_losses).mean()
+    return MicroLoss(total, {name: value.detach() for name, value in parts.items()}, loads)
+
+
+def cross_entropy(model: CausalLM, hidden_TD: Tensor, targets_T: Tensor, weights_T: Tensor) -> Tensor:
+    """Weighted sum of negative log-likelihoods under the model's head, without full logits."""
+    loss: Tensor = model.linear_cross_entropy(hidden_TD, model.lm_head.weight.to(hidden_TD.dtype), targets_T, weights_T)
+    return loss

@@ -1,0 +1,257 @@
+"""A training run from configuration to report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from arcforge_core.data.pipeline import Corpus, build_data
+from arcforge_core.train.report import write_report
+from lightning.pytorch.loggers import TensorBoardLogger
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.prompt import Prompt
+from rich.table import Table
+
+from arcforge_core.config.schema import TrainConfig
+from arcforge_core.contracts.hardware import Hardware
+from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.model.build import build_model, check_model
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import build_hardware
+from arcforge_core.train.callbacks.checkpointing import Checkpointing
+from arcforge_core.train.callbacks.console import ConsoleProgress
+from arcforge_core.train.callbacks.evaluation import Evaluation
+from arcforge_core.train.callbacks.metrics import MetricsWriter
+from arcforge_core.train.callbacks.stopping import Stopping
+from arcforge_core.train.module import LanguageModelModule
+from arcforge_core.train.rundir import create_run_dir, find_run, point_latest, write_json, write_run_start
+from arcforge_core.train.samples import Samples
+from arcforge_core.train.state import TrainingState, checkpoints, load_training_state
+from arcforge_core.train.step import NonFiniteError, StepBatch
+from arcforge_core.train.summary import HEADLINE, Summary
+from arcforge_core.train.throughput import matmul_rate
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass
+class RunResult:
+    """Where a run is, and its final figures by name."""
+
+    dir: Path
+    metrics: dict[str, float | str] = field(default_factory=dict)
+
+
+@dataclass
+class StepLoader:
+    """Endless optimizer steps of this process, from a cursor on."""
+
+    corpus: Corpus
+    config: TrainConfig
+    start_cursor: int
+
+    def __iter__(self) -> Iterator[StepBatch]:
+        trainer = self.config.trainer
+        micros = self.corpus.train_batches(
+            trainer.sequence_length,
+            trainer.micro_batch_tokens,
+            seed=self.config.seed,
+            rank=int(os.environ.get("RANK", 0)),
+            world_size=int(os.environ.get("WORLD_SIZE", 1)),
+            start_cursor=self.start_cursor,
+        )
+        while True:
+            yield StepBatch([next(micros) for _ in range(trainer.accumulate)])
+
+
+def train(config: TrainConfig) -> RunResult:
+    """Trains as configured and writes the run's folder.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: before any work starts.
+        NonFiniteError: a loss or gradient was NaN or infinite; the last checkpoint is kept.
+    """
+    console = Console(soft_wrap=True)
+    check_model(config.model, config.attention)
+    restored = None
+    if config.resume is None:
+        offer_resume(config, console)
+    if config.resume is not None:
+        run_dir = find_run(config)
+        restored = load_training_state(run_dir)
+        check_same_run(config, run_dir, console)
+    torch.set_num_threads(config.trainer.threads or os.cpu_count() or 1)
+    hardware = prepare_hardware(config, console)
+    corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
+    L.seed_everything(config.seed, verbose=False)
+    model = build_model(config.model, config.attention, Ops(hardware))
+    model.activation_checkpointing = config.trainer.activation_checkpointing
+    model.set_compute_dtype(DTYPES[config.trainer.precision])
+    module = LanguageModelModule(model, config)
+    if restored is None:
+        run_dir = create_run_dir(config)
+    else:
+        restored.restore_into(module)
+        point_latest(Path(config.output_dir), run_dir)
+    write_run_start(run_dir, config)
+    write_json(run_dir / "corpus.json", corpus.manifest)
+    console.print(f"run {os.path.relpath(run_dir)}", highlight=False)
+    return fit(module, corpus, hardware, run_dir, restored, console)
+
+
+def fit(
+    module: LanguageModelModule,
+    corpus: Corpus,
+    hardware: Hardware,
+    run_dir: Path,
+    restored: TrainingState | None,
+    console: Console,
+) -> RunResult:
+    """Runs Lightning's loop over a prepared module, then evaluates and writes summary and report."""
+    config = module.config
+    metrics = MetricsWriter(
+        run_dir, config.trainer.log_every, matmul_rate(DTYPES[config.trainer.precision], hardware.device_type)
+    )
+    evaluation = Evaluation(corpus, run_dir)
+    checkpointing = Checkpointing(run_dir, corpus.tokenizer, restored)
+    stopping = Stopping()
+    progress = ConsoleProgress(console, metrics, evaluation)
+    trainer = build_trainer(config, hardware, run_dir, [metrics, evaluation, checkpointing, stopping, progress])
+    samples, summary = Samples(corpus, run_dir, config), Summary(run_dir, module, metrics, evaluation, corpus)
+    if restored is None and trainer.is_global_zero:
+        samples.write(module.model, "before")
+    if module.fraction() < 1.0:
+        try:
+            trainer.fit(module, StepLoader(corpus, config, module.progress.cursor))
+        except NonFiniteError as error:
+            summary.write("failed: not finite")
+            step = checkpointing.saved_step
+            kept = f"the checkpoint of step {step} is kept" if step >= 0 else "no checkpoint was saved before"
+            raise NonFiniteError(f"{error}; {kept} in {os.path.relpath(run_dir)}") from error
+    else:
+        console.print(f"nothing left to train: {module.progress.step} steps have used up the budget")
+    if stopping.interrupted:
+        figures = summary.write("interrupted")
+        console.print(f"stopped at step {module.progress.step}; go on with: {resume_command()}", highlight=False)
+    elif trainer.is_global_zero:
+        evaluation.evaluate(trainer, module, None)
+        samples.write(module.model, "after")
+        figures = summary.write("finished")
+    else:
+        return RunResult(run_dir)
+    report = write_report(run_dir)
+    print_result(console, figures, report)
+    return RunResult(run_dir, figures)
+
+
+def build_trainer(config: TrainConfig, hardware: Hardware, run_dir: Path, callbacks: list[L.Callback]) -> L.Trainer:
+    """Builds Lightning's trainer; torchrun, never Lightning, starts further processes."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)  # adverts on every fit
+    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    settings: dict[str, Any] = {
+        "accelerator": hardware.device_type,
+        "devices": local,
+        "num_nodes": world // local,
+        "strategy": "ddp_find_unused_parameters_true" if world > 1 else "auto",
+        "max_epochs": 1,
+        "logger": TensorBoardLogger(run_dir, name="", version="tensorboard"),
+        "callbacks": callbacks,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    clash = settings.keys() & config.trainer.extra.keys()
+    if clash:
+        raise ConfigError("trainer.extra", sorted(clash), "these are set by arcforge itself")
+    try:
+        return L.Trainer(**settings, **config.trainer.extra)
+    except TypeError as error:
+        raise ConfigError(
+            "trainer.extra", config.trainer.extra, f"not accepted by lightning.Trainer: {error}"
+        ) from error
+
+
+def prepare_hardware(config: TrainConfig, console: Console) -> Hardware:
+    """Builds the hardware, prints the decision, and applies and prints the changes that it asks for."""
+    hardware = build_hardware(config.hardware)
+    console.print(f"hardware {hardware.name}: {hardware.probe().reason}", highlight=False)
+    for change in hardware.adjust_config(config):
+        *parents, name = change.field.split(".")
+        section: Any = config
+        for parent in parents:
+            section = getattr(section, parent)
+        console.print(f"{change.field}: {getattr(section, name)} -> {change.value} ({change.reason})", highlight=False)
+        setattr(section, name, change.value)
+    return hardware
+
+
+def check_same_run(config: TrainConfig, run_dir: Path, console: Console) -> None:
+    """Prints what differs from the run's own configuration before it goes on.
+
+    Raises:
+        CheckpointError: the model, attention, data or batch layout differ, so that the state would not fit.
+    """
+    before, now = (
+        flatten(OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml"))),
+        flatten(dataclasses.asdict(config)),
+    )
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if old == new or name in ("resume", "output_dir"):
+            continue
+        layout = ("trainer.sequence_length", "trainer.micro_batch_tokens", "trainer.accumulate", "seed")
+        if name.startswith(("model.", "attention.", "data.", "optimizer.name")) or name in layout:
+            raise CheckpointError(f"cannot resume {os.path.relpath(run_dir)}: {name} was {old}, now {new}")
+        console.print(f"resuming with {name}={new} (was {old})", highlight=False)
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns ``{"a.b": value}`` of nested dicts."""
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {k: v for name, child in tree.items() for k, v in flatten(child, f"{prefix}{name}.").items()}
+
+
+def offer_resume(config: TrainConfig, console: Console) -> None:
+    """When the last run of this name was left unfinished: asks on a terminal, says how elsewhere."""
+    latest = Path(config.output_dir) / "latest"
+    try:
+        status = json.loads((latest / "summary.json").read_text())["status"]
+        unfinished = latest.resolve().name.endswith(f"-{config.name}") and status != "finished"
+    except (OSError, KeyError, ValueError):
+        return  # no run, or one that ended before its first summary
+    if not unfinished or not checkpoints(latest):
+        return
+    where = f"the last run, {os.path.relpath(latest.resolve())}, is {status}"
+    if sys.stdin.isatty() and console.is_terminal:
+        answer = Prompt.ask(f"{where}: resume it or start fresh?", choices=["resume", "fresh"], default="resume")
+        config.resume = "latest" if answer == "resume" else None
+    else:
+        console.print(f"{where}; starting fresh (resume=latest goes on with it)", highlight=False)
+
+
+def resume_command() -> str:
+    """Returns the command line that goes on with this run."""
+    arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
+    return " ".join([Path(sys.argv[0]).name, *arguments, "resume=latest"])
+
+
+def print_result(console: Console, figures: dict[str, float | str], report: Path) -> None:
+    """Prints the headline figures and where the report is."""
+    table = Table(show_header=False, box=None)
+    for name in ("status", "steps", "tokens", "seconds", "tokens_per_s", "mfu", *HEADLINE):
+        value = figures.get(name)
+        if value is not None:
+            table.add_row(name.replace("_", " "), value if isinstance(value, str) else f"{value:,.4g}")
+    console.print(table)
+    console.print(f"report {os.path.relpath(report)}", highlight=False)

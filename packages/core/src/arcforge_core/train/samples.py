@@ -1,0 +1,66 @@
+"""Texts and functions that the model writes before and after training, for the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from arcforge_core.data.pipeline import Corpus
+
+from arcforge_core.config.schema import TrainConfig
+from arcforge_core.configs import SimpleEngineConfig
+from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.eval.python_functions import function_names, sample_functions
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.engine import SimpleEngine
+from arcforge_core.train.rundir import write_json
+
+PROMPT_TOKENS, NEW_TOKENS = 48, 96
+TEMPERATURE = 0.6
+
+
+class Samples:
+    """Writes ``samples.json`` and ``functions.json``, each with what the model wrote ``before`` and ``after``."""
+
+    def __init__(self, corpus: Corpus, run_dir: Path, config: TrainConfig) -> None:
+        self.corpus, self.run_dir, self.config = corpus, run_dir, config
+
+    def write(self, model: CausalLM, when: str) -> None:
+        """Samples and adds the result under `when`."""
+        engine = SimpleEngine(SimpleEngineConfig(max_batch_size=64), model)
+        if self.config.trainer.samples:
+            self._add("samples.json", when, self._continuations(engine))
+        if self.config.trainer.python_functions:
+            names = function_names(
+                self.corpus.heldout_documents(), self.config.trainer.python_functions, self.config.seed
+            )
+            report = sample_functions(
+                engine, self.corpus.tokenizer, names, temperature=TEMPERATURE, seed=self.config.seed
+            )
+            self._add("functions.json", when, dataclasses.asdict(report))
+
+    def _continuations(self, engine: SimpleEngine) -> list[dict[str, str]]:
+        """Continues the openings of held-out documents, spread evenly over them."""
+        documents = self.corpus.heldout_documents()
+        count = min(self.config.trainer.samples, len(documents))
+        tokenizer = self.corpus.tokenizer
+        chosen = [documents[i * len(documents) // count] for i in range(count)]
+        prompts = [
+            [tokenizer.bos_id, *tokenizer.encode(d.text[: 8 * PROMPT_TOKENS])[:PROMPT_TOKENS]] for d in chosen
+        ]
+        params = [
+            SamplingParams(NEW_TOKENS, TEMPERATURE, stop_token_ids=(tokenizer.eos_id,), seed=self.config.seed + n)
+            for n in range(count)
+        ]
+        outputs = engine.generate(prompts, params)
+        return [
+            {"prompt": tokenizer.decode(p[1:]), "text": tokenizer.decode(o.token_ids)}
+            for p, o in zip(prompts, outputs, strict=True)
+        ]
+
+    def _add(self, file: str, when: str, value: Any) -> None:
+        path = self.run_dir / file
+        content = json.loads(path.read_text()) if path.exists() else {}
+        write_json(path, {**content, when: value})

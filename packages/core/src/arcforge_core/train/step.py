@@ -1,0 +1,108 @@
+"""One optimizer step as plain functions: accumulate, guard, clip, update, balance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from arcforge_core.contracts.data import TrainBatch
+from arcforge_core.errors import ArcforgeError
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.moe import MoE
+from arcforge_core.train.losses import Normalizers, micro_loss, plan_mtp
+
+
+class NonFiniteError(ArcforgeError):
+    """A loss or gradient that is not finite; the weights were not changed by it."""
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The micro-batches of one optimizer step; Lightning moves it whole because it has `.to`."""
+
+    micros: list[TrainBatch]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> StepBatch:
+        """Moves every micro-batch."""
+        return StepBatch([m.to(device, non_blocking) for m in self.micros])
+
+    @property
+    def cursor(self) -> int:
+        """Data position after this step."""
+        return self.micros[-1].cursor
+
+    @property
+    def num_tokens(self) -> int:
+        """Input tokens of the step."""
+        return sum(m.batch.num_tokens for m in self.micros)
+
+
+@dataclass
+class StepResult:
+    """Sums over the micro-batches: mean losses by name, and tokens per expert by layer."""
+
+    losses: dict[str, Tensor]
+    expert_loads: dict[int, Tensor]
+
+
+def accumulate_gradients(
+    model: CausalLM,
+    step: StepBatch,
+    backward: Callable[[Tensor], None],
+    reduce: Callable[[list[float]], tuple[list[float], float]],
+) -> StepResult:
+    """Runs forward and backward of every micro-batch; the gradient is that of one batch holding all their tokens.
+
+    Args:
+        model: gradients are added to its parameters.
+        step: the micro-batches.
+        backward: differentiates a scalar.
+        reduce: sums numbers over all processes, and says how many processes average their gradients.
+
+    Raises:
+        NonFiniteError: a loss is NaN or infinite; named, before its backward pass.
+    """
+    mtp = model.config.mtp
+    plans = [plan_mtp(m, mtp.depths, mtp.fraction) for m in step.micros]
+    local = Normalizers.of(step.micros, plans, mtp.depths)
+    sums, world = reduce([local.tokens, *local.mtp])
+    norm = Normalizers(sums[0] / world, tuple(s / world for s in sums[1:]), local.micro_batches)
+    result = StepResult({}, {})
+    for micro, plan in zip(step.micros, plans, strict=True):
+        out = micro_loss(model, micro, plan, norm)
+        for name, value in out.parts.items():
+            if not torch.isfinite(value):
+                raise NonFiniteError(f"{name} is {float(value)}")
+            result.losses[name] = result.losses.get(name, torch.zeros_like(value)) + value
+        for layer, load_E in out.expert_loads.items():
+            result.expert_loads[layer] = result.expert_loads.get(layer, torch.zeros_like(load_E)) + load_E
+        backward(out.total)
+    return result
+
+
+def clip_gradients(parameters: Iterable[tuple[str, nn.Parameter]], limit: float) -> float:
+    """Scales gradients to a total norm of at most `limit` (0: only measures) and returns the norm before.
+
+    Raises:
+        NonFiniteError: a gradient is NaN or infinite; the parameter is named.
+    """
+    named = [(name, p) for name, p in parameters if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for _, p in named if p.grad is not None])
+    if not torch.isfinite(norm):
+        bad = next(name for name, p in named if p.grad is not None and not torch.isfinite(p.grad).all())
+        raise NonFiniteError(f"the gradient of {bad} is not finite")
+    if limit > 0:
+        nn.utils.clip_grads_with_norm_([p for _, p in named], limit, norm)
+    return float(norm)
+
+
+def balance_routers(model: CausalLM, expert_loads: dict[int, Tensor], rate: float) -> None:
+    """Applies the loss-free balance update to every router that saw tokens (spec 1.5)."""
+    for layer, load_E in expert_loads.items():
+        block = model.mtp if layer == model.config.num_hidden_layers else model.model.layers[layer]
+        mlp = getattr(block, "mlp", None)
+        if isinstance(mlp, MoE):
+            mlp.gate.balance(load_E, rate)

@@ -1,0 +1,65 @@
+"""The final figures of a run, in ``summary.json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcforge_core.data.pipeline import Corpus
+
+from arcforge_core.eval.compression import compression_baselines
+from arcforge_core.model.params import count_parameters
+from arcforge_core.train.callbacks.evaluation import Evaluation
+from arcforge_core.train.callbacks.metrics import MetricsWriter
+from arcforge_core.train.module import LanguageModelModule
+from arcforge_core.train.rundir import write_json
+
+HEADLINE = (
+    "bits_per_byte",
+    "gzip_bits_per_byte",
+    "xz_bits_per_byte",
+    "functions_rate_before",
+    "functions_rate",
+)
+
+
+@dataclass
+class Summary:
+    """Collects the figures from those who measured them."""
+
+    run_dir: Path
+    module: LanguageModelModule
+    metrics: MetricsWriter
+    evaluation: Evaluation
+    corpus: Corpus
+
+    def write(self, status: str) -> dict[str, float | str]:
+        """Writes and returns the figures; those that were not measured are absent."""
+        progress, config = self.module.progress, self.module.config
+        counts = count_parameters(config.model, config.attention)
+        figures: dict[str, float | str] = {
+            "status": status,
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "seconds": progress.seconds,
+            "parameters": counts.total_with_mtp,
+            "active_parameters": counts.active,
+            "matmul_flops": self.metrics.peak_flops,
+            **self.metrics.averages(),
+        }
+        row = self.metrics.last_row
+        figures |= {name: row[name] for name in row if name.endswith("loss") or "mtp_loss" in name}
+        if self.evaluation.last is not None:
+            figures["bits_per_byte"] = self.evaluation.last.bits_per_byte
+            figures["heldout_loss"] = self.evaluation.last.loss
+        if status == "finished":
+            for name, bits in compression_baselines(self.corpus.heldout_bytes()).items():
+                figures[f"{name}_bits_per_byte"] = bits
+        functions = self.run_dir / "functions.json"
+        if functions.exists():
+            content = json.loads(functions.read_text())
+            names = {"before": "functions_rate_before", "after": "functions_rate"}
+            figures |= {names[when]: report["rate"] for when, report in content.items()}
+        write_json(self.run_dir / "summary.json", figures)
+        return figures

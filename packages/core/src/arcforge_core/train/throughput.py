@@ -1,0 +1,28 @@
+"""What this machine can do, measured in the same process, and the share of it that training reaches."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+
+def matmul_rate(dtype: torch.dtype, device: torch.device | str = "cpu", size: int = 1024, rounds: int = 7) -> float:
+    """Returns FLOP/s of a square matrix product at the current thread count, the median of `rounds`."""
+    a = torch.randn(size, size, device=device).to(dtype)
+    b = torch.randn(size, size, device=device).to(dtype)
+    synchronize = torch.cuda.synchronize if a.is_cuda else lambda: None
+    seconds = []
+    for _ in range(rounds + 2):
+        synchronize()
+        start = time.perf_counter()
+        torch.mm(a, b)
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / statistics.median(seconds[2:])
+
+
+def mean_visible_keys(lengths: list[int]) -> float:
+    """Returns the mean number of keys that a query of these causal segments sees."""
+    return sum(n * (n + 1) / 2 for n in lengths) / sum(lengths)
