@@ -1,0 +1,280 @@
+"""Builds the tokenised shards of a corpus once and finds them again: ``<cache>/data/<name>-<key>/``.
+
+The key hashes everything that the shards depend on (the source's fingerprint, the tokenizer, the split). A
+folder is written under another name, flushed to disk and renamed, so that it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from arcforge_core.cli.progress import say, track
+from arcforge_core.config.schema import DataConfig, TokenizerConfig
+from arcforge_core.contracts.data import Document, DocumentSource
+from arcforge_core.data.shards import Shard, ShardWriter, file_sha256, token_dtype
+from arcforge_core.data.split import Split, key_hash, scan, unique
+from arcforge_core.data.tokenizer import SPECIAL_TOKENS, SPLIT, Tokenizer, train_tokenizer
+from arcforge_core.errors import DataError
+
+T = TypeVar("T")
+
+SCHEMA = 1
+BATCH_CHARACTERS = 2_000_000
+SAMPLE_CHARACTERS = 1 << 16
+HELDOUT_FILE = "heldout.jsonl"
+
+
+def cache_root(config: DataConfig) -> Path:
+    """Returns ``data.cache_dir``, else ``$ARCFORGE_CACHE``, else ``~/.cache/arcforge``."""
+    chosen = config.cache_dir or os.environ.get("ARCFORGE_CACHE") or "~/.cache/arcforge"
+    return Path(chosen).expanduser() / "data"
+
+
+def shard_recipe(config: DataConfig, source: DocumentSource, vocab_size: int) -> dict[str, Any]:
+    """Returns everything that the content of the shards depends on."""
+    tokenizer: dict[str, Any]
+    if config.tokenizer.path is None:
+        tokenizer = {
+            "vocab_size": vocab_size,
+            "train_bytes": config.tokenizer.train_bytes,
+            "split": SPLIT,
+            "special": SPECIAL_TOKENS,
+        }
+    else:
+        tokenizer = {"sha256": Tokenizer.load(config.tokenizer.path).sha256}
+    return {
+        "schema": SCHEMA,
+        "source": config.name,
+        "fingerprint": source.fingerprint(),
+        "heldout": config.heldout,
+        "tokenizer": tokenizer,
+    }
+
+
+def build_shards(config: DataConfig, source: DocumentSource, vocab_size: int, progress: bool = True) -> Path:
+    """Returns the folder of the corpus's shards, building it unless it is there and whole.
+
+    Args:
+        config: the data config.
+        source: its documents.
+        vocab_size: entries of a tokenizer that has to be trained.
+        progress: whether to show progress on standard error.
+
+    Raises:
+        DataError: no usable text, a vocabulary that the text does not support, or a cache that cannot be written.
+    """
+    recipe = shard_recipe(config, source, vocab_size)
+    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    root = cache_root(config)
+    folder = root / f"{config.name}-{key}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / f"{folder.name}.lock"):
+            if folder.exists():
+                try:
+                    manifest = read_manifest(folder)
+                except DataError as damage:
+                    say(f"cached shards are damaged and are built again: {damage}")
+                    shutil.rmtree(folder)
+                else:
+                    if progress:
+                        say(f"using cached shards {folder} ({summary(manifest)})")
+                    return folder
+            _build_into(folder, config, source, recipe, vocab_size, progress)
+    except OSError as error:
+        raise DataError(f"data.cache_dir: cannot write shards below {root}: {error.strerror or error}") from error
+    return folder
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns a finished folder's manifest after opening every shard.
+
+    Raises:
+        DataError: a file is missing, cut short or has a damaged header.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / 'manifest.json'}: {error}") from error
+    for shard in manifest["shards"]:
+        Shard.open(folder / shard["file"], token_dtype(manifest["tokenizer"]["vocab_size"]))
+    heldout = manifest["heldout_texts"]
+    path = folder / heldout["file"]
+    if not path.is_file() or path.stat().st_size != heldout["size"]:
+        raise DataError(f"{path}: missing or cut short")
+    Tokenizer.load(folder / "tokenizer")
+    return manifest
+
+
+def verify_hashes(folder: Path) -> None:
+    """Reads every file of a folder and compares it with the manifest.
+
+    Raises:
+        DataError: names the first file whose content has changed.
+    """
+    manifest = read_manifest(folder)
+    for entry in [*manifest["shards"], manifest["heldout_texts"]]:
+        if file_sha256(folder / entry["file"]) != entry["sha256"]:
+            raise DataError(f"{folder / entry['file']}: its content is not what was written")
+
+
+def summary(manifest: dict[str, Any]) -> str:
+    """Returns the manifest's totals in a few words."""
+    totals: Counter[str] = Counter()
+    for sources in manifest["splits"].values():
+        for counts in sources.values():
+            totals.update(counts)
+    ratio = totals["bytes"] / max(1, totals["tokens"])
+    return f"{totals['documents']:,} documents, {totals['tokens']:,} tokens, {ratio:.2f} bytes per token"
+
+
+def _build_into(
+    folder: Path, config: DataConfig, source: DocumentSource, recipe: dict[str, Any], vocab_size: int, progress: bool
+) -> None:
+    for leftover in folder.parent.glob(f"{folder.name}.tmp-*"):  # of a killed run; the lock is ours
+        shutil.rmtree(leftover)
+    temporary = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+    temporary.mkdir()
+    try:
+        split = scan(_shown(source.documents(), "reading documents", None, progress), config.heldout)
+        tokenizer = _tokenizer(config.tokenizer, vocab_size, source, split, progress)
+        tokenizer.save(temporary / "tokenizer")
+        tokenised = _tokenise(temporary, source, split, tokenizer, progress)
+        manifest = {
+            **recipe,
+            "tokenizer": {
+                "sha256": tokenizer.sha256,
+                "vocab_size": tokenizer.vocab_size,
+                "path": config.tokenizer.path,
+            },
+            "dropped": {"duplicates": split.duplicates, "empty": split.empty},
+            **tokenised,
+        }
+        with (temporary / "manifest.json").open("w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=2)
+        for path in [*temporary.rglob("*"), temporary]:
+            _fsync(path)
+        temporary.rename(folder)
+        _fsync(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if progress:
+        dropped = f", {split.duplicates:,} duplicates left out" if split.duplicates else ""
+        say(f"wrote shards {folder} ({summary(manifest)}{dropped})")
+
+
+def _tokenizer(
+    config: TokenizerConfig, vocab_size: int, source: DocumentSource, split: Split, progress: bool
+) -> Tokenizer:
+    """Loads the tokenizer, or trains one on an even sample of the training side."""
+    if config.path is not None:
+        return Tokenizer.load(config.path)
+    rate = config.train_bytes / split.num_bytes
+
+    def sample() -> Iterator[str]:
+        for document in unique(source.documents()):
+            if split.is_heldout(document):
+                continue
+            if rate >= 1:
+                yield document.text
+                continue
+            for start in range(0, len(document.text), SAMPLE_CHARACTERS):
+                if key_hash(f"{document.key}@{start}") < rate * 2**64:
+                    yield document.text[start : start + SAMPLE_CHARACTERS]
+
+    return train_tokenizer(_shown(sample(), f"training BPE with {vocab_size:,} entries", None, progress), vocab_size)
+
+
+def _tokenise(
+    folder: Path, source: DocumentSource, split: Split, tokenizer: Tokenizer, progress: bool
+) -> dict[str, Any]:
+    """Writes shards and held-out texts; returns their part of the manifest."""
+    counts: dict[str, dict[str, Counter[str]]] = {"train": {}, "heldout": {}}
+    licences: Counter[str] = Counter()
+    writers: dict[tuple[str, str], ShardWriter] = {}
+    exact = tokenizer.byte_lengths_V is not None
+    documents = _shown(unique(source.documents()), "tokenising documents", split.num_documents, progress)
+    with contextlib.ExitStack() as stack:
+        heldout_texts = stack.enter_context((folder / HELDOUT_FILE).open("w", encoding="utf-8"))
+        for batch in _batches(documents):
+            for document, text_ids in zip(batch, tokenizer.encode_batch([d.text for d in batch]), strict=True):
+                side = "heldout" if split.is_heldout(document) else "train"
+                num_bytes = len(document.text.encode())
+                if exact and tokenizer.byte_lengths_V is not None:  # a normalizer may have changed the text
+                    exact = int(tokenizer.byte_lengths_V[text_ids].sum()) == num_bytes
+                writer = writers.get((side, document.source))
+                if writer is None:
+                    stem = folder / f"{side}-{len(writers):03d}"
+                    writer = stack.enter_context(ShardWriter(stem, tokenizer.vocab_size))
+                    writers[side, document.source] = writer
+                ids = [tokenizer.bos_id, *text_ids, tokenizer.eos_id]
+                writer.add(ids, num_bytes)
+                count = counts[side].setdefault(document.source, Counter())
+                count.update(documents=1, tokens=len(ids), bytes=num_bytes)
+                licences[document.licence] += 1
+                if side == "heldout":
+                    heldout_texts.write(json.dumps(vars(document)) + "\n")
+    if sum(licences.values()) != split.num_documents:
+        raise DataError("data: the corpus changed while it was read; start again")
+    for side, reason in (("train", "to train on"), ("heldout", "to evaluate on")):
+        if not counts[side] and (side == "train" or split.limit):
+            raise DataError(f"data.heldout: of {split.num_documents} documents none is left {reason}; add documents")
+    return {
+        "splits": {side: {name: dict(c) for name, c in of.items()} for side, of in counts.items()},
+        "licences": dict(licences),
+        "byte_counts": "table" if exact else "spread",
+        "shards": [
+            {"split": side, "source": name, **_described(path)}
+            for (side, name), writer in writers.items()
+            for path in writer.files
+        ],
+        "heldout_texts": _described(folder / HELDOUT_FILE),
+    }
+
+
+def _described(path: Path) -> dict[str, Any]:
+    return {"file": path.name, "size": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Groups documents so that a batch keeps all cores busy and memory small."""
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _shown(items: Iterable[T], description: str, total: int | None, progress: bool) -> Iterable[T]:
+    return track(items, description, total) if progress else items
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lets one process build while others of the same machine wait and then find the result."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,162 @@
+"""Memory-mapped shards of tokenised documents.
+
+One file: a header of 64 bytes (with its own hash), the tokens (uint16 or uint32), then per document the
+offset of its end (uint64, D+1 numbers that start at 0) and its UTF-8 bytes (uint64). Each document is stored
+as it is trained on: begin token, text, end token.
+
+Shapes: D documents, T tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arcforge_core.errors import DataError
+
+MAGIC = b"ARCSHARD"
+VERSION = 1
+TOKENS_PER_SHARD = 64_000_000
+_FIELDS = struct.Struct("<8sIIQQ")  # magic, version, bytes per token, documents, tokens
+HEADER_BYTES = _FIELDS.size + hashlib.sha256().digest_size
+
+
+def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    """Returns the smallest type that holds every id."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
+
+
+def _header(dtype: np.dtype[np.generic], documents: int, tokens: int) -> bytes:
+    fields = _FIELDS.pack(MAGIC, VERSION, dtype.itemsize, documents, tokens)
+    return fields + hashlib.sha256(fields).digest()
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class ShardWriter:
+    """Writes documents into ``{stem}-00000.shard``, ``{stem}-00001.shard``, ...; a context manager.
+
+    Attributes:
+        files: the shards finished so far.
+    """
+
+    def __init__(self, stem: Path, vocab_size: int, tokens_per_shard: int = TOKENS_PER_SHARD) -> None:
+        self._stem = stem
+        self._dtype = np.dtype(token_dtype(vocab_size))
+        self._limit = tokens_per_shard
+        self._file: BinaryIO | None = None
+        self._ends: list[int] = [0]
+        self._bytes: list[int] = []
+        self.files: list[Path] = []
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+
+    def add(self, ids: Sequence[int], num_bytes: int) -> None:
+        """Appends one document; a shard that has reached its limit is finished first."""
+        if self._file is not None and self._ends[-1] + len(ids) > self._limit:
+            self._finish()
+        if self._file is None:
+            path = Path(f"{self._stem}-{len(self.files):05d}.shard")
+            self._file = path.open("wb")
+            self._file.write(bytes(HEADER_BYTES))
+            self.files.append(path)
+        self._file.write(np.asarray(ids, dtype=self._dtype).tobytes())
+        self._ends.append(self._ends[-1] + len(ids))
+        self._bytes.append(num_bytes)
+
+    def _finish(self) -> None:
+        if self._file is None:
+            return
+        with self._file as file:
+            file.write(np.asarray(self._ends, dtype=np.uint64).tobytes())
+            file.write(np.asarray(self._bytes, dtype=np.uint64).tobytes())
+            file.seek(0)  # the header comes last: a file cut short never has a valid one
+            file.write(_header(self._dtype, len(self._bytes), self._ends[-1]))
+            file.flush()
+            os.fsync(file.fileno())
+        self._file, self._ends, self._bytes = None, [0], []
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One opened file; the arrays are maps of it.
+
+    Attributes:
+        tokens_T: the documents, one after another.
+        ends_D: int64 [D+1], where each document starts and the last one ends.
+        bytes_D: int64 [D], UTF-8 bytes of each document's text.
+    """
+
+    tokens_T: NDArray[np.uint16] | NDArray[np.uint32]
+    ends_D: NDArray[np.int64]
+    bytes_D: NDArray[np.int64]
+
+    @staticmethod
+    def open(path: Path, dtype: type[np.uint16] | type[np.uint32]) -> Shard:
+        """Maps a shard after checking its header and its size.
+
+        Raises:
+            DataError: the file is missing, cut short, damaged or of another token type.
+        """
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                header = file.read(HEADER_BYTES)
+        except OSError as error:
+            raise DataError(f"shard {path}: cannot be opened: {error.strerror}") from error
+        if len(header) < HEADER_BYTES:
+            raise DataError(f"shard {path}: {size} bytes are too few for a header")
+        magic, version, item, documents, tokens = _FIELDS.unpack_from(header)
+        if header != _header(np.dtype(dtype), documents, tokens):
+            raise DataError(f"shard {path}: damaged header (or {item} bytes per token, version {version})")
+        starts = np.cumsum([HEADER_BYTES, tokens * item, (documents + 1) * 8, documents * 8]).tolist()
+        if size != starts[3]:
+            raise DataError(f"shard {path}: {size} bytes, its header says {starts[3]}")
+        return Shard(
+            np.memmap(path, dtype, "r", starts[0], (tokens,)),
+            np.memmap(path, np.int64, "r", starts[1], (documents + 1,)),
+            np.memmap(path, np.int64, "r", starts[2], (documents,)),
+        )
+
+
+class TokenStore:
+    """The documents of several shards as one list.
+
+    Attributes:
+        lengths_D: int64 stored tokens of each document, its begin and end tokens included.
+        bytes_D: int64 UTF-8 bytes of each document's text.
+    """
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self._shards = list(shards)
+        counts = [len(shard.bytes_D) for shard in self._shards]
+        self._first = np.cumsum([0, *counts])
+        none = np.zeros(0, dtype=np.int64)
+        self.lengths_D: NDArray[np.int64] = np.concatenate([none, *(np.diff(s.ends_D) for s in self._shards)])
+        self.bytes_D: NDArray[np.int64] = np.concatenate([none, *(s.bytes_D for s in self._shards)])
+
+    def __len__(self) -> int:
+        return len(self.lengths_D)
+
+    def read(self, document: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Returns tokens start..stop of a document as int64."""
+        number = int(np.searchsorted(self._first, document, side="right")) - 1
+        shard = self._shards[number]
+        offset = int(shard.ends_D[document - self._first[number]])
+        return shard.tokens_T[offset + start : offset + stop].astype(np.int64)

@@ -1,0 +1,208 @@
+"""The corpora that core can read; each target is called as ``target(config)``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from arcforge_core.cli.progress import say
+from arcforge_core.configs import FilesDataConfig, HubDataConfig, MixtureDataConfig, StdlibDataConfig
+from arcforge_core.contracts.data import Document, DocumentSource
+from arcforge_core.data.readers import (
+    ROW_FILES,
+    Skipped,
+    Unreadable,
+    cut_at_lines,
+    is_utf8,
+    read_rows,
+    read_text,
+    walk,
+)
+from arcforge_core.errors import DataError
+from arcforge_core.registry import registry
+
+NOT_THE_LIBRARY = ("site-packages", "dist-packages", "__pycache__")
+TEST_FOLDERS = ("test", "tests", "idle_test")
+
+
+def digest(*parts: object) -> str:
+    """Returns a hash of JSON-able values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _file_stamps(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    stats = ((str(path), path.stat()) for path in files)
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+class StdlibSource:
+    """The running Python's standard library: its ``.py`` files and the reference topics of `pydoc_data`.
+
+    Args:
+        config: whether to read the library's own tests too.
+        root: the library's folder; the running Python's when absent.
+    """
+
+    LICENCE = "PSF-2.0"
+
+    def __init__(self, config: StdlibDataConfig, root: Path | None = None) -> None:
+        self._root = root or Path(sysconfig.get_paths()["stdlib"])
+        skip = NOT_THE_LIBRARY if config.include_tests else NOT_THE_LIBRARY + TEST_FOLDERS
+        self._files = [
+            path
+            for path in walk(self._root, skip)
+            # the first is the builder's own settings, the second a dictionary of the topics read below
+            if path.suffix == ".py" and not path.name.startswith("_sysconfigdata") and path.name != "topics.py"
+        ]
+        if not self._files:
+            raise DataError(f"data=stdlib: this Python's library {str(self._root)!r} holds no .py files")
+        self._skipped = Skipped()
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the files' names, sizes and times and of Python's version."""
+        return digest(sys.version, _file_stamps(self._files))
+
+    def documents(self) -> Iterator[Document]:
+        """Yields every file, then every reference topic."""
+        from pydoc_data.topics import topics
+
+        skipped = Skipped()
+        for path in self._files:
+            key = path.relative_to(self._root).as_posix()
+            try:
+                yield Document(key, read_text(path), "stdlib", self.LICENCE)
+            except Unreadable as reason:
+                skipped.add(str(reason), key)
+        self._skipped = _report_once(self._skipped, skipped, "stdlib")
+        for name, text in sorted(topics.items()):
+            yield Document(f"pydoc_data/topics/{name}", text, "stdlib", self.LICENCE)
+
+
+class FilesSource:
+    """Files and folders: jsonl and parquet give a document per row, any other readable text one per file."""
+
+    def __init__(self, config: FilesDataConfig) -> None:
+        if not config.paths:
+            raise DataError("data.paths=[]: name at least one file or folder, e.g. data.paths=[my_texts]")
+        self._config = config
+        self._files: list[tuple[str, Path, bool]] = []  # key, file, named by the user
+        for name in config.paths:
+            path = Path(name).expanduser()
+            if path.is_dir():
+                found = [(f"{path.resolve().name}/{p.relative_to(path).as_posix()}", p, False) for p in walk(path)]
+                self._files += [f for f in found if not config.suffixes or f[1].suffix in config.suffixes]
+            elif path.is_file():
+                self._files.append((path.as_posix(), path, True))
+            else:
+                raise DataError(f"data.paths={name!r}: there is no such file or folder")
+        if not self._files:
+            only = f" with an ending of {config.suffixes}" if config.suffixes else ""
+            raise DataError(f"data.paths={config.paths}: no file{only} is there")
+        self._skipped = Skipped()
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the files' names, sizes and times and of how they are read."""
+        config = self._config
+        how = (config.text_field, config.document_bytes, config.licence)
+        return digest(how, [key for key, _, _ in self._files], _file_stamps(path for _, path, _ in self._files))
+
+    def documents(self) -> Iterator[Document]:
+        """Yields the documents in the order of `paths`, folders sorted by name.
+
+        Raises:
+            DataError: a file named by the user is no text, or a jsonl or parquet file is damaged.
+        """
+        skipped = Skipped()
+        for key, path, named in self._files:
+            try:
+                for part, text in self._texts(path):
+                    if text is None or not is_utf8(text):
+                        skipped.add("rows without text" if text is None else "rows that are not UTF-8", key + part)
+                    else:
+                        yield Document(key + part, text, "files", self._config.licence)
+            except Unreadable as reason:
+                if named:
+                    raise DataError(f"data.paths={str(path)!r}: {reason}; text is UTF-8") from reason
+                skipped.add(str(reason), key)
+        self._skipped = _report_once(self._skipped, skipped, "files")
+
+    def _texts(self, path: Path) -> Iterator[tuple[str, str | None]]:
+        """Yields (end of the key, text) for each document of a file."""
+        if path.suffix in ROW_FILES:
+            yield from ((f":{n}", text) for n, text in enumerate(read_rows(path, self._config.text_field)))
+            return
+        parts = cut_at_lines(read_text(path), self._config.document_bytes)
+        yield from ((f":{n}" if len(parts) > 1 else "", text) for n, text in enumerate(parts))
+
+
+class HubSource:
+    """A data set of the `datasets` library."""
+
+    def __init__(self, config: HubDataConfig) -> None:
+        if not config.dataset:
+            raise DataError("data.dataset='': name a data set of the hub or a local folder of data files")
+        try:
+            import datasets
+        except ImportError as error:
+            raise DataError("data=hub needs the datasets library: pip install 'arcforge-core[datasets]'") from error
+        try:
+            rows: Any = datasets.load_dataset(config.dataset, split=config.split)
+        except Exception as error:  # the library raises dozens of kinds for names, splits, files and networks
+            raise DataError(f"data.dataset={config.dataset!r} data.split={config.split!r}: {error}") from error
+        if config.text_field not in rows.column_names:
+            names = ", ".join(rows.column_names)
+            raise DataError(f"data.text_field={config.text_field!r}: {config.dataset} has the columns {names}")
+        self._config, self._rows = config, rows
+        self._skipped = Skipped()
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the data set's own fingerprint and of how it is read."""
+        config = self._config
+        return digest(config.dataset, config.split, config.text_field, config.licence, self._rows._fingerprint)
+
+    def documents(self) -> Iterator[Document]:
+        """Yields the rows in order."""
+        skipped = Skipped()
+        name, field = self._config.dataset, self._config.text_field
+        for number, row in enumerate(self._rows.select_columns([field])):
+            text = row[field]
+            if isinstance(text, str) and is_utf8(text):
+                yield Document(f"{name}:{number}", text, name, self._config.licence)
+            else:
+                skipped.add("rows without UTF-8 text", f"row {number}")
+        self._skipped = _report_once(self._skipped, skipped, name)
+
+
+class MixtureSource:
+    """Several sources; a document's `source` is its name in the mixture."""
+
+    def __init__(self, config: MixtureDataConfig) -> None:
+        if not config.sources:
+            raise DataError("data.sources={}: a mixture needs sources, e.g. +data@data.sources.code=stdlib")
+        self.weights = {name: config.weights.get(name, 1.0) for name in config.sources}
+        self._sources: dict[str, DocumentSource] = {
+            name: registry().get("data", source.name).load()(source) for name, source in config.sources.items()
+        }
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the sources' fingerprints; weights act when batches are drawn."""
+        return digest([(name, source.fingerprint()) for name, source in self._sources.items()])
+
+    def documents(self) -> Iterator[Document]:
+        """Yields the documents of each source in turn."""
+        for name, source in self._sources.items():
+            for document in source.documents():
+                yield replace(document, key=f"{name}/{document.key}", source=name)
+
+
+def _report_once(before: Skipped, skipped: Skipped, source: str) -> Skipped:
+    """Prints what was skipped unless an earlier pass has printed the same."""
+    if skipped.counts and skipped != before:
+        say(f"{source}: skipped {skipped}")
+    return skipped

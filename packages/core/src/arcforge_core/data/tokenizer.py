@@ -1,0 +1,210 @@
+"""Byte-level BPE with GLM's special tokens (spec 5.1), and any other Hugging Face ``tokenizer.json``."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
+from arcforge_core.errors import DataError
+
+EOS = "<|endoftext|>"
+BOS = "<sop>"
+CONTROL_TOKENS = (
+    EOS, "[MASK]", "[gMASK]", "[sMASK]", BOS, "<eop>",
+    "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>",
+)  # fmt: skip
+"""Never part of a text; Hugging Face marks these as special, so that `skip_special_tokens` drops them."""
+TAG_TOKENS = (
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+)  # fmt: skip
+"""Structure inside a turn; parsers read them in decoded text."""
+SPECIAL_TOKENS = (*CONTROL_TOKENS, *TAG_TOKENS)
+
+SPLIT = "|".join(
+    (
+        r"[ _.]?\p{L}+",  # a word with the sign that leads it: foo, _bar, .baz
+        r"\p{N}",  # digits stay single
+        r" ?[^\s\p{L}\p{N}]+(?:\r?\n[ \t]*)*",  # punctuation and the line ends and indentation after it: `):\n    `
+        r"\s*[\r\n]+[ \t]*",  # line ends with the indentation that follows
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+"""Pieces inside which BPE merges: GPT-4's scheme, with line ends and indentation joined to what precedes them.
+On Python source it gives 5% more bytes per token than GPT-4's pattern (3.60 against 3.42 at 4096 entries)."""
+
+OTHER_EOS = ("</s>", "<eos>", "<|end_of_text|>", "<|im_end|>", "[SEP]")
+OTHER_BOS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[CLS]")
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Attributes:
+        special: content -> id of the special tokens.
+        eos_id: ends every document.
+        bos_id: begins every document, so that its first token is predicted too: ``<sop>``, or what a foreign
+            tokenizer has; its end-of-text token when it has nothing else.
+        vocab_size: the largest id + 1.
+        byte_lengths_V: int64 UTF-8 bytes that each id stands for (0 for special tokens), or None when the
+            vocabulary is not byte-level and ids have no fixed length.
+    """
+
+    def __init__(self, definition: str, settings: dict[str, Any] | None = None) -> None:
+        """Takes the text of a ``tokenizer.json`` and the content of the ``tokenizer_config.json`` beside it."""
+        self._definition = definition
+        self._settings = settings or {}
+        parsed = json.loads(definition)
+        tags = [t for t in parsed.get("added_tokens", []) if t["special"] or _looks_like_a_tag(t["content"])]
+        self.special: dict[str, int] = {t["content"]: t["id"] for t in tags}
+        for tag in tags:
+            tag["special"] = True  # `encode_special_tokens` looks at these only
+        self._plain = tokenizers.Tokenizer.from_str(json.dumps(parsed))
+        self._plain.encode_special_tokens = True
+        self._plain.no_truncation()
+        self._plain.no_padding()
+        vocabulary: dict[str, int] = self._plain.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values()) + 1
+        eos = _pick(vocabulary, self._settings.get("eos_token"), (EOS, *OTHER_EOS))
+        if eos is None:
+            raise DataError(f"the tokenizer has no end-of-text token: none of {', '.join((EOS, *OTHER_EOS))}")
+        self.eos_id = eos
+        bos = _pick(vocabulary, self._settings.get("bos_token"), (BOS, *OTHER_BOS))
+        self.bos_id = eos if bos is None else bos
+        self.byte_lengths_V = _byte_lengths(parsed, vocabulary, self.vocab_size)
+
+    @functools.cached_property
+    def _with_special(self) -> tokenizers.Tokenizer:
+        return tokenizers.Tokenizer.from_str(self._definition)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Hash of the definition."""
+        return hashlib.sha256(self._definition.encode()).hexdigest()
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        """Returns the ids of `text`, without anything added around them.
+
+        Args:
+            text: any string that UTF-8 can write.
+            allow_special: read ``<|user|>`` and the like as their special ids. Off for data and user input,
+                where such text is only text.
+        """
+        tokenizer = self._with_special if allow_special else self._plain
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns `encode` of each text, computed in parallel."""
+        return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of `ids`, special tokens written out; bytes that are not UTF-8 become U+FFFD."""
+        text: str = self._plain.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``tokenizer.json`` and ``tokenizer_config.json``, which transformers reads too."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokenizer.json").write_text(self._definition, encoding="utf-8")
+        names = {id_: content for content, id_ in self.special.items()}
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "eos_token": names.get(self.eos_id),
+            "bos_token": names.get(self.bos_id),
+            "pad_token": names.get(self.eos_id),
+            **self._settings,
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Loads a ``tokenizer.json`` or the folder that holds one.
+
+        Raises:
+            DataError: there is no such file, it is not a tokenizer, or it has no end-of-text token.
+        """
+        file = Path(path)
+        file = file / "tokenizer.json" if file.is_dir() else file
+        if not file.is_file():
+            raise DataError(f"data.tokenizer.path={str(path)!r}: there is no file {str(file)!r}")
+        beside = file.parent / "tokenizer_config.json"
+        try:
+            settings = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
+            return cls(file.read_text(encoding="utf-8"), settings)
+        except Exception as error:  # tokenizers raises bare Exception for a file that it cannot read
+            raise DataError(f"data.tokenizer.path={str(path)!r}: not a usable tokenizer: {error}") from error
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Trains byte-level BPE; the same texts give the same tokenizer.
+
+    Args:
+        texts: training text.
+        vocab_size: entries, the special tokens (which take the last ids) included.
+
+    Raises:
+        DataError: the texts do not support so many entries.
+    """
+    model = tokenizers.Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIAL_TOKENS),
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    model.train_from_iterator(texts, trainer)
+    model.add_tokens([AddedToken(t, special=t in CONTROL_TOKENS, normalized=False) for t in SPECIAL_TOKENS])
+    reached = model.get_vocab_size()
+    if reached < vocab_size:
+        raise DataError(
+            f"data.tokenizer.vocab_size={vocab_size}: the training text supports only {reached} entries; "
+            "ask for no more than that, or give more text"
+        )
+    return Tokenizer(model.to_str())
+
+
+def _looks_like_a_tag(content: str) -> bool:
+    return re.fullmatch(r"<[^\s<>]+>|\[[^\s\[\]]+\]", content) is not None
+
+
+def _pick(vocabulary: dict[str, int], named: Any, usual: Sequence[str]) -> int | None:
+    """Returns the id of the token that tokenizer_config.json names, else of the first usual one that is there."""
+    content = named.get("content") if isinstance(named, dict) else named
+    candidates = usual if content is None else (content, *usual)
+    return next((vocabulary[c] for c in candidates if c in vocabulary), None)
+
+
+def _byte_lengths(parsed: dict[str, Any], vocabulary: dict[str, int], vocab_size: int) -> NDArray[np.int64] | None:
+    """Each character of a byte-level token is one byte; other vocabularies give None."""
+    added = {t["content"]: t for t in parsed.get("added_tokens", [])}
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    lengths_V = np.zeros(vocab_size, dtype=np.int64)
+    for token, id_ in vocabulary.items():
+        if token in added:
+            lengths_V[id_] = 0 if added[token]["special"] else len(token.encode())
+        elif alphabet.issuperset(token):
+            lengths_V[id_] = len(token)
+        else:
+            return None
+    return lengths_V
