@@ -1,0 +1,1 @@
+"""Training: plain losses and steps, a thin Lightning module, resumable runs."""
