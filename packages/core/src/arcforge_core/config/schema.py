@@ -33,6 +33,12 @@ def check_between(field_name: str, value: float, low: float, high: float) -> Non
         raise ConfigError(field_name, value, f"must be between {low:g} and {high:g}")
 
 
+def check_multiple(field_name: str, value: int, other_name: str, other: int) -> None:
+    """Raises `ConfigError` unless `value` is a multiple of `other`."""
+    if value % other:
+        raise ConfigError(field_name, value, f"must be a multiple of {other_name}={other}")
+
+
 @dataclass
 class ComponentConfig:
     """Base of every component's config; `name` picks the component in its kind."""
@@ -237,30 +243,24 @@ class TrainerConfig:
     keep_checkpoints: int = 2
     threads: int | None = None
     """CPU threads; None takes all cores of this machine."""
-    devices: int = 1
-    """Processes of one machine; more than 1 is started by torchrun."""
     samples: int = 4
     """Texts generated before and after training for the report."""
+    python_functions: int = 0
+    """Python functions sampled and parsed before and after training; for corpora of Python code."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("trainer.precision", self.precision, ("bf16", "fp32"))
         for name in ("max_steps", "accumulate", "sequence_length", "micro_batch_tokens", "log_every"):
             check_at_least(f"trainer.{name}", getattr(self, name), 1)
-        for name in ("eval_every", "checkpoint_every", "keep_checkpoints", "threads", "devices", "eval_tokens"):
+        for name in ("eval_every", "checkpoint_every", "keep_checkpoints", "threads", "eval_tokens"):
             check_at_least(f"trainer.{name}", getattr(self, name), 1)
         check_at_least("trainer.samples", self.samples, 0)
+        check_at_least("trainer.python_functions", self.python_functions, 0)
         check_at_least("trainer.clip_norm", self.clip_norm, 0.0)
         if self.minutes is not None and not self.minutes > 0:
             raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
-        if self.max_steps is None and self.minutes is None:
-            raise ConfigError("trainer.max_steps", None, "set max_steps, minutes, or both")
-        if self.micro_batch_tokens % self.sequence_length:
-            raise ConfigError(
-                "trainer.micro_batch_tokens",
-                self.micro_batch_tokens,
-                f"must be a multiple of sequence_length={self.sequence_length}",
-            )
+        check_multiple("trainer.micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)
 
 
 @dataclass
@@ -283,11 +283,38 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_at_least("seed", self.seed, 0)
-        if isinstance(self.model, ModelConfig) and isinstance(self.trainer, TrainerConfig):
+        if isinstance(self.trainer, TrainerConfig) and isinstance(self.model, ModelConfig):
             limit, length = self.model.max_position_embeddings, self.trainer.sequence_length
+            if self.trainer.max_steps is None and self.trainer.minutes is None:
+                raise ConfigError("trainer.max_steps", None, "set max_steps, minutes, or both")
             if length > limit:
-                raise ConfigError(
-                    "trainer.sequence_length",
-                    length,
-                    f"the model allows at most max_position_embeddings={limit}",
-                )
+                accepted = f"the model allows at most max_position_embeddings={limit}"
+                raise ConfigError("trainer.sequence_length", length, accepted)
+
+
+@dataclass
+class EvalConfig:
+    """The root of ``arcforge-eval``."""
+
+    checkpoint: str = MISSING
+    """A run's folder, ``outputs/latest``, or a folder in Hugging Face's format."""
+    data: DataConfig = MISSING
+    hardware: HardwareConfig = MISSING
+    sequence_length: int = 512
+    micro_batch_tokens: int = 8192
+    """Tokens of one forward pass; a multiple of sequence_length."""
+    max_tokens: int | None = None
+    """Held-out tokens measured at most; None takes them all."""
+    functions: int = 50
+    """Functions sampled from the prompt ``def NAME(`` and parsed; 0 samples none."""
+    max_new_tokens: int = 256
+    """Length of a sampled function at most."""
+    temperature: float = 0.6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("sequence_length", "micro_batch_tokens", "max_tokens", "max_new_tokens"):
+            check_at_least(name, getattr(self, name), 1)
+        for name in ("functions", "temperature", "seed"):
+            check_at_least(name, getattr(self, name), 0)
+        check_multiple("micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)

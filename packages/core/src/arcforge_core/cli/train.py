@@ -1,0 +1,21 @@
+"""``arcforge-train``: composes a configuration and trains."""
+
+from __future__ import annotations
+
+from arcforge_core.cli.errors import run_main
+from arcforge_core.config.compose import run_app
+from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.sweep import JobResult
+
+
+def train(config: TrainConfig) -> JobResult:
+    """Trains; torch is imported here, so that ``--help`` and Tab completion do without."""
+    from arcforge_core.train.run import train
+
+    return train(config)
+
+
+@run_main
+def main() -> int:
+    """Runs the command line."""
+    return run_app("train", TrainConfig, train)

@@ -1,0 +1,266 @@
+"""The only file that touches Hydra: it composes a command's configuration and runs the command with it.
+
+`compose_config` answers a dataclass for a list of overrides; `run_app` is a console script's whole command
+line (``--help``, ``--cfg job``, Tab completion, ``-m`` sweeps). Below them there are dataclasses only.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import hydra
+from hydra.conf import HydraConf, JobConf, RunDir, SweepDir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from arcforge_core.config.help import render_help
+from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.search_path import MAIN, conflicts, options, sources
+from arcforge_core.config.sweep import Job, JobResult, summary_text, write_comparison
+from arcforge_core.config.validate import Owners, explain, to_dataclass
+from arcforge_core.errors import ArcforgeError, ConfigError, PluginError, nearest
+from arcforge_core.registry import KNOWN_WHEELS, registry
+
+T = TypeVar("T")
+
+VERSION_BASE = "1.3"
+
+
+class ArcforgeSearchPath(SearchPathPlugin):
+    """Adds the project's folder, our recipes and the plugins' presets to Hydra's search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Called by Hydra, which has put core's own presets there as "main"."""
+        for source in sources():
+            if source.provider == "project":
+                search_path.prepend(source.provider, source.path, anchor="main")
+            elif source.path != MAIN:
+                search_path.append(source.provider, source.path)
+
+
+@dataclass
+class Schemas:
+    """What the components' dataclasses are, and why some could not be had."""
+
+    owners: Owners = field(default_factory=dict)
+    failures: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+@functools.cache
+def store_components() -> Schemas:
+    """Makes every component's dataclass the option of its name in Hydra's group of its kind.
+
+    A stranger's component that cannot be had is left out, so that other commands go on; the reason is told
+    when it is asked for.
+    """
+    Plugins.instance().register(ArcforgeSearchPath)
+    schemas = Schemas()
+    for (kind, name), claims in registry().claims.items():
+        try:
+            schema = registry().get(kind, name).load_schema()
+            node = OmegaConf.structured(schema)
+            node.name = name
+        except Exception as error:
+            schemas.failures[kind, name] = str(error)
+            continue
+        ConfigStore.instance().store(name, node, group=kind, provider=claims[0].distribution)
+        schemas.owners.setdefault(schema, []).append((kind, name))
+    return schemas
+
+
+def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] = ()) -> T:
+    """Composes a configuration as the command line would.
+
+    Args:
+        config_name: primary YAML file, e.g. ``train``; its defaults list starts with ``train_schema``.
+        schema: the root dataclass, stored under that name.
+        overrides: as typed on the command line, e.g. ``["attention=gqa", "trainer.max_steps=3"]``.
+
+    Raises:
+        ConfigError: unknown field, wrong type or a combination that cannot be.
+        ArcforgeError: an unknown option, or an override that cannot be read.
+    """
+    store_components()
+    ConfigStore.instance().store(f"{config_name}_schema", schema)
+    module = MAIN.removeprefix("pkg://")
+    with (
+        _our_errors(),
+        hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE),
+    ):
+        config = hydra.compose(config_name, list(overrides), return_hydra_config=True)
+    _refuse_conflicts(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config["hydra"]
+    return cast(T, to_dataclass(config, store_components().owners))
+
+
+def compose(overrides: Sequence[str] = ()) -> TrainConfig:
+    """Composes the configuration of ``arcforge-train``; see `compose_config`."""
+    return compose_config("train", TrainConfig, overrides)
+
+
+def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | None]) -> int:
+    """Runs a console script's command line: `fn` once, or once per job of a sweep.
+
+    In a sweep a failed job is noted and the others go on; a comparison page is kept up to date after each.
+
+    Args:
+        config_name: primary YAML file; the script is named ``arcforge-`` + this.
+        schema: the root dataclass.
+        fn: the work. It imports what is heavy by itself and seeds its own random generators, since the jobs
+            of a sweep share the process.
+
+    Returns:
+        The exit code: 0, or in a sweep with failed jobs 2 when users' errors failed them all and 1 otherwise.
+
+    Raises:
+        ArcforgeError: a user's error outside a sweep; anything else that `fn` raises there is passed on.
+    """
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(render_help(config_name))
+        return 0
+    store_components()
+    ConfigStore.instance().store(f"{config_name}_schema", schema)
+    ConfigStore.instance().store("config", _hydra_settings(config_name), group="hydra")
+    jobs: list[Job] = []
+    sweep_folder: Path | None = None
+
+    def run_job(config: DictConfig) -> None:
+        nonlocal sweep_folder
+        context = HydraConfig.get()
+        job = Job(len(jobs), dict(line.lstrip("+").split("=", 1) for line in context.overrides.task))
+        jobs.append(job)
+        if context.mode == RunMode.MULTIRUN:
+            sweep_folder = Path(context.sweep.dir)
+            print(f"job {job.number}: {' '.join(context.overrides.task)}", flush=True)
+        try:
+            _refuse_conflicts(context.runtime.choices)
+            job.result = fn(to_dataclass(config, store_components().owners))
+        except Exception as error:
+            job.error = error
+        if sweep_folder is not None:
+            _report_failure(job)
+            write_comparison(sweep_folder, jobs)
+
+    with _environment("HYDRA_FULL_ERROR", "1"), _our_errors():  # errors come to us, unprinted
+        hydra.main(config_path=MAIN, config_name=config_name, version_base=VERSION_BASE)(run_job)()
+    if sweep_folder is not None:
+        print(summary_text(jobs))
+        print(f"comparison: {sweep_folder / 'index.html'}")
+        return max((_exit_code(job.error) for job in jobs), key=(0, 2, 1).index)
+    if jobs and jobs[0].error:
+        raise jobs[0].error
+    return 0
+
+
+def _hydra_settings(config_name: str) -> HydraConf:
+    """Hydra makes no folders, files or log lines of its own; only a sweep has a folder, for its comparison."""
+    settings = HydraConf(
+        run=RunDir("."),
+        sweep=SweepDir("${oc.select:output_dir,outputs}/multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}", "."),
+        output_subdir=None,
+        job=JobConf(name=config_name, chdir=False),
+    )
+    quiet = {"hydra_logging": "none", "job_logging": "none"}
+    settings.defaults = [
+        {k: quiet.get(k, v) for k, v in entry.items()} if isinstance(entry, dict) else entry
+        for entry in settings.defaults
+    ]
+    return settings
+
+
+def _report_failure(job: Job) -> None:
+    if isinstance(job.error, ArcforgeError):
+        print(f"job {job.number} failed: {job.error}", file=sys.stderr)
+    elif job.error:
+        traceback.print_exception(job.error)
+
+
+def _exit_code(error: Exception | None) -> int:
+    return 0 if error is None else 2 if isinstance(error, ArcforgeError) else 1
+
+
+def _refuse_conflicts(choices: dict[str, Any]) -> None:
+    """Refuses a chosen option that two distributions bring; unused ones stop nobody."""
+    claimed = conflicts()
+    for group, option in choices.items():
+        owners = claimed.get((group.split("@")[0], option)) if isinstance(option, str) else None
+        if owners:
+            raise PluginError(
+                f"{group}={option} is brought by {' and by '.join(owners)}; rename one, or switch a plugin "
+                "off with ARCFORGE_BLOCK_PLUGINS"
+            )
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextmanager
+def _our_errors() -> Iterator[None]:
+    """Turns Hydra's and OmegaConf's exceptions into ours: one line, the nearest name, no hint to type ``+``."""
+    try:
+        yield
+    except MissingConfigException as error:
+        raise _unknown_option(error) from error
+    except OverrideParseException as error:
+        raise ArcforgeError(
+            f"cannot read {error.override!r}: write FIELD=VALUE or GROUP=OPTION; a value with special "
+            "characters needs two pairs of quotes, as 'FIELD=\"VALUE\"'"
+        ) from error
+    except HydraException as error:
+        if isinstance(error.__cause__, OmegaConfBaseException):
+            raise explain(error.__cause__, context=str(error).splitlines()[0]) from error
+        raise ArcforgeError(_plain(str(error))) from error
+    except OmegaConfBaseException as error:
+        raise explain(error) from error
+    except ValueError as error:  # Hydra's own for GROUP=null and the like
+        raise ArcforgeError(str(error)) from error
+
+
+def _plain(message: str) -> str:
+    """Rewrites the two of Hydra's messages whose advice runs over lines."""
+    first = message.splitlines()[0]
+    if first.startswith("Ambiguous value for argument"):
+        return f"{first}: several values are a sweep, add -m; a list is written FIELD=[VALUE,VALUE]"
+    if first.startswith("Could not append to config"):
+        return f"{first} Write it without +"
+    return message
+
+
+def _unknown_option(error: MissingConfigException) -> ArcforgeError:
+    """Explains ``group=option`` that is not there: the wheel that brings it, or the nearest name."""
+    group, _, option = (error.missing_cfg_file or "").rpartition("/")
+    failure = store_components().failures.get((group, option))
+    if failure:
+        return PluginError(failure)
+    if (group, option) in KNOWN_WHEELS:
+        return PluginError(registry().explain_missing(group, option))
+    known = options(group)
+    if not known:
+        return ArcforgeError(str(error).splitlines()[0])
+    return ConfigError(group, option, f"accepted: {', '.join(known)}{nearest(option, known)}")

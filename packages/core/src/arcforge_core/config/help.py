@@ -1,0 +1,59 @@
+"""The text of ``--help``: groups with their options, who brings each, and how to see more."""
+
+from __future__ import annotations
+
+import yaml
+
+from arcforge_core.config.search_path import first_comment, presets, sources
+from arcforge_core.errors import ConfigError
+from arcforge_core.registry import registry
+
+USAGE = """\
+Usage: {script} [GROUP=OPTION ...] [FIELD=VALUE ...]
+"""
+
+MORE = """\
+More:
+  {script} --cfg job                     the whole configuration that would run; -p SECTION shows a part
+  {script} --info defaults-tree          where each part comes from
+  {script} -m GROUP=OPTION,OPTION        a sweep: one job per combination, compared on one page
+  eval "$({script} -sc install=bash)"    Tab completion in this shell (also zsh, fish)
+Fields of every section and component are listed in docs/config.md.
+"""
+
+
+def render_help(config_name: str) -> str:
+    """Returns the help of ``arcforge-<config_name>``."""
+    script = f"arcforge-{config_name}"
+    text = _primary(config_name)
+    blocks = [f"{script}: {first_comment(text)}.\n", USAGE.format(script=script)]
+    for group, default in _groups(text).items():
+        lines = _option_lines(group)
+        if lines:
+            blocks.append("\n".join([f"{group}" + (f" (default {default})" if default else ""), *lines, ""]))
+    blocks.append(MORE.format(script=script))
+    return "\n".join(blocks).rstrip()
+
+
+def _primary(config_name: str) -> str:
+    """Returns the text of the command's primary YAML file."""
+    for source in sources():
+        file = source.root / f"{config_name}.yaml"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    raise ConfigError("config", config_name, "no installed package brings this primary configuration")
+
+
+def _groups(text: str) -> dict[str, str | None]:
+    """Returns group -> default option of a primary configuration, in its order."""
+    entries = [entry for entry in yaml.safe_load(text)["defaults"] if isinstance(entry, dict)]
+    pairs = [pair for entry in entries for pair in entry.items()]
+    return {group: default for group, default in pairs if not group.startswith("override ")}
+
+
+def _option_lines(group: str) -> list[str]:
+    """Returns one line per option of a group, components and presets alike."""
+    found = [(c.name, c.summary, c.distribution) for c in registry() if c.kind == group]
+    found += [(p.name, p.summary, p.provider) for p in presets() if p.group == group]
+    width = max((len(name) for name, _, _ in found), default=0)
+    return [f"  {name:<{width}}  {summary}  [{owner}]" for name, summary, owner in sorted(found)]

@@ -1,0 +1,147 @@
+"""What a sweep leaves behind: a table of its jobs, ``summary.csv`` and a page that compares them.
+
+Written anew after every job, so that a sweep that is stopped keeps what it has. A run is read from its own
+files only; what is not there is called missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Protocol
+
+MISSING = "missing"
+
+
+class JobResult(Protocol):
+    """What a job returns: the run's folder and its final figures."""
+
+    @property
+    def dir(self) -> Path:
+        """The run's folder."""
+
+    @property
+    def metrics(self) -> Mapping[str, float | str]:
+        """Final figures by name."""
+
+
+@dataclass
+class Job:
+    """One job of a sweep: its overrides by field, and what came of it."""
+
+    number: int
+    overrides: dict[str, str]
+    result: JobResult | None = None
+    error: Exception | None = None
+
+    @property
+    def outcome(self) -> str:
+        """``ok``, or why it failed in one line."""
+        return f"failed: {' '.join(str(self.error).split())}" if self.error else "ok"
+
+
+def table(jobs: Sequence[Job]) -> list[dict[str, str]]:
+    """Returns one row per job: the overrides that differ between jobs, its outcome and its final figures."""
+    keys = list(dict.fromkeys(key for job in jobs for key in job.overrides))
+    differing = [key for key in keys if len({job.overrides.get(key) for job in jobs}) > 1]
+    figures = list(dict.fromkeys(name for job in jobs if job.result for name in job.result.metrics))
+    rows = []
+    for job in jobs:
+        row = {"job": str(job.number)} | {key: job.overrides.get(key, "") for key in differing}
+        row["outcome"] = job.outcome
+        for name in figures:
+            value = job.result.metrics.get(name) if job.result else None
+            row[name] = MISSING if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        row["folder"] = str(job.result.dir) if job.result else MISSING
+        rows.append(row)
+    return rows
+
+
+def summary_text(jobs: Sequence[Job]) -> str:
+    """Returns the table for a terminal."""
+    rows = table(jobs)
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def write_comparison(folder: Path, jobs: Sequence[Job]) -> None:
+    """Writes ``summary.csv`` and ``index.html`` into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = table(jobs)
+    with (folder / "summary.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    (folder / "index.html").write_text(_page(folder, jobs, rows), encoding="utf-8")
+
+
+def loss_curve(run: Path) -> tuple[list[float], list[float]]:
+    """Returns the steps and training losses of a run's ``metrics.csv``; both empty when it has none."""
+    path = run / "metrics.csv"
+    if not path.is_file():
+        return [], []
+    with path.open(newline="", encoding="utf-8") as file:
+        points = [(row["step"], row["loss"]) for row in csv.DictReader(file) if row.get("loss")]
+    return [float(step) for step, _ in points], [float(loss) for _, loss in points]
+
+
+def _curves_svg(jobs: Sequence[Job], labels: Sequence[str]) -> str:
+    """Draws all loss curves into one picture; says so when there are none."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    drawn = 0
+    for job, label in zip(jobs, labels, strict=True):
+        steps, losses = loss_curve(job.result.dir) if job.result else ([], [])
+        if steps:
+            axes.plot(steps, losses, label=label, linewidth=1.2)
+            drawn += 1
+    if not drawn:
+        return f"<p>Loss curves: {MISSING}.</p>"
+    axes.set(xlabel="step", ylabel="training loss")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _page(folder: Path, jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> str:
+    varied = list(rows[0])[1 : list(rows[0]).index("outcome")]
+    labels = [" ".join(f"{key}={row[key]}" for key in varied) or f"job {row['job']}" for row in rows]
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+    body = "\n".join(f"<tr>{''.join(_cell(folder, name, row[name]) for name in row)}</tr>" for row in rows)
+    without = [
+        label for job, label in zip(jobs, labels, strict=True) if not (job.result and loss_curve(job.result.dir)[0])
+    ]
+    note = f"<p>No loss curve ({MISSING}): {escape(', '.join(without))}.</p>" if without else ""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>arcforge sweep</title>
+<style>body{{font:15px system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}}
+table{{border-collapse:collapse;display:block;overflow-x:auto}}
+td,th{{padding:.3rem .7rem;border-bottom:1px solid #8884;text-align:left;font-variant-numeric:tabular-nums}}
+svg{{max-width:100%;height:auto}}</style></head><body>
+<h1>Sweep of {len(jobs)} jobs</h1>
+<p><a href="summary.csv">summary.csv</a></p>
+<table><thead><tr>{head}</tr></thead><tbody>
+{body}
+</tbody></table>
+<h2>Training loss</h2>
+{_curves_svg(jobs, labels)}
+{note}
+</body></html>
+"""
+
+
+def _cell(folder: Path, name: str, text: str) -> str:
+    report = Path(text) / "report.html"
+    if name == "folder" and report.is_file():
+        return f'<td><a href="{escape(os.path.relpath(report, folder))}">{escape(text)}</a></td>'
+    return f"<td>{escape(text)}</td>"
