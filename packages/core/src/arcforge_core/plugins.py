@@ -10,13 +10,13 @@ import functools
 import os
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 
 import pluggy
 
 from arcforge_core import hookspecs
-from arcforge_core.errors import PluginError
+from arcforge_core.errors import PluginError, nearest
 from arcforge_core.registry import FIRST_PARTY, Registrar, Registry
 
 GROUP = "arcforge.plugins"
@@ -29,6 +29,7 @@ class PluginInfo:
     Attributes:
         name: entry-point name.
         distribution: distribution name and version.
+        api: plugin API number it was written for; 0 when it was not loaded.
         seconds: time its import and registration took.
         error: why it was not loaded, or an empty string.
         warning: something to know although it was loaded, or an empty string.
@@ -38,6 +39,7 @@ class PluginInfo:
 
     name: str
     distribution: str
+    api: int = 0
     seconds: float = 0.0
     error: str = ""
     warning: str = ""
@@ -81,10 +83,7 @@ def _load_one(entry: metadata.EntryPoint, loaded: LoadedPlugins) -> PluginInfo:
     manager.add_hookspecs(hookspecs)
     module = entry.load()
     manager.register(module, name=entry.name)
-    try:
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise PluginError(f"unknown hook: {error}") from error
+    _refuse_unknown_hooks(manager, module)
     api = manager.hook.arcforge_plugin_api()
     if not api:
         raise PluginError("the hook arcforge_plugin_api is missing")
@@ -99,9 +98,18 @@ def _load_one(entry: metadata.EntryPoint, loaded: LoadedPlugins) -> PluginInfo:
     return PluginInfo(
         entry.name,
         owner,
+        api=api[0],
         warning=old if api[0] < hookspecs.PLUGIN_API else "",
         config_sources=tuple(sources),
     )
+
+
+def _refuse_unknown_hooks(manager: pluggy.PluginManager, module: object) -> None:
+    """Raises `PluginError` when the module marks a hook that is none of ours; pluggy would never call it."""
+    known = [name for name in vars(hookspecs) if name.startswith("arcforge_")]
+    marked = [caller.name for caller in manager.get_hookcallers(module) or ()]
+    for name in sorted(set(marked) - set(known)):
+        raise PluginError(f"unknown hook {name!r}{nearest(name, known)}")
 
 
 def load_entry_points(entries: list[metadata.EntryPoint], *, strict: bool, blocked: set[str]) -> LoadedPlugins:
@@ -119,13 +127,13 @@ def load_entry_points(entries: list[metadata.EntryPoint], *, strict: bool, block
                 raise PluginError(f"entry point {entry.name!r} is already used by {owners[entry.name]}")
             owners[entry.name] = owner
             info = _load_one(entry, loaded)
-        except Exception as error:  # whatever a stranger's module raises must not stop other commands
+        except (Exception, SystemExit) as error:  # whatever a stranger's module does must not stop other commands
             if strict:
                 raise
             message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
             info = PluginInfo(entry.name, owner, error=message)
         elapsed = time.perf_counter() - start
-        loaded.plugins.append(PluginInfo(**{**info.__dict__, "seconds": elapsed}))
+        loaded.plugins.append(replace(info, seconds=elapsed))
         if info.warning:
             warnings.warn(f"plugin {info.name!r} of {owner}: {info.warning}", FutureWarning, stacklevel=2)
     return loaded
