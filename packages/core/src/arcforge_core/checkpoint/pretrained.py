@@ -26,6 +26,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.registry import registry
 
 if TYPE_CHECKING:
+    from arcforge_core.contracts.hardware import Hardware
     from arcforge_core.data.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -49,6 +50,16 @@ def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None 
 
     Raises:
         OSError: the disk is full or not writable.
+    """
+    with replacing(directory, marker=CONFIG) as folder:
+        write_pretrained(model, folder, tokenizer)
+
+
+def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
+    """Writes the model's files into a folder that exists, for callers that add files of their own to it.
+
+    Raises:
+        OSError: a file cannot be written; `replacing` turns it into a `CheckpointError`.
     """
     config = {
         "model_type": "arcforge",
@@ -121,6 +132,66 @@ def load_weights(model: CausalLM, directory: Path) -> None:
     model.load_state_dict(read_weights(model, directory), strict=False)  # a tied head is stored once
 
 
+def load_weights(model: CausalLM, directory: str | Path) -> None:
+    """Copies a checkpoint's weights into a model that exists; its dtypes and devices stay.
+
+    Raises:
+        CheckpointError: the weights are missing, damaged or do not fit; the model is as before.
+    """
+    model.load_state_dict(_read_weights(model, Path(directory)), strict=False)
+
+
+def _read_weights(model: CausalLM, directory: Path) -> dict[str, Tensor]:
+    path = directory / WEIGHTS
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    try:
+        state = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
+    check_state(model, state, str(path))
+    return state
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Returns `path` when it holds a model, else the last checkpoint of the run at `path` (``outputs/latest``).
+
+    Raises:
+        CheckpointError: it is neither.
+    """
+    path = Path(path)
+    if (path / CONFIG).is_file():
+        return path
+    found = sorted((path / "checkpoints").glob("step-*"))
+    if not found:
+        raise CheckpointError(f"checkpoint={path}: neither a model ({CONFIG}) nor a run with checkpoints")
+    return found[-1]
+
+
+def load_with_tokenizer(checkpoint: str | Path, hardware: Hardware) -> tuple[CausalLM, Tokenizer]:
+    """Loads a model onto its device, and the tokenizer beside it.
+
+    Args:
+        checkpoint: see `find_checkpoint`.
+        hardware: brings the kernels and the device.
+
+    Raises:
+        CheckpointError: as `load_pretrained`, or there is no tokenizer, or its ids exceed the model's vocabulary.
+    """
+    from arcforge_core.data.tokenizer import Tokenizer
+
+    folder = find_checkpoint(checkpoint)
+    if not (folder / "tokenizer.json").is_file():
+        raise CheckpointError(f"{folder} has no tokenizer.json; save_pretrained(model, folder, tokenizer) writes it")
+    tokenizer = Tokenizer.load(folder)
+    model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {model.config.vocab_size}"
+        )
+    return model, tokenizer
+
+
 def state_of(model: CausalLM) -> dict[str, Tensor]:
     """Returns the state dict with a tied head stored once, under the embedding's name."""
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
@@ -175,7 +246,7 @@ def _typed(schema: type[C], values: object, section: str, where: str) -> C:
     try:
         return cast(C, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
     except OmegaConfBaseException as error:
-        raise CheckpointError(f"{where}: {section}: {explain(error, schema)}") from error
+        raise CheckpointError(f"{where}: {section}: {explain(error)}") from error
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
 

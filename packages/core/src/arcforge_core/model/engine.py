@@ -7,11 +7,23 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from arcforge_core.checkpoint.pretrained import check_state
+from arcforge_core.config.schema import EngineConfig
 from arcforge_core.configs import SimpleEngineConfig
-from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
+from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.generate import check_request, generate
+from arcforge_core.registry import registry
+
+
+def build_engine(config: EngineConfig, model: CausalLM) -> Engine:
+    """Builds the configured engine around a model.
+
+    Raises:
+        UnknownComponentError: no installed package brings it.
+    """
+    engine: Engine = registry().get("engine", config.name).load()(config, model)
+    return engine
 
 
 class SimpleEngine:
