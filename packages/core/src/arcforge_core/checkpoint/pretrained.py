@@ -46,16 +46,6 @@ def save_pretrained(model: CausalLM, directory: str | Path, tokenizer: Tokenizer
 
 
 def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
-    """Writes the model's files into an existing folder, such as one that `replacing` yields.
-
-    Raises:
-        OSError: the disk is full or not writable.
-    """
-    with replacing(directory, marker=CONFIG) as folder:
-        write_pretrained(model, folder, tokenizer)
-
-
-def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
     """Writes the model's files into a folder that exists, for callers that add files of their own to it.
 
     Raises:
@@ -127,30 +117,13 @@ def read_weights(model: CausalLM, directory: Path) -> dict[str, Tensor]:
     return state
 
 
-def load_weights(model: CausalLM, directory: Path) -> None:
-    """Loads the stored weights into a model that exists already."""
-    model.load_state_dict(read_weights(model, directory), strict=False)  # a tied head is stored once
-
-
 def load_weights(model: CausalLM, directory: str | Path) -> None:
     """Copies a checkpoint's weights into a model that exists; its dtypes and devices stay.
 
     Raises:
         CheckpointError: the weights are missing, damaged or do not fit; the model is as before.
     """
-    model.load_state_dict(_read_weights(model, Path(directory)), strict=False)
-
-
-def _read_weights(model: CausalLM, directory: Path) -> dict[str, Tensor]:
-    path = directory / WEIGHTS
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing")
-    try:
-        state = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
-    check_state(model, state, str(path))
-    return state
+    model.load_state_dict(read_weights(model, Path(directory)), strict=False)  # a tied head is stored once
 
 
 def find_checkpoint(path: str | Path) -> Path:
