@@ -122,7 +122,7 @@ class Shard:
             raise DataError(f"shard {path}: cannot be opened: {error.strerror}") from error
         if len(header) < HEADER_BYTES:
             raise DataError(f"shard {path}: {size} bytes are too few for a header")
-        magic, version, item, documents, tokens = _FIELDS.unpack_from(header)
+        _, version, item, documents, tokens = _FIELDS.unpack_from(header)
         if header != _header(np.dtype(dtype), documents, tokens):
             raise DataError(f"shard {path}: damaged header (or {item} bytes per token, version {version})")
         starts = np.cumsum([HEADER_BYTES, tokens * item, (documents + 1) * 8, documents * 8]).tolist()

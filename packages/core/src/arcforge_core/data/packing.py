@@ -1,0 +1,198 @@
+"""Lays documents into rows of `sequence_length` tokens; every row can be computed by its number alone.
+
+A document of L stored tokens gives L - 1 training positions: inputs 0..L-2, targets 1..L-1. A row is a list of
+pieces, and each piece becomes a segment of its own. A cut document continues in the next row with the position
+after the cut, so that every position is trained on once per epoch. Rows are numbered through all epochs: row g
+is row ``g % num_rows`` of epoch ``g // num_rows``.
+
+Shapes: D documents.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arcforge_core.errors import DataError
+
+MIXING_BLOCK = 4096
+"""Rows over which a mixture's weights are exact, to within one row of each source."""
+
+
+class Piece(NamedTuple):
+    """Positions start .. start + length of a document."""
+
+    document: int
+    start: int
+    length: int
+
+
+class Packing(Protocol):
+    """Rows of one list of documents.
+
+    Attributes:
+        num_rows: rows of an epoch.
+        tokens_per_row: their mean length.
+    """
+
+    num_rows: int
+    tokens_per_row: float
+
+    def row(self, number: int) -> list[Piece]:
+        """Returns the pieces of a row, numbered through all epochs."""
+
+
+class Sequential:
+    """Documents one after another, cut at row ends.
+
+    Args:
+        positions_D: int64 training positions of each document, each at least 1.
+        sequence_length: positions of a row.
+        seed: shuffles the documents anew in every epoch; None keeps one order, the same on every call, and gives
+            a last, shorter row to what is left (evaluation), where training leaves it out.
+    """
+
+    def __init__(self, positions_D: NDArray[np.int64], sequence_length: int, seed: int | None) -> None:
+        self._positions_D = positions_D
+        self._length = sequence_length
+        self._seed = seed
+        total = int(positions_D.sum())
+        self.num_rows = total // sequence_length if seed is not None else -(-total // sequence_length)
+        self.tokens_per_row = float(sequence_length)
+        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+
+    def _shuffled(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the epoch's order of documents and, in that order, the position where each one ends."""
+        seed = (0, 0) if self._seed is None else (self._seed, epoch)
+        order_D = np.random.default_rng(seed).permutation(len(self._positions_D))
+        return order_D, np.cumsum(self._positions_D[order_D])
+
+    def row(self, number: int) -> list[Piece]:
+        """Returns the pieces of a row."""
+        epoch, row = divmod(number, self.num_rows)
+        order_D, ends_D = self._epoch(epoch)
+        position, stop = row * self._length, min((row + 1) * self._length, int(ends_D[-1]))
+        place = int(np.searchsorted(ends_D, position, side="right"))
+        pieces = []
+        while position < stop:
+            document, end = int(order_D[place]), int(ends_D[place])
+            start = position - (end - int(self._positions_D[document]))
+            length = min(end, stop) - position
+            pieces.append(Piece(document, start, length))
+            position += length
+            place += 1
+        return pieces
+
+
+class BestFit:
+    """Cuts only documents longer than a row and packs the pieces by best fit, longest first.
+
+    Rows stay a little under `sequence_length` (no padding is added). Documents of a row never see each other, so
+    the rows are packed once and only their order is shuffled in every epoch.
+
+    Args:
+        positions_D: int64 training positions of each document, each at least 1.
+        sequence_length: positions of a row at most.
+        seed: of the order.
+    """
+
+    def __init__(self, positions_D: NDArray[np.int64], sequence_length: int, seed: int) -> None:
+        self._seed = seed
+        self._rows = best_fit_rows(positions_D, sequence_length)
+        self.num_rows = len(self._rows)
+        self.tokens_per_row = float(positions_D.sum()) / max(1, self.num_rows)
+        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+
+    def _shuffled(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng((self._seed, epoch)).permutation(self.num_rows)
+
+    def row(self, number: int) -> list[Piece]:
+        """Returns the pieces of a row."""
+        epoch, row = divmod(number, self.num_rows)
+        return self._rows[self._epoch(epoch)[row]]
+
+
+def best_fit_rows(positions_D: NDArray[np.int64], sequence_length: int) -> list[list[Piece]]:
+    """Packs by best-fit decreasing: each piece goes to the fullest row that still has room for it.
+
+    Open rows are kept by the room left; a bit mask of the rooms in use finds the smallest sufficient one in
+    one machine operation per 64 lengths.
+    """
+    rows: list[list[Piece]] = []
+    pieces: list[Piece] = []
+    for document, total in enumerate(positions_D.tolist()):
+        cuts = range(0, total, sequence_length)
+        pieces += [Piece(document, start, min(sequence_length, total - start)) for start in cuts]
+    pieces.sort(key=lambda piece: -piece.length)
+    open_rows: dict[int, list[list[Piece]]] = {}
+    rooms = 0
+    for piece in pieces:
+        candidates = rooms >> piece.length
+        if candidates:
+            room = piece.length + (candidates & -candidates).bit_length() - 1
+            row = open_rows[room].pop()
+            if not open_rows[room]:
+                rooms ^= 1 << room
+        else:
+            room, row = sequence_length, []
+            rows.append(row)
+        row.append(piece)
+        left = room - piece.length
+        if left:
+            open_rows.setdefault(left, []).append(row)
+            rooms |= 1 << left
+    return rows
+
+
+def make_packing(name: str, positions_D: NDArray[np.int64], sequence_length: int, seed: int) -> Packing:
+    """Returns the training rows of one list of documents.
+
+    Raises:
+        DataError: all documents together are shorter than one row.
+    """
+    total = int(positions_D.sum())
+    if total < sequence_length:
+        raise DataError(
+            f"trainer.sequence_length={sequence_length}: the corpus has only {total} tokens to train on; "
+            "give more text or a shorter sequence"
+        )
+    if name == "best_fit":
+        return BestFit(positions_D, sequence_length, seed)
+    return Sequential(positions_D, sequence_length, seed)
+
+
+class Mixture:
+    """Rows of several packings in proportion to weights, by tokens.
+
+    Every block of `MIXING_BLOCK` rows holds the same number of rows of each packing, in an order drawn per block,
+    so that any row is found without counting from the start.
+    """
+
+    def __init__(self, packings: list[Packing], weights: list[float], seed: int) -> None:
+        self._packings = packings
+        self._seed = seed
+        rates = np.array([w / p.tokens_per_row for w, p in zip(weights, packings, strict=True)])
+        # at least one row each: a weight that is too small must not switch its source off
+        counts = np.maximum(1, np.floor(rates / rates.sum() * MIXING_BLOCK)).astype(np.int64)
+        counts[np.argmax(counts)] += MIXING_BLOCK - counts.sum()
+        self._counts = counts
+        self._block = lru_cache(maxsize=2)(self._drawn)
+
+    def _drawn(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns, per row of a block, its packing and that packing's rows before it in the block."""
+        order = np.repeat(np.arange(len(self._counts)), self._counts)
+        order = np.random.default_rng((self._seed, block, 1)).permutation(order)
+        before = np.zeros_like(order)
+        for source, count in enumerate(self._counts):
+            before[order == source] = np.arange(count)
+        return order, before
+
+    def row(self, number: int) -> tuple[int, list[Piece]]:
+        """Returns which packing a row comes from, and its pieces."""
+        block, place = divmod(number, MIXING_BLOCK)
+        order, before = self._block(block)
+        source = int(order[place])
+        return source, self._packings[source].row(block * int(self._counts[source]) + int(before[place]))

@@ -1,0 +1,236 @@
+"""From a data config to micro-batches.
+
+The stream is a function of (seed, number of the micro-batch): resuming at any cursor and sharding by rank cost
+nothing, and rank r of W takes the micro-batches r, r + W, r + 2W, ...
+
+Shapes: T tokens of a micro-batch, D documents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arcforge_core.config.schema import DataConfig
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.data import Document, DocumentSource, TrainBatch
+from arcforge_core.data.build import build_shards, read_manifest
+from arcforge_core.data.packing import Mixture, Piece, Sequential, make_packing
+from arcforge_core.data.shards import Shard, TokenStore, token_dtype
+from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.errors import ConfigError, DataError
+from arcforge_core.registry import registry
+
+
+def build_data(config: DataConfig, *, model_vocab_size: int, progress: bool = True) -> Corpus:
+    """Returns the corpus of a data config, tokenised; cached work is used again.
+
+    Args:
+        config: which source, tokenizer, split and packing.
+        model_vocab_size: rows of the model's embedding; the size of a trained vocabulary unless the config has one.
+        progress: whether to show progress on standard error.
+
+    Raises:
+        ConfigError: the tokenizer has more entries than the model.
+        DataError: the corpus or the tokenizer cannot be used.
+    """
+    wanted = config.tokenizer.vocab_size or model_vocab_size
+    if config.tokenizer.path is None:
+        check_vocabulary("data.tokenizer.vocab_size", wanted, wanted, model_vocab_size)
+    else:
+        size = Tokenizer.load(config.tokenizer.path).vocab_size
+        check_vocabulary("data.tokenizer.path", config.tokenizer.path, size, model_vocab_size)
+        if config.tokenizer.vocab_size is not None:
+            accepted = f"a tokenizer from data.tokenizer.path has its own size ({size}); leave one of the two out"
+            raise ConfigError("data.tokenizer.vocab_size", config.tokenizer.vocab_size, accepted)
+    source: DocumentSource = registry().get("data", config.name).load()(config)
+    folder = build_shards(config, source, wanted, progress)
+    return Corpus(folder, packing=config.packing, weights=getattr(source, "weights", None))
+
+
+def check_vocabulary(field: str, value: object, size: int, model_vocab_size: int) -> None:
+    """Raises `ConfigError` when ids of the tokenizer have no row in the model."""
+    if size > model_vocab_size:
+        accepted = f"its {size} entries must fit in model.vocab_size={model_vocab_size}"
+        raise ConfigError(field, value, accepted)
+
+
+@dataclass(frozen=True)
+class _Documents:
+    """The documents of one stream and how the bytes of their text fall on their tokens."""
+
+    store: TokenStore
+    byte_lengths_V: np.ndarray[Any, np.dtype[np.int64]] | None
+
+    def num_bytes(self, piece: Piece, ids: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+        """Returns the UTF-8 bytes that a piece's targets stand for; over a document they sum to its length.
+
+        Where ids have no fixed length, a document's bytes are spread evenly over its targets.
+        """
+        if self.byte_lengths_V is not None:
+            return int(self.byte_lengths_V[ids[1:]].sum())
+        total, targets = int(self.store.bytes_D[piece.document]), int(self.store.lengths_D[piece.document]) - 1
+        return total * (piece.start + piece.length) // targets - total * piece.start // targets
+
+
+class Corpus:
+    """A tokenised corpus.
+
+    Attributes:
+        folder: where its shards are.
+        tokenizer: its tokenizer.
+        manifest: hashes, counts, licences and the recipe of the shards.
+    """
+
+    def __init__(self, folder: Path, packing: str = "sequential", weights: dict[str, float] | None = None) -> None:
+        """Opens a folder that `build_shards` has written.
+
+        Args:
+            folder: the folder.
+            packing: ``sequential`` or ``best_fit``.
+            weights: share of each source's tokens; None takes the documents of all sources as one list.
+        """
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self.tokenizer = Tokenizer.load(folder / "tokenizer")
+        self._packing = packing
+        self._weights = weights
+
+    def _documents(self, split: str, source: str | None = None) -> _Documents:
+        dtype = token_dtype(self.manifest["tokenizer"]["vocab_size"])
+        files = [
+            s["file"]
+            for s in self.manifest["shards"]
+            if s["split"] == split and (source is None or s["source"] == source)
+        ]
+        table = self.tokenizer.byte_lengths_V if self.manifest["byte_counts"] == "table" else None
+        return _Documents(TokenStore(Shard.open(self.folder / file, dtype) for file in files), table)
+
+    def train_batches(
+        self,
+        sequence_length: int,
+        micro_batch_tokens: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        start_cursor: int = 0,
+    ) -> Iterator[TrainBatch]:
+        """Yields this rank's micro-batches without end; epochs follow each other.
+
+        Args:
+            sequence_length: positions of a row; documents longer than that are cut.
+            micro_batch_tokens: positions of a micro-batch, a multiple of `sequence_length`. ``sequential`` gives
+                exactly so many, ``best_fit`` at most.
+            seed: of the order.
+            rank, world_size: this process and how many there are.
+            start_cursor: `TrainBatch.cursor` of the last batch trained on, to go on after it.
+
+        Raises:
+            ConfigError: lengths that do not fit, or a rank outside the world.
+            DataError: the training documents are shorter than one row.
+        """
+        rows = _rows_per_batch(sequence_length, micro_batch_tokens)
+        if not 0 <= rank < world_size or start_cursor < 0:
+            raise ConfigError("rank", rank, f"must be in 0..{world_size - 1}, with a cursor >= 0 ({start_cursor})")
+        names: list[str | None] = [None] if self._weights is None else list(self._weights)
+        streams = [self._documents("train", name) for name in names]
+        packings = [make_packing(self._packing, s.store.lengths_D - 1, sequence_length, seed) for s in streams]
+        mixture = Mixture(packings, [1.0] if self._weights is None else list(self._weights.values()), seed)
+        return self._stream(streams, mixture, rows, rank, world_size, start_cursor)
+
+    def _stream(
+        self, streams: list[_Documents], mixture: Mixture, rows: int, rank: int, world_size: int, start_cursor: int
+    ) -> Iterator[TrainBatch]:
+        for cursor in itertools.count(start_cursor):
+            first = (rank + world_size * cursor) * rows
+            drawn = (mixture.row(number) for number in range(first, first + rows))
+            pieces = ((streams[source], piece) for source, row in drawn for piece in row)
+            yield _batch(pieces, cursor + 1)
+
+    def heldout_batches(
+        self, sequence_length: int, micro_batch_tokens: int, max_tokens: int | None = None
+    ) -> Iterator[TrainBatch]:
+        """Yields the held-out documents once, in a fixed order that mixes all parts of the corpus.
+
+        Rows are laid as ``sequential`` lays them, whatever the training packing, so that runs compare; the last
+        row and micro-batch are shorter.
+
+        Args:
+            sequence_length: positions of a row.
+            micro_batch_tokens: positions of a micro-batch, a multiple of `sequence_length`.
+            max_tokens: stop after so many positions, rounded down to whole micro-batches but at least one;
+                None takes all.
+
+        Raises:
+            ConfigError: lengths that do not fit.
+            DataError: nothing was held out (``data.heldout=0``).
+        """
+        per_batch = _rows_per_batch(sequence_length, micro_batch_tokens)
+        self._check_heldout()
+        documents = self._documents("heldout")
+        packing = Sequential(documents.store.lengths_D - 1, sequence_length, seed=None)
+        rows = packing.num_rows
+        if max_tokens is not None:
+            rows = min(rows, max(1, max_tokens // micro_batch_tokens) * per_batch)
+
+        def batches() -> Iterator[TrainBatch]:
+            for first in range(0, rows, per_batch):
+                numbers = range(first, min(first + per_batch, rows))
+                pieces = ((documents, piece) for number in numbers for piece in packing.row(number))
+                yield _batch(pieces, first // per_batch + 1)
+
+        return batches()
+
+    def heldout_documents(self) -> list[Document]:
+        """Returns the held-out documents.
+
+        Raises:
+            DataError: nothing was held out.
+        """
+        self._check_heldout()
+        path = self.folder / self.manifest["heldout_texts"]["file"]
+        with path.open(encoding="utf-8") as lines:
+            return [Document(**json.loads(line)) for line in lines]
+
+    def heldout_bytes(self) -> bytes:
+        """Returns the held-out texts one after another, what `heldout_batches` predicts; for gzip and xz."""
+        return b"".join(document.text.encode() for document in self.heldout_documents())
+
+    def _check_heldout(self) -> None:
+        if not self.manifest["splits"]["heldout"]:
+            raise DataError("data.heldout=0: no documents are held out, so there is nothing to evaluate on")
+
+
+def _rows_per_batch(sequence_length: int, micro_batch_tokens: int) -> int:
+    if sequence_length < 1 or micro_batch_tokens < 1 or micro_batch_tokens % sequence_length:
+        raise ConfigError(
+            "trainer.micro_batch_tokens", micro_batch_tokens, f"must be a multiple of sequence_length={sequence_length}"
+        )
+    return micro_batch_tokens // sequence_length
+
+
+def _batch(pieces: Iterable[tuple[_Documents, Piece]], cursor: int) -> TrainBatch:
+    """Reads the pieces, each as a segment; one token beyond a piece is read as its last target."""
+    inputs, targets, lengths, num_bytes = [], [], [], 0
+    for documents, piece in pieces:
+        ids = documents.store.read(piece.document, piece.start, piece.start + piece.length + 1)
+        inputs.append(ids[:-1])
+        targets.append(ids[1:])
+        lengths.append(piece.length)
+        num_bytes += documents.num_bytes(piece, ids)
+    tokens_T = torch.from_numpy(np.concatenate(inputs))
+    return TrainBatch(
+        tokens_T=tokens_T,
+        targets_T=torch.from_numpy(np.concatenate(targets)),
+        weights_T=torch.ones(len(tokens_T), dtype=torch.float32),
+        batch=SequenceBatch.build(lengths),
+        cursor=cursor,
+        num_bytes=num_bytes,
+    )
