@@ -1,0 +1,108 @@
+"""``arcforge-eval``: bits per byte of held-out text, compressors of the same text, functions that parse."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from arcforge_core import load_pretrained
+from arcforge_core.config.schema import EvalConfig
+from arcforge_core.configs import SimpleEngineConfig
+from arcforge_core.data.pipeline import Corpus, build_data
+from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.eval.bits_per_byte import bits_per_byte
+from arcforge_core.eval.compression import compression_baselines
+from arcforge_core.eval.python_functions import function_names, sample_functions
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.engine import SimpleEngine
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import build_hardware
+
+LABELS = {
+    "bits_per_byte": "bits per byte",
+    "gzip_bits_per_byte": "gzip -9",
+    "xz_bits_per_byte": "xz -9e",
+    "loss": "nats per token",
+    "tokens": "tokens measured",
+    "num_bytes": "bytes measured",
+    "tokens_per_s": "tokens/s",
+    "functions": "functions sampled",
+    "functions_rate": "share that parses",
+}
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """The checkpoint that was measured, and the figures by name."""
+
+    dir: Path
+    metrics: dict[str, float]
+
+
+def evaluate(config: EvalConfig) -> EvalResult:
+    """Measures a checkpoint and prints a table.
+
+    Raises:
+        CheckpointError: there is no usable checkpoint.
+        ConfigError: the sequence length is beyond the model's, or a tokenizer other than the checkpoint's is asked for.
+        DataError: no held-out text.
+    """
+    folder = find_checkpoint(Path(config.checkpoint))
+    if config.data.tokenizer.path is not None:
+        raise ConfigError("data.tokenizer.path", config.data.tokenizer.path, "must be null: the checkpoint brings it")
+    hardware = build_hardware(config.hardware)
+    model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
+    limit = model.config.max_position_embeddings
+    if config.sequence_length > limit:
+        raise ConfigError("sequence_length", config.sequence_length, f"the model allows at most {limit} positions")
+    tokenizer = dataclasses.replace(config.data.tokenizer, path=str(folder))
+    data = dataclasses.replace(config.data, tokenizer=tokenizer)
+    corpus = build_data(data, model_vocab_size=model.config.vocab_size)
+    metrics = measure(model, corpus, config)
+    table = Table("figure", "value", title=f"{folder}")
+    for name, value in metrics.items():
+        table.add_row(LABELS[name], f"{value:,.4g}" if value % 1 else f"{value:,.0f}")
+    Console().print(table)
+    return EvalResult(folder, metrics)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Returns `path` when it holds a model, else the last checkpoint of the run at `path`.
+
+    Raises:
+        CheckpointError: it is neither.
+    """
+    if (path / "config.json").is_file():
+        return path
+    found = sorted((path / "checkpoints").glob("step-*"))
+    if not found:
+        raise CheckpointError(f"checkpoint={path}: neither a model (config.json) nor a run with checkpoints")
+    return found[-1]
+
+
+def measure(model: CausalLM, corpus: Corpus, config: EvalConfig) -> dict[str, float]:
+    """Returns the figures by name; those of functions are absent when no held-out file defines any."""
+    start = time.perf_counter()
+    result = bits_per_byte(
+        model, corpus.heldout_batches(config.sequence_length, config.micro_batch_tokens, config.max_tokens)
+    )
+    metrics = {**dataclasses.asdict(result), "tokens_per_s": result.tokens / (time.perf_counter() - start)}
+    for name, bits in compression_baselines(corpus.heldout_bytes()).items():
+        metrics[f"{name}_bits_per_byte"] = bits
+    names = function_names(corpus.heldout_documents(), config.functions, config.seed)
+    if names:
+        report = sample_functions(
+            SimpleEngine(SimpleEngineConfig(), model),
+            corpus.tokenizer,
+            names,
+            temperature=config.temperature,
+            max_new_tokens=config.max_new_tokens,
+            seed=config.seed,
+        )
+        metrics |= {"functions": len(report.samples), "functions_rate": report.rate}
+    return metrics
