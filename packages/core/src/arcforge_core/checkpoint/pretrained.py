@@ -87,9 +87,9 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
     except ConfigError as error:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from error
     state = read_weights(model, directory)
-    if dtype is not None:
-        parameters = {name for name, _ in model.named_parameters()}
-        state = {name: t.to(dtype) if name in parameters else t for name, t in state.items()}
+    cast_to = {name: dtype for name, _ in model.named_parameters() if dtype is not None}
+    # copies, because tensors of the file are mapped, and aligned as the file has them: kernels would round otherwise
+    state = {name: t.to(cast_to.get(name, t.dtype), copy=True) for name, t in state.items()}
     model.load_state_dict(state, strict=False, assign=True)  # check_state was stricter; a tied head is absent
     if config.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
