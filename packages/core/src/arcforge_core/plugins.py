@@ -113,12 +113,21 @@ def _refuse_unknown_hooks(manager: pluggy.PluginManager, module: object) -> None
 
 
 def load_entry_points(entries: list[metadata.EntryPoint], *, strict: bool, blocked: set[str]) -> LoadedPlugins:
-    """Loads the given entry points in order; see the module docstring for the treatment of faults."""
+    """Loads the given entry points in order; see the module docstring for the treatment of faults.
+
+    Args:
+        entries: what `discover` found.
+        strict: raise at the first fault.
+        blocked: entry-point or distribution names to leave out.
+
+    Raises:
+        PluginError: a plugin is at fault and `strict` is set.
+    """
     loaded = LoadedPlugins()
     owners: dict[str, str] = {}
     for entry in entries:
         owner = _owner(entry)
-        if entry.name in blocked:
+        if blocked & {entry.name, owner.split()[0]}:
             loaded.plugins.append(PluginInfo(entry.name, owner, blocked=True))
             continue
         start = time.perf_counter()
@@ -128,9 +137,9 @@ def load_entry_points(entries: list[metadata.EntryPoint], *, strict: bool, block
             owners[entry.name] = owner
             info = _load_one(entry, loaded)
         except (Exception, SystemExit) as error:  # whatever a stranger's module does must not stop other commands
-            if strict:
-                raise
             message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+            if strict:
+                raise PluginError(f"plugin {entry.name!r} of {owner}: {message}") from error
             info = PluginInfo(entry.name, owner, error=message)
         elapsed = time.perf_counter() - start
         loaded.plugins.append(replace(info, seconds=elapsed))
@@ -142,6 +151,10 @@ def load_entry_points(entries: list[metadata.EntryPoint], *, strict: bool, block
 @functools.cache
 def load_plugins() -> LoadedPlugins:
     """Loads every installed plugin once per process (workers call it too)."""
-    blocked = {name for name in os.environ.get("ARCFORGE_BLOCK_PLUGINS", "").split(",") if name}
+    blocked = {name.strip() for name in os.environ.get("ARCFORGE_BLOCK_PLUGINS", "").split(",") if name.strip()}
     strict = os.environ.get("ARCFORGE_STRICT_PLUGINS") == "1"
-    return load_entry_points(discover(), strict=strict, blocked=blocked)
+    entries = discover()
+    known = {entry.name for entry in entries} | {_owner(entry).split()[0] for entry in entries}
+    for name in sorted(blocked - known):
+        warnings.warn(f"ARCFORGE_BLOCK_PLUGINS: no plugin {name!r}{nearest(name, known)}", stacklevel=2)
+    return load_entry_points(entries, strict=strict, blocked=blocked)

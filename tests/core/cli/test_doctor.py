@@ -1,0 +1,52 @@
+import pytest
+
+from arcforge_core import __version__
+from arcforge_core.cli import doctor
+from arcforge_core.errors import PluginError
+
+
+def test_every_section_is_there(capsys, monkeypatch):
+    monkeypatch.setenv("ARCFORGE_DISPATCH", "reference")
+    assert doctor.main([]) == 0
+    out = capsys.readouterr().out
+    for line in ("packages", "machine", "hardware backends", "optional", "environment variables", "plugins"):
+        assert f"\n{line}\n" in f"\n{out}"
+    assert f"arcforge-core       {__version__}" in out
+    assert "torch_cpu" in out
+    assert "ARCFORGE_DISPATCH  reference" in out
+
+
+def test_a_package_that_is_absent_says_how_to_get_it():
+    assert doctor.version("arcforge-nothing") == "not installed: pip install arcforge-nothing"
+
+
+def test_without_a_compiler_it_says_what_is_lost(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    text = doctor.compiler()
+    assert text.startswith("no-such-compiler not found")
+    assert "torch's own operators run instead" in text
+
+
+def test_a_backend_that_cannot_be_loaded_says_why(monkeypatch):
+    class Broken:
+        def names(self, kind):
+            return ["broken"]
+
+        def get(self, kind, name):
+            raise PluginError("no such module")
+
+    monkeypatch.setattr(doctor, "registry", Broken)
+    assert list(doctor.hardware_rows()) == [("broken", "broken: PluginError: no such module")]
+
+
+@pytest.mark.slow(reason="builds the 744B model's modules on the meta device")
+def test_the_counts_of_glm5(capsys):
+    assert doctor.main(["--params", "model=glm5", "attention=dsa"]) == 0
+    out = capsys.readouterr().out
+    for line in ("753,864,139,008", "743,911,218,432", "39,881,563,392", "1,408 per layer"):
+        assert line in out
+
+
+def test_an_unknown_preset_is_refused(capsys):
+    assert doctor.main(["--params", "model=glm6"]) == 2
+    assert "did you mean 'glm5'" in capsys.readouterr().err

@@ -1,0 +1,60 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from arcforge_core.cli.errors import run_main
+from arcforge_core.errors import ConfigError
+
+
+def test_the_code_of_the_command_is_passed_on():
+    assert run_main(lambda: None)() == 0
+    assert run_main(lambda: 2)() == 2
+
+
+def fail(error):
+    @run_main
+    def main():
+        raise error
+
+    return main
+
+
+def test_a_users_error_is_one_line_and_code_2(capsys):
+    assert fail(ConfigError("seed", -1, "must be\nat least 0"))() == 2
+    assert capsys.readouterr().err == "error: seed=-1: must be at least 0\n"
+
+
+def test_debug_shows_the_traceback_of_a_users_error(capsys, monkeypatch):
+    monkeypatch.setenv("ARCFORGE_DEBUG", "1")
+    assert fail(ConfigError("seed", -1, "must be at least 0"))() == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_keeps_its_traceback_and_code_1(capsys):
+    assert fail(ZeroDivisionError("oops"))() == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in err
+    assert "fault of arcforge" in err
+
+
+def test_ctrl_c_ends_without_a_traceback(capsys):
+    assert fail(KeyboardInterrupt())() == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_argparse_keeps_its_own_exit():
+    with pytest.raises(SystemExit) as caught:
+        fail(SystemExit(2))()
+    assert caught.value.code == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX pipe")
+def test_a_closed_pipe_ends_quietly():
+    code = "import sys; from arcforge_core.cli.errors import run_main; sys.exit(run_main(lambda: print('x' * 10**6))())"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141

@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from arcforge_core.ops import reference
+from arcforge_core.testing.op_inputs import FLOAT32_ARGUMENTS, GENERATORS, op_cases
+
+
+def test_every_op_has_a_generator():
+    assert GENERATORS.keys() == reference.OPS.keys()
+
+
+@pytest.mark.parametrize("op", sorted(GENERATORS))
+def test_the_same_seed_gives_the_same_inputs(op):
+    for first, second in zip(op_cases(op, seed=3), op_cases(op, seed=3), strict=True):
+        assert first.name == second.name
+        for name, value in first.args.items():
+            same = (
+                torch.equal(value, second.args[name]) if isinstance(value, torch.Tensor) else value == second.args[name]
+            )
+            assert same, name
+
+
+@pytest.mark.parametrize("op", sorted(GENERATORS))
+def test_strided_inputs_hold_the_same_values_with_gaps(op):
+    for case in op_cases(op):
+        dense, strided = (case.inputs(torch.bfloat16, "cpu", strided=s) for s in (False, True))
+        for name, value in dense.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                assert torch.equal(value, strided[name])
+                assert value.dtype == (torch.float32 if name in FLOAT32_ARGUMENTS else torch.bfloat16)
+                if value.ndim > 1 and value.numel() > value.shape[-1]:
+                    assert not strided[name].is_contiguous()
