@@ -22,6 +22,7 @@ from arcforge_core.config.validate import explain
 from arcforge_core.errors import CheckpointError, ConfigError, UnknownComponentError, nearest
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.meta import meta_device
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.registry import registry
 
@@ -82,7 +83,7 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
     directory = Path(directory)
     config, attention = read_config(directory)
     try:
-        with torch.device("meta"):
+        with meta_device():
             model = build_model(config, attention, ops)
     except ConfigError as error:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from error
