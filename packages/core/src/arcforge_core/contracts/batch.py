@@ -126,13 +126,16 @@ class SequenceBatch:
             device: where per-token tensors live.
 
         Raises:
-            ValueError: an empty segment, lengths that do not match, or a past without a page table.
+            ValueError: an empty segment, lengths that do not match, a past without a page table, or one of
+                write_slots_T and pages_NP alone.
         """
         query = [int(n) for n in query_lengths]
         past = [0] * len(query) if past_lengths is None else [int(n) for n in past_lengths]
         if not query or min(query) < 1 or len(past) != len(query) or min(past) < 0:
             raise ValueError(f"bad segment lengths: query={query}, past={past}")
-        if any(past) and (pages_NP is None or write_slots_T is None):
+        if (pages_NP is None) != (write_slots_T is None):
+            raise ValueError("a page table and write slots come together or not at all")
+        if any(past) and pages_NP is None:
             raise ValueError("segments with a past need a page table and write slots")
         device = torch.device(device)
         prompt = [n for n in range(len(query)) if past[n] == 0]
@@ -178,6 +181,4 @@ class SequenceBatch:
 
         plan = Plan(*(move_group(g) for g in (self.plan.prompt, self.plan.decode, self.plan.chunk)))
         positions_T = self.positions_T.to(device, non_blocking=non_blocking)
-        return dataclasses.replace(
-            self, positions_T=positions_T, write_slots_T=move(self.write_slots_T), plan=plan
-        )
+        return dataclasses.replace(self, positions_T=positions_T, write_slots_T=move(self.write_slots_T), plan=plan)

@@ -26,11 +26,14 @@ class ParameterRole:
         num_heads: groups of rows, 1 when there are none.
         parts: rows of each separate matrix inside one group; empty means a single one. ``kv_b_proj`` of MLA has
             ``(qk_nope_head_dim, v_head_dim)``, a fused ``gate_up_proj`` has ``(f, f)``.
+        rope_rows: trailing rows of each group that are rotary (of ``q_b_proj``: ``qk_rope_head_dim``); they belong to
+            the last part, and an optimizer may be told to treat them as a matrix of their own.
     """
 
     role: str
     num_heads: int = 1
     parts: tuple[int, ...] = ()
+    rope_rows: int = 0
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -67,10 +70,9 @@ def collect_roles(model: nn.Module) -> list[RoledParameter]:
         declared: Mapping[str, ParameterRole] = getattr(module, "parameter_roles", dict)()
         for local, role in declared.items():
             roles[f"{prefix}.{local}" if prefix else local] = role
-    unknown = roles.keys() - {name for name, _ in model.named_parameters()}
+    # a tied head names a role of a parameter that the embedding owns
+    unknown = roles.keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if unknown:
         raise ValueError(f"roles for parameters that do not exist: {sorted(unknown)}")
     default = {True: ParameterRole("norm"), False: ParameterRole("matrix")}
-    return [
-        RoledParameter(name, p, roles.get(name, default[p.ndim < 2])) for name, p in model.named_parameters()
-    ]
+    return [RoledParameter(name, p, roles.get(name, default[p.ndim < 2])) for name, p in model.named_parameters()]

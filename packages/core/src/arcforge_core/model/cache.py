@@ -101,8 +101,13 @@ class PagedCache:
                 raise ValueError(f"sequence {n}: {start} + {query} tokens exceed its {self.max_lengths[n]}")
             positions = torch.arange(start, start + query)
             slots.append(self.pages_NP[n][positions // self.page_size] * self.page_size + positions % self.page_size)
-            self.lengths[n] = start + query
-        pages_NP = self.pages_NP[list(sequences)]
-        return SequenceBatch.build(
-            query_lengths, past, write_slots_T=torch.cat(slots), pages_NP=pages_NP, device=self.device
+        batch = SequenceBatch.build(
+            query_lengths,
+            past,
+            write_slots_T=torch.cat(slots),
+            pages_NP=self.pages_NP[list(sequences)],
+            device=self.device,
         )
+        for n, query in zip(sequences, query_lengths, strict=True):
+            self.lengths[n] += query
+        return batch

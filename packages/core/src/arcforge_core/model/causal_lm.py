@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -178,7 +178,7 @@ class CausalLM(nn.Module):
 
     def cache_spec(self) -> list[tuple[CacheEntry, ...]]:
         """Returns what each decoder layer caches per token."""
-        return [layer.self_attn.cache_spec() for layer in self.model.layers]  # type: ignore[operator, union-attr]
+        return [cast(Block, layer).self_attn.cache_spec() for layer in self.model.layers]
 
     def new_cache(self, max_lengths: list[int], page_size: int = 64) -> PagedCache:
         """Returns an empty cache for sequences of at most these lengths."""
@@ -198,7 +198,7 @@ class CausalLM(nn.Module):
         prompts: list[list[int]] = input_ids.tolist() if isinstance(input_ids, Tensor) else input_ids
         outputs = generate_tokens(self, prompts, max_new_tokens=max_new_tokens, **sampling)
         rows = [torch.tensor([*p, *o.token_ids]) for p, o in zip(prompts, outputs, strict=True)]
-        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(self.device)
 
     # ---- dtype, device, ops ----------------------------------------------------------------------------------------
 
@@ -221,13 +221,16 @@ class CausalLM(nn.Module):
         """Resolves the ops of every module for the current dtype and device."""
         bind = self.ops.binder(self.dtype, self.device)
         for module in self.modules():
-            if module is not self and hasattr(module, "bind_ops"):
-                module.bind_ops(bind)
+            resolve = getattr(module, "bind_ops", None)
+            if module is not self and resolve is not None:
+                resolve(bind)
         self.linear_cross_entropy = bind(
             "linear_cross_entropy", width=self.config.hidden_size, vocab=self.config.vocab_size
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CausalLM:
         super()._apply(fn, recurse)
+        if self.config.tie_word_embeddings:  # leaving the meta device makes two parameters of one
+            self.lm_head.weight = self.model.embed_tokens.weight
         self.bind_ops()
         return self

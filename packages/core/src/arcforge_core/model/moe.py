@@ -5,6 +5,8 @@ Shapes: T tokens, D hidden, E experts, K experts per token, N segments.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,9 +54,17 @@ class Router(nn.Module):
         """Labels the router weight."""
         return {"weight": ParameterRole("router")}
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
+        """Moves, but never casts the bias: steps of 1e-3 would vanish in bfloat16."""
+        bits_E = self.e_score_correction_bias.view(torch.int32)  # casts leave integers alone
+        super()._apply(fn, recurse)
+        self.e_score_correction_bias = fn(bits_E).view(torch.float32)
+        return self
+
     def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns (expert_TK int64, gate_TK fp32 that sums to the scale, score_TE fp32)."""
-        score_TE = F.linear(x_TD.float(), self.weight.float()).sigmoid()
+        """Returns (expert_TK int64, gate_TK that sums to the scale, score_TE), both of these at least fp32."""
+        wide = torch.promote_types(x_TD.dtype, torch.float32)
+        score_TE = F.linear(x_TD.to(wide), self.weight.to(wide)).sigmoid()
         # A stable sort, because ties must go to the lower expert on every machine; topk promises no order.
         choice_TE = score_TE.detach() + self.e_score_correction_bias
         expert_TK = choice_TE.sort(dim=-1, descending=True, stable=True).indices[:, : self.top_k]

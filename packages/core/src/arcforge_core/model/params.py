@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import Attention
+from arcforge_core.model.block import Block
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
@@ -20,7 +22,8 @@ class ParameterCounts:
     Attributes:
         total_with_mtp: values in the state dict, buffers of the router included.
         total_without_mtp: the same without the MTP module.
-        active: values that one token touches without embedding and head: all but the experts it does not choose.
+        active: values that one token touches without embedding and head: everything in the decoder layers and the
+            final norm (indexer, norms and router bias included) but the experts it does not choose.
         cache_bytes_per_token: bf16 bytes that all decoder layers cache per token.
     """
 
@@ -37,12 +40,11 @@ def count_parameters(config: ModelConfig, attention: AttentionConfig) -> Paramet
     state = model.state_dict()
     names = set(state) - ({"lm_head.weight"} if config.tie_word_embeddings else set())
     backbone = [n for n in names if not n.startswith("mtp.")]
-    idle = 1 - config.num_experts_per_tok / config.n_routed_experts
     active = 0
     for name in backbone:
         if name not in ("lm_head.weight", "model.embed_tokens.weight"):
             count = state[name].numel()
-            active += count - (round(count * idle) if ".experts." in name else 0)
+            active += count * config.num_experts_per_tok // config.n_routed_experts if ".experts." in name else count
     spec = [entry for layer in model.cache_spec() for entry in layer]
     return ParameterCounts(
         total_with_mtp=sum(state[n].numel() for n in names),
@@ -82,7 +84,8 @@ def training_flops_per_token(model: CausalLM, mean_keys: float) -> FlopsPerToken
 
     head = config.hidden_size * config.vocab_size
     main = 6.0 * (matmul("model.layers.") + head)
-    main += sum(attention(layer.self_attn) for layer in model.model.layers)  # type: ignore[arg-type]
+    for layer in model.model.layers:
+        main += attention(cast(Block, layer).self_attn)
     depth = 0.0
     if model.mtp is not None:
         depth = 6.0 * (matmul("mtp.") + head) + attention(model.mtp.self_attn)

@@ -42,7 +42,7 @@ class Ops:
         self.hardware = hardware
         self.kernels: dict[str, list[Kernel]] = {}
         self.choices: dict[tuple[Any, ...], Choice] = {}
-        if hardware is not None and dispatch_mode() == "auto":
+        if dispatch_mode() == "auto" and hardware is not None:
             for kernel in hardware.kernels():
                 if kernel.op not in reference.OPS:
                     raise ConfigError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from arcforge_core.config.schema import HardwareConfig
 from arcforge_core.contracts.hardware import YES, Change, Hardware, Kernel, OpCall, Probe, Roofline, Verdict
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ConfigError, PluginError
 from arcforge_core.registry import registry
 
 log = logging.getLogger("arcforge.ops")
@@ -101,8 +101,12 @@ def select_hardware(name: str) -> Hardware:
     for candidate in registry().names("hardware"):
         if candidate == "auto":
             continue
-        component = registry().get("hardware", candidate)
-        hardware: Hardware = component.load()(component.load_schema()())
+        try:
+            component = registry().get("hardware", candidate)
+            hardware: Hardware = component.load()(component.load_schema()())
+        except PluginError as error:  # one broken or doubly claimed backend stops only those who ask for it
+            log.warning("hardware %s is left out: %s", candidate, error)
+            continue
         probe = hardware.probe()
         log.info("hardware %s: %s (%s)", candidate, "usable" if probe.ok else "not usable", probe.reason)
         if probe.ok:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -58,20 +59,39 @@ def plan_mtp(micro: TrainBatch, depths: int, fraction: float) -> MtpPlan | None:
     return MtpPlan(batch, tuple(steps))
 
 
+Reduce = Callable[[list[float]], tuple[list[float], float]]
+"""Sums numbers over all processes, and says how many processes average their gradients."""
+
+
 @dataclass(frozen=True)
 class Normalizers:
-    """Loss weights summed over all micro-batches (and processes) of an optimizer step."""
+    """What the losses are divided by: sums over all micro-batches of an optimizer step, per process.
 
-    tokens: float
-    mtp: tuple[float, ...]
-    micro_batches: int
+    Attributes:
+        inputs: input tokens, for means over tokens (balance loss).
+        mtp_inputs: input tokens of one MTP depth.
+        weights: loss weights of the next-token loss.
+        mtp_weights: loss weights of each MTP depth.
+    """
+
+    inputs: float
+    mtp_inputs: float
+    weights: float
+    mtp_weights: tuple[float, ...]
 
     @staticmethod
-    def of(micros: list[TrainBatch], plans: list[MtpPlan | None], depths: int) -> Normalizers:
-        """Sums the weights; a depth without any token counts 1 so that its zero loss stays zero."""
-        tokens = sum(float(m.weights_T.sum()) for m in micros)
-        mtp = [sum(float(p.depths[d].weights_T.sum()) for p in plans if p) for d in range(depths)]
-        return Normalizers(max(tokens, 1.0), tuple(max(m, 1.0) for m in mtp), len(micros))
+    def of(micros: list[TrainBatch], plans: list[MtpPlan | None], depths: int, reduce: Reduce) -> Normalizers:
+        """Sums over micro-batches and processes; a sum of 0 becomes 1, so that its zero loss stays zero."""
+        active = [plan for plan in plans if plan is not None]
+        local = [
+            float(sum(micro.batch.num_tokens for micro in micros)),
+            float(sum(plan.batch.num_tokens for plan in active)),
+            sum(float(micro.weights_T.sum()) for micro in micros),
+            *(sum(float(plan.depths[d].weights_T.sum()) for plan in active) for d in range(depths)),
+        ]
+        sums, world = reduce(local)
+        inputs, mtp_inputs, weights, *mtp_weights = [s / world or 1.0 for s in sums]
+        return Normalizers(inputs, mtp_inputs, weights, tuple(mtp_weights))
 
 
 @dataclass
@@ -93,11 +113,11 @@ def micro_loss(model: CausalLM, micro: TrainBatch, plan: MtpPlan | None, norm: N
     """Next-token loss + MTP loss (mean over depths, spec 1.6) + balance loss (spec 1.5) of one micro-batch."""
     config = model.config
     out = model.hidden(micro.tokens_T, micro.batch)
-    loss = cross_entropy(model, out.hidden_TD, micro.targets_T, micro.weights_T) / norm.tokens
+    loss = cross_entropy(model, out.hidden_TD, micro.targets_T, micro.weights_T) / norm.weights
     parts = {"loss": loss}
     total = loss
     if "balance" in out.aux_losses:
-        parts["balance_loss"] = out.aux_losses["balance"] / norm.micro_batches
+        parts["balance_loss"] = out.aux_losses["balance"] * (micro.batch.num_tokens / norm.inputs)
         total = total + config.balance_loss_weight * parts["balance_loss"]
     loads = dict(out.expert_loads)
     if plan is not None:
@@ -106,12 +126,12 @@ def micro_loss(model: CausalLM, micro: TrainBatch, plan: MtpPlan | None, norm: N
         for depth, step in enumerate(plan.depths):
             mtp = model.mtp_step(step.next_tokens_T, hidden_TD, plan.batch, rope)
             hidden_TD = mtp.x_TD
-            mtp_losses.append(cross_entropy(model, hidden_TD, step.targets_T, step.weights_T) / norm.mtp[depth])
+            mtp_losses.append(cross_entropy(model, hidden_TD, step.targets_T, step.weights_T) / norm.mtp_weights[depth])
             parts[f"mtp_loss_{depth + 1}"] = mtp_losses[-1]
             if mtp.load_E is not None:
                 loads[config.num_hidden_layers] = loads.get(config.num_hidden_layers, 0) + mtp.load_E
             if "balance" in mtp.aux_losses:
-                balance = mtp.aux_losses["balance"] / norm.micro_batches / len(plan.depths)
+                balance = mtp.aux_losses["balance"] * (plan.batch.num_tokens / norm.mtp_inputs / len(plan.depths))
                 total = total + config.balance_loss_weight * balance
         total = total + config.mtp.weight * torch.stack(mtp_losses).mean()
     return MicroLoss(total, {name: value.detach() for name, value in parts.items()}, loads)

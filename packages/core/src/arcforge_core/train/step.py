@@ -12,7 +12,7 @@ from arcforge_core.contracts.data import TrainBatch
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.moe import MoE
-from arcforge_core.train.losses import Normalizers, micro_loss, plan_mtp
+from arcforge_core.train.losses import Normalizers, Reduce, micro_loss, plan_mtp
 
 
 class NonFiniteError(ArcforgeError):
@@ -52,7 +52,7 @@ def accumulate_gradients(
     model: CausalLM,
     step: StepBatch,
     backward: Callable[[Tensor], None],
-    reduce: Callable[[list[float]], tuple[list[float], float]],
+    reduce: Reduce,
 ) -> StepResult:
     """Runs forward and backward of every micro-batch; the gradient is that of one batch holding all their tokens.
 
@@ -60,16 +60,14 @@ def accumulate_gradients(
         model: gradients are added to its parameters.
         step: the micro-batches.
         backward: differentiates a scalar.
-        reduce: sums numbers over all processes, and says how many processes average their gradients.
+        reduce: sums numbers over all processes.
 
     Raises:
         NonFiniteError: a loss is NaN or infinite; named, before its backward pass.
     """
     mtp = model.config.mtp
     plans = [plan_mtp(m, mtp.depths, mtp.fraction) for m in step.micros]
-    local = Normalizers.of(step.micros, plans, mtp.depths)
-    sums, world = reduce([local.tokens, *local.mtp])
-    norm = Normalizers(sums[0] / world, tuple(s / world for s in sums[1:]), local.micro_batches)
+    norm = Normalizers.of(step.micros, plans, mtp.depths, reduce)
     result = StepResult({}, {})
     for micro, plan in zip(step.micros, plans, strict=True):
         out = micro_loss(model, micro, plan, norm)
@@ -92,8 +90,9 @@ def clip_gradients(parameters: Iterable[tuple[str, nn.Parameter]], limit: float)
     named = [(name, p) for name, p in parameters if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for _, p in named if p.grad is not None])
     if not torch.isfinite(norm):
-        bad = next(name for name, p in named if p.grad is not None and not torch.isfinite(p.grad).all())
-        raise NonFiniteError(f"the gradient of {bad} is not finite")
+        bad = [name for name, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
+        # squares of finite gradients can exceed the dtype
+        raise NonFiniteError(f"the gradient of {bad[0]} is not finite" if bad else "the gradient norm overflows")
     if limit > 0:
         nn.utils.clip_grads_with_norm_([p for _, p in named], limit, norm)
     return float(norm)

@@ -12,7 +12,7 @@ def matmul_rate(dtype: torch.dtype, device: torch.device | str = "cpu", size: in
     """Returns FLOP/s of a square matrix product at the current thread count, the median of `rounds`."""
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)
-    synchronize = torch.cuda.synchronize if a.is_cuda else lambda: None
+    synchronize = (lambda: None) if a.device.type == "cpu" else torch.accelerator.synchronize
     seconds = []
     for _ in range(rounds + 2):
         synchronize()
