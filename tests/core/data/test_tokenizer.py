@@ -3,14 +3,15 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from arcforge_core.data.tokenizer import SPECIAL_TOKENS, Tokenizer, train_tokenizer
-from arcforge_core.errors import DataError
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
+from arcforge_core.data.tokenizer import SPECIAL_TOKENS, Tokenizer, train_tokenizer
+from arcforge_core.errors import DataError
+
 CODE = 'def add(left, right):\n    """Return the sum."""\n    return left + right\n\n\nclass Pair:\n    x = 10\n'
-TEXTS = [CODE * 3 + f"name_{word} = call({word})\r\n" * 4 for word in "alpha beta gamma delta café".split()]
+TEXTS = [CODE * 3 + f"name_{word} = call({word})\r\n" * 4 for word in ["alpha", "beta", "gamma", "delta", "café"]]
 TRAINED = train_tokenizer(TEXTS, 340)
 
 texts = st.text() | st.lists(

@@ -197,6 +197,8 @@ def _pick(vocabulary: dict[str, int], named: Any, usual: Sequence[str]) -> int |
 
 def _byte_lengths(parsed: dict[str, Any], vocabulary: dict[str, int], vocab_size: int) -> NDArray[np.int64] | None:
     """Each character of a byte-level token is one byte; other vocabularies give None."""
+    if "ByteLevel" not in json.dumps(parsed.get("decoder")):
+        return None
     added = {t["content"]: t for t in parsed.get("added_tokens", [])}
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     lengths_V = np.zeros(vocab_size, dtype=np.int64)

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcforge_core.data.shards import HEADER_BYTES, Shard, ShardWriter, TokenStore, token_dtype
+from arcforge_core.errors import DataError
+
+
+def write(folder: Path, documents: list[list[int]], vocab_size: int = 300, limit: int = 10**9) -> list[Path]:
+    with ShardWriter(folder / "train", vocab_size, limit) as writer:
+        for number, ids in enumerate(documents):
+            writer.add(ids, 10 * number)
+    return writer.files
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 299), min_size=2, max_size=9), min_size=1, max_size=12), st.integers(1, 40))
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], limit: int
+) -> None:
+    files = write(tmp_path_factory.mktemp("shards"), documents, limit=limit)
+    store = TokenStore(Shard.open(path, np.uint16) for path in files)
+    assert store.lengths_D.tolist() == [len(d) for d in documents]
+    assert store.bytes_D.tolist() == [10 * n for n in range(len(documents))]
+    for number, ids in enumerate(documents):
+        assert store.read(number, 0, len(ids)).tolist() == ids
+        assert store.read(number, 1, len(ids) - 1).tolist() == ids[1:-1]
+    sizes = [len(Shard.open(path, np.uint16).tokens_T) for path in files]
+    assert all(size <= max(limit, max(map(len, documents))) for size in sizes)
+    assert sum(map(len, documents)) == sum(sizes)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65536, np.uint16), (65537, np.uint32)])
+def test_the_token_type_holds_the_largest_id(tmp_path: Path, vocab_size: int, dtype: type) -> None:
+    assert token_dtype(vocab_size) is dtype
+    path = write(tmp_path, [[0, vocab_size - 1]], vocab_size)[0]
+    assert Shard.open(path, dtype).tokens_T.tolist() == [0, vocab_size - 1]
+
+
+def test_damage_is_seen_on_opening(tmp_path: Path) -> None:
+    path = write(tmp_path, [[1, 2, 3], [4, 5]])[0]
+    whole = path.read_bytes()
+    assert Shard.open(path, np.uint16).bytes_D.tolist() == [0, 10]
+    with pytest.raises(DataError, match="damaged header"):
+        Shard.open(path, np.uint32)
+    for content, message in (
+        (whole[:-1], "its header says"),
+        (whole + b"x", "its header says"),
+        (whole[: HEADER_BYTES - 1], "too few for a header"),
+        (whole[:20] + b"\xff" + whole[21:], "damaged header"),
+        (bytes(len(whole)), "damaged header"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            Shard.open(path, np.uint16)
+    path.unlink()
+    with pytest.raises(DataError, match="cannot be opened"):
+        Shard.open(path, np.uint16)
