@@ -21,3 +21,15 @@ def arcforge_config_sources() -> list[str]:
 @hookimpl
 def arcforge_register_components(registry: Registrar) -> None:
     """Registers the components."""
+    registry.add(
+        "attention", "gqa", "arcforge_attention.gqa:GQA",
+        schema="arcforge_attention.configs:GqaConfig", summary="Grouped-query attention with partial RoPE",
+    )  # fmt: skip
+    registry.add(
+        "attention", "mla", "arcforge_attention.mla:MLA",
+        schema="arcforge_attention.configs:MlaConfig", summary="Multi-head latent attention: a small shared cache",
+    )  # fmt: skip
+    registry.add(
+        "attention", "dsa", "arcforge_attention.dsa:DSA",
+        schema="arcforge_attention.configs:DsaConfig", summary="MLA over the keys that a lightning indexer selects",
+    )  # fmt: skip

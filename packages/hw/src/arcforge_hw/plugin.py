@@ -21,3 +21,7 @@ def arcforge_config_sources() -> list[str]:
 @hookimpl
 def arcforge_register_components(registry: Registrar) -> None:
     """Registers the components."""
+    registry.add(
+        "hardware", "cpu", "arcforge_hw.cpu:Cpu",
+        schema="arcforge_hw.configs:CpuConfig", summary="CPU with kernels of our own",
+    )  # fmt: skip

@@ -75,8 +75,19 @@ class Attention(Protocol):
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
         """Raises `ConfigError` when the sizes cannot be built; called before any weight is made."""
 
-    def forward(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None) -> AttentionOutput:
-        """Attends; with a cache, writes the new tokens' entries first."""
+    def forward(
+        self,
+        x_TD: Tensor,
+        batch: SequenceBatch,
+        cache: LayerCache | None = None,
+        *,
+        rope: tuple[Tensor, Tensor],
+    ) -> AttentionOutput:
+        """Attends; with a cache, writes the new tokens' entries first.
+
+        `rope` is ``(cos_TF, sin_TF)`` of the batch's positions for ``model.qk_rope_head_dim``, which the model computes
+        once per step.
+        """
 
     def cache_spec(self) -> tuple[CacheEntry, ...]:
         """Returns what the layer caches per token."""

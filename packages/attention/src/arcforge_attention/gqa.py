@@ -1,0 +1,98 @@
+"""Grouped-query attention with partial interleaved RoPE and optional per-head QK-norm and biases (GLM-4.5's variant).
+
+The first ``model.qk_rope_head_dim`` dimensions of every head are rotated.
+
+Shapes: T new tokens, S visible keys, D hidden, H heads, G key/value heads, K head size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from arcforge_attention.configs import GqaConfig
+from arcforge_attention.mla import visible
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.optimizer import ParameterRole
+from arcforge_core.errors import ConfigError
+from arcforge_core.model.norm import Linear, RMSNorm
+from arcforge_core.ops import reference
+from arcforge_core.ops.dispatch import Binder
+
+
+class GQA(nn.Module):
+    """Grouped-query attention; head h reads key/value head ``h // (H / G)``."""
+
+    def __init__(self, config: GqaConfig, model: ModelConfig, layer_index: int) -> None:
+        super().__init__()
+        self.heads, self.groups = model.num_attention_heads, model.num_key_value_heads
+        self.head_dim, self.rotary = model.head_dim, model.qk_rope_head_dim
+        self.scale = self.head_dim**-0.5
+        self.q_proj = Linear(model.hidden_size, self.heads * self.head_dim, bias=config.bias)
+        self.k_proj = Linear(model.hidden_size, self.groups * self.head_dim, bias=config.bias)
+        self.v_proj = Linear(model.hidden_size, self.groups * self.head_dim, bias=config.bias)
+        self.o_proj = Linear(self.heads * self.head_dim, model.hidden_size)
+        self.q_norm = RMSNorm(self.head_dim, model.rms_norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(self.head_dim, model.rms_norm_eps) if config.qk_norm else nn.Identity()
+        self.rope, self.attention_varlen = reference.rope, reference.attention_varlen
+
+    @classmethod
+    def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
+        """Checks that heads divide into groups and that the rotated part fits into a head."""
+        if model.num_attention_heads % model.num_key_value_heads:
+            accepted = f"must divide num_attention_heads={model.num_attention_heads}"
+            raise ConfigError("model.num_key_value_heads", model.num_key_value_heads, accepted)
+        if model.qk_rope_head_dim > model.head_dim:
+            accepted = f"{config.name} rotates part of a head: must be at most head_dim={model.head_dim}"
+            raise ConfigError("model.qk_rope_head_dim", model.qk_rope_head_dim, accepted)
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the ops."""
+        self.rope = bind("rope", dim=self.rotary)
+        self.attention_varlen = bind(
+            "attention_varlen",
+            heads=self.heads, kv_heads=self.groups, key_dim=self.head_dim, value_dim=self.head_dim,
+        )  # fmt: skip
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        batch: SequenceBatch,
+        cache: LayerCache | None = None,
+        *,
+        rope: tuple[Tensor, Tensor],
+    ) -> AttentionOutput:
+        """Attends; see the contract."""
+        q_THK, k_TGK, v_TGK = (
+            proj(x_TD).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q_THK, k_TGK = self._rotate(self.q_norm(q_THK), rope), self._rotate(self.k_norm(k_TGK), rope)
+        if cache is not None:
+            cache.write(batch, key=k_TGK, value=v_TGK)
+        out_THK: Tensor | None = None
+        for group in batch.plan.groups():
+            k_SGK = visible("key", k_TGK, batch, group, cache)
+            v_SGK = visible("value", v_TGK, batch, group, cache)
+            attended = self.attention_varlen(group.take(q_THK), k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
+            out_THK = group.put(out_THK, attended, batch.num_tokens)
+        assert out_THK is not None  # a batch has at least one group
+        return AttentionOutput(self.o_proj(out_THK.flatten(1)))
+
+    def _rotate(self, x_THK: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        rotated = self.rope(x_THK[..., : self.rotary], *rope)
+        return torch.cat((rotated, x_THK[..., self.rotary :]), dim=-1)
+
+    def cache_spec(self) -> tuple[CacheEntry, ...]:
+        """Returns keys and values of the key/value heads."""
+        shape = (self.groups, self.head_dim)
+        return CacheEntry("key", shape), CacheEntry("value", shape)
+
+    def flops_per_pair(self) -> int:
+        """Returns ``4 H K``."""
+        return 4 * self.heads * self.head_dim
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """The default rule fits: matrices and norms."""
+        return {}

@@ -1,0 +1,148 @@
+"""Multi-head latent attention (spec 1.3): queries and keys/values pass through low-rank latents.
+
+Two forms of the same function. Expanded: keys and values of every head are built from the latents (training, prompts,
+chunks). Absorbed: the key up-projection moves into the query and the value up-projection behind the softmax, so that
+all heads share the cached ``[latent | rope]`` entry (few tokens behind a cache). The softmax scale is that of the
+expanded head size in both.
+
+Shapes: T new tokens, S visible keys, D hidden, Q query latent, C key/value latent, H heads, N nope, R rope, V value
+size of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from arcforge_attention.configs import MlaConfig
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache
+from arcforge_core.contracts.batch import Group, SequenceBatch
+from arcforge_core.contracts.optimizer import ParameterRole
+from arcforge_core.model.norm import Linear, RMSNorm
+from arcforge_core.ops import reference
+from arcforge_core.ops.dispatch import Binder
+
+
+def visible(name: str, new_T: Tensor, batch: SequenceBatch, group: Group, cache: LayerCache | None) -> Tensor:
+    """Returns an entry's values [S, ...] that a group sees: the new ones alone when it has no past."""
+    if group is batch.plan.prompt:
+        return group.take(new_T)
+    if cache is None:
+        raise ValueError("segments with a past need the cache that holds it")
+    return cache.read(name, batch, group).to(new_T.dtype)
+
+
+class MLA(nn.Module):
+    """Multi-head latent attention; parameters are named as in Hugging Face checkpoints (spec 1.7)."""
+
+    def __init__(self, config: MlaConfig, model: ModelConfig, layer_index: int) -> None:
+        super().__init__()
+        self.form = config.form
+        self.heads, self.latent = model.num_attention_heads, model.kv_lora_rank
+        self.nope, self.rotary, self.value = model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
+        self.scale = (self.nope + self.rotary) ** -0.5
+        self.q_a_proj = Linear(model.hidden_size, model.q_lora_rank)
+        self.q_a_layernorm = RMSNorm(model.q_lora_rank, model.latent_norm_eps)
+        self.q_b_proj = Linear(model.q_lora_rank, self.heads * (self.nope + self.rotary))
+        self.kv_a_proj_with_mqa = Linear(model.hidden_size, self.latent + self.rotary)
+        self.kv_a_layernorm = RMSNorm(self.latent, model.latent_norm_eps)
+        self.kv_b_proj = Linear(self.latent, self.heads * (self.nope + self.value))
+        self.o_proj = Linear(self.heads * self.value, model.hidden_size)
+        self.rope, self.attention_varlen = reference.rope, reference.attention_varlen
+        self.mla_decode = reference.mla_decode
+
+    @classmethod
+    def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
+        """Any sizes that the model section accepts can be built."""
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the ops."""
+        self.rope = bind("rope", dim=self.rotary)
+        self.attention_varlen = bind(
+            "attention_varlen",
+            heads=self.heads, kv_heads=self.heads, key_dim=self.nope + self.rotary, value_dim=self.value,
+        )  # fmt: skip
+        self.mla_decode = bind(
+            "mla_decode", heads=self.heads, key_dim=self.latent + self.rotary, latent_dim=self.latent
+        )
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        batch: SequenceBatch,
+        cache: LayerCache | None = None,
+        *,
+        rope: tuple[Tensor, Tensor],
+    ) -> AttentionOutput:
+        """Attends; see the contract."""
+        q_THK = self.queries(self.query_latent(x_TD), rope)
+        latent_TC, rope_TR = self.entries(x_TD, rope)
+        if cache is not None:
+            cache.write(batch, latent=latent_TC, rope=rope_TR)
+        out_THV: Tensor | None = None
+        for group in batch.plan.groups():
+            latent_SC = visible("latent", latent_TC, batch, group, cache)
+            rope_SR = visible("rope", rope_TR, batch, group, cache)
+            attended = self.dense(group.take(q_THK), latent_SC, rope_SR, batch, group)
+            out_THV = group.put(out_THV, attended, batch.num_tokens)
+        return self.output(out_THV)
+
+    def query_latent(self, x_TD: Tensor) -> Tensor:
+        """Returns the normalised query latent [T, Q]."""
+        q_TQ: Tensor = self.q_a_layernorm(self.q_a_proj(x_TD))
+        return q_TQ
+
+    def queries(self, q_TQ: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """Returns queries [T, H, N + R], nope part first, rope part rotated."""
+        q_THK = self.q_b_proj(q_TQ).unflatten(-1, (self.heads, -1))
+        return torch.cat((q_THK[..., : self.nope], self.rope(q_THK[..., self.nope :], *rope)), dim=-1)
+
+    def entries(self, x_TD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Returns what a token leaves for later ones: its latent [T, C] and rotated rope part [T, R]."""
+        latent_TC, rope_TR = self.kv_a_proj_with_mqa(x_TD).split((self.latent, self.rotary), dim=-1)
+        return self.kv_a_layernorm(latent_TC), self.rope(rope_TR[:, None], *rope)[:, 0]
+
+    def dense(self, q_THK: Tensor, latent_SC: Tensor, rope_SR: Tensor, batch: SequenceBatch, group: Group) -> Tensor:
+        """Attends to every visible key in the form that suits the group; returns [T, H, V]."""
+        if self.form == "absorbed" or (self.form == "auto" and group is batch.plan.decode):
+            q_THC, kv_SC = self.absorb(q_THK, latent_SC, rope_SR)
+            return self.up_project(self.mla_decode(q_THC, kv_SC, group.cu_query, group.cu_key, self.latent, self.scale))
+        kv_SHX = self.kv_b_proj(latent_SC).unflatten(-1, (self.heads, -1))
+        k_SHN, v_SHV = kv_SHX.split((self.nope, self.value), dim=-1)
+        k_SHK = torch.cat((k_SHN, rope_SR[:, None].expand(-1, self.heads, -1)), dim=-1)
+        out_THV: Tensor = self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
+        return out_THV
+
+    def absorb(self, q_THK: Tensor, latent_SC: Tensor, rope_SR: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns queries [T, H, C + R] with the key up-projection inside, and the shared entries [S, C + R]."""
+        up_HNC = self._up_projections(q_THK.dtype)[:, : self.nope]
+        q_THC = torch.einsum("thn,hnc->thc", q_THK[..., : self.nope], up_HNC)
+        return torch.cat((q_THC, q_THK[..., self.nope :]), dim=-1), torch.cat((latent_SC, rope_SR), dim=-1)
+
+    def up_project(self, out_THC: Tensor) -> Tensor:
+        """Applies the value up-projection to attended latents; returns [T, H, V]."""
+        return torch.einsum("thc,hvc->thv", out_THC, self._up_projections(out_THC.dtype)[:, self.nope :])
+
+    def _up_projections(self, dtype: torch.dtype) -> Tensor:
+        return self.kv_b_proj.weight.to(dtype).view(self.heads, -1, self.latent)
+
+    def output(self, out_THV: Tensor | None) -> AttentionOutput:
+        """Projects the heads back to the hidden size."""
+        assert out_THV is not None  # a batch has at least one group
+        return AttentionOutput(self.o_proj(out_THV.flatten(1)))
+
+    def cache_spec(self) -> tuple[CacheEntry, ...]:
+        """Returns the latent and the rope part."""
+        return CacheEntry("latent", (self.latent,)), CacheEntry("rope", (self.rotary,))
+
+    def flops_per_pair(self) -> int:
+        """Returns ``2 H (nope + rope + value)``."""
+        return 2 * self.heads * (self.nope + self.rotary + self.value)
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """Labels the two per-head up-projections."""
+        return {
+            "q_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.nope + self.rotary,)),
+            "kv_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.nope, self.value)),
+        }

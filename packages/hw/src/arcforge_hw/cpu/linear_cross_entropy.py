@@ -1,0 +1,75 @@
+"""Linear layer and cross-entropy, a chunk of tokens at a time: the full logits never exist.
+
+The gradients are computed in the forward pass, while a chunk's logits are at hand; the backward pass only scales them.
+Tokens of weight 0 are left out.
+
+Shapes: T tokens, D hidden, W vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 1024
+"""Tokens whose logits exist at a time."""
+
+
+@torch.library.custom_op("arcforge_cpu::linear_cross_entropy", mutates_args=())
+def _forward(
+    x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the loss and the gradients of x and of the linear weight (empty unless needed)."""
+    wide = torch.promote_types(x_TD.dtype, torch.float32)
+    loss = torch.zeros((), dtype=wide)
+    grad_x_TD = x_TD.new_zeros(x_TD.shape if needs_grad else 0)
+    grad_WD = torch.zeros(weight_WD.shape if needs_grad else 0, dtype=wide)
+    for rows in weight_T.nonzero().flatten().split(CHUNK):
+        x, target, weight = x_TD[rows], target_T[rows, None], weight_T[rows].to(wide)
+        logits = (x @ weight_WD.mT).to(wide)
+        lse = logits.logsumexp(-1, keepdim=True)
+        loss += torch.dot(weight, (lse - logits.gather(1, target)).flatten())
+        if needs_grad:
+            grad = logits.sub_(lse).exp_().mul_(weight[:, None])
+            grad.scatter_add_(1, target, -weight[:, None])
+            grad = grad.to(x.dtype)
+            grad_x_TD[rows] = grad @ weight_WD
+            if wide == x.dtype:
+                grad_WD.addmm_(grad.mT, x)
+            else:
+                grad_WD += grad.mT @ x
+    return loss, grad_x_TD, grad_WD.to(weight_WD.dtype)
+
+
+@_forward.register_fake
+def _(
+    x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    loss = x_TD.new_empty((), dtype=torch.promote_types(x_TD.dtype, torch.float32))
+    return (
+        loss,
+        x_TD.new_empty(x_TD.shape if needs_grad else 0),
+        weight_WD.new_empty(weight_WD.shape if needs_grad else 0),
+    )
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*output[1:])
+
+
+def _gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    grad_x_TD, grad_WD = ctx.saved_tensors
+    return (grad_x_TD * grad.to(grad_x_TD.dtype), grad_WD * grad.to(grad_WD.dtype), None, None, None)
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
+
+
+def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
+    """Weighted sum of negative log-likelihoods; see `arcforge_core.ops.reference.linear_cross_entropy`."""
+    needs_grad = torch.is_grad_enabled() and (x_TD.requires_grad or weight_WD.requires_grad)
+    loss: Tensor = _forward(x_TD, weight_WD, target_T, weight_T.detach(), needs_grad)[0]
+    return loss

@@ -1,0 +1,16 @@
+"""Absorbed MLA decode: one shared entry for all heads, which is attention with a single key/value head.
+
+Shapes: T query tokens, S keys, H heads, C latent plus rope size of an entry.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from arcforge_hw.cpu.attention_varlen import attention_varlen
+
+
+def mla_decode(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
+    """See `arcforge_core.ops.reference.mla_decode`: the heads become rows of one product, entries are never copied."""
+    kv_SGC = kv_SC[:, None]
+    return attention_varlen(q_THC, kv_SGC, kv_SGC[..., :latent_dim], cu_query, cu_key, scale)

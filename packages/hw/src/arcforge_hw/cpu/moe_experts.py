@@ -1,0 +1,127 @@
+"""Routed experts by grouped matrix products: rows sorted by expert, dispatched and combined by gathers alone.
+
+A scatter would be an `index_put_` in the backward pass; the inverse permutation turns both directions into gathers.
+
+Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R = T * K rows sorted by expert.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def grouped_mm(a: Tensor, b: Tensor, offsets_E: Tensor) -> Tensor:
+    """`F.grouped_mm`: rows of a [R, X] per expert times b [E, X, Y], or a [X, R] times b [R, Y] per expert."""
+    return F.grouped_mm(a, b, offs=offsets_E)
+
+
+def _swiglu(gate_up_RF: Tensor) -> Tensor:
+    gate, up = gate_up_RF.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+@torch.library.custom_op("arcforge_cpu::moe_experts", mutates_args=())
+def _forward(
+    x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns the output [T, D], the up-projections [R, F], the sorting order [R] and the experts' ends [E]."""
+    experts, (tokens, chosen) = len(gate_up_EFD), expert_TK.shape
+    expert_R = expert_TK.flatten()
+    order_R = expert_R.argsort(stable=True)
+    ends_E = torch.bincount(expert_R, minlength=experts)[:experts].cumsum(0).to(torch.int32)
+    if int(ends_E[-1]) != len(order_R):  # rows beyond the last end would come back as garbage
+        raise ValueError(f"expert numbers must be below {experts}, got {int(expert_R.max())}")
+    inner_RF = grouped_mm(x_TD[order_R // chosen], gate_up_EFD.mT, ends_E)
+    gated_Rf = _swiglu(inner_RF).mul_(gate_TK.flatten()[order_R, None].to(inner_RF.dtype))
+    y_RD = grouped_mm(gated_Rf, down_EDF.mT, ends_E)
+    out_TD = _combine(y_RD, order_R, tokens)
+    return out_TD, inner_RF, order_R, ends_E
+
+
+def _combine(y_RD: Tensor, order_R: Tensor, tokens: int) -> Tensor:
+    """Sums the rows of each token, in the order of its choices; in fp32 inside."""
+    inverse_R = torch.empty_like(order_R)
+    inverse_R[order_R] = torch.arange(len(order_R))
+    return y_RD[inverse_R].view(tokens, -1, y_RD.shape[-1]).sum(1)
+
+
+@_forward.register_fake
+def _(
+    x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = expert_TK.numel()
+    return (
+        torch.empty_like(x_TD, memory_format=torch.contiguous_format),
+        x_TD.new_empty(rows, gate_up_EFD.shape[1]),
+        expert_TK.new_empty(rows),
+        expert_TK.new_empty(gate_up_EFD.shape[0], dtype=torch.int32),
+    )
+
+
+@torch.library.custom_op("arcforge_cpu::moe_experts_backward", mutates_args=())
+def _backward(
+    grad_TD: Tensor,
+    x_TD: Tensor,
+    gate_up_EFD: Tensor,
+    down_EDF: Tensor,
+    gate_TK: Tensor,
+    inner_RF: Tensor,
+    order_R: Tensor,
+    ends_E: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns the gradients of x, both weights and the gates."""
+    tokens, chosen = gate_TK.shape
+    token_R = order_R // chosen
+    grad_RD, gate_R1 = grad_TD[token_R], gate_TK.flatten()[order_R, None].to(inner_RF.dtype)
+    act_Rf = _swiglu(inner_RF)
+    grad_gated_Rf = grouped_mm(grad_RD, down_EDF, ends_E)
+    grad_down_EDF = grouped_mm(grad_RD.mT, act_Rf * gate_R1, ends_E)
+    grad_gate_R = torch.empty_like(gate_TK).flatten()
+    grad_gate_R[order_R] = torch.linalg.vecdot(grad_gated_Rf, act_Rf).to(gate_TK.dtype)
+    grad_act_Rf = grad_gated_Rf.mul_(gate_R1)
+    gate_Rf, up_Rf = inner_RF.chunk(2, dim=-1)
+    grad_inner_RF = torch.empty_like(inner_RF)
+    grad_inner_RF[:, : gate_Rf.shape[1]] = torch.ops.aten.silu_backward(grad_act_Rf * up_Rf, gate_Rf)
+    torch.mul(grad_act_Rf, F.silu(gate_Rf), out=grad_inner_RF[:, gate_Rf.shape[1] :])
+    grad_gate_up_EFD = grouped_mm(grad_inner_RF.mT, x_TD[token_R], ends_E)
+    grad_x_TD = _combine(grouped_mm(grad_inner_RF, gate_up_EFD, ends_E), order_R, tokens)
+    return grad_x_TD, grad_gate_up_EFD, grad_down_EDF, grad_gate_R.view_as(gate_TK)
+
+
+@_backward.register_fake
+def _(
+    grad_TD: Tensor,
+    x_TD: Tensor,
+    gate_up_EFD: Tensor,
+    down_EDF: Tensor,
+    gate_TK: Tensor,
+    inner_RF: Tensor,
+    order_R: Tensor,
+    ends_E: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_x, grad_gate_up, grad_down, grad_gate = (x.new_empty(x.shape) for x in (x_TD, gate_up_EFD, down_EDF, gate_TK))
+    return grad_x, grad_gate_up, grad_down, grad_gate
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+    x_TD, gate_up_EFD, down_EDF, _, gate_TK = inputs
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(x_TD, gate_up_EFD, down_EDF, gate_TK, *output[1:])
+
+
+def _gradients(ctx: Any, grad_TD: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    grad_x, grad_gate_up, grad_down, grad_gate = _backward(grad_TD, *ctx.saved_tensors)
+    return grad_x, grad_gate_up, grad_down, None, grad_gate
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
+
+
+def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
+    """See `arcforge_core.ops.reference.moe_experts`; the gate scales the rows before the down-projection."""
+    out_TD: Tensor = _forward(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)[0]
+    return out_TD
