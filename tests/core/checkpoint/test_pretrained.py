@@ -27,9 +27,11 @@ from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.data.tokenizer import Tokenizer, train_tokenizer
 from arcforge_core.errors import CheckpointError
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_core.testing.small_models import small_model
 
+REFERENCE = Ops(None)  # as `small_model`'s, so that equal weights give equal bits
 IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
 
 
@@ -63,7 +65,7 @@ def test_round_trip_keeps_every_value_and_the_logits(tmp_path: Path, tied: bool)
     model = small_model(tie_word_embeddings=tied)
     model.model.layers[1].mlp.gate.e_score_correction_bias.copy_(torch.tensor([0.1, -0.2, 0.3, 0.0]))
     save_pretrained(model, tmp_path / "model")
-    loaded = load_pretrained(tmp_path / "model")
+    loaded = load_pretrained(tmp_path / "model", ops=REFERENCE)
     assert not loaded.training
     assert loaded.config == model.config
     assert loaded.attention == model.attention
@@ -109,7 +111,7 @@ def test_load_weights_replaces_the_values_in_place(saved: Path) -> None:
     weight = model.lm_head.weight
     load_weights(model, saved)
     assert model.lm_head.weight is weight
-    assert torch.equal(model(IDS).logits, load_pretrained(saved)(IDS).logits)
+    assert torch.equal(model(IDS).logits, load_pretrained(saved, ops=REFERENCE)(IDS).logits)
 
 
 def test_load_with_tokenizer(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -249,7 +251,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, function: str, folder: Path, to
 
 def assert_old_survives(folder: Path, old: CausalLM) -> None:
     assert os.listdir(folder.parent) == [folder.name]
-    assert torch.equal(load_pretrained(folder)(IDS).logits, old(IDS).logits)
+    assert torch.equal(load_pretrained(folder, ops=REFERENCE)(IDS).logits, old(IDS).logits)
 
 
 @pytest.mark.parametrize("function", ["fsync", "rename"])

@@ -1,0 +1,18 @@
+import pytest
+
+from arcforge_core.contracts.engine import Engine
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.engine import build_engine
+from arcforge_core.registry import registry
+from arcforge_core.testing.engine_suite import EngineSuite
+from arcforge_core.testing.small_models import small_model
+
+
+class TestEveryEngine(EngineSuite):
+    @pytest.fixture
+    def model(self) -> CausalLM:
+        return small_model()
+
+    @pytest.fixture(params=registry().names("engine"))
+    def engine(self, model: CausalLM, request: pytest.FixtureRequest) -> Engine:
+        return build_engine(registry().get("engine", request.param).load_schema()(), model)
