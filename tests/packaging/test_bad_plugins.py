@@ -6,7 +6,7 @@ import pytest
 
 GOOD = ("arcforge-core", "acme-arcforge-npu")
 BAD = ("double-claim", "import-error", "misspelt-hook", "same-name", "wrong-api")
-CORE_ONLY = ("attention=reference", "optimizer=torch_adamw")
+CORE_ONLY = ("attention=reference", "optimizer=torch_adamw", "schedule=constant")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_each_fault_is_reported_with_its_distributions(environment):
         "wrong-api 1.0": "plugin API 0, this arcforge has 1",
     }
     assert found["conflicts"] == [
-        {"kind": "schedule", "name": "constant", "claimed_by": ["arcforge-core 0.1.0", "double-claim 1.0"]}
+        {"kind": "hardware", "name": "torch_cpu", "claimed_by": ["arcforge-core 0.1.0", "double-claim 1.0"]}
     ]
 
 
@@ -48,7 +48,7 @@ def test_the_text_listing_and_the_doctor_show_them(environment):
             "FAILED misspelt-hook 1.0",
             "FAILED same-name 1.0",
             "FAILED wrong-api 1.0",
-            "CLAIMED TWICE schedule=constant",
+            "CLAIMED TWICE hardware=torch_cpu",
         ):
             assert line in result.stdout
 
@@ -57,14 +57,12 @@ def test_other_commands_go_on(environment):
     result = environment.run("arcforge-train", "--help")
     assert result.returncode == 0, result.stderr
     assert "[acme-arcforge-npu 2.3.0]" in result.stdout
-    result = environment.run(
-        "arcforge-train", "--cfg", "job", *CORE_ONLY, "schedule=constant", ARCFORGE_BLOCK_PLUGINS="double-claim"
-    )
+    result = environment.run("arcforge-train", "--cfg", "job", *CORE_ONLY)
     assert result.returncode == 0, result.stderr
 
 
 def test_a_name_claimed_twice_is_an_error_when_it_is_asked_for(environment):
-    result = environment.run("arcforge-train", *CORE_ONLY, "schedule=constant", "trainer.max_steps=1")
+    result = environment.run("arcforge-train", *CORE_ONLY, "hardware=torch_cpu")
     assert result.returncode == 2
     assert "arcforge-core 0.1.0" in result.stderr
     assert "double-claim 1.0" in result.stderr
