@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from omegaconf import MISSING
+
 from arcforge_core.config.schema import (
     AttentionConfig,
     DataConfig,
@@ -160,3 +162,17 @@ class MixtureDataConfig(DataConfig):
                     raise ConfigError(
                         f"data.sources.{name}.{shared.name}", value, f"belongs to the mixture: data.{shared.name}"
                     )
+
+
+@dataclass
+class DataCommandConfig:
+    """The root of ``arcforge-data``."""
+
+    data: DataConfig = MISSING
+    vocab_size: int = 4096
+    """Entries of a trained vocabulary where data.tokenizer.vocab_size has none, as model.vocab_size in training."""
+    verify: bool = False
+    """Read every shard and compare it with its hash in the manifest."""
+
+    def __post_init__(self) -> None:
+        check_at_least("vocab_size", self.vocab_size, 300)
