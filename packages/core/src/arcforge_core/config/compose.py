@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from arcforge_core import __version__
 from arcforge_core.config.help import render_help
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.config.search_path import MAIN, conflicts, options, sources
@@ -134,6 +136,11 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(render_help(config_name))
         return 0
+    if "--version" in sys.argv[1:]:
+        print(f"arcforge {__version__}")
+        return 0
+    # argparse takes overrides on one side of a flag only; -m may stand anywhere
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
     store_components()
     ConfigStore.instance().store(f"{config_name}_schema", schema)
     ConfigStore.instance().store("config", _hydra_settings(config_name), group="hydra")
@@ -143,7 +150,7 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
     def run_job(config: DictConfig) -> None:
         nonlocal sweep_folder
         context = HydraConfig.get()
-        job = Job(len(jobs), dict(line.lstrip("+").split("=", 1) for line in context.overrides.task))
+        job = Job(len(jobs), dict(line.lstrip("+~").partition("=")[::2] for line in context.overrides.task))
         jobs.append(job)
         if context.mode == RunMode.MULTIRUN:
             sweep_folder = Path(context.sweep.dir)
@@ -233,8 +240,13 @@ def _our_errors() -> Iterator[None]:
             "characters needs two pairs of quotes, as 'FIELD=\"VALUE\"'"
         ) from error
     except HydraException as error:
-        if isinstance(error.__cause__, OmegaConfBaseException):
-            raise explain(error.__cause__, context=str(error).splitlines()[0]) from error
+        cause, context = error.__cause__ or error.__context__, str(error).splitlines()[0]
+        if isinstance(cause, OmegaConfBaseException):
+            explained = explain(cause, context)
+            file = re.match(r"In '(.+?)'", context)
+            if file:
+                explained.args = (f"in {file.group(1)}: {explained}",)
+            raise explained from error
         raise ArcforgeError(_plain(str(error))) from error
     except OmegaConfBaseException as error:
         raise explain(error) from error

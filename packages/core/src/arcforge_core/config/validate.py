@@ -56,17 +56,20 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_strays(path: str, node: Any) -> None:
-    known = [field.name for field in dataclasses.fields(node)]
     for name in vars(node):
-        if name not in known:
+        if name not in _names(node):
             raise UnknownFieldError(f"{path}.{name}".lstrip("."), type(node))
+
+
+def _names(schema: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(schema)]
 
 
 class UnknownFieldError(ConfigError):
     """A key that the section's dataclass does not have; the nearest one is named."""
 
     def __init__(self, path: str, schema: type[Any]) -> None:
-        known = [field.name for field in dataclasses.fields(schema)]
+        known = _names(schema)
         name = path.rsplit(".", 1)[-1]
         hint = nearest(name, known) or f"; it has {', '.join(known)}"
         ArcforgeError.__init__(self, f"unknown field {path}: {schema.__name__} has no {name!r}{hint}")
@@ -126,7 +129,12 @@ def explain(error: OmegaConfBaseException, context: str = "") -> ArcforgeError:
     if isinstance(error, MissingMandatoryValue):
         return ArcforgeError(f"{path}: a value must be given, as {path}=VALUE")
     if isinstance(error, ValidationError) and owner is not None:
-        return ConfigError(path, error.value, f"must be {type_words(_hint_of(error))}")
+        hint = _hint_of(error)
+        if dataclasses.is_dataclass(hint):
+            return ConfigError(
+                path, error.value, f"this is a section; set its fields, as {path}.{_names(hint)[0]}=VALUE"
+            )
+        return ConfigError(path, error.value, f"must be {type_words(hint)}")
     return ArcforgeError(f"{context or path}: {str(error).splitlines()[0]}".lstrip(": "))
 
 
@@ -138,11 +146,9 @@ def _hint_of(error: ValidationError) -> Any:
 
 
 def type_words(hint: Any) -> str:
-    """Returns a type hint as a user reads it, e.g. ``int or null``."""
+    """Returns a type hint as a user reads it, e.g. ``int or null`` and ``dict[str, float]``."""
     if get_origin(hint) is UnionType:
         return " or ".join(type_words(part) for part in get_args(hint))
-    if hint is NoneType:
-        return "null"
-    if dataclasses.is_dataclass(hint):
-        return f"a section with the fields {', '.join(field.name for field in dataclasses.fields(hint))}"
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+    if get_args(hint):
+        return f"{get_origin(hint).__name__}[{', '.join(type_words(part) for part in get_args(hint))}]"
+    return {NoneType: "null", Any: "anything"}.get(hint) or str(hint.__name__)

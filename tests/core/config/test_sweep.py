@@ -1,0 +1,55 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from arcforge_core.config.sweep import Job, loss_curve, summary_text, table, write_comparison
+
+
+@dataclass
+class Result:
+    dir: Path
+    metrics: dict[str, float | str]
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    for name, loss in (("a", 3.5), ("b", 3.25)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text(f"step,loss\n1,6\n10,{loss}\n")
+    (tmp_path / "a" / "report.html").touch()
+    return [
+        Job(0, {"attention": "gqa", "seed": "1"}, Result(tmp_path / "a", {"bits_per_byte": 2.5, "status": "finished"})),
+        Job(1, {"attention": "mla", "seed": "1"}, Result(tmp_path / "b", {"loss": 3.25})),
+        Job(2, {"attention": "dsa", "seed": "1"}, error=ValueError("two\nlines")),
+    ]
+
+
+def test_table_shows_what_differs_and_says_missing(jobs):
+    rows = table(jobs)
+    assert list(rows[0]) == ["job", "attention", "outcome", "bits_per_byte", "status", "loss", "folder"]
+    assert [row["bits_per_byte"] for row in rows] == ["2.5", "missing", "missing"]
+    assert rows[2]["outcome"] == "failed: two lines" and rows[2]["folder"] == "missing"
+    assert len(summary_text(jobs).splitlines()) == 4
+
+
+def test_page_has_figures_curves_and_links(jobs, tmp_path):
+    write_comparison(tmp_path / "sweep", jobs)
+    page = (tmp_path / "sweep/index.html").read_text()
+    assert page.count("<svg") == 1 and "http://" not in page.split("<svg")[0]
+    assert 'href="../a/report.html"' in page and "attention=gqa" in page
+    assert "No loss curve (missing): attention=dsa" in page
+    assert (tmp_path / "sweep/summary.csv").read_text().startswith("job,attention,outcome,")
+
+
+def test_page_without_any_curve_says_so(tmp_path):
+    write_comparison(tmp_path, [Job(0, {}, error=ValueError("x <b>"))])
+    page = (tmp_path / "index.html").read_text()
+    assert "Loss curves: missing." in page and "<svg" not in page
+    assert "x &lt;b&gt;" in page
+
+
+def test_loss_curve_skips_rows_without_a_loss(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step,loss,lr\n1,5.5,0.1\n2,,0.2\n3,4.5,0.3\n")
+    assert loss_curve(tmp_path) == ([1.0, 3.0], [5.5, 4.5])
+    assert loss_curve(tmp_path / "absent") == ([], [])
