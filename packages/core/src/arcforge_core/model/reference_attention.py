@@ -64,6 +64,8 @@ class ReferenceAttention(nn.Module):
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
         """Attends segment by segment; see the contract."""
+        if cache is None and bool(batch.past.any()):
+            raise ValueError("segments with a past need the cache that holds it")
         q_THK, entries = self.project_mla(x_TD, rope) if self.form == "mla" else self.project_gqa(x_TD, rope)
         if cache is not None:
             cache.write(batch, **entries)

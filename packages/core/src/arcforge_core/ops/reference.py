@@ -77,9 +77,7 @@ def _softmax(scores: Tensor) -> Tensor:
     return torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
 
-def mla_decode(
-    q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float
-) -> Tensor:
+def mla_decode(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
     """Absorbed MLA: all heads share one entry per token, whose first `latent_dim` values are also the value.
 
     Returns:
@@ -89,9 +87,10 @@ def mla_decode(
 
 
 def index_scores(q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, use_relu: bool = True) -> Tensor:
-    """Returns lightning-indexer scores [T, S]: sum over index heads of w * ReLU(q . k) (spec 1.4), fp32."""
-    dots = torch.einsum("tid,sd->tis", q_TID.float(), k_SD.float())
-    return torch.einsum("ti,tis->ts", w_TI.float(), dots.relu() if use_relu else dots)
+    """Returns lightning-indexer scores [T, S]: sum over index heads of w * ReLU(q . k) (spec 1.4), fp32 or wider."""
+    wide = torch.promote_types(q_TID.dtype, torch.float32)
+    dots = torch.einsum("tid,sd->tis", q_TID.to(wide), k_SD.to(wide))
+    return torch.einsum("ti,tis->ts", w_TI.to(wide), dots.relu() if use_relu else dots)
 
 
 def indexer_topk(
@@ -154,9 +153,7 @@ def sparse_mla(
     return torch.cat(outs)
 
 
-def moe_experts(
-    x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
-) -> Tensor:
+def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
     """Sum over a token's chosen experts of gate * down(silu(gate_proj x) * up_proj x).
 
     Args:
@@ -190,16 +187,15 @@ def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weig
     return (nll_T * weight_T.detach().to(nll_T.dtype)).sum()
 
 
-def newton_schulz(
-    x_BMN: Tensor, coefficients: Sequence[tuple[float, float, float]], eps: float = 1e-7
-) -> Tensor:
+def newton_schulz(x_BMN: Tensor, coefficients: Sequence[tuple[float, float, float]], eps: float = 1e-7) -> Tensor:
     """Orthogonalises each matrix: one odd polynomial step ``aX + (bA + cA^2)X``, ``A = XX^T``, per triple.
 
-    Each matrix is divided by its Frobenius norm (taken in fp32, at least `eps`); the shorter side is the Gram side.
+    Each matrix is divided by its Frobenius norm (in fp32 or wider, at least `eps`); the shorter side is the Gram side.
     Runs in x's dtype. Zero matrices stay zero.
     """
-    norm = torch.linalg.vector_norm(x_BMN, dim=(-2, -1), keepdim=True, dtype=torch.float32).clamp(min=eps)
-    x = (x_BMN / norm).to(x_BMN.dtype)
+    wide = torch.promote_types(x_BMN.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(x_BMN, dim=(-2, -1), keepdim=True, dtype=wide).clamp(min=eps)
+    x: Tensor = (x_BMN / norm).to(x_BMN.dtype)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     for a, b, c in coefficients:

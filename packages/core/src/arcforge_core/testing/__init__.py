@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arcforge_core.testing.attention_suite import AttentionSuite
     from arcforge_core.testing.hardware_suite import HardwareBackendSuite
 
-SUITES = {"HardwareBackendSuite": "hardware_suite"}
+SUITES = {"AttentionSuite": "attention_suite", "HardwareBackendSuite": "hardware_suite"}
 
-__all__ = ["HardwareBackendSuite"]
+__all__ = ["AttentionSuite", "HardwareBackendSuite"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,22 @@
+"""Runs the attention suite over every variant that the registry lists, and over options of ours."""
+
+import pytest
+
+from arcforge_core import registry
+from arcforge_core.testing import AttentionSuite
+
+OPTIONS = {
+    "reference": [{"form": "gqa"}],
+    "gqa": [{"qk_norm": True, "bias": True}],
+    "mla": [{"form": "absorbed"}, {"form": "expanded"}],
+    "dsa": [{"index_relu": False}],
+}
+VARIANTS = [(name, options) for name in registry().names("attention") for options in [{}, *OPTIONS.get(name, [])]]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join([v[0], *(f"{k}={x}" for k, x in v[1].items())]))
+class TestAttention(AttentionSuite):
+    @pytest.fixture
+    def attention_config(self, variant):
+        name, options = variant
+        return registry().get("attention", name).load_schema()(**options)
