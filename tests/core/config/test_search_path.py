@@ -46,5 +46,5 @@ def test_installed_distributions_do_not_conflict():
 def test_a_plugin_with_missing_presets_warns_and_stops_nobody(tmp_path, monkeypatch):
     absent = PluginInfo("p", "acme 1.0", config_sources=(f"file://{tmp_path}/absent", "pkg://no_such_package.conf"))
     monkeypatch.setattr(search_path, "load_plugins", lambda: LoadedPlugins(plugins=[absent]))
-    with pytest.warns(UserWarning, match="presets of acme 1.0"):
+    with pytest.warns(UserWarning, match=r"acme 1.0 announces presets at"):
         assert "mini" in {preset.name for preset in presets()}

@@ -45,7 +45,7 @@ def test_page_has_figures_curves_and_links(jobs, tmp_path):
 def test_page_without_any_curve_says_so(tmp_path):
     write_comparison(tmp_path, [Job(0, {}, error=ValueError("x <b>"))])
     page = (tmp_path / "index.html").read_text()
-    assert "Loss curves: missing." in page and "<svg" not in page
+    assert "No loss curve (missing): job 0." in page and "<svg" not in page
     assert "x &lt;b&gt;" in page
 
 

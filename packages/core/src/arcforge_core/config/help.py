@@ -37,9 +37,8 @@ def render_help(config_name: str) -> str:
 
 def _primary(config_name: str) -> str:
     """Returns the text of the command's primary YAML file."""
-    for source in sources():
-        file = source.root / f"{config_name}.yaml"
-        if file.is_file():
+    for root in (source.root for source in sources()):
+        if root and (file := root / f"{config_name}.yaml").is_file():
             return file.read_text(encoding="utf-8")
     raise ConfigError("config", config_name, "no installed package brings this primary configuration")
 

@@ -33,10 +33,14 @@ class Source:
     path: str
 
     @property
-    def root(self) -> Traversable:
-        """The folder itself."""
+    def root(self) -> Traversable | None:
+        """The folder itself; None when a stranger's plugin names one that is not there."""
         scheme, _, place = self.path.partition("://")
-        return Path(place) if scheme == "file" else resources.files(place.replace("/", "."))
+        try:
+            folder = Path(place) if scheme == "file" else resources.files(place.replace("/", "."))
+        except ModuleNotFoundError:
+            return None
+        return folder if folder.is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,10 @@ def presets() -> list[Preset]:
 def _presets(path: tuple[Source, ...]) -> tuple[Preset, ...]:
     found: list[Preset] = []
     for source in path:
-        try:
+        if source.root is None:
+            warnings.warn(f"{source.provider} announces presets at {source.path}, and there are none", stacklevel=2)
+        else:
             found += _presets_in(source, source.root, "")
-        except (ModuleNotFoundError, FileNotFoundError) as error:  # of a stranger's plugin
-            warnings.warn(f"presets of {source.provider} at {source.path}: {error}", stacklevel=2)
     return tuple(found)
 
 

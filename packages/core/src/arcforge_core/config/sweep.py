@@ -91,20 +91,14 @@ def loss_curve(run: Path) -> tuple[list[float], list[float]]:
     return [float(step) for step, _ in points], [float(loss) for _, loss in points]
 
 
-def _curves_svg(jobs: Sequence[Job], labels: Sequence[str]) -> str:
-    """Draws all loss curves into one picture; says so when there are none."""
-    from matplotlib.figure import Figure
+def _curves_svg(curves: Mapping[str, tuple[list[float], list[float]]]) -> str:
+    """Draws all loss curves into one picture."""
+    from matplotlib.figure import Figure  # seconds to import, and only a sweep needs it
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    drawn = 0
-    for job, label in zip(jobs, labels, strict=True):
-        steps, losses = loss_curve(job.result.dir) if job.result else ([], [])
-        if steps:
-            axes.plot(steps, losses, label=label, linewidth=1.2)
-            drawn += 1
-    if not drawn:
-        return f"<p>Loss curves: {MISSING}.</p>"
+    for label, (steps, losses) in curves.items():
+        axes.plot(steps, losses, label=label, linewidth=1.2)
     axes.set(xlabel="step", ylabel="training loss")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -116,25 +110,27 @@ def _curves_svg(jobs: Sequence[Job], labels: Sequence[str]) -> str:
 def _page(folder: Path, jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> str:
     varied = list(rows[0])[1 : list(rows[0]).index("outcome")]
     labels = [" ".join(f"{key}={row[key]}" for key in varied) or f"job {row['job']}" for row in rows]
+    curves = {
+        label: loss_curve(job.result.dir) if job.result else ([], []) for label, job in zip(labels, jobs, strict=True)
+    }
+    drawn = {label: curve for label, curve in curves.items() if curve[0]}
+    absent = ", ".join(label for label in curves if label not in drawn)
+    note = f"<p>No loss curve ({MISSING}): {escape(absent)}.</p>" if absent else ""
     head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
     body = "\n".join(f"<tr>{''.join(_cell(folder, name, row[name]) for name in row)}</tr>" for row in rows)
-    without = [
-        label for job, label in zip(jobs, labels, strict=True) if not (job.result and loss_curve(job.result.dir)[0])
-    ]
-    note = f"<p>No loss curve ({MISSING}): {escape(', '.join(without))}.</p>" if without else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>arcforge sweep</title>
 <style>body{{font:15px system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}}
 table{{border-collapse:collapse;display:block;overflow-x:auto}}
 td,th{{padding:.3rem .7rem;border-bottom:1px solid #8884;text-align:left;font-variant-numeric:tabular-nums}}
 svg{{max-width:100%;height:auto}}</style></head><body>
-<h1>Sweep of {len(jobs)} jobs</h1>
+<h1>Sweep, jobs: {len(jobs)}</h1>
 <p><a href="summary.csv">summary.csv</a></p>
 <table><thead><tr>{head}</tr></thead><tbody>
 {body}
 </tbody></table>
 <h2>Training loss</h2>
-{_curves_svg(jobs, labels)}
+{_curves_svg(drawn) if drawn else ""}
 {note}
 </body></html>
 """
