@@ -24,12 +24,12 @@ from arcforge_core.checkpoint.pretrained import (
 )
 from arcforge_core.config.schema import HardwareConfig
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.data.tokenizer import Tokenizer, train_tokenizer
+from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import CheckpointError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import TorchCpu
-from arcforge_core.testing.small_models import small_model
+from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 
 REFERENCE = Ops(None)  # as `small_model`'s, so that equal weights give equal bits
 IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
@@ -37,7 +37,7 @@ IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train_tokenizer(["one two three 1 2 3"] * 4, 280)
+    return small_tokenizer()
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_stored_dtype_is_kept(tmp_path: Path) -> None:
 
 
 def test_folder_looks_like_hugging_face(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    save_pretrained(small_model(vocab_size=280), tmp_path / "model", tokenizer)
+    save_pretrained(small_model(vocab_size=TOKENIZER_SIZE), tmp_path / "model", tokenizer)
     config = json.loads((tmp_path / "model" / CONFIG).read_text())
     assert config["model_type"] == "arcforge"
     assert config["architectures"] == ["CausalLM"]
@@ -116,7 +116,7 @@ def test_load_weights_replaces_the_values_in_place(saved: Path) -> None:
 
 def test_load_with_tokenizer(tmp_path: Path, tokenizer: Tokenizer) -> None:
     cpu = TorchCpu(HardwareConfig("torch_cpu"))
-    save_pretrained(small_model(vocab_size=280), tmp_path / "fits", tokenizer)
+    save_pretrained(small_model(vocab_size=TOKENIZER_SIZE), tmp_path / "fits", tokenizer)
     model, loaded = load_with_tokenizer(tmp_path / "fits", cpu)
     assert model.config.vocab_size == loaded.vocab_size == 280
     assert loaded.encode("one two") == tokenizer.encode("one two")

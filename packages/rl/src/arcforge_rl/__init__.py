@@ -1,1 +1,1 @@
-"""arcforge rl."""
+"""arcforge rl: environments and rollouts."""

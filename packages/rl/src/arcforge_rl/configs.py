@@ -9,11 +9,15 @@ from omegaconf import MISSING
 from arcforge_core.config.schema import (
     EngineConfig,
     EnvironmentConfig,
+    HardwareConfig,
     check_at_least,
     check_between,
     check_choice,
 )
 from arcforge_core.errors import ConfigError
+
+OPERATIONS = ("add", "subtract", "multiply")
+AGENTS = ("model", "oracle", "noop")
 
 
 @dataclass
@@ -23,17 +27,17 @@ class ArithmeticConfig(EnvironmentConfig):
     name: str = "arithmetic"
     digits: int = 2
     """Digits of each number at most."""
-    operations: list[str] = field(default_factory=lambda: ["+", "-"])
-    """Of ``+``, ``-`` and ``*``."""
+    operations: list[str] = field(default_factory=lambda: ["add", "subtract"])
+    """Of ``add``, ``subtract`` and ``multiply``; one is drawn for each task."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_between("environment.digits", self.digits, 1, 100)
         check_at_least("environment.seed", self.seed, 0)
         if not self.operations:
-            raise ConfigError("environment.operations", [], "must name at least one of +, -, *")
-        for sign in self.operations:
-            check_choice("environment.operations", sign, ("+", "-", "*"))
+            raise ConfigError("environment.operations", [], f"must name at least one of {', '.join(OPERATIONS)}")
+        for operation in self.operations:
+            check_choice("environment.operations", operation, OPERATIONS)
 
 
 @dataclass
@@ -42,22 +46,25 @@ class EnvConfig:
 
     environment: EnvironmentConfig = MISSING
     engine: EngineConfig = MISSING
+    hardware: HardwareConfig = MISSING
     agent: str = "model"
     """``model`` samples from the checkpoint; ``oracle`` and ``noop`` check the environment without one."""
     checkpoint: str | None = None
-    """Folder of the model and its tokenizer."""
+    """Folder of a model with its tokenizer, or of a run, e.g. ``outputs/latest``."""
     episodes: int = 32
     """Tasks 0, 1, ... up to this many."""
     rollouts: int = 1
     """Rollouts of each task."""
     max_new_tokens: int = 16
+    """Length of a completion at most; it ends earlier at the tokenizer's end-of-text token."""
     temperature: float = 1.0
+    """0 is greedy."""
     seed: int = 0
     """Rollout n samples from seed + n."""
     output_dir: str = "outputs"
 
     def __post_init__(self) -> None:
-        check_choice("agent", self.agent, ("model", "oracle", "noop"))
+        check_choice("agent", self.agent, AGENTS)
         for name in ("episodes", "rollouts", "max_new_tokens"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("temperature", self.temperature, 0.0)

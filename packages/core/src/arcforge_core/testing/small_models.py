@@ -6,9 +6,12 @@ import torch
 
 from arcforge_core.config.schema import ModelConfig, MtpConfig
 from arcforge_core.configs import ReferenceAttentionConfig
+from arcforge_core.data.tokenizer import Tokenizer, train_tokenizer
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
+
+TOKENIZER_SIZE = 280
 
 
 def small_config(**changes: object) -> ModelConfig:
@@ -46,3 +49,8 @@ def small_model(seed: int = 0, **changes: object) -> CausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return build_model(small_config(**changes), ReferenceAttentionConfig(), Ops(None)).eval()
+
+
+def small_tokenizer() -> Tokenizer:
+    """Returns a byte-level tokenizer of `TOKENIZER_SIZE` entries: bytes, special tokens and four merges."""
+    return train_tokenizer(["one two three 1 2 3"] * 4, TOKENIZER_SIZE)

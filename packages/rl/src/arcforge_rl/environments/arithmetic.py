@@ -9,7 +9,7 @@ from arcforge_core.contracts.environment import Task
 from arcforge_core.environments import exact_answer
 from arcforge_rl.configs import ArithmeticConfig
 
-OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+OPERATIONS = {"add": ("+", operator.add), "subtract": ("-", operator.sub), "multiply": ("*", operator.mul)}
 
 
 class Arithmetic:
@@ -22,9 +22,9 @@ class Arithmetic:
         """Returns task number `index`."""
         draw = random.Random(f"{self.config.seed}/{index}")  # a string seeds alike in every process
         left, right = (draw.randrange(10**self.config.digits) for _ in range(2))
-        sign = draw.choice(self.config.operations)
+        sign, function = OPERATIONS[draw.choice(self.config.operations)]
         question = f"{left}{sign}{right}"
-        return Task(f"arithmetic/{index}/{question}", f"{question}=", str(OPERATIONS[sign](left, right)))
+        return Task(f"arithmetic/{index}/{question}", f"{question}=", str(function(left, right)))
 
     def score(self, task: Task, completion: str) -> dict[str, float]:
         """Returns ``reward``. Text is compared, not numbers, so foreign digits, signs and leading zeros fail."""

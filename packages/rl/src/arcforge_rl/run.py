@@ -1,0 +1,104 @@
+"""The work of ``arcforge-env``: rollouts into a file, figures into a table."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from arcforge_core.checkpoint.pretrained import load_with_tokenizer
+from arcforge_core.cli.progress import track
+from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.contracts.environment import Environment
+from arcforge_core.errors import ArcforgeError
+from arcforge_core.model.engine import build_engine
+from arcforge_core.ops.hardware import build_hardware
+from arcforge_core.registry import registry
+from arcforge_rl.configs import EnvConfig
+from arcforge_rl.rollout import Agent, ModelAgent, NoopAgent, OracleAgent, Rollout, roll_out
+
+
+@dataclass(frozen=True)
+class EnvResult:
+    """The folder that holds rollouts.jsonl, and the figures by name."""
+
+    dir: Path
+    metrics: dict[str, float]
+
+
+def run(config: EnvConfig) -> EnvResult:
+    """Rolls out, writes rollouts.jsonl as the rollouts end, and prints a table.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        ArcforgeError: the file cannot be written.
+    """
+    environment: Environment = registry().get("environment", config.environment.name).load()(config.environment)
+    agent = build_agent(config, environment)
+    total = config.episodes * config.rollouts
+    rollouts: list[Rollout] = []
+    try:
+        folder = create_folder(Path(config.output_dir))
+        start = time.perf_counter()
+        with (folder / "rollouts.jsonl").open("w", encoding="utf-8") as file:
+            for rollout in track(roll_out(environment, agent, config.episodes, config.rollouts), "rolling out", total):
+                file.write(json.dumps(as_row(rollout), ensure_ascii=True) + "\n")
+                rollouts.append(rollout)
+    except OSError as error:
+        raise ArcforgeError(f"cannot write {error.filename or config.output_dir}: {error.strerror}") from error
+    metrics = figures(rollouts, time.perf_counter() - start)
+    table = Table("figure", "value", title=f"{config.environment.name}, agent {config.agent}")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:,.4g}" if value % 1 else f"{value:,.0f}")
+    Console().print(table)
+    print(folder / "rollouts.jsonl")
+    return EnvResult(folder, metrics)
+
+
+def build_agent(config: EnvConfig, environment: Environment) -> Agent:
+    """Returns the configured agent; a model is loaded for ``agent=model`` only."""
+    if config.checkpoint is None:
+        return OracleAgent(environment) if config.agent == "oracle" else NoopAgent()
+    model, tokenizer = load_with_tokenizer(config.checkpoint, build_hardware(config.hardware))
+    params = SamplingParams(config.max_new_tokens, config.temperature, seed=config.seed)
+    return ModelAgent(build_engine(config.engine, model), tokenizer, params)
+
+
+def create_folder(root: Path) -> Path:
+    """Creates ``root/<date>/<time>-env``, numbered when it exists."""
+    base = root / datetime.now().strftime("%Y-%m-%d/%H-%M-%S-env")
+    folder, count = base, 1
+    while folder.exists():
+        count += 1
+        folder = base.with_name(f"{base.name}-{count}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def as_row(rollout: Rollout) -> dict[str, object]:
+    """Returns one line of rollouts.jsonl."""
+    answer = asdict(rollout.completion)
+    return {
+        "task_key": rollout.task.key,
+        "rollout_id": f"{rollout.task.key}#{rollout.index}",
+        "prompt": rollout.task.prompt,
+        "completion": answer.pop("text"),
+        "rewards": dict(rollout.rewards),
+        **answer,
+    }
+
+
+def figures(rollouts: list[Rollout], seconds: float) -> dict[str, float]:
+    """Returns mean rewards by name, and the speed where a model generated."""
+    names = rollouts[0].rewards
+    metrics = {f"mean {name}": sum(r.rewards[name] for r in rollouts) / len(rollouts) for name in names}
+    metrics |= {"rollouts": len(rollouts), "seconds": seconds}
+    generated = sum(len(r.completion.token_ids or ()) for r in rollouts)
+    if generated:
+        metrics |= {"generated tokens": generated, "tokens/s": generated / seconds}
+    return metrics
