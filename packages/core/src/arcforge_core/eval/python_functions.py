@@ -26,11 +26,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arcforge_core.contracts.data import Document
-from arcforge_core.contracts.engine import Engine, SamplingParams
+from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import DataError
 
 if TYPE_CHECKING:
+    from arcforge_core.contracts.data import Document
+    from arcforge_core.contracts.engine import Engine
     from arcforge_core.data.tokenizer import Tokenizer
 
 ALLOW_INCOMPLETE_INPUT: int = codeop.PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]

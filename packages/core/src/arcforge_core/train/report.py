@@ -1,0 +1,304 @@
+"""Writes ``report.html`` of a run: one page without outside resources, from the run's files only.
+
+What is not in the files is called missing. Everything that comes from a file is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from arcforge_core.eval.python_functions import FunctionReport, FunctionSample
+from arcforge_core.train.report_data import FILES, Figure, Run, TextSample, read_run
+from arcforge_core.train.report_plots import PLOTS, experts_svg, plot_svg
+
+TEMPLATE = Path(__file__).with_name("report_template.html")
+COMPRESSORS = {"gzip_bits_per_byte": "gzip -9", "xz_bits_per_byte": "xz -9e"}
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes and returns ``run_dir/report.html``; any file of the run may be missing or damaged."""
+    run = read_run(run_dir)
+    path = run_dir / "report.html"
+    path.write_text(render(run), encoding="utf-8")
+    return path
+
+
+def render(run: Run) -> str:
+    """Returns the page."""
+    status = run.summary.get("status")
+    folder = run.dir.resolve()
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=escape(folder.name),
+        status="status missing" if status is None else escape(str(status)),
+        status_class="finished" if status == "finished" else "",
+        subtitle=f"{escape(folder.parent.name)} · {_subtitle(run)}",
+        headline="\n".join((_quality(run), _functions_headline(run), _speed(run))),
+        curves="\n".join(_curves(run)),
+        experts=_experts(run),
+        samples=_samples(run),
+        functions=_functions(run),
+        corpus=_corpus(run),
+        configuration=_configuration(run),
+        files=_files(run),
+    )
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------------
+
+
+def number(figure: Figure | None, form: Callable[[float], str]) -> str:
+    """Returns a figure as HTML, its full value and source on hover; absent figures say missing."""
+    if figure is None:
+        return missing()
+    value = figure.value
+    shown = form(value) if isinstance(value, int | float) and math.isfinite(value) else str(value)
+    return f'<span title="{escape(f"{value} ({figure.source})")}">{escape(shown)}</span>'
+
+
+def missing(what: str = "") -> str:
+    """Returns the mark of what is not there."""
+    return f'<span class="missing">missing{escape(f": {what}" if what else "")}</span>'
+
+
+def count(value: float) -> str:
+    """Returns 1,234 or 12.3 M."""
+    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {letter}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Returns 45 s, 8 min 05 s or 2 h 03 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def decimals(value: float) -> str:
+    """Returns three decimals."""
+    return f"{value:.3f}"
+
+
+def percent(value: float) -> str:
+    """Returns a share in percent."""
+    return f"{100 * value:.3g}%"
+
+
+# ---- sections ------------------------------------------------------------------------------------------------------
+
+
+def _subtitle(run: Run) -> str:
+    parameters, active = run.figure("parameters"), run.figure("active_parameters")
+    return (
+        f"{number(parameters, count)} parameters, {number(active, count)} active · "
+        f"{number(run.figure('tokens'), count)} tokens in {number(run.figure('seconds'), duration)}"
+    )
+
+
+def _quality(run: Run) -> str:
+    names = {"bits_per_byte": "this model", **COMPRESSORS}
+    values = {name: run.number(name) for name in names}
+    longest = max([v for v in values.values() if v is not None], default=1.0) or 1.0
+    rows = []
+    for series, (name, label) in enumerate(names.items()):
+        width = 100 * (values[name] or 0.0) / longest
+        bar = f'<span class="bar" style="width:{width:.1f}%;background:var(--series-{series})"></span>'
+        rows.append(f"<span>{label}</span>{bar}<span>{number(run.figure(name), decimals)}</span>")
+    return _card(
+        "Held-out text",
+        f'<p class="value">{number(run.figure("bits_per_byte"), decimals)} <small>bits per byte</small></p>'
+        f'<div class="bars">{"".join(rows)}</div>{_comparison(values)}',
+    )
+
+
+def _comparison(values: dict[str, float | None]) -> str:
+    """Says in words how the model compares with the compressors."""
+    model = values["bits_per_byte"]
+    parts = []
+    for name, label in COMPRESSORS.items():
+        other = values[name]
+        if model is not None and other is not None:
+            parts.append(f"{abs(model - other):.3f} {'below' if model < other else 'above'} {label}")
+    return f'<p class="note">{" · ".join(parts)}; lower is better</p>' if parts else ""
+
+
+def _functions_headline(run: Run) -> str:
+    rows = []
+    for series, when in ((0, "after"), (5, "before")):
+        report = run.functions.get(when)
+        if report is None:
+            rows.append(f"<span>{when}</span>{missing()}<span></span>")
+            continue
+        bar = f'<span class="bar" style="width:{100 * _share(report):.1f}%;background:var(--series-{series})"></span>'
+        rows.append(f'<span>{when}</span><span class="track">{bar}</span><span>{_tally(report)}</span>')
+    after = run.functions.get("after")
+    figure = None if after is None else Figure(after.rate, "functions.json")
+    return _card(
+        "Sampled Python functions",
+        f'<p class="value">{number(figure, percent)} <small>parse</small></p><div class="bars">{"".join(rows)}</div>'
+        '<p class="note">before and after training</p>',
+    )
+
+
+def _share(report: FunctionReport) -> float:
+    return min(1.0, max(0.0, report.rate)) if math.isfinite(report.rate) else 0.0
+
+
+def _tally(report: FunctionReport) -> str:
+    return f"{sum(s.ok for s in report.samples)} of {len(report.samples)}"
+
+
+def _speed(run: Run) -> str:
+    rows = {
+        "model FLOPs utilisation": number(run.figure("mfu"), percent),
+        "training time": number(run.figure("seconds"), duration),
+        "tokens": number(run.figure("tokens"), count),
+        "parameters": number(run.figure("parameters"), count),
+        "matrix products": number(run.figure("matmul_flops"), lambda v: f"{v / 1e9:,.0f} GFLOP/s"),
+    }
+    listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows.items())
+    rate = number(run.figure("tokens_per_s"), lambda v: f"{v:,.0f}")
+    return _card("Speed", f'<p class="value">{rate} <small>tokens/s</small></p><dl>{listed}</dl>')
+
+
+def _curves(run: Run) -> Iterable[str]:
+    for plot in PLOTS:
+        gaps = plot.missing(run)
+        content = f"<p>{missing(', '.join(gaps))}</p>" if gaps else plot_svg(plot, run)
+        yield _card(plot.title, f'{content}<p class="note">{escape(plot.note)}</p>')
+
+
+def _experts(run: Run) -> str:
+    steps, loads = run.expert_loads()
+    if not steps.size or not all(np.isfinite(load_ER).any() for load_ER in loads.values()):
+        return _card("", f"<p>{missing('experts.csv')}</p>")
+    rows = []
+    for layer, load_ER in loads.items():
+        last_E = load_ER[:, np.isfinite(load_ER).any(axis=0)][:, -1]
+        busiest, idlest = int(np.nanargmax(last_E)), int(np.nanargmin(last_E))
+        cells = (f"{last_E[busiest]:.2f} (expert {busiest})", f"{last_E[idlest]:.2f} (expert {idlest})")
+        rows.append([str(layer), str(load_ER.shape[0]), *cells])
+    note = (
+        "Tokens of each expert over the fair share (1 is even). A layer beyond the model's last one is the "
+        f"prediction module. The table is of the last row, step {steps[-1]:.0f}."
+    )
+    table = _table(["layer", "experts", "busiest / fair share", "idlest / fair share"], rows)
+    return _card("", f'<p class="note">{note}</p>{experts_svg(run)}{table}')
+
+
+def _samples(run: Run) -> str:
+    before, after = run.samples.get("before", []), run.samples.get("after", [])
+    if not before and not after:
+        return _card("", f"<p>{missing('samples.json')}</p>")
+    cards = []
+    for n in range(max(len(before), len(after))):
+        sides = (("before training", before[n : n + 1]), ("after training", after[n : n + 1]))
+        cells = [f"<div><h3>{label}</h3>{_sample(found)}</div>" for label, found in sides]
+        cards.append(_card("", f'<div class="pair">{"".join(cells)}</div>'))
+    return f'<p class="note">The prompt, from held-out text, is muted.</p><div class="stack">{"".join(cards)}</div>'
+
+
+def _sample(found: list[TextSample]) -> str:
+    if not found:
+        return f"<p>{missing()}</p>"
+    return f'<pre><span class="given">{escape(found[0].prompt)}</span>{escape(found[0].text)}</pre>'
+
+
+def _functions(run: Run) -> str:
+    if not run.functions:
+        return _card("", f"<p>{missing('functions.json')}</p>")
+    note = (
+        '<p class="note">Each continues <code>def NAME(</code> with a name from held-out files. A text that the token '
+        "limit has cut is cut back to its last complete statement (what goes is struck out); the rest must parse as "
+        "a whole.</p>"
+    )
+    groups = []
+    for when, title in (("after", "After training"), ("before", "Before training")):
+        report = run.functions.get(when)
+        if report is None:
+            groups.append(_card(title, f"<p>{missing()}</p>"))
+            continue
+        tally = f'<p class="note">{_tally(report)} parse</p>'
+        items = "".join(_function(s, opened=when == "after" and n < 2) for n, s in enumerate(report.samples))
+        groups.append(_card(title, f'{tally}<div class="functions">{items}</div>'))
+    return f'{note}<div class="stack">{"".join(groups)}</div>'
+
+
+def _function(sample: FunctionSample, opened: bool) -> str:
+    mark = '<span class="ok">✓ parses</span>' if sample.ok else '<span class="failed">✗ fails</span>'
+    kept = sample.cut if sample.text.startswith(sample.cut) else ""
+    body, dropped = kept[len(sample.prompt) :], sample.text[len(kept) :]
+    code = f'<span class="given">{escape(kept[: len(sample.prompt)])}</span>{escape(body)}'
+    code += f'<span class="dropped">{escape(dropped)}</span>' if dropped else ""
+    error = f'<p class="missing">{escape(sample.error)}</p>' if sample.error else ""
+    summary = f"<summary>{mark} <code>{escape(sample.prompt)}</code></summary>"
+    return f"<details{' open' if opened else ''}>{summary}{error}<pre>{code}</pre></details>"
+
+
+def _corpus(run: Run) -> str:
+    if not run.corpus:
+        return _card("", f"<p>{missing('corpus.json')}</p>")
+    rows = [
+        [escape(split), escape(source), *(_cell(counts, name) for name in ("documents", "tokens", "bytes"))]
+        for split, sources in _items(run.corpus.get("splits"))
+        for source, counts in _items(sources)
+    ]
+    licences = [f"{escape(name)} ({escape(str(n))} documents)" for name, n in _items(run.corpus.get("licences"))]
+    table = _table(["split", "source", "documents", "tokens", "bytes"], rows) if rows else missing("splits")
+    listed = ", ".join(licences) or missing("licences")
+    return _card("", f"{table}<p><br>Licences: {listed}</p>{_details('corpus.json', json.dumps(run.corpus, indent=2))}")
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def _cell(counts: Any, name: str) -> str:
+    value = counts.get(name) if isinstance(counts, dict) else None
+    return f"{value:,}" if isinstance(value, int) else missing()
+
+
+def _configuration(run: Run) -> str:
+    config = _details("config.yaml", run.config) if run.config else f"<p>{missing('config.yaml')}</p>"
+    rows = [[escape(str(name)), escape(str(version))] for name, version in run.versions.items()]
+    versions = _table(["component", "version"], rows) if rows else f"<p>{missing('versions.json')}</p>"
+    return f"{_card('Configuration', config)}{_card('Versions', versions)}"
+
+
+def _files(run: Run) -> str:
+    rows = []
+    for name, holds in FILES.items():
+        problem = run.problems.get(name)
+        link = name if problem == "missing" else f'<a href="{name}">{name}</a>'
+        note = f'<span class="missing">{escape(problem)}</span>' if problem else "read"
+        rows.append([link, holds, note])
+    return _card("", _table(["file", "holds", "state"], rows))
+
+
+# ---- HTML ----------------------------------------------------------------------------------------------------------
+
+
+def _card(title: str, content: str) -> str:
+    heading = f"<h3>{escape(title)}</h3>" if title else ""
+    return f'<div class="card">{heading}{content}</div>'
+
+
+def _details(title: str, text: str) -> str:
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    """Cells are HTML already."""
+    top = "".join(f"<th>{h}</th>" for h in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
