@@ -16,6 +16,7 @@ from omegaconf import MISSING
 
 from arcforge_core.config.schema import ComponentConfig, EvalConfig, TrainConfig
 from arcforge_core.config.validate import type_words
+from arcforge_core.configs import DataCommandConfig
 from arcforge_core.registry import FIRST_PARTY, registry
 
 HEADER = """\
@@ -26,7 +27,11 @@ A field is set as `section.field=value` on the command line, a group as `group=o
 `arcforge-train --cfg job` prints what a command line amounts to.
 """
 
-ROOTS: dict[str, type[Any]] = {"arcforge-train": TrainConfig, "arcforge-eval": EvalConfig}
+ROOTS: dict[str, type[Any]] = {
+    "arcforge-train": TrainConfig,
+    "arcforge-eval": EvalConfig,
+    "arcforge-data": DataCommandConfig,
+}
 
 
 def render() -> str:
