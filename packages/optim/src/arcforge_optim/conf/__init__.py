@@ -1,0 +1,1 @@
+"""YAML presets of this package."""
