@@ -48,7 +48,7 @@ def filter_logits(logits_V: Tensor, params: SamplingParams) -> Tensor:
     # float64, and the maximum at 0, because any temperature above 0 must give a distribution
     logits_V = (logits_V.double() - logits_V.max()) / params.temperature
     sorted_V, order_V = logits_V.sort(descending=True, stable=True)
-    if params.top_k:
+    if 0 < params.top_k < len(sorted_V):
         sorted_V[params.top_k :] = float("-inf")
     probs_V = sorted_V.softmax(-1)
     keep_V = probs_V >= params.min_p * probs_V[0]

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arcforge_core.testing.attention_suite import AttentionSuite
+    from arcforge_core.testing.engine_suite import EngineSuite
+    from arcforge_core.testing.environment_suite import EnvironmentSuite
     from arcforge_core.testing.hardware_suite import HardwareBackendSuite
 
-SUITES = {"AttentionSuite": "attention_suite", "HardwareBackendSuite": "hardware_suite"}
+SUITES = {
+    "AttentionSuite": "attention_suite",
+    "EngineSuite": "engine_suite",
+    "EnvironmentSuite": "environment_suite",
+    "HardwareBackendSuite": "hardware_suite",
+}
 
-__all__ = ["AttentionSuite", "HardwareBackendSuite"]
+__all__ = ["AttentionSuite", "EngineSuite", "EnvironmentSuite", "HardwareBackendSuite"]
 
 
 def __getattr__(name: str) -> Any:
