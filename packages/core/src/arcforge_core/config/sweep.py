@@ -63,11 +63,14 @@ def table(jobs: Sequence[Job]) -> list[dict[str, str]]:
 
 
 def summary_text(jobs: Sequence[Job]) -> str:
-    """Returns the table for a terminal."""
+    """Returns the table for a terminal: a column per job, a line per figure; reasons of failures are told apart."""
     rows = table(jobs)
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    lines = [[name, *(row[name] for row in rows)] for name in rows[0] if name not in ("outcome", "folder")]
+    lines.append(["outcome", *("failed" if job.error else "ok" for job in jobs)])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def write_comparison(folder: Path, jobs: Sequence[Job]) -> None:
