@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from hypothesis import strategies as st
@@ -77,8 +78,8 @@ def split(batch: TrainBatch, cuts: Sequence[int]) -> list[TrainBatch]:
     """Cuts a batch into micro-batches before the segments with these numbers."""
     lengths = batch.batch.query_lengths()
     borders = [0, *sorted({c for c in cuts if 0 < c < len(lengths)}), len(lengths)]
-    parts = []
-    for first, last in zip(borders[:-1], borders[1:], strict=True):
+    parts: list[TrainBatch] = []
+    for first, last in pairwise(borders):
         rows = slice(sum(lengths[:first]), sum(lengths[:last]))
         parts.append(
             TrainBatch(
