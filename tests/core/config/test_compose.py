@@ -252,11 +252,15 @@ def test_a_sweep_recipe_needs_no_flag(tmp_path, monkeypatch):
     assert len(set(rates)) == 4
 
 
-def test_interrupting_a_sweep_stops_it_and_keeps_what_is_done(tmp_path, monkeypatch):
-    command(monkeypatch, tmp_path, *CORE, "-m", "seed=0,3")
+@pytest.mark.parametrize("saves_itself", [True, False])
+def test_interrupting_a_sweep_stops_it_and_keeps_what_is_done(tmp_path, monkeypatch, saves_itself):
+    command(monkeypatch, tmp_path, *CORE, "-m", "seed=3,4,5" if saves_itself else "seed=0,4,5")
 
     def interrupted(config):
-        if config.seed == 3:
+        assert config.seed != 5, "the sweep goes on after Ctrl-C"
+        if saves_itself:
+            return Result(tmp_path, {"status": "interrupted"})
+        if config.seed == 4:
             raise KeyboardInterrupt
         return fake_train(config)
 

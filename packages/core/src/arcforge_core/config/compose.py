@@ -163,6 +163,8 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
         if sweep_folder is not None:
             _report_failure(job)
             write_comparison(sweep_folder, jobs)
+            if job.result and job.result.metrics.get("status") == "interrupted":
+                raise KeyboardInterrupt  # the job saved itself; whoever pressed Ctrl-C means the sweep
 
     with _environment("HYDRA_FULL_ERROR", "1"), _our_errors():  # errors come to us, unprinted
         hydra.main(config_path=MAIN, config_name=config_name, version_base=VERSION_BASE)(run_job)()
