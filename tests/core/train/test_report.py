@@ -237,6 +237,11 @@ def test_csv_files_with_nan_gaps_and_half_a_row(tmp_path):
     assert math.isnan(read_run(run).metrics["loss"][-1])
 
 
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path, no_plots):
+    (tmp_path / "samples.json").write_text(r'{"after": [{"prompt": "a", "text": "b\ud83d"}]}')
+    assert "ab?" in page_of(tmp_path).text.replace(" ", "")
+
+
 def test_a_nan_in_the_summary_is_shown_as_such(tmp_path, no_plots):
     (tmp_path / "summary.json").write_text('{"bits_per_byte": NaN, "status": "failed: not finite"}')
     text = page_of(tmp_path).text

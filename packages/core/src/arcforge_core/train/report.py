@@ -27,7 +27,7 @@ def write_report(run_dir: Path) -> Path:
     """Writes and returns ``run_dir/report.html``; any file of the run may be missing or damaged."""
     run = read_run(run_dir)
     path = run_dir / "report.html"
-    path.write_text(render(run), encoding="utf-8")
+    path.write_text(render(run), encoding="utf-8", errors="replace")
     return path
 
 
