@@ -22,6 +22,6 @@ def arcforge_config_sources() -> list[str]:
 def arcforge_register_components(registry: Registrar) -> None:
     """Registers the components."""
     registry.add(
-        "hardware", "cpu", "arcforge_hw.cpu:Cpu",
+        "hardware", "cpu", "arcforge_hw.cpu.backend:Cpu",
         schema="arcforge_hw.configs:CpuConfig", summary="CPU with kernels of our own",
     )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def runs(cu_query: Tensor, cu_key: Tensor, heads: int) -> list[Run]:
     """Joins equal neighbours while their scores stay small."""
     out: list[Run] = []
     ends_q, ends_k = cu_query.tolist(), cu_key.tolist()
-    for q0, q1, k0, k1 in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
+    for (q0, q1), (k0, k1) in zip(pairwise(ends_q), pairwise(ends_k), strict=True):
         queries, keys = q1 - q0, k1 - k0
         last = out[-1] if out else None
         room = last and (last.segments + 1) * heads * min(queries, TILE) * keys <= SCORES

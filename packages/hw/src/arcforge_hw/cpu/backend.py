@@ -1,0 +1,75 @@
+"""The CPU backend: the kernels that torch's operators alone do not give."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from arcforge_core.config.schema import HardwareConfig
+from arcforge_core.contracts.hardware import YES, Change, Kernel, OpCall, Probe, Roofline, Verdict
+from arcforge_hw.cpu.attention_varlen import attention_varlen
+from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
+from arcforge_hw.cpu.mla_decode import mla_decode
+from arcforge_hw.cpu.moe_experts import moe_experts
+from arcforge_hw.cpu.rms_norm import rms_norm
+
+
+def _on_cpu(call: OpCall) -> Verdict:
+    if call.device_type != "cpu":
+        return Verdict(False, f"device {call.device_type} is not cpu")
+    if call.dtype not in (torch.float32, torch.bfloat16, torch.float64):
+        return Verdict(False, f"{call.dtype} is slow on CPUs and untested here")
+    return YES
+
+
+def _grouped_mm(call: OpCall) -> Verdict:
+    if call.dtype == torch.float64:
+        return Verdict(False, "torch's grouped_mm has no float64")
+    if not hasattr(torch.nn.functional, "grouped_mm"):
+        return Verdict(False, f"torch {torch.__version__} has no torch.nn.functional.grouped_mm")
+    return _on_cpu(call)
+
+
+def multiplies_bf16() -> bool:
+    """Says whether matrix products in bfloat16 have instructions here; without, they are some 80 times slower."""
+    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class Cpu:
+    """The CPU of this machine."""
+
+    name = "cpu"
+    device_type = "cpu"
+    distributed_backend = "gloo"
+
+    def __init__(self, config: HardwareConfig) -> None:
+        self.config = config
+
+    def probe(self) -> Probe:
+        """A CPU is always there."""
+        capability = torch.backends.cpu.get_cpu_capability()
+        return Probe(True, f"{os.cpu_count()} CPU cores, {capability}")
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Returns the kernels of this package."""
+        return [
+            Kernel("rms_norm", "cpu.rms_norm.function", rms_norm, _on_cpu),
+            Kernel("attention_varlen", "cpu.attention_varlen.tiled", attention_varlen, _on_cpu),
+            Kernel("mla_decode", "cpu.mla_decode.tiled", mla_decode, _on_cpu),
+            Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
+            Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
+        ]
+
+    def roofline(self) -> Roofline:
+        """Only measurements tell what a CPU reaches; capacity is what the system says."""
+        return Roofline(memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+    def adjust_config(self, config: Any) -> list[Change]:
+        """Asks for fp32 training where the processor cannot multiply in bfloat16."""
+        if config.trainer.precision == "bf16" and not multiplies_bf16():
+            reason = "this CPU has no bfloat16 matrix instructions: bf16 would be many times slower than fp32"
+            return [Change("trainer.precision", "fp32", reason)]
+        return []

@@ -1,0 +1,8 @@
+"""The schema of the CPU backend."""
+
+from arcforge_core.registry import registry
+
+
+def test_cpu_is_registered_with_its_schema():
+    component = registry().get("hardware", "cpu")
+    assert component.load_schema()().name == component.load().name == "cpu"
