@@ -1,0 +1,54 @@
+"""An engine for programs: a checkpoint or a model behind the engine contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.config.schema import EngineConfig, HardwareConfig
+from arcforge_core.configs import AutoHardwareConfig, SimpleEngineConfig
+from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.engine import build_engine
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import build_hardware
+
+
+class Engine:
+    """Generates; implements `arcforge_core.contracts.engine.Engine`.
+
+    Args:
+        model: a model, or the folder of a checkpoint or run.
+        engine: the engine behind it; `simple` when None.
+        hardware: where a checkpoint is loaded to, ``auto`` when None; a model stays where it is.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+    """
+
+    def __init__(
+        self, model: str | Path | CausalLM, engine: EngineConfig | None = None, hardware: HardwareConfig | None = None
+    ) -> None:
+        if not isinstance(model, CausalLM):
+            backend = build_hardware(hardware or AutoHardwareConfig())
+            model = load_pretrained(find_checkpoint(model), ops=Ops(backend)).to(backend.device_type)
+        self.model = model
+        self._engine = build_engine(engine or SimpleEngineConfig(), model)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[GenerationOutput]:
+        """Generates for each prompt, in order; see the contract."""
+        return self._engine.generate(prompts, params)
+
+    def update_weights(self, state: Mapping[str, Tensor]) -> None:
+        """Loads a state dict and counts the weight version up; see the contract."""
+        self._engine.update_weights(state)
+
+    @property
+    def weight_version(self) -> int:
+        """Number of weight updates so far."""
+        return self._engine.weight_version

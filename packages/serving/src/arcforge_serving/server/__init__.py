@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's completions API over one engine."""

@@ -1,0 +1,98 @@
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from arcforge_core import save_pretrained
+from arcforge_core.config.compose import compose_config
+from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
+from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
+from arcforge_serving.configs import ServeConfig
+from arcforge_serving.server.run import listen, serve, url
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint") / "small"
+    save_pretrained(small_model(vocab_size=TOKENIZER_SIZE), folder, small_tokenizer())
+    return folder
+
+
+@pytest.fixture
+def server(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
+    program = "import sys; from arcforge_serving.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, f"checkpoint={checkpoint}", "port=0", "hardware=torch_cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.slow(reason="starts a process that imports torch and fastapi")
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
+def test_the_real_server_answers_and_stops_in_order(
+    server: subprocess.Popen[str], stop: signal.Signals, code: int
+) -> None:
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    assert line.startswith("small at http://127.0.0.1:")
+    address = line.split()[2].removesuffix(";")
+    answer = httpx.post(address, json={"prompt": "one", "max_tokens": 3, "temperature": 0}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 3
+    server.send_signal(stop)
+    output, errors = server.communicate(timeout=30)
+    assert server.returncode == code, errors
+    assert output == ""
+    assert "Traceback" not in errors
+
+
+def test_a_taken_port_is_known_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "arcforge_serving.server.run.load_with_tokenizer", lambda *args: pytest.fail("a model was loaded")
+    )
+    with listen("127.0.0.1", 0) as taken:
+        config = compose_config("serve", ServeConfig, ["checkpoint=x", f"port={taken.getsockname()[1]}"])
+        with pytest.raises(ConfigError, match=r"port=\d+: cannot listen on 127\.0\.0\.1"):
+            serve(config)
+
+
+def test_only_loopback_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    listen("127.0.0.1", 0).close()
+    assert capsys.readouterr().err == ""
+    listen("0.0.0.0", 0).close()
+    assert "no authentication" in capsys.readouterr().err
+
+
+def test_addresses_of_both_families() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        assert url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+    if socket.has_ipv6:
+        with listen("::1", 0) as listener:
+            assert url(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+def test_missing_checkpoint_is_named() -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=nowhere", "port=0"]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "checkpoint"),
+        (["checkpoint=x", "port=70000"], "port=70000"),
+        (["checkpoint=x", "max_batch_size=0"], "max_batch_size=0"),
+        (["checkpoint=x", "max_waiting=0"], "max_waiting=0"),
+        (["checkpoint=x", "engine=simpel"], "did you mean 'simple'"),
+        (["checkpoint=x", "hots=::"], "did you mean 'host'"),
+    ],
+)
+def test_bad_configurations_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ArcforgeError) as caught:
+        compose_config("serve", ServeConfig, overrides)
+    assert message in str(caught.value)
