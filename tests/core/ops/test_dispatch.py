@@ -1,0 +1,113 @@
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Verdict
+from arcforge_core.errors import ConfigError
+from arcforge_core.ops import dispatch, reference
+from arcforge_core.ops.dispatch import Ops, default_ops, dispatch_mode
+
+
+@pytest.fixture(autouse=True)
+def automatic(monkeypatch):
+    monkeypatch.delenv("ARCFORGE_DISPATCH", raising=False)
+
+
+def kernel(name: str, priority: int = 0, verdict: Verdict = YES, op: str = "rms_norm") -> Kernel:
+    return Kernel(op, name, lambda *_: name, lambda _: verdict, priority)
+
+
+def ops_of(*kernels: Kernel) -> Ops:
+    return Ops(SimpleNamespace(name="fake", kernels=lambda: list(kernels)))
+
+
+CALL = OpCall("rms_norm", "cpu", torch.float32, sizes={"width": 8})
+
+
+def chosen(ops: Ops, call: OpCall = CALL) -> str:
+    ops.bind(call)
+    return next(choice.kernel for choice in ops.choices.values() if choice.call == call)
+
+
+def test_the_highest_priority_wins_whatever_the_order():
+    low, high = kernel("low", 1), kernel("high", 2)
+    for kernels in ((low, high), (high, low)):
+        assert ops_of(*kernels).bind(CALL)() == "high" and chosen(ops_of(*kernels)) == "high"
+
+
+def test_a_kernel_that_says_no_is_passed_over_and_its_reason_kept():
+    ops = ops_of(kernel("best", 9, Verdict(False, "width 8 is odd")), kernel("next", 5), kernel("unasked", 1))
+    assert ops.bind(CALL)() == "next"
+    (choice,) = ops.choices.values()
+    assert choice.kernel == "next" and choice.rejected == (("best", "width 8 is odd"),)
+
+
+def test_the_reference_covers_what_no_kernel_does():
+    ops = ops_of(kernel("norm"), kernel("swiglu", verdict=Verdict(False, "no"), op="swiglu"))
+    assert ops.bind(OpCall("swiglu", "cpu", torch.float32)) is reference.swiglu
+    assert ops.bind(OpCall("rope", "cpu", torch.float32)) is reference.rope
+    assert Ops(None).bind(CALL) is reference.rms_norm and chosen(Ops(None)) == "reference"
+
+
+def test_a_kernel_is_asked_about_the_very_call():
+    asked = []
+
+    def supports(call):
+        asked.append(call)
+        return YES
+
+    ops = ops_of(Kernel("rms_norm", "k", lambda: None, supports))
+    ops.binder(torch.bfloat16, "cuda:1", needs_grad=False)("rms_norm", width=3)
+    assert asked == [OpCall("rms_norm", "cuda", torch.bfloat16, False, {"width": 3})]
+
+
+def test_each_kind_of_call_is_logged_once_with_the_reasons(caplog):
+    ops = ops_of(kernel("best", 9, Verdict(False, "too wide")), kernel("next"))
+    with caplog.at_level(logging.INFO, logger="arcforge.ops"):
+        for _ in range(3):
+            ops.bind(CALL)
+        ops.bind(OpCall("rms_norm", "cpu", torch.bfloat16, sizes={"width": 8}))
+    assert [r.getMessage() for r in caplog.records] == [
+        "rms_norm [cpu, torch.float32] -> next; not best: too wide",
+        "rms_norm [cpu, torch.bfloat16] -> next; not best: too wide",
+    ]
+    assert len(ops.choices) == 2
+
+
+def test_the_environment_forces_the_references(monkeypatch):
+    monkeypatch.setenv("ARCFORGE_DISPATCH", "reference")
+    assert ops_of(kernel("fast")).bind(CALL) is reference.rms_norm
+    monkeypatch.setenv("ARCFORGE_DISPATCH", "auto")
+    assert ops_of(kernel("fast")).bind(CALL)() == "fast"
+
+
+@pytest.mark.parametrize("value", ["refrence", "", "AUTO"])
+def test_other_values_of_the_environment_are_refused(monkeypatch, value):
+    monkeypatch.setenv("ARCFORGE_DISPATCH", value)
+    for build in (dispatch_mode, lambda: Ops(None), lambda: ops_of(kernel("fast"))):
+        with pytest.raises(ConfigError, match=f"ARCFORGE_DISPATCH='{value}': must be auto or reference"):
+            build()
+
+
+def test_a_kernel_for_an_unknown_op_is_refused():
+    with pytest.raises(ConfigError, match=r"kernel\.op='rms_nrm': acme\.norm: the ops are .*rms_norm"):
+        ops_of(kernel("acme.norm", op="rms_nrm"))
+
+
+def test_default_ops_are_those_of_automatic_hardware(monkeypatch):
+    from arcforge_core.ops import hardware
+
+    asked = []
+
+    def select(name):
+        asked.append(name)
+        return SimpleNamespace(name="fake", kernels=lambda: [kernel("fast")])
+
+    monkeypatch.setattr(hardware, "select_hardware", select)
+    dispatch.default_ops.cache_clear()
+    try:
+        assert default_ops() is default_ops() and chosen(default_ops()) == "fast" and asked == ["auto"]
+    finally:
+        dispatch.default_ops.cache_clear()
