@@ -12,19 +12,16 @@ from torch import Tensor
 
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.ops import Ops
+from arcforge_core.ops.compat import fast_bf16
 
 EPS = 1e-7
 """Least norm that the op divides by. After `normalize_exponent` only zero matrices are below it."""
 
 
 def iteration_dtype(choice: str, device: torch.device) -> torch.dtype:
-    """Returns the number format of the iteration for ``ns_dtype`` = ``auto``, ``bf16`` or ``fp32``.
-
-    A CPU without bfloat16 instructions multiplies such matrices some 50 times slower than float32.
-    """
+    """Returns the number format of the iteration for ``ns_dtype`` = ``auto`` (the faster), ``bf16`` or ``fp32``."""
     if choice == "auto":
-        slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        choice = "fp32" if slow else "bf16"
+        choice = "bf16" if fast_bf16(device.type) else "fp32"
     return {"bf16": torch.bfloat16, "fp32": torch.float32}[choice]
 
 

@@ -307,7 +307,7 @@ class EvalConfig:
     """Held-out tokens measured at most; None takes them all."""
     functions: int = 50
     """Functions sampled from the prompt ``def NAME(`` and parsed; 0 samples none."""
-    max_new_tokens: int = 256
+    max_new_tokens: int = 160
     """Length of a sampled function at most."""
     temperature: float = 0.6
     seed: int = 0

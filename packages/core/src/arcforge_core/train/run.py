@@ -14,8 +14,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from arcforge_core.data.pipeline import Corpus, build_data
-from arcforge_core.train.report import write_report
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -24,8 +22,10 @@ from rich.table import Table
 
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.contracts.hardware import Hardware
+from arcforge_core.data.pipeline import Corpus, build_data
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.build import build_model, check_model
+from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.train.callbacks.checkpointing import Checkpointing
@@ -34,6 +34,7 @@ from arcforge_core.train.callbacks.evaluation import Evaluation
 from arcforge_core.train.callbacks.metrics import MetricsWriter
 from arcforge_core.train.callbacks.stopping import Stopping
 from arcforge_core.train.module import LanguageModelModule
+from arcforge_core.train.report import write_report
 from arcforge_core.train.rundir import create_run_dir, find_run, point_latest, write_json, write_run_start
 from arcforge_core.train.samples import Samples
 from arcforge_core.train.state import TrainingState, checkpoints, load_training_state
@@ -44,6 +45,13 @@ from arcforge_core.train.throughput import matmul_rate
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
+def compute_dtype(config: TrainConfig, hardware: Hardware) -> torch.dtype:
+    """Returns the dtype of the activations."""
+    if config.trainer.precision == "auto":
+        return DTYPES["bf16" if fast_bf16(hardware.device_type) else "fp32"]
+    return DTYPES[config.trainer.precision]
+
+
 @dataclass
 class RunResult:
     """Where a run is, and its final figures by name."""
@@ -52,26 +60,28 @@ class RunResult:
     metrics: dict[str, float | str] = field(default_factory=dict)
 
 
-@dataclass
 class StepLoader:
-    """Endless optimizer steps of this process, from a cursor on."""
+    """Endless optimizer steps of this process, from a data cursor on.
 
-    corpus: Corpus
-    config: TrainConfig
-    start_cursor: int
+    Raises:
+        DataError: the corpus is shorter than one row.
+    """
 
-    def __iter__(self) -> Iterator[StepBatch]:
-        trainer = self.config.trainer
-        micros = self.corpus.train_batches(
+    def __init__(self, corpus: Corpus, config: TrainConfig, cursor: int) -> None:
+        trainer = config.trainer
+        self.accumulate = trainer.accumulate
+        self.micros = corpus.train_batches(
             trainer.sequence_length,
             trainer.micro_batch_tokens,
-            seed=self.config.seed,
+            seed=config.seed,
             rank=int(os.environ.get("RANK", 0)),
             world_size=int(os.environ.get("WORLD_SIZE", 1)),
-            start_cursor=self.start_cursor,
+            start_cursor=cursor,
         )
+
+    def __iter__(self) -> Iterator[StepBatch]:
         while True:
-            yield StepBatch([next(micros) for _ in range(trainer.accumulate)])
+            yield StepBatch([next(self.micros) for _ in range(self.accumulate)])
 
 
 def train(config: TrainConfig) -> RunResult:
@@ -93,10 +103,11 @@ def train(config: TrainConfig) -> RunResult:
     torch.set_num_threads(config.trainer.threads or os.cpu_count() or 1)
     hardware = prepare_hardware(config, console)
     corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
+    steps = StepLoader(corpus, config, restored.progress["cursor"] if restored else 0)
     L.seed_everything(config.seed, verbose=False)
     model = build_model(config.model, config.attention, Ops(hardware))
     model.activation_checkpointing = config.trainer.activation_checkpointing
-    model.set_compute_dtype(DTYPES[config.trainer.precision])
+    model.set_compute_dtype(compute_dtype(config, hardware))
     module = LanguageModelModule(model, config)
     if restored is None:
         run_dir = create_run_dir(config)
@@ -106,11 +117,12 @@ def train(config: TrainConfig) -> RunResult:
     write_run_start(run_dir, config)
     write_json(run_dir / "corpus.json", corpus.manifest)
     console.print(f"run {os.path.relpath(run_dir)}", highlight=False)
-    return fit(module, corpus, hardware, run_dir, restored, console)
+    return fit(module, steps, corpus, hardware, run_dir, restored, console)
 
 
 def fit(
     module: LanguageModelModule,
+    steps: StepLoader,
     corpus: Corpus,
     hardware: Hardware,
     run_dir: Path,
@@ -119,9 +131,9 @@ def fit(
 ) -> RunResult:
     """Runs Lightning's loop over a prepared module, then evaluates and writes summary and report."""
     config = module.config
-    metrics = MetricsWriter(
-        run_dir, config.trainer.log_every, matmul_rate(DTYPES[config.trainer.precision], hardware.device_type)
-    )
+    peak = matmul_rate(module.model.dtype, hardware.device_type)
+    console.print(f"{module.model.dtype} matrix products at {peak / 1e9:,.0f} GFLOP/s", highlight=False)
+    metrics = MetricsWriter(run_dir, config.trainer.log_every, peak)
     evaluation = Evaluation(corpus, run_dir)
     checkpointing = Checkpointing(run_dir, corpus.tokenizer, restored)
     stopping = Stopping()
@@ -132,7 +144,7 @@ def fit(
         samples.write(module.model, "before")
     if module.fraction() < 1.0:
         try:
-            trainer.fit(module, StepLoader(corpus, config, module.progress.cursor))
+            trainer.fit(module, steps)
         except NonFiniteError as error:
             summary.write("failed: not finite")
             step = checkpointing.saved_step

@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arcforge_core.data.pipeline import Corpus
-
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.data.pipeline import Corpus
 from arcforge_core.eval.python_functions import function_names, sample_functions
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
@@ -47,16 +46,17 @@ class Samples:
         count = min(self.config.trainer.samples, len(documents))
         tokenizer = self.corpus.tokenizer
         chosen = [documents[i * len(documents) // count] for i in range(count)]
-        prompts = [
-            [tokenizer.bos_id, *tokenizer.encode(d.text[: 8 * PROMPT_TOKENS])[:PROMPT_TOKENS]] for d in chosen
-        ]
+        prompts = [[tokenizer.bos_id, *tokenizer.encode(d.text[: 8 * PROMPT_TOKENS])[:PROMPT_TOKENS]] for d in chosen]
         params = [
             SamplingParams(NEW_TOKENS, TEMPERATURE, stop_token_ids=(tokenizer.eos_id,), seed=self.config.seed + n)
             for n in range(count)
         ]
         outputs = engine.generate(prompts, params)
         return [
-            {"prompt": tokenizer.decode(p[1:]), "text": tokenizer.decode(o.token_ids)}
+            {
+                "prompt": tokenizer.decode(p[1:]),
+                "text": tokenizer.decode([t for t in o.token_ids if t != tokenizer.eos_id]),
+            }
             for p, o in zip(prompts, outputs, strict=True)
         ]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcforge_core.data.pipeline import Corpus
-
 from arcforge_core.eval.compression import compression_baselines
 from arcforge_core.model.params import count_parameters
 from arcforge_core.train.callbacks.evaluation import Evaluation

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from arcforge_core.data.pipeline import Corpus
 
+from arcforge_core.data.pipeline import Corpus
 from arcforge_core.eval.bits_per_byte import BitsPerByte, bits_per_byte
 from arcforge_core.train.callbacks.metrics import append_row
 from arcforge_core.train.module import LanguageModelModule
