@@ -45,7 +45,7 @@ def naive_distribution(logits: list[float], params: SamplingParams) -> list[floa
 @given(logits=logit_lists, params=sampling_params)
 def test_filters_equal_their_definition(logits: list[float], params: SamplingParams) -> None:
     assume(boundary(logits, params) > 1e-9)  # where a cut falls on equality, rounding decides
-    got = filter_logits(torch.tensor(logits, dtype=torch.float64), params).softmax(-1)
+    got = filter_logits(torch.tensor([logits]), [params])[0].softmax(-1)
     wanted = torch.tensor(naive_distribution(logits, params), dtype=torch.float64)
     torch.testing.assert_close(got, wanted, atol=1e-12, rtol=1e-9)
 
@@ -69,7 +69,7 @@ def boundary(logits: list[float], params: SamplingParams) -> float:
 def test_filters_keep_the_likeliest_and_nothing_less_likely_than_what_they_drop(
     logits: list[float], params: SamplingParams
 ) -> None:
-    kept = filter_logits(torch.tensor(logits), params).isfinite()
+    kept = filter_logits(torch.tensor([logits]), [params])[0].isfinite()
     assert kept[logits.index(max(logits))]
     if not kept.all():
         assert min(x for x, k in zip(logits, kept, strict=True) if k) >= max(
@@ -78,21 +78,23 @@ def test_filters_keep_the_likeliest_and_nothing_less_likely_than_what_they_drop(
 
 
 def test_ties_keep_the_lower_ids() -> None:
-    kept = filter_logits(torch.zeros(6), SamplingParams(top_k=2)).isfinite()
+    kept = filter_logits(torch.zeros(1, 6), [SamplingParams(top_k=2)])[0].isfinite()
     assert kept.tolist() == [True, True, False, False, False, False]
-    assert sample(torch.tensor([0.0, 3.0, 3.0]), SamplingParams(temperature=0.0), torch.Generator()) == 1
+    assert sample(torch.tensor([[0.0, 3.0, 3.0]]), [SamplingParams(temperature=0.0)], [torch.Generator()]) == [1]
 
 
 def test_no_filter_keeps_even_the_faintest_token() -> None:
-    logits_V = torch.linspace(0, -700, 1000)
-    assert filter_logits(logits_V, SamplingParams()).isfinite().all()
+    logits_NV = torch.linspace(0, -700, 1000).repeat(2, 1)
+    kept = filter_logits(logits_NV, [SamplingParams(), SamplingParams(top_k=5)]).isfinite()
+    assert kept.sum(-1).tolist() == [1000, 5]
+    assert filter_logits(logits_NV, [SamplingParams()] * 2).isfinite().all()
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-300])
 def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     params = SamplingParams(temperature=temperature)
-    logits_V = torch.tensor([1.0, 30.0, 29.0, -1e30])
-    assert {sample(logits_V, params, torch.Generator().manual_seed(s)) for s in range(5)} == {1}
+    logits_NV = torch.tensor([[1.0, 30.0, 29.0, -1e30]]).repeat(5, 1)
+    assert sample(logits_NV, [params] * 5, [torch.Generator().manual_seed(s) for s in range(5)]) == [1] * 5
 
 
 @pytest.mark.parametrize(
@@ -110,13 +112,32 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
 def test_draws_follow_the_filtered_distribution(params: SamplingParams) -> None:
     logits = [0.3, -1.0, 1.2, 0.0, 0.9, -2.5, 1.1, -0.4]
     wanted = naive_distribution(logits, params)
-    generator, draws = torch.Generator().manual_seed(0), 2000
-    counts = [0] * len(logits)
-    for _ in range(draws):
-        counts[sample(torch.tensor(logits), params, generator)] += 1
+    draws = 4000
+    generators = [torch.Generator().manual_seed(seed) for seed in range(draws)]
+    chosen = sample(torch.tensor(logits).repeat(draws, 1), [params] * draws, generators)
+    counts = [chosen.count(i) for i in range(len(logits))]
     assert all(p > 0 or c == 0 for c, p in zip(counts, wanted, strict=True))
     chi_square = sum((c - draws * p) ** 2 / (draws * p) for c, p in zip(counts, wanted, strict=True) if p)
     assert chi_square < 26  # 7 degrees of freedom: 0.05% at most; the seed is fixed
+
+
+def test_rows_are_sampled_with_their_own_parameters_and_generators() -> None:
+    params = [SamplingParams(temperature=0.0), SamplingParams(top_k=1), SamplingParams(top_p=0.5), SamplingParams()]
+    logits_NV = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+
+    def generators() -> list[torch.Generator]:
+        return [torch.Generator().manual_seed(seed) for seed in range(4)]
+
+    alone = [sample(logits_NV[n : n + 1], [params[n]], [generators()[n]])[0] for n in range(4)]
+    assert sample(logits_NV, params, generators()) == alone
+    assert alone[:2] == logits_NV.argmax(-1).tolist()[:2]
+
+
+@pytest.mark.parametrize(("draw", "wanted"), [(0.0, 1), (1.0 - 2**-53, 2)])
+def test_extreme_draws_stay_inside_the_kept_tokens(monkeypatch: pytest.MonkeyPatch, draw: float, wanted: int) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *args, **kwargs: torch.tensor([draw], dtype=torch.float64))
+    logits_NV = torch.tensor([[-1e30, 1.0, 1.0, -1e30]])
+    assert sample(logits_NV, [SamplingParams()], [torch.Generator()]) == [wanted]
 
 
 @pytest.mark.parametrize(

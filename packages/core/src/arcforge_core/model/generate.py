@@ -39,31 +39,48 @@ def check_request(config: ModelConfig, prompt: Sequence[int], params: SamplingPa
         )
 
 
-def filter_logits(logits_V: Tensor, params: SamplingParams) -> Tensor:
-    """Applies temperature, top-k, top-p and min-p in this order; dropped tokens become -inf.
+def filter_logits(logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Applies each row's temperature, top-k, top-p and min-p in this order; dropped tokens become -inf.
 
-    Each looks at what the ones before it left, renormalised. `params.temperature` must be above 0. The likeliest
-    token always stays; among equals the lower id is the likelier.
+    Each looks at what the ones before it left, renormalised. Temperatures must be above 0. The likeliest token always
+    stays; among equals the lower id is the likelier. Returns float64 [N, V].
     """
+
+    def column(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)[:, None]
+
     # float64, and the maximum at 0, because any temperature above 0 must give a distribution
-    logits_V = (logits_V.double() - logits_V.max()) / params.temperature
-    sorted_V, order_V = logits_V.sort(descending=True, stable=True)
-    if 0 < params.top_k < len(sorted_V):
-        sorted_V[params.top_k :] = float("-inf")
-    probs_V = sorted_V.softmax(-1)
-    keep_V = probs_V >= params.min_p * probs_V[0]
-    if params.top_p < 1.0:  # at 1 rounding of the sum must not cost the tail
-        keep_V &= probs_V.cumsum(-1) - probs_V < params.top_p
-    keep_V[0] = True
-    kept_V = torch.where(keep_V, sorted_V, float("-inf"))
-    return torch.empty_like(logits_V).scatter_(0, order_V, kept_V)
+    logits_NV = logits_NV.double()
+    logits_NV = (logits_NV - logits_NV.amax(-1, keepdim=True)) / column([p.temperature for p in params])
+    if all(p.top_k == 0 and p.top_p == 1.0 and p.min_p == 0.0 for p in params):
+        return logits_NV  # sparing the sort, the dearest part
+    vocabulary = logits_NV.shape[1]
+    sorted_NV, order_NV = logits_NV.sort(dim=-1, descending=True, stable=True)
+    kept_count_N1 = column([min(p.top_k or vocabulary, vocabulary) for p in params])
+    sorted_NV = sorted_NV.masked_fill(torch.arange(vocabulary) >= kept_count_N1, float("-inf"))
+    probs_NV = sorted_NV.softmax(-1)
+    top_p_N1 = column([p.top_p if p.top_p < 1.0 else 2.0 for p in params])  # at 1, rounding must not cost the tail
+    keep_NV = probs_NV.cumsum(-1) - probs_NV < top_p_N1
+    keep_NV &= probs_NV >= column([p.min_p for p in params]) * probs_NV[:, :1]
+    keep_NV[:, 0] = True
+    return torch.empty_like(logits_NV).scatter_(1, order_NV, sorted_NV.masked_fill(~keep_NV, float("-inf")))
 
 
-def sample(logits_V: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
-    """Returns a token id drawn from host logits; greedy takes the lowest id among equal maxima."""
-    if params.temperature == 0.0:
-        return int((logits_V == logits_V.max()).nonzero()[0])
-    return int(torch.multinomial(filter_logits(logits_V, params).softmax(-1), 1, generator=generator))
+def sample(logits_NV: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator]) -> list[int]:
+    """Draws one id for each row of host logits, from its own generator; greedy takes the lowest id of equal maxima."""
+    ids_V = torch.arange(logits_NV.shape[1])
+    best_NV = logits_NV == logits_NV.amax(-1, keepdim=True)
+    chosen_N = torch.where(best_NV, ids_V, len(ids_V)).amin(-1)
+    drawn = [n for n, p in enumerate(params) if p.temperature > 0.0]
+    if drawn:
+        probs_NV = filter_logits(logits_NV[drawn], [params[n] for n in drawn]).softmax(-1)
+        sums_NV = probs_NV.cumsum(-1)
+        draws = [torch.rand(1, dtype=torch.float64, generator=generators[n]) for n in drawn]
+        total_N1 = sums_NV[:, -1:]
+        draw_N1 = torch.minimum(torch.stack(draws) * total_N1, torch.nextafter(total_N1, torch.zeros_like(total_N1)))
+        chosen_N[drawn] = torch.searchsorted(sums_NV, draw_N1, right=True)[:, 0]
+    chosen: list[int] = chosen_N.tolist()
+    return chosen
 
 
 @contextmanager
@@ -105,11 +122,11 @@ def generate(
             logits_NV = model.logits(hidden_TD[last_N]).float().cpu()
             if not logits_NV.isfinite().all():
                 raise CheckpointError("the model's logits are not finite: its weights are damaged or have diverged")
-            logprobs_NV = logits_NV.log_softmax(-1)
-            for row, n in enumerate(list(live)):
-                token = sample(logits_NV[row], params[n], generators[n])
+            tokens = sample(logits_NV, [params[n] for n in live], [generators[n] for n in live])
+            chosen_N = logits_NV.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+            for n, token, logprob in zip(list(live), tokens, chosen_N.tolist(), strict=True):
                 token_ids[n].append(token)
-                logprobs[n].append(float(logprobs_NV[row, token]))
+                logprobs[n].append(logprob)
                 feed[n] = [token]
                 if token in params[n].stop_token_ids:
                     reasons[n] = "stop"
