@@ -1,19 +1,20 @@
 """Builds our wheels and those of the test plugins once, and installs sets of them outside the checkout.
 
-An environment is a fresh virtual environment: the libraries are links to those of the running interpreter, the
-editable installs of the checkout are left out, so that only the wheels under test are there.
+An environment is a fresh virtual environment with the wheels under test and with links to the libraries that
+they declare: neither the editable installs of the checkout nor undeclared libraries are there.
 """
 
 import fcntl
 import os
 import subprocess
 import sys
-import sysconfig
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("core", "attention", "optim", "rl", "serving", "hw")
@@ -51,19 +52,34 @@ class Environment:
 
     folder: Path
 
-    def run(self, *command, cwd=None, **variables):
-        """Runs a console script or ``python`` of the environment and returns the finished process."""
+    def options(self, cwd, variables):
+        """Returns the arguments of `subprocess` that both ways to run share."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("ARCFORGE_", "PYTHON", "COV_"))}
-        script = self.folder / "bin" / command[0]
-        return subprocess.run(
-            [str(script), *command[1:]],
-            cwd=cwd or self.folder,
-            env={**inherited, "OMP_NUM_THREADS": "1", "ARCFORGE_CACHE": str(self.folder / "cache"), **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        own = {"OMP_NUM_THREADS": "1", "ARCFORGE_CACHE": str(self.folder / "cache")}
+        return {
+            "cwd": cwd or self.folder,
+            "env": {**inherited, **own, **variables},
+            "stdin": subprocess.DEVNULL,
+            "text": True,
+        }
+
+    def run(self, name, *arguments, cwd=None, **variables):
+        """Runs a console script or ``python`` of the environment and returns the finished process."""
+        command = [str(self.folder / "bin" / name), *arguments]
+        return subprocess.run(command, capture_output=True, check=False, **self.options(cwd, variables))
+
+    @contextmanager
+    def start(self, name, *arguments, cwd=None, **variables):
+        """Starts a console script, with all it says on stdout, and stops it at the end."""
+        command = [str(self.folder / "bin" / name), *arguments]
+        merged = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(
+            command, **merged, **self.options(cwd, {"PYTHONUNBUFFERED": "1", **variables})
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
 
 
 @contextmanager
@@ -116,24 +132,35 @@ def wheels(shared):
     return {file.name.split("-")[0].replace("_", "-"): file for file in folder.glob("*.whl")}
 
 
-@pytest.fixture(scope="session")
-def libraries(shared):
-    """A folder with links to the installed libraries, and to nothing of this project."""
-    folder = shared / "libraries"
-    with once(folder) as first:
-        if first:
-            folder.mkdir()
-            for entry in Path(sysconfig.get_path("purelib")).iterdir():
-                if (
-                    not entry.name.startswith(("arcforge", "_editable_impl_arcforge", "acme"))
-                    and entry.suffix != ".pth"
-                ):
-                    (folder / entry.name).symlink_to(entry)
-    return folder
+def link_libraries(site, folder):
+    """Links what the distributions in `site` declare to need, and what that needs, into `folder`.
+
+    Nothing else is there, so an import that no wheel declares fails.
+    """
+    ours = {dist.name: dist for dist in metadata.distributions(path=[str(site)])}
+    todo = [line for dist in ours.values() for line in dist.requires or ()]
+    seen = set()
+    while todo:
+        requirement = Requirement(todo.pop())
+        wanted = (requirement.name, *sorted(requirement.extras))
+        relevant = [{"extra": extra} for extra in ("", *requirement.extras)]
+        needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if not needed or wanted in seen or requirement.name in ours:
+            continue
+        seen.add(wanted)
+        dist = metadata.distribution(requirement.name)
+        for line in dist.requires or ():
+            marker = Requirement(line).marker
+            if marker is None or any(marker.evaluate(context) for context in relevant):
+                todo.append(line.partition(";")[0])
+        for top in {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}:
+            link = folder / top
+            if not link.exists():
+                link.symlink_to(dist.locate_file(top))
 
 
 @pytest.fixture(scope="session")
-def install(shared, wheels, libraries):
+def install(shared, wheels):
     """``install(names...)`` returns an environment that holds exactly these distributions of ours."""
 
     def make(*names):
@@ -141,12 +168,14 @@ def install(shared, wheels, libraries):
         with once(folder) as first:
             if first:
                 subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-                site = next((folder / "lib").glob("python*/site-packages"))
-                (site / "libraries.pth").write_text(f"{libraries}\n")
                 pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
                 options = ["--no-deps", "--no-index", "--no-compile", "--quiet", "--disable-pip-version-check"]
                 chosen = [str(wheels[name]) for name in names]
                 subprocess.run([*pip, "install", *options, *chosen], check=True, capture_output=True)
+                site = next((folder / "lib").glob("python*/site-packages"))
+                (folder / "libraries").mkdir()
+                link_libraries(site, folder / "libraries")
+                (site / "libraries.pth").write_text(f"{folder / 'libraries'}\n")
         return Environment(folder)
 
     return make

@@ -1,0 +1,107 @@
+"""The example chip plugin, installed as a wheel beside ours: it shows up everywhere and its kernels run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "acme_npu"
+SIMULATED = {"ACME_NPU_SIMULATE": "1"}
+CORE_ONLY = ("attention=reference", "optimizer=torch_adamw", "schedule=constant")
+
+
+@pytest.fixture(scope="module")
+def environment(install):
+    return install("arcforge-core", "arcforge-attention", "acme-arcforge-npu")
+
+
+def test_it_is_listed(environment):
+    listing = json.loads(environment.run("arcforge-plugins", "--json").stdout)
+    acme = next(p for p in listing["plugins"] if p["distribution"] == "acme-arcforge-npu 2.3.0")
+    assert [(c["kind"], c["name"]) for c in acme["components"]] == [("hardware", "acme_npu")]
+
+
+def test_help_shows_backend_and_preset(environment):
+    lines = environment.run("arcforge-train", "--help").stdout.splitlines()
+    shown = [line.split()[0] for line in lines if line.endswith("[acme-arcforge-npu 2.3.0]")]
+    assert shown == ["acme_npu", "acme_npu_fast"]
+
+
+def test_the_preset_reaches_the_config(environment):
+    result = environment.run("arcforge-train", *CORE_ONLY, "hardware=acme_npu_fast", "--cfg", "job", "-p", "hardware")
+    assert result.returncode == 0, result.stderr
+    assert "name: acme_npu\n" in result.stdout
+    assert "tile: 128\n" in result.stdout
+
+
+def test_a_bad_value_names_the_field(environment):
+    result = environment.run("arcforge-train", *CORE_ONLY, "hardware=acme_npu", "hardware.tile=wide")
+    assert result.returncode == 2
+    assert "hardware.tile" in result.stderr
+
+
+def test_without_the_chip_the_reason_is_given(environment):
+    result = environment.run("arcforge-conformance", "hardware=acme_npu")
+    assert result.returncode == 2
+    assert "not usable here: no Acme driver" in result.stderr
+
+
+def test_blocking_removes_it(environment):
+    result = environment.run("arcforge-train", "--help", ARCFORGE_BLOCK_PLUGINS="acme-arcforge-npu")
+    assert result.returncode == 0
+    assert "acme" not in result.stdout
+
+
+@pytest.mark.slow(reason="imports torch in a fresh process and runs every case of three ops")
+def test_the_conformance_command_passes(environment):
+    result = environment.run("arcforge-conformance", "hardware=acme_npu", "--json", **SIMULATED)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    verdicts = {(row["op"], row["dtype"]): row["verdict"] for row in rows}
+    for op in ("rms_norm", "swiglu", "attention_varlen"):
+        assert verdicts[op, "float32"] == "ok"
+        assert verdicts[op, "bfloat16"] == "declined"
+
+
+COUNT_CALLS = """
+import dataclasses, json, torch
+from acme_arcforge_npu.backend import AcmeNpu
+from acme_arcforge_npu.configs import AcmeNpuConfig
+from arcforge_core.config.compose import compose
+from arcforge_core.model.build import build_model
+from arcforge_core.ops import Ops
+
+calls = {}
+plain_kernels = AcmeNpu.kernels
+
+def counted(kernel):
+    def fn(*args):
+        calls[kernel.op] = calls.get(kernel.op, 0) + 1
+        return kernel.fn(*args)
+    return dataclasses.replace(kernel, fn=fn)
+
+AcmeNpu.kernels = lambda self: [counted(kernel) for kernel in plain_kernels(self)]
+config = compose(["model=tiny", "attention=gqa", "optimizer=torch_adamw", "schedule=constant"])
+logits = []
+for hardware in (None, AcmeNpu(AcmeNpuConfig(tile=8, simulate=True))):
+    torch.manual_seed(0)
+    model = build_model(config.model, config.attention, Ops(hardware)).eval()
+    ids = torch.arange(40).reshape(2, 20) % config.model.vocab_size
+    logits.append(model(ids).logits)
+print(json.dumps({"calls": calls, "error": float((logits[0] - logits[1]).abs().max())}))
+"""
+
+
+@pytest.mark.slow(reason="imports torch in a fresh process and builds two models")
+def test_a_model_calls_its_kernels_and_says_the_same(environment):
+    result = environment.run("python", "-c", COUNT_CALLS)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert set(found["calls"]) == {"rms_norm", "swiglu", "attention_varlen"}
+    assert min(found["calls"].values()) >= 2
+    assert 0 < found["error"] < 1e-4  # other algorithms round otherwise; exactly equal would mean the reference ran
+
+
+def test_it_pins_core_by_range_and_never_torch():
+    text = (EXAMPLE / "pyproject.toml").read_text()
+    assert 'dependencies = ["arcforge-core>=0.1,<0.3"]' in text

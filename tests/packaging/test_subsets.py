@@ -1,0 +1,139 @@
+"""Each set of packages that a user may install runs a real job, outside the checkout and with nothing else there."""
+
+import csv
+import json
+import random
+import re
+from urllib.request import Request, urlopen
+
+import pytest
+
+SMALL = (
+    "model=tiny",
+    "data=files",
+    "data.tokenizer.vocab_size=320",
+    "trainer.max_steps=2",
+    "trainer.sequence_length=32",
+    "trainer.micro_batch_tokens=64",
+    "trainer.samples=0",
+    "trainer.threads=1",
+)
+CORE = {"attention": "reference", "optimizer": "torch_adamw", "schedule": "constant", "hardware": "torch_cpu"}
+TRAINING = {
+    ("core",): {},
+    ("core", "attention"): {"attention": "dsa"},
+    ("core", "optim"): {"optimizer": "muon_split", "schedule": "wsd"},
+    ("core", "hw"): {"hardware": "auto"},
+    ("core", "attention", "optim", "rl", "serving", "hw"): {
+        "attention": "mla",
+        "optimizer": "muon",
+        "schedule": "cosine",
+        "hardware": "auto",
+    },
+}
+"""Installed packages -> the options of the smoke run that only they bring."""
+
+slow_run = pytest.mark.slow(reason="a training run in a fresh process imports torch and lightning")
+
+
+def distributions(names):
+    return [f"arcforge-{name}" for name in names]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A folder of 30 short texts."""
+    words = ("def", "return", "if", "else", "for", "while", "import", "class", "self", "value", "index", "total")
+    source = random.Random(0)
+    (tmp_path / "corpus").mkdir()
+    for number in range(30):
+        text = " ".join(source.choice(words) for _ in range(120))
+        (tmp_path / "corpus" / f"{number}.txt").write_text(text)
+    return tmp_path / "corpus"
+
+
+def train(environment, corpus, folder, **chosen):
+    """Trains two steps in `folder` and returns the run's folder."""
+    options = [f"{group}={name}" for group, name in {**CORE, **chosen}.items()]
+    result = environment.run("arcforge-train", *options, *SMALL, f"data.paths=[{corpus}]", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    return (folder / "outputs" / "latest").resolve()
+
+
+@slow_run
+@pytest.mark.parametrize("names", TRAINING, ids="+".join)
+def test_a_training_run(install, names, corpus, tmp_path):
+    run = train(install(*distributions(names)), corpus, tmp_path, **TRAINING[names])
+    with open(run / "metrics.csv") as file:
+        losses = [float(row["loss"]) for row in csv.DictReader(file)]
+    assert losses
+    assert all(0 < loss < 20 for loss in losses)
+    assert (run / "report.html").is_file()
+
+
+@slow_run
+def test_rollouts_and_a_request_with_what_core_trained(install, corpus, tmp_path):
+    run = train(install("arcforge-core"), corpus, tmp_path)
+    rollout = install("arcforge-core", "arcforge-rl").run(
+        "arcforge-env", f"checkpoint={run}", "hardware=torch_cpu", "episodes=2", "max_new_tokens=4", cwd=tmp_path
+    )
+    assert rollout.returncode == 0, rollout.stderr
+    (file,) = tmp_path.glob("outputs/*/*-env/rollouts.jsonl")
+    assert [len(json.loads(line)["token_ids"]) > 0 for line in file.read_text().splitlines()] == [True, True]
+
+    served = install("arcforge-core", "arcforge-serving")
+    with served.start(
+        "arcforge-serve", f"checkpoint={run}", "hardware=torch_cpu", "served_name=tiny", "port=0", cwd=tmp_path
+    ) as server:
+        address = next(found[0] for line in server.stdout if (found := re.findall(r"http://[\w.:]+", line)))
+        body = json.dumps({"model": "tiny", "prompt": "def", "max_tokens": 4}).encode()
+        request = Request(f"{address}/v1/completions", body, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=60) as reply:
+            answer = json.load(reply)
+    assert answer["usage"]["completion_tokens"] >= 1
+
+
+def test_only_the_installed_packages_are_seen(install):
+    listing = json.loads(install("arcforge-core").run("arcforge-plugins", "--json").stdout)
+    assert [p["distribution"].split()[0] for p in listing["plugins"]] == ["arcforge-core"]
+    place = install("arcforge-core").run("python", "-c", "import arcforge_core; print(arcforge_core.__file__)")
+    assert "/environments/arcforge-core/" in place.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "wheel"),
+    [
+        ("attention=dsa", "arcforge-attention"),
+        ("optimizer=muon_split", "arcforge-optim"),
+        ("schedule=wsd", "arcforge-optim"),
+        ("hardware=cpu", "arcforge-hw"),
+    ],
+)
+def test_an_option_whose_wheel_is_absent_names_it(install, option, wheel):
+    chosen = {**CORE, **dict([option.split("=")])}
+    options = [f"{group}={name}" for group, name in chosen.items()]
+    result = install("arcforge-core").run("arcforge-train", *options)
+    assert result.returncode == 2
+    assert result.stderr == f"error: {option} needs the package '{wheel}': pip install {wheel}\n"
+
+
+@pytest.mark.parametrize(("command", "wheel"), [("env", "arcforge-rl"), ("serve", "arcforge-serving")])
+def test_a_command_whose_wheel_is_absent_names_it(install, command, wheel):
+    result = install("arcforge-core").run("arcforge", command)
+    assert result.returncode == 2
+    assert result.stderr == f"error: arcforge-{command} needs the package '{wheel}': pip install {wheel}\n"
+
+
+def test_every_recipe_composes_from_installed_wheels(install, tmp_path):
+    everything = install(*distributions(("core", "attention", "optim", "rl", "serving", "hw")))
+    code = (
+        "import arcforge_core, pathlib\n"
+        "from arcforge_core.config.compose import compose\n"
+        "recipes = pathlib.Path(arcforge_core.__file__).parent / 'recipes'\n"
+        "for group in ('experiment', 'sweep'):\n"
+        "    for file in sorted((recipes / group).glob('*.yaml')):\n"
+        "        print(group, file.stem, compose([f'{group}={file.stem}']).model.name)\n"
+    )
+    result = everything.run("python", "-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "experiment mini mini" in result.stdout
