@@ -1,0 +1,41 @@
+"""What every benchmark notes about the machine, measured in its own process at its own thread count."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib import metadata
+from typing import Any
+
+
+def describe_machine(threads: int) -> dict[str, Any]:
+    """Returns processor, versions, load average, fp32 matmul rate and read bandwidth."""
+    import torch
+
+    from arcforge_core.train.throughput import matmul_rate
+
+    torch.set_num_threads(threads)
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "load_average": list(os.getloadavg()),
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in ("arcforge-core", "torch", "hydra-core")},
+        "matmul_gflops": matmul_rate(torch.float32) / 1e9,
+        "read_gb_per_s": read_bandwidth() / 1e9,
+    }
+
+
+def read_bandwidth(size: int = 2**28, rounds: int = 5) -> float:
+    """Returns bytes/s of summing an array much larger than the caches, the best of `rounds`."""
+    import torch
+
+    data = torch.ones(size // 4)
+    best = 0.0
+    for _ in range(rounds):
+        start = time.perf_counter()
+        data.sum()
+        best = max(best, size / (time.perf_counter() - start))
+    return best
