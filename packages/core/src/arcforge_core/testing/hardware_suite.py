@@ -13,7 +13,8 @@ import operator
 import pytest
 import torch
 
-from arcforge_core.config.schema import TrainConfig, TrainerConfig
+from arcforge_core.cli.defaults import with_core_options
+from arcforge_core.config.compose import compose
 from arcforge_core.contracts.hardware import Change, Hardware, OpCall, Probe, Roofline
 from arcforge_core.ops import reference
 from arcforge_core.testing.hardware_checks import DTYPES, check_hardware, supports
@@ -49,7 +50,7 @@ class HardwareBackendSuite:
 
     def test_changes_of_the_config_are_returned(self, hardware: Hardware) -> None:
         """`adjust_config` returns changes that exist in the config, each with a reason, and alters nothing."""
-        config = TrainConfig(trainer=TrainerConfig(max_steps=1))
+        config = compose(with_core_options([], "attention", "optimizer", "schedule"))
         before = repr(config)
         for change in hardware.adjust_config(config):
             assert isinstance(change, Change)
