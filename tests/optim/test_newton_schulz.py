@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from arcforge_core.ops import Ops
+from arcforge_optim import newton_schulz
 from arcforge_optim.configs import COEFFICIENTS
 from arcforge_optim.newton_schulz import bind_newton_schulz, iteration_dtype, normalize_exponent
 
@@ -57,7 +58,7 @@ def test_singular_values_end_near_one(steps, low, high, shape):
 
 @pytest.mark.parametrize(("instructions", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
 def test_auto_follows_the_processor(monkeypatch, instructions, expected):
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: instructions)
+    monkeypatch.setattr(newton_schulz, "fast_bf16", lambda device: instructions or device != "cpu")
     assert iteration_dtype("auto", CPU) == expected
     assert iteration_dtype("auto", torch.device("cuda")) == torch.bfloat16
     assert iteration_dtype("bf16", CPU) == torch.bfloat16

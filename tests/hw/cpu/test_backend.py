@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import arcforge_hw.cpu.backend as backend
-from arcforge_core.config.schema import TrainConfig, TrainerConfig
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
@@ -52,17 +51,3 @@ def test_reference_dispatch_binds_none_of_them(cpu, monkeypatch):
     monkeypatch.setenv("ARCFORGE_DISPATCH", "reference")
     ops = Ops(cpu)
     assert all(ops.bind(OpCall(op, "cpu", torch.float32)).__module__ == "arcforge_core.ops.reference" for op in OPS)
-
-
-@pytest.mark.parametrize(
-    ("precision", "instructions", "asked"), [("bf16", False, ["fp32"]), ("bf16", True, []), ("fp32", False, [])]
-)
-def test_bf16_is_changed_only_where_the_processor_lacks_it(cpu, monkeypatch, precision, instructions, asked):
-    monkeypatch.setattr(backend, "multiplies_bf16", lambda: instructions)
-    changes = cpu.adjust_config(TrainConfig(trainer=TrainerConfig(max_steps=1, precision=precision)))
-    assert [change.value for change in changes] == asked
-    assert all(change.field == "trainer.precision" for change in changes)
-
-
-def test_multiplies_bf16_answers():
-    assert backend.multiplies_bf16() in (True, False)

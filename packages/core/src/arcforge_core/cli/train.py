@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from arcforge_core.cli.errors import run_main
 from arcforge_core.config.compose import run_app
 from arcforge_core.config.schema import TrainConfig
@@ -10,8 +12,10 @@ from arcforge_core.config.sweep import JobResult
 
 def train(config: TrainConfig) -> JobResult:
     """Trains; torch is imported here, so that ``--help`` and Tab completion do without."""
-    from arcforge_core.train.run import train
+    from arcforge_core.train.run import offer_resume, train
 
+    if not {"-m", "--multirun"} & set(sys.argv):
+        offer_resume(config)
     return train(config)
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from arcforge_core import load_pretrained
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.config.schema import EvalConfig
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.data.pipeline import Corpus, build_data
-from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.errors import ConfigError
 from arcforge_core.eval.bits_per_byte import bits_per_byte
 from arcforge_core.eval.compression import compression_baselines
 from arcforge_core.eval.python_functions import function_names, sample_functions
@@ -52,7 +52,7 @@ def evaluate(config: EvalConfig) -> EvalResult:
         ConfigError: the sequence length is beyond the model's, or a tokenizer other than the checkpoint's is asked for.
         DataError: no held-out text.
     """
-    folder = find_checkpoint(Path(config.checkpoint))
+    folder = find_checkpoint(config.checkpoint)
     if config.data.tokenizer.path is not None:
         raise ConfigError("data.tokenizer.path", config.data.tokenizer.path, "must be null: the checkpoint brings it")
     hardware = build_hardware(config.hardware)
@@ -69,20 +69,6 @@ def evaluate(config: EvalConfig) -> EvalResult:
         table.add_row(LABELS[name], f"{value:,.4g}" if value % 1 else f"{value:,.0f}")
     Console().print(table)
     return EvalResult(folder, metrics)
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Returns `path` when it holds a model, else the last checkpoint of the run at `path`.
-
-    Raises:
-        CheckpointError: it is neither.
-    """
-    if (path / "config.json").is_file():
-        return path
-    found = sorted((path / "checkpoints").glob("step-*"))
-    if not found:
-        raise CheckpointError(f"checkpoint={path}: neither a model (config.json) nor a run with checkpoints")
-    return found[-1]
 
 
 def measure(model: CausalLM, corpus: Corpus, config: EvalConfig) -> dict[str, float]:

@@ -94,8 +94,6 @@ def train(config: TrainConfig) -> RunResult:
     console = Console(soft_wrap=True)
     check_model(config.model, config.attention)
     restored = None
-    if config.resume is None:
-        offer_resume(config, console)
     if config.resume is not None:
         run_dir = find_run(config)
         restored = load_training_state(run_dir)
@@ -131,6 +129,8 @@ def fit(
 ) -> RunResult:
     """Runs Lightning's loop over a prepared module, then evaluates and writes summary and report."""
     config = module.config
+    if module.model.dtype == torch.bfloat16 and not fast_bf16(hardware.device_type):
+        console.print("this processor multiplies bfloat16 far slower than float32: trainer.precision=fp32 is faster")
     peak = matmul_rate(module.model.dtype, hardware.device_type)
     console.print(f"{module.model.dtype} matrix products at {peak / 1e9:,.0f} GFLOP/s", highlight=False)
     metrics = MetricsWriter(run_dir, config.trainer.log_every, peak)
@@ -234,8 +234,11 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {k: v for name, child in tree.items() for k, v in flatten(child, f"{prefix}{name}.").items()}
 
 
-def offer_resume(config: TrainConfig, console: Console) -> None:
-    """When the last run of this name was left unfinished: asks on a terminal, says how elsewhere."""
+def offer_resume(config: TrainConfig) -> None:
+    """When the last run of this name was left unfinished: asks on a terminal whether to set ``config.resume``."""
+    if config.resume is not None:
+        return
+    console = Console(soft_wrap=True)
     latest = Path(config.output_dir) / "latest"
     try:
         status = json.loads((latest / "summary.json").read_text())["status"]

@@ -78,7 +78,10 @@ def save_training_state(run_dir: Path, module: LanguageModelModule, tokenizer: T
     }
     with replacing(path, marker=CONFIG) as folder:
         write_pretrained(module.model, folder, tokenizer)
-        torch.save(state, folder / STATE_FILE)
+        try:
+            torch.save(state, folder / STATE_FILE)
+        except RuntimeError as error:  # how torch reports a full disk
+            raise OSError(str(error)) from error
     for old in checkpoints(run_dir)[: -module.config.trainer.keep_checkpoints]:
         shutil.rmtree(old)
     return path

@@ -33,11 +33,6 @@ def _grouped_mm(call: OpCall) -> Verdict:
     return _on_cpu(call)
 
 
-def multiplies_bf16() -> bool:
-    """Says whether matrix products in bfloat16 have instructions here; without, they are some 80 times slower."""
-    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 class Cpu:
     """The CPU of this machine."""
 
@@ -68,8 +63,5 @@ class Cpu:
         return Roofline(memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
     def adjust_config(self, config: Any) -> list[Change]:
-        """Asks for fp32 training where the processor cannot multiply in bfloat16."""
-        if config.trainer.precision == "bf16" and not multiplies_bf16():
-            reason = "this CPU has no bfloat16 matrix instructions: bf16 would be many times slower than fp32"
-            return [Change("trainer.precision", "fp32", reason)]
+        """Asks for nothing: ``trainer.precision=auto`` knows which number format a processor multiplies faster."""
         return []
