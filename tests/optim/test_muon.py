@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from arcforge_core.configs import TorchCpuConfig
-from arcforge_core.contracts.hardware import YES, Kernel
+from arcforge_core.contracts.hardware import YES, Kernel, OpCall
 from arcforge_core.contracts.optimizer import ParameterRole, RoledParameter
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops import Ops
@@ -156,9 +156,7 @@ def by_hand(config: MuonConfig, matrix: Tensor, grads: list[Tensor]) -> Tensor:
     return matrix
 
 
-def muon_call(dtype: torch.dtype):
-    from arcforge_core.contracts.hardware import OpCall
-
+def muon_call(dtype: torch.dtype) -> OpCall:
     return OpCall("newton_schulz", "cpu", dtype, needs_grad=False)
 
 
