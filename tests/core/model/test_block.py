@@ -14,6 +14,8 @@ def build(layer_index: int) -> tuple[Block, tuple[torch.Tensor, SequenceBatch, t
     config = small_config()
     block = Block(config, ReferenceAttentionConfig(), layer_index)
     init_weights(block, config)
+    for norm in (block.input_layernorm, block.post_attention_layernorm):
+        torch.nn.init.normal_(norm.weight)  # so that the two can be told apart
     batch = SequenceBatch.build([3, 4])
     rope = rope_tables(batch.positions_T, config.qk_rope_head_dim, config.rope_theta)
     return block, (torch.randn(7, config.hidden_size), batch, rope)

@@ -118,6 +118,15 @@ def test_flops_are_those_that_torch_counts(changes, form, length):
     assert formula.mtp_depth * length * depths == pytest.approx(counted_flops(model, micro, depths) - main, rel=1e-12)
 
 
+def test_the_indexer_counts_as_no_work_of_training():
+    configs = pytest.importorskip("arcforge_attention.configs")
+    dsa, mla = (
+        training_flops_per_token(build_model(small_config(), attention, Ops(None)), mean_keys=5)
+        for attention in (configs.DsaConfig(), configs.MlaConfig())
+    )
+    assert dsa == mla
+
+
 def test_presets_have_the_sizes_that_they_promise():
     def total(preset: str) -> int:
         overrides = ["attention=reference", "optimizer=torch_adamw", "schedule=constant"]

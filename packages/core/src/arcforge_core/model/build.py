@@ -16,7 +16,7 @@ def check_model(config: ModelConfig, attention: AttentionConfig) -> None:
 def build_model(config: ModelConfig, attention: AttentionConfig, ops: Ops | None = None) -> CausalLM:
     """Checks the configuration, then builds the model.
 
-    Use ``with torch.device("meta")`` for models that do not fit in memory.
+    Inside ``with meta_device():`` (`arcforge_core.model.meta`) it makes shapes without values.
 
     Raises:
         ConfigError: impossible sizes, with the field named.

@@ -12,6 +12,7 @@ from arcforge_core.contracts.attention import Attention
 from arcforge_core.model.block import Block
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.meta import meta_device
 from arcforge_core.ops.dispatch import Ops
 
 
@@ -35,7 +36,7 @@ class ParameterCounts:
 
 def count_parameters(config: ModelConfig, attention: AttentionConfig) -> ParameterCounts:
     """Builds the model without memory and counts."""
-    with torch.device("meta"):
+    with meta_device():
         model = build_model(config, attention, Ops(None))
     state = model.state_dict()
     names = set(state) - ({"lm_head.weight"} if config.tie_word_embeddings else set())
@@ -68,7 +69,12 @@ class FlopsPerToken:
 
 
 def training_flops_per_token(model: CausalLM, mean_keys: float) -> FlopsPerToken:
-    """Counts matrix products only; the embedding look-up is none. `mean_keys` are visible keys per query."""
+    """Counts matrix products only: no embedding look-up, and no indexer, which the loss does not reach (spec 1.4).
+
+    Args:
+        model: any dtype and device.
+        mean_keys: visible keys per query.
+    """
     config = model.config
     share = config.num_experts_per_tok / config.n_routed_experts
 
