@@ -1,6 +1,9 @@
 """The example chip plugin, installed as a wheel beside ours: it shows up everywhere and its kernels run."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,15 @@ def test_a_model_calls_its_kernels_and_says_the_same(environment):
     assert set(found["calls"]) == {"rms_norm", "swiglu", "attention_varlen"}
     assert min(found["calls"].values()) >= 2
     assert 0 < found["error"] < 1e-4  # other algorithms round otherwise; exactly equal would mean the reference ran
+
+
+@pytest.mark.slow(reason="runs the package's own suite in a fresh process")
+def test_its_own_tests_pass():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests")]
+    variables = {**os.environ, "PYTHONPATH": str(EXAMPLE / "src")}
+    result = subprocess.run(command, cwd=EXAMPLE, env=variables, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+    assert "passed" in result.stdout
 
 
 def test_it_pins_core_by_range_and_never_torch():

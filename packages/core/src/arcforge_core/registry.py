@@ -102,9 +102,7 @@ class Registry:
             raise UnknownComponentError(self.explain_missing(kind, name))
         owners = " and ".join(c.distribution for c in claims)
         plugins = ", ".join(c.plugin for c in claims)
-        raise PluginError(
-            f"{kind} {name!r} is claimed by {owners}; set ARCFORGE_BLOCK_PLUGINS to one of: {plugins}"
-        )
+        raise PluginError(f"{kind} {name!r} is claimed by {owners}; set ARCFORGE_BLOCK_PLUGINS to one of: {plugins}")
 
     def explain_missing(self, kind: str, name: str) -> str:
         """Returns the message for a name that is not registered."""

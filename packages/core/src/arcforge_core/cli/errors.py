@@ -45,9 +45,7 @@ def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
             return BROKEN_PIPE
         except Exception:
             traceback.print_exc()
-            print(
-                "error: this is a fault of arcforge, please report it with the lines above", file=sys.stderr
-            )
+            print("error: this is a fault of arcforge, please report it with the lines above", file=sys.stderr)
             return OUR_FAULT
 
     return wrapped
