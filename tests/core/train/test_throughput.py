@@ -9,12 +9,20 @@ from arcforge_core.train import throughput
 from arcforge_core.train.throughput import matmul_rate, mean_visible_keys
 
 
-def test_the_rate_is_the_median_of_the_rounds_after_warm_up(monkeypatch):
-    # durations 100 and 100 warm up; then 4, 1, 2, so the median is 2 s
-    ends = itertools.accumulate([100, 0, 100, 0, 4, 0, 1, 0, 2, 0])
-    clock = itertools.chain([0], ends)
+def rate_of(monkeypatch, durations: list[float]) -> float:
+    """Returns the rate when the clock shows these durations in turn."""
+    ends = itertools.accumulate(time for duration in durations for time in (duration, 0.0))
+    clock = itertools.chain([0.0], ends)
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
-    assert matmul_rate(torch.float32, size=8, rounds=3) == 2 * 8**3 / 2
+    return matmul_rate(torch.float32, size=8, rounds=3)
+
+
+def test_the_rate_is_the_median_of_the_rounds_after_two_of_warm_up(monkeypatch):
+    assert rate_of(monkeypatch, [0.5, 0.5, 0.25, 0.0625, 0.125]) == 2 * 8**3 / 0.125
+
+
+def test_a_slow_product_is_measured_once_after_warm_up(monkeypatch):
+    assert rate_of(monkeypatch, [64.0, 64.0, 32.0]) == 2 * 8**3 / 32.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -16,7 +16,7 @@ def matmul_rate(dtype: torch.dtype, device: torch.device | str = "cpu", size: in
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)
     synchronize = (lambda: None) if a.device.type == "cpu" else torch.accelerator.synchronize
-    seconds = []
+    seconds: list[float] = []
     for n in range(rounds + 2):
         if n > 2 and sum(seconds) > SECONDS:
             break
