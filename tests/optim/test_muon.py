@@ -92,22 +92,16 @@ def test_equals_torch_muon_bit_for_bit_with_the_same_iteration(scale, adjust, ne
         assert torch.equal(ours.state[item.parameter]["momentum_buffer"], expected)
 
 
-def test_close_to_torch_muon_with_the_default_ops():
-    """The order of bfloat16 roundings inside the iteration may differ, which moves an update by 3 to 9 per cent."""
+def test_equals_torch_muon_with_the_default_ops():
     torch.manual_seed(0)
     parameters = [roled(f"w{i}", "matrix", *shape) for i, shape in enumerate(SHAPES)]
     copies = clone(parameters)
     ours = Muon(MuonConfig(lr=0.02, ns_dtype="bf16"), parameters)
     theirs = torch.optim.Muon([i.parameter for i in copies], lr=0.02, adjust_lr_fn="match_rms_adamw")
-    for step in range(6):
-        before = clone(parameters)
-        for item, copied in zip(parameters, copies, strict=True):
-            copied.parameter.data.copy_(item.parameter.data)
-        run(ours, parameters, range(step, step + 1))
-        run(theirs, copies, range(step, step + 1))
-        for old, new, expected in zip(before, parameters, copies, strict=True):
-            update = expected.parameter - old.parameter
-            assert (new.parameter - expected.parameter).norm() <= 0.12 * update.norm()
+    run(ours, parameters, range(6))
+    run(theirs, copies, range(6))
+    for item, copied in zip(parameters, copies, strict=True):
+        assert torch.equal(item.parameter, copied.parameter), item.name
 
 
 @pytest.mark.parametrize("scale", ["rms", "original"])

@@ -143,6 +143,6 @@ class MLA(nn.Module):
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels the two per-head up-projections."""
         return {
-            "q_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.nope + self.rotary,)),
+            "q_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.nope + self.rotary,), self.rotary),
             "kv_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.nope, self.value)),
         }

@@ -128,6 +128,6 @@ class ReferenceAttention(nn.Module):
         if self.form == "gqa":
             return {}
         return {
-            "q_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.key,)),
+            "q_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.key,), self.sizes.qk_rope_head_dim),
             "kv_b_proj.weight": ParameterRole("head_matrix", self.heads, (self.sizes.qk_nope_head_dim, self.value)),
         }

@@ -195,12 +195,13 @@ def newton_schulz(x_BMN: Tensor, coefficients: Sequence[tuple[float, float, floa
     """
     wide = torch.promote_types(x_BMN.dtype, torch.float32)
     norm = torch.linalg.vector_norm(x_BMN, dim=(-2, -1), keepdim=True, dtype=wide).clamp(min=eps)
-    x: Tensor = (x_BMN / norm).to(x_BMN.dtype)
+    x: Tensor = x_BMN / norm.to(x_BMN.dtype)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     for a, b, c in coefficients:
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)  # the order of roundings is torch.optim.Muon's
     return x.mT if tall else x
 
 

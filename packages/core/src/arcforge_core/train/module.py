@@ -127,6 +127,8 @@ class LanguageModelModule(L.LightningModule):
         self.progress.cursor = step.cursor
         self.record = StepRecord(result, grad_norm, optimizer.param_groups[0]["lr"], step)
         self.progress.tick()
+        seconds, world = sum_over_processes([self.progress.seconds])
+        self.progress.seconds = seconds[0] / world  # one clock, or learning rates would differ between processes
 
 
 def _world_size() -> int:
@@ -141,6 +143,11 @@ def sum_over_processes(values: list[float]) -> tuple[list[float], float]:
         dist.all_reduce(total)
         values = total.tolist()
     return values, float(world)
+
+
+def in_any_process(flag: bool) -> bool:
+    """Returns whether `flag` is set in any process, so that all stop after the same step."""
+    return sum_over_processes([float(flag)])[0][0] > 0
 
 
 def reduce_loads(result: StepResult) -> dict[int, torch.Tensor]:

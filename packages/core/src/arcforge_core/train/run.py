@@ -91,7 +91,8 @@ def train(config: TrainConfig) -> RunResult:
         ConfigError, DataError, CheckpointError: before any work starts.
         NonFiniteError: a loss or gradient was NaN or infinite; the last checkpoint is kept.
     """
-    console = Console(soft_wrap=True)
+    rank = int(os.environ.get("RANK", 0))
+    console = Console(soft_wrap=True, quiet=rank > 0)
     check_model(config.model, config.attention)
     restored = None
     if config.resume is not None:
@@ -107,13 +108,16 @@ def train(config: TrainConfig) -> RunResult:
     model.activation_checkpointing = config.trainer.activation_checkpointing
     model.set_compute_dtype(compute_dtype(config, hardware))
     module = LanguageModelModule(model, config)
-    if restored is None:
+    if restored is not None:
+        restored.restore_into(module)
+    elif rank == 0:
         run_dir = create_run_dir(config)
     else:
-        restored.restore_into(module)
+        run_dir = Path(config.output_dir)  # only the first process writes
+    if rank == 0:
         point_latest(Path(config.output_dir), run_dir)
-    write_run_start(run_dir, config)
-    write_json(run_dir / "corpus.json", corpus.manifest)
+        write_run_start(run_dir, config)
+        write_json(run_dir / "corpus.json", corpus.manifest)
     console.print(f"run {os.path.relpath(run_dir)}", highlight=False)
     return fit(module, steps, corpus, hardware, run_dir, restored, console)
 

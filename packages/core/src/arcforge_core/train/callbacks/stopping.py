@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 
-from arcforge_core.train.module import LanguageModelModule
+from arcforge_core.train.module import LanguageModelModule, in_any_process
 
 
 class Stopping(L.Callback):
@@ -41,6 +41,7 @@ class Stopping(L.Callback):
     ) -> None:
         """Stops when it is time."""
         assert isinstance(module, LanguageModelModule)
+        self.interrupted = in_any_process(self.interrupted)
         if self.interrupted or module.fraction() >= 1.0:
             trainer.should_stop = True
 
