@@ -1,0 +1,141 @@
+"""What the pages tell people to type works: bash and Python blocks run in a folder with a tiny run.
+
+Long commands are made short by overrides that are added to what stands on the page; what stands there is composed first.
+"""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from arcforge_core.config.compose import compose
+
+ROOT = Path(__file__).parents[2]
+CHEAP = {
+    "arcforge-eval": {
+        "data": "files",
+        "data.paths": "[my_texts]",
+        "data.heldout": "0.2",
+        "sequence_length": "64",
+        "micro_batch_tokens": "64",
+        "max_tokens": "64",
+        "functions": "1",
+        "max_new_tokens": "4",
+    },
+    "arcforge-env": {"episodes": "2", "rollouts": "1", "max_new_tokens": "4"},
+    "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.2", "vocab_size": "512"},
+    "arcforge-serve": {"port": "0"},
+}
+FORM_OF_THE_COMMAND = ("data", "data.paths")
+"""What a page chooses stays: only what makes a run long is replaced."""
+LOOKS_ONLY = ("--help", "--cfg", "--info", "-sc", "--version")
+EXEMPT = {"source .venv/bin/activate": "the tests run inside the environment"}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leaves out what takes most of a tiny run's time and is not what a page is about; returns the servers' apps."""
+    served = []
+    monkeypatch.setattr("arcforge_core.train.run.write_report", lambda folder: folder / "report.html")
+    monkeypatch.setattr("arcforge_core.train.run.matmul_rate", lambda *args: 1e11)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets=None: served.append(self.config.app))
+    return served
+
+
+@pytest.mark.slow(reason="a block holds several commands, and some of them train for two steps")
+def test_bash_block_runs(bash_block, project, monkeypatch, cheap_run, console_script, quick):
+    for line in bash_block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if not words or shlex.join(words) in EXEMPT:
+            continue
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            monkeypatch.setenv(*words.pop(0).split("=", 1))
+        if words[0] == "make":
+            make_plans(words[1:])
+        elif words[0] == "curl":
+            post(quick[-1], words)
+        elif words[0].startswith("arcforge"):
+            arguments = short(words[0], words[1:], cheap_run)
+            assert console_script(words[0], arguments) == 0, line
+        else:
+            in_a_shell(line)
+
+
+def short(script, arguments, cheap_run):
+    """Returns the arguments with what makes the command long replaced."""
+    if set(arguments) & set(LOOKS_ONLY):
+        return arguments
+    if script == "arcforge-conformance":
+        return [*arguments, "--op", "rms_norm"]
+    replaced = dict(cheap_run if script == "arcforge-train" else CHEAP.get(script, {}))
+    if script == "arcforge-train" and not ({"-m", "--multirun"} & set(arguments)):
+        compose(arguments)
+    if any(argument.startswith("resume=") for argument in arguments):
+        replaced["trainer.max_steps"] = "3"  # one step more than the run has
+    given = {argument.partition("=")[0] for argument in arguments}
+    replaced = {name: value for name, value in replaced.items() if name not in given or name not in FORM_OF_THE_COMMAND}
+    kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
+    return [*kept, *(f"{name}={value}" for name, value in replaced.items())]
+
+
+def make_plans(targets):
+    """Make knows the targets, and the training command that it would start composes; CI runs them for real."""
+    plan = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert plan.returncode == 0, plan.stderr
+    for line in plan.stdout.splitlines():
+        if "arcforge-train" in line:
+            compose(shlex.split(line)[1:])
+
+
+def post(app, words):
+    """Sends what curl would to the server that the block has started."""
+    [address] = [word for word in words if word.startswith("localhost:8000/")]
+    headers = dict(words[n + 1].split(": ") for n, word in enumerate(words) if word == "-H")
+    body = words[words.index("-d") + 1]
+    with TestClient(app) as client:
+        reply = client.post(address.removeprefix("localhost:8000"), content=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+
+
+def in_a_shell(line):
+    """Runs anything else as it is, with this environment's scripts on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    if "-sc install=bash" in line:
+        line += "; complete -p arcforge-train"  # fails unless completion has been set up
+    command = ["bash", "-euo", "pipefail", "-c", line]
+    result = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_python_blocks_run(python_page, project, monkeypatch):
+    """The blocks of a page run one after another, as one module."""
+    file = project / "page.py"
+    text = ["\n"] * max(block.line + block.text.count("\n") for block in python_page)
+    for block in python_page:  # at their own line numbers, so that a traceback points into the page
+        lines = block.text.splitlines(keepends=True)
+        text[block.line : block.line + len(lines)] = lines
+    file.write_text("".join(text))
+    spec = importlib.util.spec_from_file_location("page", file)
+    page = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "page", page)  # dataclasses look their module up
+    spec.loader.exec_module(page)
+
+
+def test_every_kind_of_block_is_known(pages):
+    """A misspelt language or a fence that the search does not see would go untested."""
+    for page, found in pages.items():
+        assert {b.language for b in found} <= {"bash", "python", "toml", "yaml", "text", "mermaid"}, page
+        assert 2 * len(found) == page.read_text(encoding="utf-8").count("```"), page
+
+
+@pytest.mark.parametrize("target", ["run", "test"])
+def test_the_two_commands_exist(target, pages):
+    readme = ROOT / "README.md"
+    assert re.search(rf"^make {target}\b", next(b for b in pages[readme] if b.language == "bash").text, re.MULTILINE)
