@@ -24,9 +24,9 @@ FENCE = re.compile(
 RUN = {
     "data": "files",
     "data.paths": "[my_texts]",
-    "data.heldout": "0.2",
+    "data.heldout": "0.1",
     "model": "tiny",
-    "trainer.max_steps": "2",
+    "trainer.max_steps": "1",
     "trainer.minutes": "null",
     "trainer.sequence_length": "64",
     "trainer.micro_batch_tokens": "256",
