@@ -23,7 +23,7 @@ def arcforge_register_components(registry: Registrar) -> None:
     """Registers core's components."""
     registry.add(
         "attention", "reference", "arcforge_core.model.reference_attention:ReferenceAttention",
-        schema="arcforge_core.configs:ReferenceAttentionConfig", summary="Naive MLA or GQA, the yardstick of all others",
+        schema="arcforge_core.configs:ReferenceAttentionConfig", summary="Naive MLA or GQA, the yardstick of others",
     )  # fmt: skip
     registry.add(
         "optimizer", "torch_adamw", "arcforge_core.train.optimizer:torch_adamw",

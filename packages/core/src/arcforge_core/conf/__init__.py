@@ -1,0 +1,1 @@
+"""Presets and primary configurations of core, found by Hydra as a package."""

@@ -118,4 +118,7 @@ def select_hardware(name: str) -> Hardware:
     if accelerators:
         return accelerators[0]
     by_name = {h.name: h for h in usable}
-    return by_name.get("cpu") or by_name["torch_cpu"]
+    for name in ("cpu", "torch_cpu"):
+        if name in by_name:
+            return by_name[name]
+    raise ConfigError("hardware", "auto", "no backend is usable: arcforge doctor shows why")

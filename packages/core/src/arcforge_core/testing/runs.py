@@ -26,26 +26,28 @@ def write_corpus(folder: Path, files: int = 40) -> Path:
     return folder
 
 
+def tiny_overrides(tmp_path: Path) -> list[str]:
+    """Returns the overrides of a run of the test-sized model on a generated corpus, everything below `tmp_path`."""
+    return [
+        "model=tiny",
+        *CORE_ONLY,
+        "data=files",
+        f"data.paths=[{write_corpus(tmp_path / 'corpus')}]",
+        f"data.cache_dir={tmp_path / 'cache'}",
+        "data.heldout=0.2",
+        f"output_dir={tmp_path / 'outputs'}",
+        "trainer.max_steps=6",
+        "trainer.sequence_length=64",
+        "trainer.micro_batch_tokens=256",
+        "trainer.log_every=2",
+        "trainer.eval_every=4",
+        "trainer.eval_tokens=512",
+        "trainer.checkpoint_every=2",
+        "trainer.samples=1",
+        "trainer.threads=1",
+    ]
+
+
 def tiny_run(tmp_path: Path, *overrides: str) -> TrainConfig:
-    """Composes a run of the test-sized model on a generated corpus, with everything below `tmp_path`."""
-    return compose(
-        [
-            "model=tiny",
-            *CORE_ONLY,
-            "data=files",
-            f"data.paths=[{write_corpus(tmp_path / 'corpus')}]",
-            f"data.cache_dir={tmp_path / 'cache'}",
-            "data.heldout=0.2",
-            f"output_dir={tmp_path / 'outputs'}",
-            "trainer.max_steps=6",
-            "trainer.sequence_length=64",
-            "trainer.micro_batch_tokens=256",
-            "trainer.log_every=2",
-            "trainer.eval_every=4",
-            "trainer.eval_tokens=512",
-            "trainer.checkpoint_every=2",
-            "trainer.samples=1",
-            "trainer.threads=1",
-            *overrides,
-        ]
-    )
+    """Composes a run of `tiny_overrides`."""
+    return compose([*tiny_overrides(tmp_path), *overrides])

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,6 +174,7 @@ def fit(
 def build_trainer(config: TrainConfig, hardware: Hardware, run_dir: Path, callbacks: list[L.Callback]) -> L.Trainer:
     """Builds Lightning's trainer; torchrun, never Lightning, starts further processes."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)  # adverts on every fit
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.pytorch\.utilities\._pytree")
     world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     settings: dict[str, Any] = {
         "accelerator": hardware.device_type,

@@ -42,10 +42,17 @@ class StepBatch:
 
 @dataclass
 class StepResult:
-    """Sums over the micro-batches: mean losses by name, and tokens per expert by layer."""
+    """Sums over the micro-batches.
+
+    Attributes:
+        losses: mean losses by name.
+        expert_loads: tokens per expert by layer.
+        mtp_tokens: tokens that carried the MTP loss.
+    """
 
     losses: dict[str, Tensor]
     expert_loads: dict[int, Tensor]
+    mtp_tokens: int = 0
 
 
 def accumulate_gradients(
@@ -68,7 +75,7 @@ def accumulate_gradients(
     mtp = model.config.mtp
     plans = [plan_mtp(m, mtp.depths, mtp.fraction) for m in step.micros]
     norm = Normalizers.of(step.micros, plans, mtp.depths, reduce)
-    result = StepResult({}, {})
+    result = StepResult({}, {}, sum(plan.batch.num_tokens for plan in plans if plan))
     for micro, plan in zip(step.micros, plans, strict=True):
         out = micro_loss(model, micro, plan, norm)
         for name, value in out.parts.items():

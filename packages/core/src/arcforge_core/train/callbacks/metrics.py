@@ -11,8 +11,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from arcforge_core.model.params import FlopsPerToken, training_flops_per_token
-from arcforge_core.train.module import LanguageModelModule
+from arcforge_core.model.params import training_flops_per_token
+from arcforge_core.train.module import LanguageModelModule, StepRecord
 from arcforge_core.train.throughput import mean_visible_keys
 
 
@@ -63,7 +63,7 @@ class MetricsWriter(L.Callback):
         self.steps += 1
         self.tokens += record.batch.num_tokens
         self.grad_norm += record.grad_norm
-        self.flops += self._step_flops(module)
+        self.flops += self._step_flops(module, record)
         for name, value in record.result.losses.items():
             self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value
         for layer, load_E in record.result.expert_loads.items():
@@ -77,14 +77,11 @@ class MetricsWriter(L.Callback):
         if self.steps:
             self.write(trainer, module)
 
-    def _step_flops(self, module: LanguageModelModule) -> float:
-        model, total = module.model, 0.0
-        for micro in module.record.batch.micros if module.record else []:
-            lengths = micro.batch.query_lengths()
-            per_token: FlopsPerToken = training_flops_per_token(model, mean_visible_keys(lengths))
-            mtp = model.config.mtp
-            total += micro.batch.num_tokens * (per_token.main + mtp.fraction * mtp.depths * per_token.mtp_depth)
-        return total
+    def _step_flops(self, module: LanguageModelModule, record: StepRecord) -> float:
+        lengths = [n for micro in record.batch.micros for n in micro.batch.query_lengths()]
+        per_token = training_flops_per_token(module.model, mean_visible_keys(lengths))
+        mtp = record.result.mtp_tokens * module.model.config.mtp.depths * per_token.mtp_depth
+        return record.batch.num_tokens * per_token.main + mtp
 
     def write(self, trainer: L.Trainer, module: LanguageModelModule) -> None:
         """Writes one row of means and starts anew."""
