@@ -1,3 +1,4 @@
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -87,6 +88,15 @@ def test_epochs_and_seeds_shuffle(kind: type[Sequential] | type[BestFit]) -> Non
     assert rows[: packing.num_rows] != rows[packing.num_rows :]
     assert rows[: packing.num_rows] != [kind(positions_D, 16, 1).row(n) for n in range(packing.num_rows)]
     assert rows == [kind(positions_D, 16, 0).row(n) for n in range(2 * packing.num_rows)]
+
+
+def test_neighbouring_rows_come_from_different_documents() -> None:
+    """Batches of one document each would make every step learn one kind of text."""
+    for seed in (0, None):
+        packing = Sequential(np.full(8, 400, dtype=np.int64), 4, seed)
+        documents = [packing.row(number)[0].document for number in range(packing.num_rows)]
+        changes = sum(a != b for a, b in itertools.pairwise(documents))
+        assert changes > packing.num_rows / 2
 
 
 @pytest.mark.parametrize("name", ["sequential", "best_fit"])

@@ -51,7 +51,7 @@ class MuonConfig(OptimizerConfig):
     """
 
     name: str = "muon"
-    lr: float = 5e-3
+    lr: float = 3e-3
     """Peak rate of the matrices: an update changes a weight by about update_rms x lr. The default is for small models
     and short runs; GLM-5 pre-trains at 2e-4."""
     adamw_lr: float | None = None

@@ -22,6 +22,10 @@ MIXING_BLOCK = 4096
 """Rows over which a mixture's weights are exact, to within one row of each source."""
 
 
+SHUFFLE_BLOCK = 1 << 16
+"""Rows that are shuffled together: neighbours come from one document, which would make batches of one kind of text."""
+
+
 class Piece(NamedTuple):
     """Positions start .. start + length of a document."""
 
@@ -46,13 +50,13 @@ class Packing(Protocol):
 
 
 class Sequential:
-    """Documents one after another, cut at row ends.
+    """Documents one after another, cut at row ends; then the rows are shuffled.
 
     Args:
         positions_D: int64 training positions of each document, each at least 1.
         sequence_length: positions of a row.
-        seed: shuffles the documents anew in every epoch; None keeps one order, the same on every call, and gives
-            a last, shorter row to what is left (evaluation), where training leaves it out.
+        seed: shuffles documents and rows anew in every epoch; None keeps one order, the same on every call, and
+            gives a shorter row to what is left (evaluation), where training leaves it out.
     """
 
     def __init__(self, positions_D: NDArray[np.int64], sequence_length: int, seed: int | None) -> None:
@@ -63,6 +67,7 @@ class Sequential:
         self.num_rows = total // sequence_length if seed is not None else -(-total // sequence_length)
         self.tokens_per_row = float(sequence_length)
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
+        self._block = lru_cache(maxsize=2)(self._shuffled_block)
 
     def _shuffled(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the epoch's order of documents and, in that order, the position where each one ends."""
@@ -70,9 +75,17 @@ class Sequential:
         order_D = np.random.default_rng(seed).permutation(len(self._positions_D))
         return order_D, np.cumsum(self._positions_D[order_D])
 
+    def _shuffled_block(self, epoch: int, block: int) -> NDArray[np.int64]:
+        """Returns the epoch's order of the rows of one block."""
+        first = block * SHUFFLE_BLOCK
+        seed = (0, 0) if self._seed is None else (self._seed, epoch)
+        rng = np.random.default_rng((*seed, block, 1))
+        return first + rng.permutation(min(SHUFFLE_BLOCK, self.num_rows - first))
+
     def row(self, number: int) -> list[Piece]:
         """Returns the pieces of a row."""
-        epoch, row = divmod(number, self.num_rows)
+        epoch, place = divmod(number, self.num_rows)
+        row = int(self._block(epoch, place // SHUFFLE_BLOCK)[place % SHUFFLE_BLOCK])
         order_D, ends_D = self._epoch(epoch)
         position, stop = row * self._length, min((row + 1) * self._length, int(ends_D[-1]))
         place = int(np.searchsorted(ends_D, position, side="right"))
