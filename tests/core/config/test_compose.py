@@ -67,7 +67,7 @@ def test_eval_has_its_own_root():
         (["trainer.max_steps=null"], "trainer.max_steps=None: set max_steps, minutes, or both"),
         (["trainer.sequence_length=96"], "trainer.micro_batch_tokens=4096: must be a multiple of sequence_length=96"),
         (["trainer.sequence_length=8192", "trainer.micro_batch_tokens=8192"], "8192: .*max_position_embeddings=4096"),
-        (["model.num_experts_per_tok=9"], "model.num_experts_per_tok=9: .*n_routed_experts=8"),
+        (["model.num_experts_per_tok=17"], "model.num_experts_per_tok=17: .*n_routed_experts=16"),
         (["attention.name=mla"], "attention.name='mla': this is the attention 'reference'"),
         (["attention=refrence"], "attention='refrence': .*did you mean 'reference'"),
         (["model=mni"], "model='mni': accepted: .*did you mean 'mini'"),

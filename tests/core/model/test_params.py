@@ -134,6 +134,6 @@ def test_presets_have_the_sizes_that_they_promise():
         return count_parameters(config.model, config.attention).total_without_mtp
 
     assert total("tiny") < 1_000_000
-    assert 4_000_000 < total("mini") < 8_000_000
+    assert 3_000_000 < total("mini") < 6_000_000
     assert 15_000_000 < total("small") < 30_000_000
     assert 28_000_000_000 < total("flash") < 32_000_000_000
