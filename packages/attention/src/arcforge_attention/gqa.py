@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_attention.configs import GqaConfig
-from arcforge_attention.mla import visible
+from arcforge_attention.entries import Entries, join
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
@@ -57,30 +57,21 @@ class GQA(nn.Module):
         )  # fmt: skip
 
     def forward(
-        self,
-        x_TD: Tensor,
-        batch: SequenceBatch,
-        cache: LayerCache | None = None,
-        *,
-        rope: tuple[Tensor, Tensor],
+        self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
         """Attends; see the contract."""
         q_THK, k_TGK, v_TGK = (
             proj(x_TD).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         q_THK, k_TGK = self._rotate(self.q_norm(q_THK), rope), self._rotate(self.k_norm(k_TGK), rope)
-        if cache is not None:
-            cache.write(batch, key=k_TGK, value=v_TGK)
-        out_THK: Tensor | None = None
+        entries = Entries.store(batch, cache, key=k_TGK, value=v_TGK)
+        outs = []
         for group in batch.plan.groups():
-            k_SGK = visible("key", k_TGK, batch, group, cache)
-            v_SGK = visible("value", v_TGK, batch, group, cache)
-            attended = self.attention_varlen(group.take(q_THK), k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
-            out_THK = group.put(out_THK, attended, batch.num_tokens)
-        assert out_THK is not None  # a batch has at least one group
-        return AttentionOutput(self.o_proj(out_THK.flatten(1)))
+            q, k_SGK, v_SGK = group.take(q_THK), entries.read("key", group), entries.read("value", group)
+            outs.append(self.attention_varlen(q, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale))
+        return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
-    def _rotate(self, x_THK: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    def _rotate(self, x_THK: Tensor, rope: Rope) -> Tensor:
         rotated = self.rope(x_THK[..., : self.rotary], *rope)
         return torch.cat((rotated, x_THK[..., self.rotary :]), dim=-1)
 

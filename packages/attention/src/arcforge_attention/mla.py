@@ -15,22 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_attention.configs import MlaConfig
+from arcforge_attention.entries import Entries, join
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.model.norm import Linear, RMSNorm
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
-
-
-def visible(name: str, new_T: Tensor, batch: SequenceBatch, group: Group, cache: LayerCache | None) -> Tensor:
-    """Returns an entry's values [S, ...] that a group sees: the new ones alone when it has no past."""
-    if group is batch.plan.prompt:
-        return group.take(new_T)
-    if cache is None:
-        raise ValueError("segments with a past need the cache that holds it")
-    return cache.read(name, batch, group).to(new_T.dtype)
 
 
 class MLA(nn.Module):
@@ -68,37 +60,29 @@ class MLA(nn.Module):
         )
 
     def forward(
-        self,
-        x_TD: Tensor,
-        batch: SequenceBatch,
-        cache: LayerCache | None = None,
-        *,
-        rope: tuple[Tensor, Tensor],
+        self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
         """Attends; see the contract."""
         q_THK = self.queries(self.query_latent(x_TD), rope)
         latent_TC, rope_TR = self.entries(x_TD, rope)
-        if cache is not None:
-            cache.write(batch, latent=latent_TC, rope=rope_TR)
-        out_THV: Tensor | None = None
+        entries = Entries.store(batch, cache, latent=latent_TC, rope=rope_TR)
+        outs = []
         for group in batch.plan.groups():
-            latent_SC = visible("latent", latent_TC, batch, group, cache)
-            rope_SR = visible("rope", rope_TR, batch, group, cache)
-            attended = self.dense(group.take(q_THK), latent_SC, rope_SR, batch, group)
-            out_THV = group.put(out_THV, attended, batch.num_tokens)
-        return self.output(out_THV)
+            q, latent_SC, rope_SR = group.take(q_THK), entries.read("latent", group), entries.read("rope", group)
+            outs.append(self.dense(q, latent_SC, rope_SR, batch, group))
+        return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
     def query_latent(self, x_TD: Tensor) -> Tensor:
         """Returns the normalised query latent [T, Q]."""
         q_TQ: Tensor = self.q_a_layernorm(self.q_a_proj(x_TD))
         return q_TQ
 
-    def queries(self, q_TQ: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    def queries(self, q_TQ: Tensor, rope: Rope) -> Tensor:
         """Returns queries [T, H, N + R], nope part first, rope part rotated."""
         q_THK = self.q_b_proj(q_TQ).unflatten(-1, (self.heads, -1))
         return torch.cat((q_THK[..., : self.nope], self.rope(q_THK[..., self.nope :], *rope)), dim=-1)
 
-    def entries(self, x_TD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def entries(self, x_TD: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
         """Returns what a token leaves for later ones: its latent [T, C] and rotated rope part [T, R]."""
         latent_TC, rope_TR = self.kv_a_proj_with_mqa(x_TD).split((self.latent, self.rotary), dim=-1)
         return self.kv_a_layernorm(latent_TC), self.rope(rope_TR[:, None], *rope)[:, 0]
@@ -126,11 +110,6 @@ class MLA(nn.Module):
 
     def _up_projections(self, dtype: torch.dtype) -> Tensor:
         return self.kv_b_proj.weight.to(dtype).view(self.heads, -1, self.latent)
-
-    def output(self, out_THV: Tensor | None) -> AttentionOutput:
-        """Projects the heads back to the hidden size."""
-        assert out_THV is not None  # a batch has at least one group
-        return AttentionOutput(self.o_proj(out_THV.flatten(1)))
 
     def cache_spec(self) -> tuple[CacheEntry, ...]:
         """Returns the latent and the rope part."""

@@ -1,8 +1,9 @@
 """DeepSeek sparse attention (spec 1.4): MLA over the keys that a lightning indexer selects for each query.
 
-A group whose segments all have at most `model.index_topk` keys takes the dense path of `MLA`, bit for bit.
+A group whose segments all have at most `model.index_topk` keys takes the dense path of `MLA`, bit for bit. With
+IndexShare (spec 1.9) a shared layer has no indexer and attends to the keys that the layer before hands on.
 
-Shapes: T new tokens, S visible keys, D hidden.
+Shapes: T new tokens, S visible keys, D hidden, K selected keys.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from torch import Tensor
 from arcforge_attention.configs import DsaConfig
 from arcforge_attention.dsa.attend import attend
 from arcforge_attention.dsa.indexer import Indexer
-from arcforge_attention.dsa.select import needs_selection, select
-from arcforge_attention.mla import MLA, visible
+from arcforge_attention.dsa.select import Selection, select_groups
+from arcforge_attention.entries import Entries, join
+from arcforge_attention.mla import MLA
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops import reference
@@ -25,7 +27,7 @@ __all__ = ["DSA"]
 
 
 class DSA(MLA):
-    """MLA with a lightning indexer.
+    """MLA with a lightning indexer, or with the selection of the layer before.
 
     The indexer reads detached inputs and its selection has no gradient, so that the language-model loss leaves its
     parameters alone.
@@ -34,22 +36,28 @@ class DSA(MLA):
     def __init__(self, config: DsaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)
         self.topk, self.use_relu = model.index_topk, config.index_relu
-        self.indexer = Indexer(model)
+        self.indexer = None if config.is_shared(layer_index) else Indexer(model)
+        self.hands_on = config.is_shared(layer_index + 1)
         self.indexer_topk, self.sparse_mla = reference.indexer_topk, reference.sparse_mla
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
-        """Checks that the rotated part fits into an index head."""
+        """Checks that the rotated part fits into an index head and that every layer has its indexer type."""
+        assert isinstance(config, DsaConfig)
         if model.qk_rope_head_dim > model.index_head_dim:
             accepted = f"the indexer rotates as many: must be at most index_head_dim={model.index_head_dim}"
             raise ConfigError("model.qk_rope_head_dim", model.qk_rope_head_dim, accepted)
+        if config.indexer_types and len(config.indexer_types) != model.num_hidden_layers:
+            accepted = f"must be empty or have one entry per layer: model.num_hidden_layers={model.num_hidden_layers}"
+            raise ConfigError("attention.indexer_types", config.indexer_types, accepted)
 
     def bind_ops(self, bind: Binder) -> None:
         """Resolves the ops."""
         super().bind_ops(bind)
-        self.indexer_topk = bind(
-            "indexer_topk", heads=self.indexer.heads, head_dim=self.indexer.head_dim, topk=self.topk
-        )
+        if self.indexer is not None:
+            self.indexer_topk = bind(
+                "indexer_topk", heads=self.indexer.heads, head_dim=self.indexer.head_dim, topk=self.topk
+            )
         self.sparse_mla = bind(
             "sparse_mla",
             heads=self.heads, key_dim=self.latent + self.rotary, latent_dim=self.latent, topk=self.topk,
@@ -61,29 +69,32 @@ class DSA(MLA):
         batch: SequenceBatch,
         cache: LayerCache | None = None,
         *,
-        rope: tuple[Tensor, Tensor],
+        rope: Rope,
+        selection: Selection | None = None,
     ) -> AttentionOutput:
-        """Attends; see the contract."""
+        """Attends; see the contract. A shared layer needs the `selection` of the layer before."""
         q_TQ = self.query_latent(x_TD)
         q_THK = self.queries(q_TQ, rope)
         latent_TC, rope_TR = self.entries(x_TD, rope)
-        index_key_TI = self.indexer.keys(x_TD.detach(), rope)
-        if cache is not None:
-            cache.write(batch, latent=latent_TC, rope=rope_TR, index_key=index_key_TI)
-        out_THV: Tensor | None = None
-        for group in batch.plan.groups():
-            q = group.take(q_THK)
-            latent_SC = visible("latent", latent_TC, batch, group, cache)
-            rope_SR = visible("rope", rope_TR, batch, group, cache)
-            if needs_selection(group, self.topk):
-                index_key_SI = visible("index_key", index_key_TI, batch, group, cache)
-                indices_TK = select(self, x_TD.detach(), q_TQ.detach(), index_key_SI, group, rope)
-                attended = attend(self, q, latent_SC, rope_SR, indices_TK, group)
+        index_key = {} if self.indexer is None else {"index_key": self.indexer.keys(x_TD.detach(), rope)}
+        entries = Entries.store(batch, cache, latent=latent_TC, rope=rope_TR, **index_key)
+        if self.indexer is not None:
+            selection = select_groups(self, x_TD.detach(), q_TQ.detach(), entries, rope)
+        elif selection is None:
+            raise ValueError("a layer without an indexer needs the selection of the layer before")
+        outs = []
+        for group, indices_TK in zip(batch.plan.groups(), selection, strict=True):
+            q, latent_SC, rope_SR = group.take(q_THK), entries.read("latent", group), entries.read("rope", group)
+            if indices_TK is None:
+                outs.append(self.dense(q, latent_SC, rope_SR, batch, group))
             else:
-                attended = self.dense(q, latent_SC, rope_SR, batch, group)
-            out_THV = group.put(out_THV, attended, batch.num_tokens)
-        return self.output(out_THV)
+                outs.append(attend(self, q, latent_SC, rope_SR, indices_TK, group))
+        # handed on only where it is used: activation checkpointing keeps what it gives to a layer
+        handed_on = {"selection": selection} if self.hands_on else {}
+        return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)), handed_on=handed_on)
 
     def cache_spec(self) -> tuple[CacheEntry, ...]:
-        """Returns MLA's entries and the index key."""
+        """Returns MLA's entries, and the index key where there is an indexer."""
+        if self.indexer is None:
+            return super().cache_spec()
         return *super().cache_spec(), CacheEntry("index_key", (self.indexer.head_dim,))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from arcforge_core.contracts.batch import Group, SequenceBatch
     from arcforge_core.contracts.optimizer import ParameterRole
     from arcforge_core.ops.dispatch import Binder
+
+Rope = tuple[Tensor, Tensor]
+"""Rotary tables ``(cos_TF, sin_TF)`` of a batch's positions."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,13 @@ class AttentionOutput:
     Attributes:
         out_TD: the layer's output, before the residual addition.
         aux_losses: named scalar losses that the trainer adds with weights of its own.
+        handed_on: keyword arguments for the `forward` of the next layer, e.g. the keys that DSA selected; most
+            variants have none.
     """
 
     out_TD: Tensor
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
+    handed_on: dict[str, Any] = field(default_factory=dict)
 
 
 class LayerCache(Protocol):
@@ -81,12 +87,12 @@ class Attention(Protocol):
         batch: SequenceBatch,
         cache: LayerCache | None = None,
         *,
-        rope: tuple[Tensor, Tensor],
+        rope: Rope,
     ) -> AttentionOutput:
         """Attends; with a cache, writes the new tokens' entries first.
 
-        `rope` is ``(cos_TF, sin_TF)`` of the batch's positions for ``model.qk_rope_head_dim``, which the model computes
-        once per step.
+        The model computes `rope`, for ``model.qk_rope_head_dim``, once per step. A variant whose layers hand
+        something on takes it as further keyword arguments.
         """
 
     def cache_spec(self) -> tuple[CacheEntry, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,11 +23,13 @@ class BlockOutput:
         x_TD: hidden states after the layer.
         aux_losses: scalars by name; ``balance`` from a mixture layer.
         load_E: tokens per expert, None in a dense layer.
+        handed_on: what the attention hands to that of the next layer.
     """
 
     x_TD: Tensor
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
     load_E: Tensor | None = None
+    handed_on: dict[str, Any] = field(default_factory=dict)
 
 
 class Block(nn.Module):
@@ -41,13 +44,18 @@ class Block(nn.Module):
         self.mlp = DenseMLP(config.hidden_size, config.intermediate_size) if dense else MoE(config)
 
     def forward(
-        self, x_TD: Tensor, batch: SequenceBatch, rope: tuple[Tensor, Tensor], cache: LayerCache | None = None
+        self,
+        x_TD: Tensor,
+        batch: SequenceBatch,
+        rope: tuple[Tensor, Tensor],
+        cache: LayerCache | None = None,
+        **handed: Any,
     ) -> BlockOutput:
-        """Runs the layer on ragged tokens."""
-        attended = self.self_attn(self.input_layernorm(x_TD), batch, cache, rope=rope)
+        """Runs the layer on ragged tokens; `handed` is what the layer before handed on."""
+        attended = self.self_attn(self.input_layernorm(x_TD), batch, cache, rope=rope, **handed)
         x_TD = x_TD + attended.out_TD
         normed_TD = self.post_attention_layernorm(x_TD)
         if isinstance(self.mlp, DenseMLP):
-            return BlockOutput(x_TD + self.mlp(normed_TD), attended.aux_losses)
+            return BlockOutput(x_TD + self.mlp(normed_TD), attended.aux_losses, None, attended.handed_on)
         out_TD, balance, load_E = self.mlp(normed_TD, batch)
-        return BlockOutput(x_TD + out_TD, {**attended.aux_losses, "balance": balance}, load_E)
+        return BlockOutput(x_TD + out_TD, {**attended.aux_losses, "balance": balance}, load_E, attended.handed_on)

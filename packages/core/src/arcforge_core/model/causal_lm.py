@@ -129,9 +129,10 @@ class CausalLM(nn.Module):
         x_TD = self.embed(tokens_T)
         sums: dict[str, list[Tensor]] = {}
         loads: dict[int, Tensor] = {}
+        handed: dict[str, Any] = {}
         for index, layer in enumerate(self.model.layers):
-            out = self._run(layer, x_TD, batch, rope, None if cache is None else cache.layers[index])
-            x_TD = out.x_TD
+            out = self._run(layer, x_TD, batch, rope, None if cache is None else cache.layers[index], **handed)
+            x_TD, handed = out.x_TD, out.handed_on
             for name, loss in out.aux_losses.items():
                 sums.setdefault(name, []).append(loss)
             if out.load_E is not None:
@@ -139,11 +140,11 @@ class CausalLM(nn.Module):
         aux_losses = {name: torch.stack(losses).mean() for name, losses in sums.items()}
         return HiddenOutput(self.model.norm(x_TD), aux_losses, loads)
 
-    def _run(self, layer: Callable[..., BlockOutput], *args: Any) -> BlockOutput:
+    def _run(self, layer: Callable[..., BlockOutput], *args: Any, **handed: Any) -> BlockOutput:
         if self.activation_checkpointing and torch.is_grad_enabled():
-            out: BlockOutput = checkpoint(layer, *args, use_reentrant=False)
+            out: BlockOutput = checkpoint(layer, *args, use_reentrant=False, **handed)
             return out
-        return layer(*args)
+        return layer(*args, **handed)
 
     def mtp_step(
         self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, rope: tuple[Tensor, Tensor]

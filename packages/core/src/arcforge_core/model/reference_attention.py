@@ -13,15 +13,13 @@ from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.configs import ReferenceAttentionConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.norm import Linear, RMSNorm
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
-
-Rope = tuple[Tensor, Tensor]
 
 
 class ReferenceAttention(nn.Module):
