@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import arcforge_core
 from arcforge_core import load_pretrained, save_pretrained
-from arcforge_core.checkpoint import pretrained
+from arcforge_core.checkpoint import shards
 from arcforge_core.checkpoint.pretrained import (
     CONFIG,
     WEIGHTS,
@@ -143,7 +144,8 @@ def test_find_checkpoint_takes_a_model_or_the_last_of_a_run(tmp_path: Path, save
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, "model_type='llama'"),
+        ({"model_type": "lama"}, "model_type='lama' must be one of arcforge, deepseek_v3"),
+        ({"model_type": "lama"}, "did you mean 'llama'"),
         ({"extra": 1}, "unknown field extra"),
         ({"model__hiden_size": 32}, "unknown field model.hiden_size; did you mean 'hidden_size'"),
         ({"attention__heads": 2}, "unknown field attention.heads"),
@@ -159,7 +161,7 @@ def test_find_checkpoint_takes_a_model_or_the_last_of_a_run(tmp_path: Path, save
 def test_bad_config_is_named(
     saved: Path, changes: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = pretrained.registry()
+    registry = arcforge_core.registry()
     without = {key: value for key, value in registry.claims.items() if key != ("attention", "dsa")}
     monkeypatch.setattr(registry, "claims", without)
     edit_config(saved, **changes)
@@ -300,7 +302,7 @@ def test_an_interrupt_leaves_the_old_checkpoint(monkeypatch: pytest.MonkeyPatch,
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretrained, "save_file", interrupt)
+    monkeypatch.setattr(shards, "save_file", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save_pretrained(small_model(seed=1), folder)
     assert_old_survives(folder, old)

@@ -1,39 +1,77 @@
-"""A model as a Hugging Face directory: config.json, model.safetensors, tokenizer.json."""
+"""A model as a Hugging Face directory: config.json, safetensors, tokenizer.
+
+`save_pretrained` writes our own words, which hold every setting of training too; `export_hf` in
+`arcforge_core.checkpoint.hf` writes the architectures of transformers. `load_pretrained` reads both.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import arcforge_core
-from arcforge_core.checkpoint.atomic import previous, replacing
+from arcforge_core.checkpoint.atomic import replacing
+from arcforge_core.checkpoint.hf.folder import OWN, open_hf
+from arcforge_core.checkpoint.sections import (
+    CONFIG,
+    check_shapes,
+    check_state,
+    meta_model,
+    read_json,
+    refuse_unknown,
+    state_of,
+    typed,
+    typed_attention,
+)
+from arcforge_core.checkpoint.shards import WEIGHTS, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.config.validate import explain
-from arcforge_core.errors import CheckpointError, ConfigError, UnknownComponentError, nearest
-from arcforge_core.model.build import build_model
+from arcforge_core.errors import CheckpointError
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.meta import meta_device
-from arcforge_core.ops.dispatch import Ops
-from arcforge_core.registry import registry
+from arcforge_core.ops.dispatch import Ops, default_ops
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.hardware import Hardware
     from arcforge_core.data.tokenizer import Tokenizer
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+__all__ = [
+    "CONFIG", "WEIGHTS", "Checkpoint", "check_state", "find_checkpoint", "load_pretrained", "load_weights",
+    "load_with_tokenizer", "open_checkpoint", "own_config", "save_pretrained", "state_of", "write_pretrained",
+]  # fmt: skip
+
 FIELDS = ("model_type", "architectures", "arcforge_version", "model", "attention")
 
-C = TypeVar("C")
+
+class LazyState(Protocol):
+    """Tensors under our names, read when asked for (a `Mapping`)."""
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """Returns the shapes, without reading."""
+
+    def __getitem__(self, name: str, /) -> Tensor:
+        """Returns a tensor; it may be mapped from a file."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A directory that was opened.
+
+    Attributes:
+        path: the directory.
+        config, attention: what it says the model is.
+        state: its tensors, checked by name and shape.
+    """
+
+    path: Path
+    config: ModelConfig
+    attention: AttentionConfig
+    state: LazyState
 
 
 def save_pretrained(model: CausalLM, directory: str | Path, tokenizer: Tokenizer | None = None) -> None:
@@ -52,70 +90,74 @@ def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None 
     Raises:
         OSError: a file cannot be written; `replacing` turns it into a `CheckpointError`.
     """
-    config = {
-        "model_type": "arcforge",
-        "architectures": [type(model).__name__],
-        "arcforge_version": arcforge_core.__version__,
-        "model": asdict(model.config),
-        "attention": asdict(model.attention),
-    }
+    config = own_config(model.config, model.attention)
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    try:
-        save_file(state_of(model), folder / WEIGHTS, metadata={"format": "pt"})
-    except SafetensorError as error:  # an OSError that lost its type on the way through Rust
-        raise OSError(str(error)) from error
+    save_tensors(state_of(model), folder / WEIGHTS)
     if tokenizer is not None:
         tokenizer.save(folder)
 
 
-def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops: Ops | None = None) -> CausalLM:
-    """Loads a model in eval mode.
+def own_config(config: ModelConfig, attention: AttentionConfig) -> dict[str, object]:
+    """Returns config.json in our own words."""
+    return {
+        "model_type": OWN,
+        "architectures": [CausalLM.__name__],
+        "arcforge_version": arcforge_core.__version__,
+        "model": asdict(config),
+        "attention": asdict(attention),
+    }
 
-    Args:
-        directory: what `save_pretrained` wrote.
-        dtype: dtype of the parameters; None keeps the stored ones. Buffers (the router bias) always keep theirs.
-        ops: where kernels come from; `default_ops()` when None.
+
+def open_checkpoint(directory: str | Path) -> Checkpoint:
+    """Reads the configuration and checks the tensors' names and shapes; no tensor is read yet.
 
     Raises:
         CheckpointError: the folder is missing, damaged, of another model type, or needs a component that is not
             installed (its wheel is named).
     """
     directory = Path(directory)
-    config, attention = read_config(directory)
-    try:
-        with meta_device():
-            model = build_model(config, attention, ops)
-    except ConfigError as error:
-        raise CheckpointError(f"{directory / CONFIG}: {error}") from error
-    state = read_weights(model, directory)
-    cast_to = {name: dtype for name, _ in model.named_parameters() if dtype is not None}
-    # copies, because tensors of the file are mapped, and aligned as the file has them: kernels would round otherwise
-    state = {name: t.to(cast_to.get(name, t.dtype), copy=True) for name, t in state.items()}
-    model.load_state_dict(state, strict=False, assign=True)  # check_state was stricter; a tied head is absent
-    if config.tie_word_embeddings:
+    json_config = read_json(directory)
+    if json_config.get("model_type") != OWN:
+        return Checkpoint(directory, *open_hf(directory, json_config))
+    where = f"{directory / CONFIG}, written by arcforge {json_config.get('arcforge_version')}"
+    refuse_unknown(json_config, FIELDS, "", where)
+    config = typed(ModelConfig, json_config.get("model"), "model", where)
+    attention = typed_attention(json_config.get("attention"), where)
+    model, shards = meta_model(config, attention, str(directory / CONFIG)), ShardReader(directory)
+    check_shapes({name: t.shape for name, t in state_of(model).items()}, shards.shapes, str(directory))
+    return Checkpoint(directory, config, attention, shards)
+
+
+def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops: Ops | None = None) -> CausalLM:
+    """Loads a model in eval mode.
+
+    Args:
+        directory: what `save_pretrained` or `export_hf` wrote, or a directory of transformers, of an architecture in
+            `arcforge_core.checkpoint.hf.ARCHITECTURES`.
+        dtype: dtype of the parameters; None keeps the stored ones. Buffers (the router bias) stay float32.
+        ops: where kernels come from; `default_ops()` when None.
+
+    Raises:
+        CheckpointError: as `open_checkpoint`.
+    """
+    checkpoint = open_checkpoint(directory)
+    model = meta_model(checkpoint.config, checkpoint.attention, str(checkpoint.path / CONFIG), ops or default_ops())
+    wanted = {name: buffer.dtype for name, buffer in model.named_buffers()}
+    if dtype is not None:
+        wanted |= {name: dtype for name, _ in model.named_parameters()}
+    state = {}
+    for name in checkpoint.state.shapes:
+        tensor = checkpoint.state[name]
+        # a copy, because a mapped tensor is aligned as the file has it, and kernels would round otherwise
+        state[name] = tensor.to(wanted.get(name, tensor.dtype), copy=True)
+    model.load_state_dict(state, strict=False, assign=True)  # open_checkpoint was stricter; a tied head is absent
+    if model.config.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if lost:
-        raise CheckpointError(f"attention {attention.name!r} keeps {', '.join(lost)} out of its state dict")
+        raise CheckpointError(f"attention {model.attention.name!r} keeps {', '.join(lost)} out of its state dict")
     model.bind_ops()
     return model.eval()
-
-
-def read_weights(model: CausalLM, directory: Path) -> dict[str, Tensor]:
-    """Reads the state dict stored in `directory`.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, or its tensors do not fit `model`.
-    """
-    path = directory / WEIGHTS
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing")
-    try:
-        state = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
-    check_state(model, state, str(path))
-    return state
 
 
 def load_weights(model: CausalLM, directory: str | Path) -> None:
@@ -124,7 +166,10 @@ def load_weights(model: CausalLM, directory: str | Path) -> None:
     Raises:
         CheckpointError: the weights are missing, damaged or do not fit; the model is as before.
     """
-    model.load_state_dict(read_weights(model, Path(directory)), strict=False)  # a tied head is stored once
+    state = open_checkpoint(directory).state
+    check_shapes({name: t.shape for name, t in state_of(model).items()}, state.shapes, str(directory))
+    loaded = {name: state[name] for name in state.shapes}
+    model.load_state_dict(loaded, strict=False)  # a tied head is stored once
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -164,68 +209,3 @@ def load_with_tokenizer(checkpoint: str | Path, hardware: Hardware) -> tuple[Cau
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {model.config.vocab_size}"
         )
     return model, tokenizer
-
-
-def state_of(model: CausalLM) -> dict[str, Tensor]:
-    """Returns the state dict with a tied head stored once, under the embedding's name."""
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    if model.config.tie_word_embeddings:
-        del state["lm_head.weight"]
-    return state
-
-
-def check_state(model: CausalLM, state: Mapping[str, Tensor], where: str) -> None:
-    """Raises `CheckpointError` that names missing, unknown and mis-shaped tensors; `where` names the source."""
-    wanted = state_of(model)
-    faults = [f"{name} is missing" for name in wanted.keys() - state.keys()]
-    faults += [f"{name} is not part of the model" for name in state.keys() - wanted.keys()]
-    for name in wanted.keys() & state.keys():
-        if state[name].shape != wanted[name].shape:
-            faults.append(f"{name} is {list(state[name].shape)}, the model's is {list(wanted[name].shape)}")
-    if faults:
-        rest = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
-        raise CheckpointError(f"{where} does not fit the model: {'; '.join(sorted(faults)[:8])}{rest}")
-
-
-def read_config(directory: Path) -> tuple[ModelConfig, AttentionConfig]:
-    """Reads and checks config.json."""
-    path = directory / CONFIG
-    if not path.is_file():
-        old = previous(directory.resolve())
-        hint = f"; an interrupted save left the previous checkpoint in {old}" if old.is_dir() else ""
-        raise CheckpointError(f"{path} is missing{hint}")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind != "arcforge":
-        raise CheckpointError(f"{path}: model_type={kind!r} cannot be loaded, only 'arcforge'")
-    where = f"{path}, written by arcforge {config.get('arcforge_version')}"
-    _refuse_unknown(config, FIELDS, "", where)
-    attention = config.get("attention")
-    name = attention.get("name") if isinstance(attention, dict) else None
-    try:
-        schema = registry().get("attention", str(name)).load_schema()
-    except UnknownComponentError as error:
-        raise CheckpointError(f"{where}: {error}") from error
-    return _typed(ModelConfig, config.get("model"), "model", where), _typed(schema, attention, "attention", where)
-
-
-def _typed(schema: type[C], values: object, section: str, where: str) -> C:
-    """Makes a config dataclass of plain values; names what does not fit."""
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{where}: the section {section!r} is missing")
-    _refuse_unknown(values, list(OmegaConf.structured(schema)), f"{section}.", where)
-    try:
-        return cast(C, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
-    except OmegaConfBaseException as error:
-        raise CheckpointError(f"{where}: {section}: {explain(error)}") from error
-    except ConfigError as error:
-        raise CheckpointError(f"{where}: {error}") from error
-
-
-def _refuse_unknown(values: Mapping[str, Any], known: Any, prefix: str, where: str) -> None:
-    for name in values:
-        if name not in known:
-            raise CheckpointError(f"{where}: unknown field {prefix}{name}{nearest(name, known)}")

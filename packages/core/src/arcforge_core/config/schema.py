@@ -145,6 +145,40 @@ class MtpConfig:
 
 
 @dataclass
+class RopeScalingConfig:
+    """Stretching of the rotary frequencies to longer contexts; fields are those of Hugging Face's `rope_parameters`."""
+
+    type: str = "default"
+    """``default`` stretches nothing; ``llama3`` and ``yarn`` divide the low frequencies by `factor`."""
+    factor: float = 1.0
+    original_max_position_embeddings: int = 8192
+    """Context length of the training before the stretch."""
+    low_freq_factor: float = 1.0
+    """llama3: fewer turns than this over the original context are divided wholly."""
+    high_freq_factor: float = 4.0
+    """llama3: more turns than this are left alone."""
+    beta_slow: float = 1.0
+    """yarn: as low_freq_factor."""
+    beta_fast: float = 32.0
+    """yarn: as high_freq_factor."""
+    attention_factor: float | None = None
+    """yarn: factor of the rotated values; None derives it from factor, mscale and mscale_all_dim."""
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("model.rope_scaling.type", self.type, ("default", "llama3", "yarn"))
+        check_at_least("model.rope_scaling.factor", self.factor, 1.0)
+        check_at_least("model.rope_scaling.original_max_position_embeddings", self.original_max_position_embeddings, 1)
+        for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
+            if not 0 < getattr(self, low) < getattr(self, high):
+                accepted = f"must be above 0 and below {high}={getattr(self, high)}"
+                raise ConfigError(f"model.rope_scaling.{low}", getattr(self, low), accepted)
+        for name in ("attention_factor", "mscale", "mscale_all_dim"):
+            check_at_least(f"model.rope_scaling.{name}", getattr(self, name), 0.0)
+
+
+@dataclass
 class ModelConfig:
     """Sizes of a GLM-5-shaped model; names are those of Hugging Face's ``config.json`` where it has one."""
 
@@ -160,6 +194,9 @@ class ModelConfig:
     num_experts_per_tok: int = MISSING
     n_shared_experts: int = 1
     routed_scaling_factor: float = 2.5
+    n_group: int = 1
+    """Groups of experts; a token chooses among the experts of its `topk_group` best groups."""
+    topk_group: int = 1
     num_attention_heads: int = MISSING
     num_key_value_heads: int = MISSING
     """Key/value heads of GQA; MLA has one latent for all heads."""
@@ -174,6 +211,7 @@ class ModelConfig:
     index_head_dim: int = MISSING
     index_topk: int = MISSING
     rope_theta: float = 1_000_000.0
+    rope_scaling: RopeScalingConfig = field(default_factory=RopeScalingConfig)
     max_position_embeddings: int = MISSING
     rms_norm_eps: float = 1e-5
     latent_norm_eps: float = 1e-6
@@ -210,8 +248,22 @@ class ModelConfig:
                 self.num_experts_per_tok,
                 f"must be at most n_routed_experts={self.n_routed_experts}",
             )
+        self._check_groups()
         if self.qk_rope_head_dim % 2 or self.qk_rope_head_dim < 2:
             raise ConfigError("model.qk_rope_head_dim", self.qk_rope_head_dim, "must be even and at least 2")
+
+    def _check_groups(self) -> None:
+        """A group is judged by its two best experts, and the chosen groups must hold enough experts."""
+        check_at_least("model.n_group", self.n_group, 1)
+        check_between("model.topk_group", self.topk_group, 1, self.n_group)
+        if self.n_group == 1:
+            return
+        if self.n_routed_experts % self.n_group or self.n_routed_experts < 2 * self.n_group:
+            accepted = f"must divide n_routed_experts={self.n_routed_experts} into groups of at least two"
+            raise ConfigError("model.n_group", self.n_group, accepted)
+        if self.topk_group * (self.n_routed_experts // self.n_group) < self.num_experts_per_tok:
+            accepted = f"must hold num_experts_per_tok={self.num_experts_per_tok} experts"
+            raise ConfigError("model.topk_group", self.topk_group, accepted)
 
 
 @dataclass

@@ -161,7 +161,8 @@ class CausalLM(nn.Module):
 
     def rope(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         """Returns the rotary tables of the batch's positions."""
-        return rope_tables(batch.positions_T, self.config.qk_rope_head_dim, self.config.rope_theta)
+        config = self.config
+        return rope_tables(batch.positions_T, config.qk_rope_head_dim, config.rope_theta, config.rope_scaling)
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
         """Returns logits [T, V] in the compute dtype."""

@@ -1,6 +1,6 @@
 """Feed-forward layers: dense SwiGLU, and the mixture of experts of spec 1.5.
 
-Shapes: T tokens, D hidden, E experts, K experts per token, N segments.
+Shapes: T tokens, D hidden, E experts, K experts per token, G groups of X experts, N segments.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
         self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts))
         self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
+        self.n_group, self.topk_group = config.n_group, config.topk_group
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels the router weight."""
@@ -66,11 +67,24 @@ class Router(nn.Module):
         wide = torch.promote_types(x_TD.dtype, torch.float32)
         score_TE = F.linear(x_TD.to(wide), self.weight.to(wide)).sigmoid()
         # A stable sort, because ties must go to the lower expert on every machine; topk promises no order.
-        choice_TE = score_TE.detach() + self.e_score_correction_bias
+        choice_TE = self._within_groups(score_TE.detach() + self.e_score_correction_bias)
         expert_TK = choice_TE.sort(dim=-1, descending=True, stable=True).indices[:, : self.top_k]
         gate_TK = score_TE.gather(1, expert_TK)
         gate_TK = gate_TK / (gate_TK.sum(-1, keepdim=True) + 1e-20) * self.scale
         return expert_TK, gate_TK, score_TE
+
+    def _within_groups(self, choice_TE: Tensor) -> Tensor:
+        """Leaves the experts of each token's best groups; a group counts as much as its two best experts together.
+
+        DeepSeek-V3's limit on the nodes that a token is sent to (spec 1.8); with one group, nothing is left out.
+        """
+        if self.topk_group == self.n_group:
+            return choice_TE
+        choice_TGX = choice_TE.unflatten(-1, (self.n_group, -1))
+        worth_TG = choice_TGX.topk(2, dim=-1).values.sum(-1)
+        group_TK = worth_TG.sort(dim=-1, descending=True, stable=True).indices[:, : self.topk_group]
+        kept_TG = torch.zeros_like(worth_TG, dtype=torch.bool).scatter_(1, group_TK, True)
+        return choice_TGX.masked_fill(~kept_TG[..., None], -torch.inf).flatten(-2)
 
     @torch.no_grad()
     def balance(self, load_E: Tensor, rate: float) -> None:

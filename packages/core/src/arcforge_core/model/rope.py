@@ -2,15 +2,70 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from arcforge_core.config.schema import RopeScalingConfig
 
-def rope_tables(positions_T: Tensor, dim: int, theta: float) -> tuple[Tensor, Tensor]:
+
+def rope_tables(
+    positions_T: Tensor, dim: int, theta: float, scaling: RopeScalingConfig | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns fp32 (cos_TF, sin_TF) for positions; angles are taken in float64, positions reach 202,752.
 
-    Pair f turns by ``position * theta ** (-2 f / dim)``.
+    Pair f turns by ``position * theta ** (-2 f / dim)``, and slower where `scaling` stretches the context.
     """
     exponent_F = torch.arange(0, dim, 2, dtype=torch.float64, device=positions_T.device) / dim
-    angle_TF = positions_T.to(torch.float64)[:, None] * theta**-exponent_F
-    return angle_TF.cos().float(), angle_TF.sin().float()
+    frequency_F = theta**-exponent_F
+    if scaling is None or scaling.type == "default":
+        angle_TF = positions_T.to(torch.float64)[:, None] * frequency_F
+        return angle_TF.cos().float(), angle_TF.sin().float()
+    kept_F = _kept_llama3(frequency_F, scaling) if scaling.type == "llama3" else _kept_yarn(dim, theta, scaling)
+    kept_F = kept_F.to(frequency_F)
+    frequency_F = frequency_F * (kept_F + (1 - kept_F) / scaling.factor)
+    angle_TF = positions_T.to(torch.float64)[:, None] * frequency_F
+    factor = attention_factor(scaling)
+    return (angle_TF.cos() * factor).float(), (angle_TF.sin() * factor).float()
+
+
+def _kept_llama3(frequency_F: Tensor, scaling: RopeScalingConfig) -> Tensor:
+    """Returns the share of each frequency that is not divided, a ramp over its turns in the original context."""
+    turns_F = scaling.original_max_position_embeddings * frequency_F / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    return ((turns_F - low) / (high - low)).clamp(0, 1)
+
+
+def _kept_yarn(dim: int, theta: float, scaling: RopeScalingConfig) -> Tensor:
+    """As `_kept_llama3`; YaRN's ramp is over the pair's number, between whole pairs (arXiv 2309.00071, 3.2)."""
+
+    def pair(turns: float) -> float:
+        return dim * math.log(scaling.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair(scaling.beta_fast)), 0)
+    high = min(math.ceil(pair(scaling.beta_slow)), dim - 1)
+    width = (high - low) or 0.001
+    return 1 - ((torch.arange(dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
+
+
+def attention_factor(scaling: RopeScalingConfig) -> float:
+    """Returns the factor on rotated queries and keys, by which YaRN keeps the softmax sharp over more keys."""
+    if scaling.type != "yarn":
+        return 1.0
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale and scaling.mscale_all_dim:
+        return _mscale(scaling.factor, scaling.mscale) / _mscale(scaling.factor, scaling.mscale_all_dim)
+    return _mscale(scaling.factor, 1.0)
+
+
+def softmax_factor(scaling: RopeScalingConfig) -> float:
+    """Returns the factor on MLA's softmax scale, DeepSeek's form of YaRN's sharpening for the unrotated part too."""
+    if scaling.type != "yarn" or not scaling.mscale_all_dim:
+        return 1.0
+    return _mscale(scaling.factor, scaling.mscale_all_dim) ** 2
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0

@@ -1,0 +1,254 @@
+"""A Hugging Face directory of one of the known architectures, opened lazily and written shard by shard."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import arcforge_core
+from arcforge_core.checkpoint.hf.architecture import Architecture, Translated
+from arcforge_core.checkpoint.hf.deepseek_v3 import DeepseekV3
+from arcforge_core.checkpoint.hf.glm4_moe import Glm4Moe
+from arcforge_core.checkpoint.hf.glm4_moe_lite import Glm4MoeLite
+from arcforge_core.checkpoint.hf.glm_moe_dsa import GlmMoeDsa
+from arcforge_core.checkpoint.hf.links import MTP_OWN_HEAD, Link, links
+from arcforge_core.checkpoint.hf.llama import Llama
+from arcforge_core.checkpoint.sections import (
+    CONFIG,
+    check_shapes,
+    meta_model,
+    refuse_unknown,
+    state_of,
+    typed,
+    typed_attention,
+)
+from arcforge_core.checkpoint.shards import SHARD_BYTES, ShardReader, ShardWriter
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.errors import CheckpointError, nearest
+from arcforge_core.registry import registry
+
+if TYPE_CHECKING:
+    from arcforge_core.data.tokenizer import Tokenizer
+
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.model_type: architecture
+    for architecture in (DeepseekV3(), Glm4Moe(), Glm4MoeLite(), GlmMoeDsa(), Llama())
+}
+OWN = "arcforge"
+"""The section of config.json that transformers has no use for."""
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+BESIDE = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
+)  # fmt: skip
+"""Files of a directory that say how text becomes ids and how to generate; they are copied as they are."""
+
+
+@dataclass(frozen=True)
+class LinkedState(Mapping[str, Tensor]):
+    """Tensors under our names, made of theirs when asked for.
+
+    Attributes:
+        shapes: of every tensor, without reading it.
+    """
+
+    shapes: dict[str, torch.Size]
+    links: dict[str, Link]
+    shards: ShardReader
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Reads and joins the parts."""
+        link = self.links[name]
+        return link.join([self.shards[part] for part in link.theirs])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.links)
+
+    def __len__(self) -> int:
+        return len(self.links)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def find_architecture(name: object, where: str) -> Architecture:
+    """Returns the architecture.
+
+    Raises:
+        CheckpointError: it is not among the known ones; the nearest is named.
+    """
+    if name not in ARCHITECTURES:
+        known = ", ".join((OWN, *ARCHITECTURES))
+        raise CheckpointError(f"{where}: model_type={name!r} must be one of {known}{nearest(str(name), ARCHITECTURES)}")
+    return ARCHITECTURES[str(name)]
+
+
+def open_hf(directory: Path, config: Mapping[str, Any]) -> tuple[ModelConfig, AttentionConfig, LinkedState]:
+    """Opens a directory whose config.json has been read; all names and shapes are checked, no tensor is read.
+
+    Raises:
+        CheckpointError: an unknown architecture, a configuration that our model cannot hold, missing, surplus or
+            mis-shaped tensors, damaged files; named each.
+    """
+    where = str(directory / CONFIG)
+    architecture = find_architecture(config.get("model_type"), where)
+    translated, own = architecture.read(config, where), _own_section(config, where)
+    shards = ShardReader(directory)
+    mtp = f"model.layers.{translated.model['num_hidden_layers']}."
+    values = {**own["model"], **{k: v for k, v in translated.model.items() if k not in own["model"]}}
+    if not any(name.startswith(mtp) for name in shards):  # config.json says 1 even where the module was dropped
+        values["mtp"] = {**values["mtp"], "depths": 0}
+    model_config = typed(ModelConfig, values, "model", where)
+    attention = _attention(translated, own["attention"], where)
+    state = state_of(meta_model(model_config, attention, where))
+    shapes = {name: tensor.shape for name, tensor in state.items()}
+    rotated = architecture.rotated(config, model_config)
+    found = {link.ours: link for link in links(shapes, model_config.num_hidden_layers, rotated, shards.__contains__)}
+    parts = dict(_parts(found.values(), state))
+    ignored = _ignored(shards, model_config, mtp)
+    check_shapes(parts, {name: shape for name, shape in shards.shapes.items() if name not in ignored}, str(directory))
+    return model_config, attention, LinkedState(shapes, found, shards)
+
+
+def _own_section(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    own = config.get(OWN, {})
+    refuse_unknown(own, ("version", "model", "attention"), f"{OWN}.", where)
+    return {"model": own.get("model", {}), "attention": own.get("attention", {})}
+
+
+def _attention(translated: Translated, own: Mapping[str, Any], where: str) -> AttentionConfig:
+    """Makes the attention's config: the one that was saved, else our variant, else core's plain one."""
+    variant, options = translated.variant, translated.attention
+    name = own.get("name", variant)
+    if name == variant and name not in registry().names("attention") and variant != "dsa" and not any(options.values()):
+        name = "reference"
+    if name == "reference":
+        return typed_attention({"name": name, "form": variant}, where)
+    return typed_attention({"name": name, **own, **options}, where)
+
+
+def _parts(found: Iterable[Link], state: Mapping[str, Tensor]) -> Iterator[tuple[str, torch.Size]]:
+    """Yields name and shape of every tensor of theirs."""
+    for link in found:
+        for name, part in zip(link.theirs, link.split(state[link.ours]), strict=True):
+            yield name, part.shape
+
+
+def _ignored(shards: ShardReader, config: ModelConfig, mtp: str) -> set[str]:
+    """Returns the names of tensors that say nothing new.
+
+    Raises:
+        CheckpointError: the MTP module has an embedding or a head of its own.
+    """
+    ignored = {name for name, shape in shards.shapes.items() if name.endswith("rotary_emb.inv_freq") or 0 in shape}
+    if config.tie_word_embeddings:
+        ignored.add("lm_head.weight")
+    head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+    for copy, main in zip(MTP_OWN_HEAD, ("model.embed_tokens.weight", head), strict=True):
+        if mtp + copy in shards:
+            if main in shards and not torch.equal(shards[mtp + copy], shards[main]):
+                raise CheckpointError(f"{mtp}{copy} differs from {main}: our MTP module shares the main model's")
+            ignored.add(mtp + copy)
+    return ignored
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def default_architecture(config: ModelConfig, attention: AttentionConfig) -> str:
+    """Returns the architecture that holds a model; for MLA DeepSeek-V3's, whose dialect most programs know.
+
+    Raises:
+        CheckpointError: the attention variant is in none of them.
+    """
+    variant = _variant(attention)
+    if variant == "mla":
+        return DeepseekV3.model_type
+    if variant == "dsa":
+        return GlmMoeDsa.model_type
+    if variant != "gqa":
+        raise CheckpointError(f"attention={variant}: no architecture of transformers has it; they have gqa, mla, dsa")
+    plain = not (getattr(attention, "bias", False) or getattr(attention, "qk_norm", False) or config.mtp.depths)
+    dense = config.first_k_dense_replace == config.num_hidden_layers
+    return Llama.model_type if plain and dense and config.qk_rope_head_dim == config.head_dim else Glm4Moe.model_type
+
+
+def _variant(attention: AttentionConfig) -> str:
+    return str(getattr(attention, "form", "mla")) if attention.name == "reference" else attention.name
+
+
+def write_hf(
+    folder: Path,
+    config: ModelConfig,
+    attention: AttentionConfig,
+    state: Mapping[str, Tensor],
+    *,
+    architecture: str | None = None,
+    tokenizer: Tokenizer | Path | None = None,
+    max_shard_bytes: int = SHARD_BYTES,
+    track: Callable[[Iterable[Link]], Iterable[Link]] = list,
+) -> None:
+    """Writes a directory into a folder that exists; tensors are taken from `state` one at a time.
+
+    Args:
+        folder: where to.
+        config: sizes of the model.
+        attention: its attention.
+        state: its tensors under our names, a tied head left out.
+        architecture: ``model_type``; `default_architecture` when None.
+        tokenizer: a tokenizer, or a directory whose tokenizer files, template and generation settings are copied.
+        max_shard_bytes: size of a file.
+        track: wraps the loop, to show progress.
+
+    Raises:
+        CheckpointError: an unknown architecture, or one for another attention.
+        ConfigError: a field that the architecture has no words for.
+        OSError: a file cannot be written.
+    """
+    chosen = find_architecture(architecture or default_architecture(config, attention), "architecture")
+    if _variant(attention) != chosen.variant:
+        fitting = ", ".join(name for name, a in ARCHITECTURES.items() if a.variant == _variant(attention)) or "none"
+        raise CheckpointError(
+            f"architecture {chosen.model_type} has attention {chosen.variant}, the model {_variant(attention)}; "
+            f"architectures with that: {fitting}"
+        )
+    written = chosen.write(config, attention)
+    shapes = {name: tensor.shape for name, tensor in state_of(meta_model(config, attention, "the model")).items()}
+    every = list(links(shapes, config.num_hidden_layers, chosen.rotated(written, config)))
+    writer, dtype = ShardWriter(folder, max_shard_bytes), None
+    for link in track(every):
+        tensor = state[link.ours]
+        dtype = dtype or tensor.dtype  # the embedding's comes first
+        for name, part in zip(link.theirs, link.split(tensor), strict=True):
+            writer.add(name, part)
+    writer.close()
+    own = {"version": arcforge_core.__version__, **chosen.own_section(config, attention)}
+    written |= {"dtype": str(dtype).removeprefix("torch."), **write_tokenizer(tokenizer, folder), OWN: own}
+    (folder / CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+
+
+def write_tokenizer(tokenizer: Tokenizer | Path | None, folder: Path) -> dict[str, Any]:
+    """Writes or copies a tokenizer and returns config.json's token ids; without one they are null, not a default."""
+    ids: dict[str, Any] = dict.fromkeys(TOKEN_IDS)
+    if isinstance(tokenizer, Path):
+        for name in BESIDE:
+            if (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, folder / name)
+        known = json.loads((tokenizer / CONFIG).read_text(encoding="utf-8"))
+        if any(name in known for name in TOKEN_IDS) or not (tokenizer / "tokenizer.json").is_file():
+            return {name: known.get(name) for name in TOKEN_IDS}
+        from arcforge_core.data.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer.load(tokenizer)
+    elif tokenizer is not None:
+        tokenizer.save(folder)
+    if tokenizer is not None:
+        ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.eos_id}
+    return ids

@@ -1,0 +1,138 @@
+"""Tensors in safetensors files: one ``model.safetensors``, or several behind ``model.safetensors.index.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from arcforge_core.errors import CheckpointError
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD_BYTES = 5_000_000_000
+"""Largest file that a writer makes of several tensors, as on the hub."""
+
+
+class ShardReader(Mapping[str, Tensor]):
+    """The tensors of a folder by name, read when asked for; headers are checked at once.
+
+    Attributes:
+        shapes: of every tensor, without reading it.
+
+    Raises:
+        CheckpointError: a file is missing, truncated or lacks a tensor that the index promises.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.shapes: dict[str, torch.Size] = {}
+        self._files: dict[str, Any] = {}
+        for path, promised in _files(directory).items():
+            try:
+                file = safe_open(path, framework="pt")
+                names = list(file.keys())
+                self.shapes |= {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
+            absent = sorted(promised - set(names))
+            if absent:
+                raise CheckpointError(f"{path} does not hold {absent[0]}, which {directory / INDEX} places there")
+            self._files |= dict.fromkeys(names, file)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Returns a tensor, mapped from the file."""
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _files(directory: Path) -> dict[Path, set[str]]:
+    """Returns the folder's files, and the tensors that an index promises in each."""
+    index = directory / INDEX
+    if (directory / WEIGHTS).is_file() or not index.is_file():
+        if not (directory / WEIGHTS).is_file():
+            raise CheckpointError(f"{directory / WEIGHTS} is missing, and so is {INDEX}")
+        return {directory / WEIGHTS: set()}
+    files: dict[Path, set[str]] = {}
+    try:
+        for name, file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
+            files.setdefault(directory / Path(file).name, set()).add(name)  # a file of this folder, whatever it says
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index} is damaged: {error!r}") from error
+    for path, names in files.items():
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; it holds {min(names)} and {len(names) - 1} more tensors")
+    return files
+
+
+class ShardWriter:
+    """Writes tensors one after another; at most one shard is held in memory.
+
+    Args:
+        folder: an existing folder.
+        max_bytes: size of a shard at which the next is begun.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = SHARD_BYTES) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
+        self._pending: dict[str, Tensor] = {}
+        self._pending_bytes = self._total_bytes = 0
+        self._shards: list[list[str]] = []
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Takes a tensor.
+
+        Raises:
+            OSError: a shard cannot be written.
+        """
+        if self._pending and self._pending_bytes + tensor.nbytes > self.max_bytes:
+            self._flush()
+        self._pending[name] = tensor.detach().cpu().contiguous()
+        self._pending_bytes += tensor.nbytes
+        self._total_bytes += tensor.nbytes
+
+    def close(self) -> None:
+        """Writes the last shard, gives the files their final names and writes the index if there are several."""
+        if self._pending or not self._shards:
+            self._flush()
+        count = len(self._shards)
+        if count == 1:
+            self._part(0).rename(self.folder / WEIGHTS)
+            return
+        weight_map: dict[str, str] = {}
+        for number, names in enumerate(self._shards):
+            path = self.folder / f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+            self._part(number).rename(path)
+            weight_map |= dict.fromkeys(names, path.name)
+        index = {"metadata": {"total_size": self._total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
+        (self.folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+    def _flush(self) -> None:
+        save_tensors(self._pending, self._part(len(self._shards)))
+        self._shards.append(list(self._pending))
+        self._pending, self._pending_bytes = {}, 0
+
+    def _part(self, number: int) -> Path:
+        return self.folder / f"part-{number}.safetensors"
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Writes one file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # an OSError that lost its type on the way through Rust
+        raise OSError(str(error)) from error
