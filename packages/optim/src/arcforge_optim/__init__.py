@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
+from arcforge_core import __version__
+
 if TYPE_CHECKING:
     from torch import nn, optim
 
-__all__ = ["build_optimizer"]
+__all__ = ["__version__", "build_optimizer"]
 
 
 def build_optimizer(name: str, model: nn.Module, **fields: Any) -> optim.Optimizer:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from arcforge_core.checkpoint.pretrained import load_with_tokenizer
+from arcforge_core.cli.figures import Figures
 from arcforge_core.cli.progress import track
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.contracts.environment import Environment
@@ -23,16 +21,8 @@ from arcforge_rl.configs import EnvConfig
 from arcforge_rl.rollout import Agent, ModelAgent, NoopAgent, OracleAgent, Rollout, roll_out
 
 
-@dataclass(frozen=True)
-class EnvResult:
-    """The folder that holds rollouts.jsonl, and the figures by name."""
-
-    dir: Path
-    metrics: dict[str, float]
-
-
-def run(config: EnvConfig) -> EnvResult:
-    """Rolls out, writes rollouts.jsonl as the rollouts end, and prints a table.
+def run(config: EnvConfig) -> Figures:
+    """Rolls out, writes rollouts.jsonl as the rollouts end, prints a table and returns it with the file's folder.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
@@ -51,13 +41,10 @@ def run(config: EnvConfig) -> EnvResult:
                 rollouts.append(rollout)
     except OSError as error:
         raise ArcforgeError(f"cannot write {error.filename or config.output_dir}: {error.strerror}") from error
-    metrics = figures(rollouts, time.perf_counter() - start)
-    table = Table("figure", "value", title=f"{config.environment.name}, agent {config.agent}")
-    for name, value in metrics.items():
-        table.add_row(name, f"{value:,.4g}" if value % 1 else f"{value:,.0f}")
-    Console().print(table)
+    figures = Figures(folder, measure(rollouts, time.perf_counter() - start))
+    figures.show(f"{config.environment.name}, agent {config.agent}")
     print(folder / "rollouts.jsonl")
-    return EnvResult(folder, metrics)
+    return figures
 
 
 def build_agent(config: EnvConfig, environment: Environment) -> Agent:
@@ -93,7 +80,7 @@ def as_row(rollout: Rollout) -> dict[str, object]:
     }
 
 
-def figures(rollouts: list[Rollout], seconds: float) -> dict[str, float]:
+def measure(rollouts: list[Rollout], seconds: float) -> dict[str, float]:
     """Returns mean rewards by name, and the speed where a model generated."""
     names = rollouts[0].rewards
     metrics = {f"mean {name}": sum(r.rewards[name] for r in rollouts) / len(rollouts) for name in names}

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from arcforge_core import __version__
+
 if TYPE_CHECKING:
     from arcforge_core.contracts.engine import SamplingParams
     from arcforge_serving.engine import Engine
 
-__all__ = ["Engine", "SamplingParams"]
+__all__ = ["Engine", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

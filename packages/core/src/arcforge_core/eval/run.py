@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
-from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.cli.figures import Figures
 from arcforge_core.config.schema import EvalConfig
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.data.pipeline import Corpus, build_data
@@ -36,16 +32,8 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True)
-class EvalResult:
-    """The checkpoint that was measured, and the figures by name."""
-
-    dir: Path
-    metrics: dict[str, float]
-
-
-def evaluate(config: EvalConfig) -> EvalResult:
-    """Measures a checkpoint and prints a table.
+def evaluate(config: EvalConfig) -> Figures:
+    """Measures a checkpoint, prints a table and returns it with the checkpoint's folder.
 
     Raises:
         CheckpointError: there is no usable checkpoint.
@@ -63,12 +51,9 @@ def evaluate(config: EvalConfig) -> EvalResult:
     tokenizer = dataclasses.replace(config.data.tokenizer, path=str(folder))
     data = dataclasses.replace(config.data, tokenizer=tokenizer)
     corpus = build_data(data, model_vocab_size=model.config.vocab_size)
-    metrics = measure(model, corpus, config)
-    table = Table("figure", "value", title=f"{folder}")
-    for name, value in metrics.items():
-        table.add_row(LABELS[name], f"{value:,.4g}" if value % 1 else f"{value:,.0f}")
-    Console().print(table)
-    return EvalResult(folder, metrics)
+    figures = Figures(folder, measure(model, corpus, config))
+    figures.show(str(folder), LABELS)
+    return figures
 
 
 def measure(model: CausalLM, corpus: Corpus, config: EvalConfig) -> dict[str, float]:

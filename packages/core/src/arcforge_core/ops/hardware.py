@@ -67,7 +67,7 @@ class TorchCpu:
         return Roofline(memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
     def adjust_config(self, config: Any) -> list[Change]:
-        """Asks for nothing."""
+        """Asks for nothing: ``trainer.precision=auto`` knows which number format a processor multiplies faster."""
         return []
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from arcforge_core.config.schema import HardwareConfig
-from arcforge_core.contracts.hardware import YES, Change, Kernel, OpCall, Probe, Roofline, Verdict
+from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
+from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
 from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
@@ -33,18 +32,13 @@ def _grouped_mm(call: OpCall) -> Verdict:
     return _on_cpu(call)
 
 
-class Cpu:
-    """The CPU of this machine."""
+class Cpu(TorchCpu):
+    """Core's plain backend of this machine's CPU, with kernels of its own."""
 
     name = "cpu"
-    device_type = "cpu"
-    distributed_backend = "gloo"
-
-    def __init__(self, config: HardwareConfig) -> None:
-        self.config = config
 
     def probe(self) -> Probe:
-        """A CPU is always there."""
+        """A CPU is always there; tells its vector instructions too."""
         capability = torch.backends.cpu.get_cpu_capability()
         return Probe(True, f"{os.cpu_count()} CPU cores, {capability}")
 
@@ -57,11 +51,3 @@ class Cpu:
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]
-
-    def roofline(self) -> Roofline:
-        """Only measurements tell what a CPU reaches; capacity is what the system says."""
-        return Roofline(memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-    def adjust_config(self, config: Any) -> list[Change]:
-        """Asks for nothing: ``trainer.precision=auto`` knows which number format a processor multiplies faster."""
-        return []

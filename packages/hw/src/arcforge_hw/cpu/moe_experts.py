@@ -94,14 +94,7 @@ def _backward(
 
 @_backward.register_fake
 def _(
-    grad_TD: Tensor,
-    x_TD: Tensor,
-    gate_up_EFD: Tensor,
-    down_EDF: Tensor,
-    gate_TK: Tensor,
-    inner_RF: Tensor,
-    order_R: Tensor,
-    ends_E: Tensor,
+    grad_TD: Tensor, x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, gate_TK: Tensor, *_: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     grad_x, grad_gate_up, grad_down, grad_gate = (x.new_empty(x.shape) for x in (x_TD, gate_up_EFD, down_EDF, gate_TK))
     return grad_x, grad_gate_up, grad_down, grad_gate
