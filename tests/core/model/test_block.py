@@ -4,6 +4,7 @@ import torch
 from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.block import Block
+from arcforge_core.model.cache import PagedCache
 from arcforge_core.model.init import init_weights
 from arcforge_core.model.moe import DenseMLP, MoE
 from arcforge_core.model.rope import rope_tables
@@ -37,6 +38,14 @@ def test_a_mixture_layer_reports_balance_and_load():
     out = block(*args)
     assert set(out.aux_losses) == {"balance"} and out.aux_losses["balance"].ndim == 0
     assert out.load_E.sum() == 7 * 2
+
+
+def test_generation_is_spared_balance_and_load():
+    block, (x_TD, _, rope) = build(1)
+    cache = PagedCache([block.self_attn.cache_spec()], [3, 4], dtype=torch.float32)
+    out = block(x_TD, cache.batch([0, 1], [3, 4]), rope, cache.layers[0])
+    assert out.aux_losses == {} and out.load_E is None
+    torch.testing.assert_close(out.x_TD, block(x_TD, SequenceBatch.build([3, 4]), rope).x_TD)
 
 
 @pytest.mark.parametrize("layer_index", [0, 1])

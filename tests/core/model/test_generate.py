@@ -212,6 +212,15 @@ def test_mode_is_restored_even_after_an_error(training: bool) -> None:
     assert model.training == training
 
 
+@pytest.mark.parametrize(
+    "nothing", [[], torch.zeros(0, 3, dtype=torch.int64), [1, 2], torch.zeros(3, dtype=torch.int64)]
+)
+def test_what_is_no_list_of_prompts_is_refused(nothing) -> None:
+    with pytest.raises(ConfigError, match="at least one prompt") as error:
+        small_model().generate(nothing)
+    assert error.value.field == "input_ids"
+
+
 def test_generate_of_the_model_pads_with_minus_one() -> None:
     model = small_model()
     out = model.generate([[1], [2, 3, 4]], max_new_tokens=5)

@@ -147,6 +147,38 @@ def test_stop_strings_cut_the_text_and_the_tokens(client: TestClient) -> None:
     assert complete(client, **body, stop="never there")["choices"] == [whole]
 
 
+def test_a_stop_string_ends_the_generation_of_its_own_sequence_only(
+    client: TestClient, model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"prompt": [3], "max_tokens": 20, "seed": 5, "n": 2, "return_token_ids": True}
+    first, second = complete(client, **body)["choices"]
+    stop = next(c for c in first["text"] if c not in second["text"])
+    fed: list[int] = []
+    hidden = model.hidden
+
+    def counted(tokens_T: torch.Tensor, *args: Any) -> Any:
+        fed.append(len(tokens_T))
+        return hidden(tokens_T, *args)
+
+    monkeypatch.setattr(model, "hidden", counted)
+    ended, whole = complete(client, **body, stop=stop)["choices"]
+    count = len(ended["token_ids"])
+    assert 0 < count < 20
+    assert fed == [2] * count + [1] * (20 - count)  # it fed no token after the stop string
+    assert ended["text"] == first["text"][: first["text"].index(stop)]
+    assert whole == second
+
+
+def test_the_stop_string_that_is_complete_first_counts(client: TestClient) -> None:
+    body = {"prompt": [3], "max_tokens": 20, "seed": 5}
+    text = complete(client, **body)["choices"][0]["text"]
+    at = next(i for i in range(5, 20) if text[i] not in text[:i])
+    (choice,) = complete(client, **body, stop=[text[at - 1 : at + 4], text[at]])["choices"]
+    assert choice["text"] == text[:at]
+    (choice,) = complete(client, **body, stop=[text[at], text[at - 2 : at + 1]])["choices"]  # complete at one token
+    assert choice["text"] == text[: at - 2]
+
+
 def test_stop_tokens_end_the_sequence(client: TestClient) -> None:
     body = {"prompt": [3], "max_tokens": 20, "seed": 5, "return_token_ids": True}
     (whole,) = complete(client, **body)["choices"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ class SamplingParams:
         top_k: keep the k likeliest; 0 keeps all.
         min_p: drop tokens below min_p times the likeliest one's probability, in [0, 1].
         stop_token_ids: a token of these ends the sequence; it is part of the output.
+        should_stop: called with the ids generated so far after each of them; True ends the sequence, as for a stop
+            string.
         seed: same seed, same output, whatever else is in the batch; in [0, 2**63).
     """
 
@@ -30,6 +32,7 @@ class SamplingParams:
     min_p: float = 0.0
     stop_token_ids: tuple[int, ...] = ()
     seed: int = 0
+    should_stop: Callable[[Sequence[int]], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:

@@ -21,8 +21,8 @@ class BlockOutput:
 
     Attributes:
         x_TD: hidden states after the layer.
-        aux_losses: scalars by name; ``balance`` from a mixture layer.
-        load_E: tokens per expert, None in a dense layer.
+        aux_losses: scalars by name; ``balance`` from a mixture layer, but not of a step behind a cache.
+        load_E: tokens per expert; None in a dense layer and behind a cache.
         handed_on: what the attention hands to that of the next layer.
     """
 
@@ -57,5 +57,6 @@ class Block(nn.Module):
         normed_TD = self.post_attention_layernorm(x_TD)
         if isinstance(self.mlp, DenseMLP):
             return BlockOutput(x_TD + self.mlp(normed_TD), attended.aux_losses, None, attended.handed_on)
-        out_TD, balance, load_E = self.mlp(normed_TD, batch)
-        return BlockOutput(x_TD + out_TD, {**attended.aux_losses, "balance": balance}, load_E, attended.handed_on)
+        out_TD, balance, load_E = self.mlp(normed_TD, batch if cache is None else None)  # generation needs no balance
+        aux_losses = attended.aux_losses if balance is None else {**attended.aux_losses, "balance": balance}
+        return BlockOutput(x_TD + out_TD, aux_losses, load_E, attended.handed_on)

@@ -196,8 +196,13 @@ class CausalLM(nn.Module):
 
         Returns:
             int64 [B, longest]: prompts with their continuations, padded at the end with -1 when lengths differ.
+
+        Raises:
+            ConfigError: there is no prompt, or one that cannot be generated from.
         """
-        prompts: list[list[int]] = input_ids.tolist() if isinstance(input_ids, Tensor) else input_ids
+        prompts: list[Any] = input_ids.tolist() if isinstance(input_ids, Tensor) else input_ids
+        if not prompts or isinstance(prompts[0], int):
+            raise ConfigError("input_ids", prompts[:3], "must be a list of at least one prompt, or int64 [B, S]")
         outputs = generate_tokens(self, prompts, max_new_tokens=max_new_tokens, **sampling)
         rows = [torch.tensor([*p, *o.token_ids]) for p, o in zip(prompts, outputs, strict=True)]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(self.device)

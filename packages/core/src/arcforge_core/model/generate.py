@@ -128,7 +128,8 @@ def generate(
                 token_ids[n].append(token)
                 logprobs[n].append(logprob)
                 feed[n] = [token]
-                if token in params[n].stop_token_ids:
+                should_stop = params[n].should_stop
+                if token in params[n].stop_token_ids or (should_stop is not None and should_stop(token_ids[n])):
                     reasons[n] = "stop"
                     live.remove(n)
                 elif len(token_ids[n]) == params[n].max_new_tokens:

@@ -128,12 +128,14 @@ class MoE(nn.Module):
         shared = config.n_shared_experts * config.moe_intermediate_size
         self.shared_experts = DenseMLP(config.hidden_size, shared) if shared else None
 
-    def forward(self, x_TD: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns (out_TD, balance loss, load_E: tokens per expert)."""
+    def forward(self, x_TD: Tensor, batch: SequenceBatch | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Returns (out_TD, balance loss, load_E: tokens per expert), the last two for the segments of `batch` only."""
         expert_TK, gate_TK, score_TE = self.gate(x_TD)
         out_TD = self.experts(x_TD, expert_TK, gate_TK)
         if self.shared_experts is not None:
             out_TD = out_TD + self.shared_experts(x_TD)
+        if batch is None:
+            return out_TD, None, None
         load_E = torch.bincount(expert_TK.flatten(), minlength=score_TE.shape[1]).to(torch.float32)
         return out_TD, sequence_balance_loss(score_TE, expert_TK, batch), load_E
 

@@ -88,6 +88,20 @@ class EngineSuite:
             assert output.finish_reason == ("stop" if stop in ids else "length")
             assert len(output.logprobs) == end
 
+    def test_should_stop_is_asked_after_each_token(self, engine: Engine) -> None:
+        """It sees all ids so far, of its own sequence alone, and ends that one only."""
+        (plain,) = engine.generate([PROMPTS[1]], GREEDY)
+        asked: list[list[int]] = []
+
+        def should_stop(token_ids: Sequence[int]) -> bool:
+            asked.append(list(token_ids))
+            return len(token_ids) == 5
+
+        ended, other = engine.generate([PROMPTS[1]] * 2, [replace(GREEDY, should_stop=should_stop), GREEDY])
+        assert asked == [plain.token_ids[:n] for n in range(1, 6)]
+        assert (ended.token_ids, ended.finish_reason) == (plain.token_ids[:5], "stop")
+        assert (other.token_ids, other.finish_reason) == (plain.token_ids, "length")
+
     def test_full_context_is_usable(self, engine: Engine, model: CausalLM) -> None:
         """Prompt and output may fill all positions, and no more."""
         limit = model.config.max_position_embeddings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -58,18 +59,24 @@ class CompletionRequest(BaseModel):
             raise ConfigError("prompt", [], "must hold at least one prompt of at least one token")
         return [[tokenizer.bos_id, *tokenizer.encode(p)] if isinstance(p, str) else p for p in given]
 
-    def sampling(self, count: int, eos_id: int) -> list[SamplingParams]:
+    def sampling(self, count: int, tokenizer: Tokenizer) -> list[SamplingParams]:
         """Returns parameters for `count` sequences, which sample from seeds of their own."""
         seed = secrets.randbelow(2**62) if self.seed is None else self.seed
-        stop = (eos_id, *self.stop_token_ids)
-        return [
-            SamplingParams(self.max_tokens, self.temperature, self.top_p, self.top_k, self.min_p, stop, seed + index)
-            for index in range(count)
-        ]
+        params = SamplingParams(
+            self.max_tokens,
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            stop_token_ids=(tokenizer.eos_id, *self.stop_token_ids),
+            should_stop=(lambda ids: self.end(visible(ids, tokenizer)) is not None) if self.stop else None,
+        )
+        return [replace(params, seed=seed + index) for index in range(count)]
 
-    def stop_strings(self) -> list[str]:
-        """Returns the stop strings."""
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+    def end(self, text: str) -> int | None:
+        """Returns where the first stop string begins, None where there is none."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return min((position for position in map(text.find, stop) if position >= 0), default=None)
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ def prepare(request: CompletionRequest, tokenizer: Tokenizer, config: ModelConfi
         ConfigError: the model cannot serve it.
     """
     prompts = request.prompts(tokenizer)
-    params = request.sampling(len(prompts) * request.n, tokenizer.eos_id)
+    params = request.sampling(len(prompts) * request.n, tokenizer)
     for prompt in prompts:
         check_request(config, prompt, params[0])
     return Work([p for p in prompts for _ in range(request.n)], params, sum(map(len, prompts)))
@@ -104,7 +111,7 @@ def reply(
     request: CompletionRequest, work: Work, outputs: list[GenerationOutput], tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """Returns choices and usage."""
-    completions = [cut(output, request.stop_strings(), tokenizer) for output in outputs]
+    completions = [cut(output, request, tokenizer) for output in outputs]
     choices = []
     for index, completion in enumerate(completions):
         choice: dict[str, Any] = {
@@ -127,7 +134,7 @@ def reply(
 
 @dataclass(frozen=True)
 class Completion:
-    """A sequence as the client sees it: up to a stop string, whose tokens are counted but not shown."""
+    """A sequence as the client sees it: up to a stop string, which ended it and is not shown."""
 
     text: str
     token_ids: list[int]
@@ -145,20 +152,12 @@ class Completion:
         }
 
 
-def cut(output: GenerationOutput, stop: list[str], tokenizer: Tokenizer) -> Completion:
-    """Ends a sequence before the first stop string, at the token that completes it."""
+def cut(output: GenerationOutput, request: CompletionRequest, tokenizer: Tokenizer) -> Completion:
+    """Ends a sequence's text before the stop string that ended it."""
     text = visible(output.token_ids, tokenizer)
-    found = [position for position in map(text.find, stop) if position >= 0]
-    if not found:
-        return Completion(text, output.token_ids, output.logprobs, output.finish_reason)
-    count = next(
-        n
-        for n in range(1, len(output.token_ids) + 1)
-        if any(s in visible(output.token_ids[:n], tokenizer) for s in stop)
-    )
-    return Completion(text[: min(found)], output.token_ids[:count], output.logprobs[:count], "stop")
+    return Completion(text[: request.end(text)], output.token_ids, output.logprobs, output.finish_reason)
 
 
-def visible(token_ids: list[int], tokenizer: Tokenizer) -> str:
+def visible(token_ids: Sequence[int], tokenizer: Tokenizer) -> str:
     """Returns the text without end-of-text tokens."""
     return tokenizer.decode([i for i in token_ids if i != tokenizer.eos_id])
