@@ -112,19 +112,38 @@ def test_flops_are_those_that_torch_counts(changes, form, length):
     config = small_config(**changes)
     model = build_model(config, ReferenceAttentionConfig(form=form), Ops(None))
     micro, depths = train_batch([length], config.vocab_size), config.mtp.depths
-    formula = training_flops_per_token(model, mean_keys=length)
+    formula = training_flops_per_token(model, keys=length)
     main = counted_flops(model, micro, 0)
     assert formula.main * length == pytest.approx(main, rel=1e-12)
     assert formula.mtp_depth * length * depths == pytest.approx(counted_flops(model, micro, depths) - main, rel=1e-12)
 
 
-def test_the_indexer_counts_as_no_work_of_training():
+def test_keys_of_each_query_count_as_their_mean_where_all_are_attended_to():
+    model = build_model(small_config(), ReferenceAttentionConfig(), Ops(None))
+    one, each = (training_flops_per_token(model, keys) for keys in (2.5, torch.tensor([1, 2, 3, 4])))
+    assert (one.main, one.mtp_depth) == pytest.approx((each.main, each.mtp_depth), rel=1e-12)
+
+
+def test_sparse_attention_counts_what_it_selects_and_the_selection():
+    """By the definition, query by query: 20 tokens, 8 selected keys, an indexer in one of two layers."""
     configs = pytest.importorskip("arcforge_attention.configs")
-    dsa, mla = (
-        training_flops_per_token(build_model(small_config(), attention, Ops(None)), mean_keys=5)
-        for attention in (configs.DsaConfig(), configs.MlaConfig())
-    )
-    assert dsa == mla
+    sizes = small_config(index_topk=8)
+    attentions = configs.MlaConfig(), configs.DsaConfig(indexer_types=["full", "shared"])
+    models = [build_model(sizes, attention, Ops(None)) for attention in attentions]
+    short_T, long_T = torch.arange(1, 9), torch.arange(1, 21)
+    mla, dsa = (training_flops_per_token(model, short_T) for model in models)
+    assert dsa == mla  # up to top-k every key is attended to and nothing is selected
+    mla, dsa = (training_flops_per_token(model, long_T) for model in models)
+    pair = 3 * 2 * sizes.num_attention_heads * (sizes.qk_nope_head_dim + sizes.qk_rope_head_dim + sizes.v_head_dim)
+    heads, size = sizes.index_n_heads, sizes.index_head_dim
+    projections = heads * size * sizes.q_lora_rank + size * sizes.hidden_size + heads * sizes.hidden_size
+    spared = selection = 0
+    for keys in long_T.tolist():
+        spared += pair * (keys - min(keys, 8))
+        if keys > 8:
+            selection += 2 * projections + 2 * heads * size * keys + 2 * heads * keys
+    assert dsa.main == pytest.approx(mla.main + (selection - 2 * spared) / 20, rel=1e-12)
+    assert dsa.mtp_depth == pytest.approx(mla.mtp_depth + (selection - spared) / 20, rel=1e-12)
 
 
 def test_presets_have_the_sizes_that_they_promise():

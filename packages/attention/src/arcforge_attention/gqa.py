@@ -80,9 +80,9 @@ class GQA(nn.Module):
         shape = (self.groups, self.head_dim)
         return CacheEntry("key", shape), CacheEntry("value", shape)
 
-    def flops_per_pair(self) -> int:
-        """Returns ``4 H K``."""
-        return 4 * self.heads * self.head_dim
+    def training_flops(self, keys_T: Tensor) -> Tensor:
+        """Returns ``4 H K`` per key, three times: forward, and backward to both factors."""
+        return 12 * self.heads * self.head_dim * keys_T
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """The default rule fits: matrices and norms."""

@@ -42,7 +42,8 @@ class MLA(nn.Module):
         self.kv_b_proj = Linear(self.latent, self.heads * (self.nope + self.value))
         self.o_proj = Linear(self.heads * self.value, model.hidden_size)
         self.rope, self.attention_varlen = reference.rope, reference.attention_varlen
-        self.mla_decode = reference.mla_decode
+        self.mla_decode, self.head_linear = reference.mla_decode, reference.head_linear
+        self.absorbed = self.form == "absorbed"
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
@@ -58,6 +59,9 @@ class MLA(nn.Module):
         self.mla_decode = bind(
             "mla_decode", heads=self.heads, key_dim=self.latent + self.rotary, latent_dim=self.latent
         )
+        self.head_linear = bind("head_linear", heads=self.heads)
+        # the two forms round differently: deterministic runs use one of them for prompts and decoded tokens alike
+        self.absorbed = self.form == "absorbed" or (self.form == "auto" and bind.deterministic)
 
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
@@ -89,7 +93,7 @@ class MLA(nn.Module):
 
     def dense(self, q_THK: Tensor, latent_SC: Tensor, rope_SR: Tensor, batch: SequenceBatch, group: Group) -> Tensor:
         """Attends to every visible key in the form that suits the group; returns [T, H, V]."""
-        if self.form == "absorbed" or (self.form == "auto" and group is batch.plan.decode):
+        if self.absorbed or (self.form == "auto" and group is batch.plan.decode):
             q_THC, kv_SC = self.absorb(q_THK, latent_SC, rope_SR)
             return self.up_project(self.mla_decode(q_THC, kv_SC, group.cu_query, group.cu_key, self.latent, self.scale))
         kv_SHX = self.kv_b_proj(latent_SC).unflatten(-1, (self.heads, -1))
@@ -101,12 +105,13 @@ class MLA(nn.Module):
     def absorb(self, q_THK: Tensor, latent_SC: Tensor, rope_SR: Tensor) -> tuple[Tensor, Tensor]:
         """Returns queries [T, H, C + R] with the key up-projection inside, and the shared entries [S, C + R]."""
         up_HNC = self._up_projections(q_THK.dtype)[:, : self.nope]
-        q_THC = torch.einsum("thn,hnc->thc", q_THK[..., : self.nope], up_HNC)
+        q_THC = self.head_linear(q_THK[..., : self.nope], up_HNC.mT)
         return torch.cat((q_THC, q_THK[..., self.nope :]), dim=-1), torch.cat((latent_SC, rope_SR), dim=-1)
 
     def up_project(self, out_THC: Tensor) -> Tensor:
         """Applies the value up-projection to attended latents; returns [T, H, V]."""
-        return torch.einsum("thc,hvc->thv", out_THC, self._up_projections(out_THC.dtype)[:, self.nope :])
+        out_THV: Tensor = self.head_linear(out_THC, self._up_projections(out_THC.dtype)[:, self.nope :])
+        return out_THV
 
     def _up_projections(self, dtype: torch.dtype) -> Tensor:
         return self.kv_b_proj.weight.to(dtype).view(self.heads, -1, self.latent)
@@ -115,9 +120,9 @@ class MLA(nn.Module):
         """Returns the latent and the rope part."""
         return CacheEntry("latent", (self.latent,)), CacheEntry("rope", (self.rotary,))
 
-    def flops_per_pair(self) -> int:
-        """Returns ``2 H (nope + rope + value)``."""
-        return 2 * self.heads * (self.nope + self.rotary + self.value)
+    def training_flops(self, keys_T: Tensor) -> Tensor:
+        """Returns ``2 H (nope + rope + value)`` per key, three times: forward, and backward to both factors."""
+        return 6 * self.heads * (self.nope + self.rotary + self.value) * keys_T
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels the two per-head up-projections."""

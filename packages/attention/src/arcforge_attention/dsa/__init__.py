@@ -8,6 +8,7 @@ Shapes: T new tokens, S visible keys, D hidden, K selected keys.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from arcforge_attention.configs import DsaConfig
@@ -98,3 +99,10 @@ class DSA(MLA):
         if self.indexer is None:
             return super().cache_spec()
         return *super().cache_spec(), CacheEntry("index_key", (self.indexer.head_dim,))
+
+    def training_flops(self, keys_T: Tensor) -> Tensor:
+        """Returns MLA's for the selected keys, and the indexer's, which has no backward, where more are visible."""
+        attended_T = super().training_flops(keys_T.clamp(max=self.topk))
+        if self.indexer is None:
+            return attended_T
+        return attended_T + torch.where(keys_T > self.topk, self.indexer.flops(keys_T), 0.0)

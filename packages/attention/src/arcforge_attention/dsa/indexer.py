@@ -61,6 +61,11 @@ class Indexer(nn.Module):
         w_TI: Tensor = self.weights_proj(x_TD.to(wide)) * (self.heads * self.head_dim) ** -0.5
         return w_TI
 
+    def flops(self, keys_T: Tensor) -> Tensor:
+        """Returns forward FLOPs [T] of queries that score so many keys: projections, dot products, weighted sums."""
+        projections = sum(p.numel() for p in self.parameters() if p.ndim == 2)
+        return 2 * (projections + self.heads * (self.head_dim + 1) * keys_T)
+
     def _rotate(self, x_TIK: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         rotated = self.rope(x_TIK[..., : self.rotary], *rope)
         return torch.cat((rotated, x_TIK[..., self.rotary :]), dim=-1)

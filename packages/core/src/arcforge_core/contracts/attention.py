@@ -98,8 +98,11 @@ class Attention(Protocol):
     def cache_spec(self) -> tuple[CacheEntry, ...]:
         """Returns what the layer caches per token."""
 
-    def flops_per_pair(self) -> int:
-        """Returns forward FLOPs per visible (query, key) pair, in expanded form, for MFU."""
+    def training_flops(self, keys_T: Tensor) -> Tensor:
+        """Returns for MFU the FLOPs [T] of queries that see so many keys: products beyond those with parameters.
+
+        They count in expanded form and with their backward passes. `keys_T` is float64, so that means can be given.
+        """
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Returns roles of own parameters by local name, where the default rule does not fit."""

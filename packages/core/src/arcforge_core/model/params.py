@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import Attention
@@ -60,7 +61,7 @@ class FlopsPerToken:
     """Training FLOPs of one token, backward included: ``6 x active matmul parameters + attention``.
 
     Attributes:
-        main: the main model with head, at a mean number of visible keys.
+        main: the main model with head.
         mtp_depth: one MTP depth with its head.
     """
 
@@ -68,12 +69,12 @@ class FlopsPerToken:
     mtp_depth: float
 
 
-def training_flops_per_token(model: CausalLM, mean_keys: float) -> FlopsPerToken:
-    """Counts matrix products only: no embedding look-up, and no indexer, which the loss does not reach (spec 1.4).
+def training_flops_per_token(model: CausalLM, keys: float | Tensor) -> FlopsPerToken:
+    """Counts matrix products only: no embedding look-up.
 
     Args:
         model: any dtype and device.
-        mean_keys: visible keys per query.
+        keys: visible keys of each query [T], or their mean where every layer attends to all of them.
     """
     config = model.config
     share = config.num_experts_per_tok / config.n_routed_experts
@@ -81,12 +82,15 @@ def training_flops_per_token(model: CausalLM, mean_keys: float) -> FlopsPerToken
     def matmul(prefix: str) -> float:
         total = 0.0
         for name, parameter in model.named_parameters():
-            if name.startswith(prefix) and parameter.ndim >= 2 and "indexer" not in name:
+            # the loss does not reach an indexer: the layer counts it with its selection (spec 1.4)
+            if name.startswith(prefix) and parameter.ndim >= 2 and ".indexer." not in name:
                 total += parameter.numel() * (share if ".experts." in name else 1.0)
         return total
 
+    keys_T = torch.as_tensor(keys, dtype=torch.float64).flatten()
+
     def attention(layer: Attention) -> float:
-        return 3.0 * layer.flops_per_pair() * mean_keys
+        return float(layer.training_flops(keys_T).mean())
 
     head = config.hidden_size * config.vocab_size
     main = 6.0 * (matmul("model.layers.") + head)

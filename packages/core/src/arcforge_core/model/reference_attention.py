@@ -117,9 +117,9 @@ class ReferenceAttention(nn.Module):
         shape = (model.num_key_value_heads, model.head_dim)
         return CacheEntry("key", shape), CacheEntry("value", shape)
 
-    def flops_per_pair(self) -> int:
-        """Returns ``2 H (key + value)``."""
-        return 2 * self.heads * (self.key + self.value)
+    def training_flops(self, keys_T: Tensor) -> Tensor:
+        """Returns ``2 H (key + value)`` per key, three times: forward, and backward to both factors."""
+        return 6 * self.heads * (self.key + self.value) * keys_T
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels MLA's two per-head up-projections."""

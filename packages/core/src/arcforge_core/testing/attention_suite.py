@@ -179,9 +179,11 @@ class AttentionSuite:
             if roled.role.parts:
                 assert roled.parameter.shape[-2] == roled.role.num_heads * sum(roled.role.parts), roled.name
 
-    def test_flops_per_pair(self, layer: Any) -> None:
-        """MFU needs a positive count."""
-        assert isinstance(layer.flops_per_pair(), int) and layer.flops_per_pair() > 0
+    def test_training_flops(self, layer: Any) -> None:
+        """MFU needs a count for each query, and more keys are not less work."""
+        flops_T = layer.training_flops(torch.tensor([1.0, 2.0, 7.0, 7.0, 90.0], dtype=torch.float64))
+        assert flops_T.shape == (5,) and flops_T.dtype == torch.float64
+        assert float(flops_T[0]) > 0 and flops_T.tolist() == sorted(flops_T.tolist())
 
     def test_layers_can_be_copied(self, layer: Any, model_config: ModelConfig) -> None:
         """A deep copy computes the same."""

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from arcforge_core.model.params import training_flops_per_token
 from arcforge_core.train.module import LanguageModelModule, StepRecord
-from arcforge_core.train.throughput import mean_visible_keys
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
@@ -78,8 +77,8 @@ class MetricsWriter(L.Callback):
             self.write(trainer, module)
 
     def _step_flops(self, module: LanguageModelModule, record: StepRecord) -> float:
-        lengths = [n for micro in record.batch.micros for n in micro.batch.query_lengths()]
-        per_token = training_flops_per_token(module.model, mean_visible_keys(lengths))
+        keys_T = torch.cat([micro.batch.positions_T + 1 for micro in record.batch.micros])
+        per_token = training_flops_per_token(module.model, keys_T)
         mtp = record.result.mtp_tokens * module.model.config.mtp.depths * per_token.mtp_depth
         return record.batch.num_tokens * per_token.main + mtp
 
