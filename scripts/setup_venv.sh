@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Creates .venv from requirements.txt, or does nothing when it is up to date (then it needs no network).
+# Creates .venv from the requirements*.txt, or does nothing when it is up to date (then it needs no network).
 #
 #   PYTHON=python3.12      the interpreter to use, 3.11 or newer
 #   TORCH_INDEX_URL=URL    a further package index for torch, e.g. PyTorch's index of CPU builds
@@ -43,7 +43,8 @@ create_venv() {
 
 announce_download() {
     cat <<'TEXT'
-Installing into .venv. PyTorch is the large part: about 200 MB as a CPU build, about 3 GB with CUDA.
+Installing into .venv. PyTorch is the large part: about 200 MB as a CPU build, about 3 GB with CUDA; a small
+language model for the tests is 93 MB.
 For a CPU build where the default is CUDA:  TORCH_INDEX_URL=<index of CPU builds> make run
 (https://pytorch.org/get-started/locally shows the index address when you choose "CPU").
 TEXT
@@ -71,6 +72,7 @@ install_with_uv() {
         options=(--extra-index-url "$TORCH_INDEX_URL" --index-strategy unsafe-best-match)
     fi
     uv pip install --python "$VENV/bin/python" ${options[@]+"${options[@]}"} -r requirements.txt
+    uv pip install --python "$VENV/bin/python" --no-deps -r requirements-no-deps.txt
 }
 
 install_with_pip() {
@@ -79,6 +81,7 @@ install_with_pip() {
         options=(--extra-index-url "$TORCH_INDEX_URL")
     fi
     "$VENV/bin/python" -m pip install --disable-pip-version-check ${options[@]+"${options[@]}"} -r requirements.txt
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --no-deps -r requirements-no-deps.txt
 }
 
 if [ -x $VENV/bin/python ] && [ "$(cat $STAMP 2>/dev/null)" = "$(fingerprint)" ]; then
