@@ -179,19 +179,47 @@ def test_dense_mlp_is_swiglu():
     torch.testing.assert_close(mlp(x_TD), inner @ mlp.down_proj.weight.T)
 
 
+def slow_choice(choice_E, n_group, topk_group, top_k):
+    """The definition with Python's sorts: ties to the lower number."""
+    size = len(choice_E) // n_group
+    groups = [range(g * size, (g + 1) * size) for g in range(n_group)]
+    worth = [sum(sorted((choice_E[e] for e in group), reverse=True)[:2]) for group in groups]
+    best = sorted(range(n_group), key=lambda g: -worth[g])[:topk_group]
+    allowed = sorted(e for g in best for e in groups[g])
+    return sorted(allowed, key=lambda e: -choice_E[e])[:top_k]
+
+
+@given(st.integers(1, 4), st.integers(2, 4), st.data())
+def test_choice_within_groups_equals_a_slow_loop(n_group, size, data):
+    topk_group = data.draw(st.integers(1, n_group))
+    top_k = data.draw(st.integers(1, topk_group * size))
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    router = build(
+        Router, n_routed_experts=n_group * size, num_experts_per_tok=top_k, n_group=n_group, topk_group=topk_group
+    )
+    router.e_score_correction_bias.copy_(torch.randint(-1, 2, (n_group * size,)) * 0.25)
+    with torch.no_grad():
+        router.weight.copy_(torch.randint(-1, 2, router.weight.shape))  # scores that often tie
+    expert_TK, gate_TK, score_TE = router(torch.randint(-1, 2, (9, 32)).float())
+    for token, choice_E in enumerate((score_TE + router.e_score_correction_bias).tolist()):
+        assert expert_TK[token].tolist() == slow_choice(choice_E, n_group, topk_group, top_k)
+    assert torch.isfinite(gate_TK).all()
+
+
 @pytest.mark.slow(reason="imports transformers")
+@pytest.mark.parametrize(("n_group", "topk_group"), [(1, 1), (4, 2)])
 @pytest.mark.parametrize("family", ["deepseek_v3.DeepseekV3", "glm_moe_dsa.GlmMoeDsa"])
-def test_equals_the_mixture_of_transformers(family):
+def test_equals_the_mixture_of_transformers(family, n_group, topk_group):
     package, prefix = family.split(".")
     transformers = pytest.importorskip("transformers")
     modeling = pytest.importorskip(f"transformers.models.{package}.modeling_{package}")
     config = getattr(transformers, f"{prefix}Config")(
         hidden_size=32, intermediate_size=48, moe_intermediate_size=16, n_routed_experts=12, num_local_experts=12,
-        num_experts_per_tok=4, n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+        num_experts_per_tok=4, n_shared_experts=1, n_group=n_group, topk_group=topk_group, routed_scaling_factor=2.5,
         norm_topk_prob=True, experts_implementation="eager",
     )  # fmt: skip
     theirs = getattr(modeling, f"{prefix}MoE")(config)
-    ours = build(MoE, n_routed_experts=12, num_experts_per_tok=4)
+    ours = build(MoE, n_routed_experts=12, num_experts_per_tok=4, n_group=n_group, topk_group=topk_group)
     ours.gate.e_score_correction_bias.normal_(std=0.2)
     theirs.load_state_dict(ours.state_dict())
     x_TD = torch.randn(1, 40, 32)

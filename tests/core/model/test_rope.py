@@ -1,7 +1,10 @@
 import math
 
+import pytest
 import torch
 
+from arcforge_core.config.schema import RopeScalingConfig
+from arcforge_core.errors import ConfigError
 from arcforge_core.model.rope import rope_tables
 from arcforge_core.ops import reference
 
@@ -41,3 +44,58 @@ def test_scores_depend_on_the_distance_alone():
 
     assert math.isclose(score(7, 2), score(LAST, LAST - 5), abs_tol=1e-4)
     assert not math.isclose(score(7, 2), score(7, 4), abs_tol=1e-2)
+
+
+def frequencies(scaling, dim=64, theta=5e5):
+    """Angles of position 1, from tables of small angles."""
+    cos, sin = rope_tables(torch.tensor([1]), dim, theta, scaling)
+    return torch.atan2(sin, cos)[0], (cos**2 + sin**2).sqrt()[0]
+
+
+STRETCHES = [
+    {"type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+    {"type": "llama3", "factor": 32.0, "original_max_position_embeddings": 512, "low_freq_factor": 2.0},
+    {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096},
+    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16.0, "beta_slow": 2.0},
+    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "attention_factor": 1.5},
+    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "mscale": 1.0, "mscale_all_dim": 0.5},
+    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4},
+]
+
+
+@pytest.mark.slow(reason="imports transformers")
+@pytest.mark.parametrize("fields", STRETCHES)
+def test_stretched_frequencies_are_those_of_transformers(fields):
+    transformers = pytest.importorskip("transformers")
+    functions = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    parameters = {**fields, "rope_type": fields["type"], "rope_theta": 5e5, "low_freq_factor": 1.0} | fields
+    parameters |= {"high_freq_factor": 4.0} if fields["type"] == "llama3" else {}
+    config = transformers.LlamaConfig(head_dim=64, rope_parameters={k: v for k, v in parameters.items() if k != "type"})
+    wanted_F, factor = functions[fields["type"]](config, "cpu")
+    got_F, length_F = frequencies(RopeScalingConfig(**fields))
+    torch.testing.assert_close(got_F, wanted_F, rtol=1e-5, atol=1e-9)
+    torch.testing.assert_close(length_F, torch.full((32,), factor))
+    if fields["original_max_position_embeddings"] > 4:  # at 4, transformers' ramp is empty
+        assert not torch.allclose(got_F, frequencies(None)[0], rtol=1e-3)
+
+
+def test_no_stretch_is_the_plain_table_bit_for_bit():
+    positions = torch.arange(50)
+    plain = rope_tables(positions, 16, 1e6)
+    assert all(map(torch.equal, rope_tables(positions, 16, 1e6, RopeScalingConfig()), plain))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"type": "yarm"}, "did you mean 'yarn'"),
+        ({"factor": 0.5}, "rope_scaling.factor=0.5: must be at least 1"),
+        ({"low_freq_factor": 4.0}, "low_freq_factor=4.0: must be above 0 and below high_freq_factor=4.0"),
+        ({"beta_slow": 0.0}, "beta_slow=0.0"),
+        ({"mscale": -1.0}, "mscale=-1.0"),
+    ],
+)
+def test_impossible_stretches_are_refused(fields, message):
+    with pytest.raises(ConfigError) as caught:
+        RopeScalingConfig(**fields)
+    assert message in str(caught.value)

@@ -64,11 +64,13 @@ class Checkpoint:
 
     Attributes:
         path: the directory.
+        architecture: its ``model_type``; `OWN` for what `save_pretrained` wrote.
         config, attention: what it says the model is.
         state: its tensors, checked by name and shape.
     """
 
     path: Path
+    architecture: str
     config: ModelConfig
     attention: AttentionConfig
     state: LazyState
@@ -118,14 +120,14 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
     directory = Path(directory)
     json_config = read_json(directory)
     if json_config.get("model_type") != OWN:
-        return Checkpoint(directory, *open_hf(directory, json_config))
+        return Checkpoint(directory, str(json_config.get("model_type")), *open_hf(directory, json_config))
     where = f"{directory / CONFIG}, written by arcforge {json_config.get('arcforge_version')}"
     refuse_unknown(json_config, FIELDS, "", where)
     config = typed(ModelConfig, json_config.get("model"), "model", where)
     attention = typed_attention(json_config.get("attention"), where)
     model, shards = meta_model(config, attention, str(directory / CONFIG)), ShardReader(directory)
     check_shapes({name: t.shape for name, t in state_of(model).items()}, shards.shapes, str(directory))
-    return Checkpoint(directory, config, attention, shards)
+    return Checkpoint(directory, OWN, config, attention, shards)
 
 
 def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops: Ops | None = None) -> CausalLM:

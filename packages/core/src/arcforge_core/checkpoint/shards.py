@@ -49,6 +49,9 @@ class ShardReader(Mapping[str, Tensor]):
         tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
 
+    def __contains__(self, name: object) -> bool:  # a mapping's own would read the tensor
+        return name in self._files
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 

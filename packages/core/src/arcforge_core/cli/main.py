@@ -13,6 +13,7 @@ from arcforge_core.errors import ArcforgeError, PluginError, nearest
 COMMANDS = {
     "train": ("arcforge-core", "train a language model and write a report"),
     "eval": ("arcforge-core", "evaluate a checkpoint on held-out text"),
+    "convert": ("arcforge-core", "convert checkpoints from and to transformers and GGUF"),
     "data": ("arcforge-core", "prepare and look at training data"),
     "report": ("arcforge-core", "write a run's report again from its metrics"),
     "plugins": ("arcforge-core", "list plugins and components"),

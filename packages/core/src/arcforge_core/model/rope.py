@@ -60,12 +60,5 @@ def attention_factor(scaling: RopeScalingConfig) -> float:
     return _mscale(scaling.factor, 1.0)
 
 
-def softmax_factor(scaling: RopeScalingConfig) -> float:
-    """Returns the factor on MLA's softmax scale, DeepSeek's form of YaRN's sharpening for the unrotated part too."""
-    if scaling.type != "yarn" or not scaling.mscale_all_dim:
-        return 1.0
-    return _mscale(scaling.factor, scaling.mscale_all_dim) ** 2
-
-
 def _mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0

@@ -42,9 +42,8 @@ class DeepseekV3(Architecture):
         refuse_partial(config)
         heads = config.get("num_key_value_heads") or model["num_attention_heads"]
         if heads != model["num_attention_heads"]:
-            raise ConfigError(
-                "num_key_value_heads", heads, f"MLA has num_attention_heads={model['num_attention_heads']}"
-            )
+            accepted = f"MLA has as many as num_attention_heads={model['num_attention_heads']}"
+            raise ConfigError("num_key_value_heads", heads, accepted)
         if model["rope_scaling"]["mscale_all_dim"]:
             accepted = "must be 0: our MLA does not rescale its softmax"
             raise ConfigError("rope_parameters.mscale_all_dim", model["rope_scaling"]["mscale_all_dim"], accepted)

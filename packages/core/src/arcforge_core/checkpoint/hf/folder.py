@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,7 +193,7 @@ def write_hf(
     architecture: str | None = None,
     tokenizer: Tokenizer | Path | None = None,
     max_shard_bytes: int = SHARD_BYTES,
-    track: Callable[[Iterable[Link]], Iterable[Link]] = list,
+    track: Callable[[Sequence[Link]], Iterable[Link]] = iter,
 ) -> None:
     """Writes a directory into a folder that exists; tensors are taken from `state` one at a time.
 
@@ -236,19 +236,23 @@ def write_hf(
 
 def write_tokenizer(tokenizer: Tokenizer | Path | None, folder: Path) -> dict[str, Any]:
     """Writes or copies a tokenizer and returns config.json's token ids; without one they are null, not a default."""
-    ids: dict[str, Any] = dict.fromkeys(TOKEN_IDS)
     if isinstance(tokenizer, Path):
-        for name in BESIDE:
-            if (tokenizer / name).is_file():
-                shutil.copyfile(tokenizer / name, folder / name)
+        copy_beside(tokenizer, folder)
         known = json.loads((tokenizer / CONFIG).read_text(encoding="utf-8"))
-        if any(name in known for name in TOKEN_IDS) or not (tokenizer / "tokenizer.json").is_file():
+        if any(name in known for name in TOKEN_IDS):
             return {name: known.get(name) for name in TOKEN_IDS}
         from arcforge_core.data.tokenizer import Tokenizer
 
-        tokenizer = Tokenizer.load(tokenizer)
+        tokenizer = Tokenizer.load(tokenizer) if (tokenizer / "tokenizer.json").is_file() else None
     elif tokenizer is not None:
         tokenizer.save(folder)
-    if tokenizer is not None:
-        ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.eos_id}
-    return ids
+    if tokenizer is None:
+        return dict.fromkeys(TOKEN_IDS)
+    return {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.eos_id}
+
+
+def copy_beside(source: Path, folder: Path) -> None:
+    """Copies the files that say how text becomes ids and how to generate."""
+    for name in BESIDE:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)

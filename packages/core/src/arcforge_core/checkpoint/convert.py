@@ -1,0 +1,124 @@
+"""From any checkpoint that we can read to any that we can write, tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from arcforge_core.checkpoint.atomic import replacing
+from arcforge_core.checkpoint.hf.folder import OWN, copy_beside, write_hf
+from arcforge_core.checkpoint.pretrained import Checkpoint, LazyState, find_checkpoint, open_checkpoint, own_config
+from arcforge_core.checkpoint.sections import CONFIG, meta_model
+from arcforge_core.checkpoint.shards import SHARD_BYTES, ShardWriter
+from arcforge_core.cli.progress import track
+from arcforge_core.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class CastState(Mapping[str, Tensor]):
+    """Tensors cast when read.
+
+    Attributes:
+        state: where they come from.
+        dtype: of the parameters; None leaves them.
+        buffers: names of those that are never cast.
+    """
+
+    state: LazyState
+    dtype: torch.dtype | None
+    buffers: frozenset[str]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Reads and casts."""
+        tensor = self.state[name]
+        return tensor if self.dtype is None or name in self.buffers else tensor.to(self.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.state.shapes)
+
+    def __len__(self) -> int:
+        return len(self.state.shapes)
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    to: str | None = None,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+) -> Checkpoint:
+    """Converts a checkpoint, compares what was written with its source bit for bit, and returns it opened.
+
+    At most one shard and one tensor are in memory.
+
+    Args:
+        source: a model of ours, a run (its last checkpoint), a directory of transformers, or a GGUF file of a llama.
+        target: the directory to make.
+        to: an architecture of transformers, or ``arcforge`` for our own format. None keeps the source's architecture,
+            and picks one for a model of ours.
+        dtype: of the parameters; None keeps the stored ones.
+        max_shard_bytes: size of a file, before the next is begun.
+        overwrite: replace a checkpoint that is there.
+
+    Raises:
+        CheckpointError: the source cannot be read, the architecture does not fit, or the target is taken.
+        ConfigError: a field that the architecture has no words for.
+    """
+    source, target = Path(source), Path(target).resolve()
+    if target == source.resolve():
+        raise CheckpointError(f"{target} is the source itself; choose another folder")
+    if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
+        raise CheckpointError(f"{target} exists; choose another folder, or allow it to be replaced (--overwrite)")
+    if source.suffix != ".gguf":
+        return _convert(find_checkpoint(source), target, to, dtype, max_shard_bytes)
+    if not source.is_file():
+        raise CheckpointError(f"{source} is missing")
+    from arcforge_core.checkpoint.gguf import convert_gguf
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as between:
+        return _convert(convert_gguf(source, Path(between) / "llama"), target, to, dtype, max_shard_bytes)
+
+
+def _convert(source: Path, target: Path, to: str | None, dtype: torch.dtype | None, max_shard_bytes: int) -> Checkpoint:
+    opened = open_checkpoint(source)
+    model = meta_model(opened.config, opened.attention, str(source))
+    state = CastState(opened.state, dtype, frozenset(name for name, _ in model.named_buffers()))
+    architecture = to or (None if opened.architecture == OWN else opened.architecture)
+    with replacing(target, marker=CONFIG) as folder:
+        if architecture == OWN:
+            _write_own(folder, opened, state, max_shard_bytes)
+        else:
+            write_hf(
+                folder, opened.config, opened.attention, state,
+                architecture=architecture, tokenizer=source, max_shard_bytes=max_shard_bytes,
+                track=lambda links: track(links, "writing"),
+            )  # fmt: skip
+        _verify(open_checkpoint(folder), state)
+    return open_checkpoint(target)
+
+
+def _write_own(folder: Path, opened: Checkpoint, state: CastState, max_shard_bytes: int) -> None:
+    writer = ShardWriter(folder, max_shard_bytes)
+    for name in track(state, "writing"):
+        writer.add(name, state[name])
+    writer.close()
+    copy_beside(opened.path, folder)
+    config = own_config(opened.config, opened.attention)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _verify(written: Checkpoint, state: CastState) -> None:
+    """Compares bits, so that NaN equals itself."""
+    for name in track(state, "verifying"):
+        before, after = state[name].contiguous(), written.state[name].contiguous()
+        if before.dtype != after.dtype or not torch.equal(before.view(torch.uint8), after.view(torch.uint8)):
+            raise CheckpointError(f"{name} was not written as it is: the disk or its file system is at fault")
