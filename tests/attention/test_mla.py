@@ -56,10 +56,11 @@ def test_form_decides_which_op_runs(form, used):
         return call
 
     cache = new_cache(layer, [8])
+    spy.deterministic = False
     layer.bind_ops(spy)
     for tokens in (7, 1):
         run(layer, inputs(tokens, MODEL), cache.batch([0], [tokens]), MODEL, cache)
-    assert [op for op in called if op != "rope"] == used
+    assert [op for op in called if op not in ("rope", "head_linear")] == used
 
 
 def test_scale_and_latent_norms_are_the_specs():
@@ -85,6 +86,7 @@ def test_ops_are_bound_with_their_sizes():
         calls[op] = OpCall(op, "cpu", torch.float32, True, sizes)
         return reference.OPS[op]
 
+    record.deterministic = False
     MLA(MlaConfig(), MODEL, 0).bind_ops(record)
     assert dict(calls["attention_varlen"].sizes) == {"heads": 3, "kv_heads": 3, "key_dim": 16, "value_dim": 14}
     assert calls["mla_decode"].sizes["latent_dim"] == 20

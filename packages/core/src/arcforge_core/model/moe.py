@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import ModelConfig
@@ -50,10 +49,15 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts))
         self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
         self.n_group, self.topk_group = config.n_group, config.topk_group
+        self.router_scores = reference.router_scores
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels the router weight."""
         return {"weight": ParameterRole("router")}
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the op."""
+        self.router_scores = bind("router_scores", width=self.weight.shape[1], experts=self.weight.shape[0])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
         """Moves, but never casts the bias: steps of 1e-3 would vanish in bfloat16."""
@@ -64,8 +68,7 @@ class Router(nn.Module):
 
     def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns (expert_TK int64, gate_TK that sums to the scale, score_TE), both of these at least fp32."""
-        wide = torch.promote_types(x_TD.dtype, torch.float32)
-        score_TE = F.linear(x_TD.to(wide), self.weight.to(wide)).sigmoid()
+        score_TE: Tensor = self.router_scores(x_TD, self.weight)
         # A stable sort, because ties must go to the lower expert on every machine; topk promises no order.
         choice_TE = self._within_groups(score_TE.detach() + self.e_score_correction_bias)
         expert_TK = choice_TE.sort(dim=-1, descending=True, stable=True).indices[:, : self.top_k]
@@ -80,7 +83,7 @@ class Router(nn.Module):
         """
         if self.topk_group == self.n_group:
             return choice_TE
-        choice_TGX = choice_TE.unflatten(-1, (self.n_group, -1))
+        choice_TGX: Tensor = choice_TE.unflatten(-1, (self.n_group, -1))
         worth_TG = choice_TGX.topk(2, dim=-1).values.sum(-1)
         group_TK = worth_TG.sort(dim=-1, descending=True, stable=True).indices[:, : self.topk_group]
         kept_TG = torch.zeros_like(worth_TG, dtype=torch.bool).scatter_(1, group_TK, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcforge_core.ops import reference
@@ -33,8 +32,13 @@ class Linear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__(in_features, out_features, bias=bias)
+        self.linear = reference.linear
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the op."""
+        self.linear = bind("linear", inputs=self.in_features, outputs=self.out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x W^T (+ b) in x's dtype."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
+        return self.linear(x, self.weight.to(x.dtype), bias)

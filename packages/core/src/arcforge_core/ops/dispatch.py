@@ -17,7 +17,7 @@ import torch
 
 from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall
 from arcforge_core.errors import ConfigError
-from arcforge_core.ops import reference
+from arcforge_core.ops import invariant, reference
 
 log = logging.getLogger("arcforge.ops")
 
@@ -36,10 +36,11 @@ class Ops:
 
     Args:
         hardware: the backend, or None for the references alone.
+        deterministic: take the ops of `invariant` instead, whose results do not depend on the rest of the batch.
     """
 
-    def __init__(self, hardware: Hardware | None = None) -> None:
-        self.hardware = hardware
+    def __init__(self, hardware: Hardware | None = None, deterministic: bool = False) -> None:
+        self.hardware, self.deterministic = hardware, deterministic
         self.kernels: dict[str, list[Kernel]] = {}
         self.choices: dict[tuple[Any, ...], Choice] = {}
         if dispatch_mode() == "auto" and hardware is not None:
@@ -58,7 +59,10 @@ class Ops:
         """Returns the function to call for `call`; the first choice of each kind is logged."""
         rejected: list[tuple[str, str]] = []
         name, fn = "reference", reference.OPS[call.op]
-        for kernel in self.kernels.get(call.op, []):
+        candidates = self.kernels.get(call.op, [])
+        if self.deterministic and call.op in invariant.OPS:
+            name, fn, candidates = "invariant", invariant.OPS[call.op], []
+        for kernel in candidates:
             verdict = kernel.supports(call)
             if verdict.ok:
                 name, fn = kernel.name, kernel.fn
@@ -84,6 +88,11 @@ class Binder:
     dtype: torch.dtype
     device_type: str
     needs_grad: bool = True
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a token's result must not depend on the rest of the batch, nor on a cache."""
+        return self.ops.deterministic
 
     def __call__(self, op: str, **sizes: int) -> Callable[..., Any]:
         """Returns the function for `op` with these fixed sizes."""

@@ -48,6 +48,22 @@ def rope(x_THR: Tensor, cos_TF: Tensor, sin_TF: Tensor) -> Tensor:
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x_THR.dtype)
 
 
+def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """Returns ``x W^T (+ b)`` over x's last axis, all in one dtype."""
+    return F.linear(x, weight_NK, bias_N)
+
+
+def head_linear(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
+    """Returns [T, H, N]: each head's rows times the head's own weight."""
+    return torch.einsum("thk,hnk->thn", x_THK, weight_HNK)
+
+
+def router_scores(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
+    """Returns ``sigmoid(x W^T)`` [T, E], fp32 or wider (spec 1.5)."""
+    wide = torch.promote_types(x_TD.dtype, torch.float32)
+    return F.linear(x_TD.to(wide), weight_ED.to(wide)).sigmoid()
+
+
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """Returns ``silu(gate) * up``."""
     return F.silu(gate) * up
@@ -107,18 +123,23 @@ def indexer_topk(
     Returns:
         int64 [T, topk]: key numbers inside the token's segment, ascending, padded with -1. No gradient.
     """
-    selected = q_TID.new_full((q_TID.shape[0], topk), -1, dtype=torch.int64)
+    selected = []
     with torch.no_grad():
         for rows_q, rows_k in segments(cu_query, cu_key):
             scores = index_scores(q_TID[rows_q], k_SD[rows_k], w_TI[rows_q], use_relu)
-            queries, keys = scores.shape
-            mask = causal_mask(queries, keys, scores.device)
-            scores = scores.masked_fill(~mask, float("-inf"))
-            order = torch.sort(scores, dim=-1, descending=True, stable=True).indices[:, :topk]
-            visible = mask.gather(1, order)
-            order = torch.where(visible, order, keys).sort(-1).values
-            selected[rows_q, : order.shape[1]] = torch.where(order == keys, -1, order)
-    return selected
+            visible = causal_mask(scores.shape[0], scores.shape[1], scores.device)
+            selected.append(top_keys(scores, visible, topk))
+    return torch.cat(selected)
+
+
+def top_keys(scores_TS: Tensor, visible_TS: Tensor, topk: int) -> Tensor:
+    """Returns int64 [T, topk]: the visible keys of highest score, ties by lower number, ascending, padded with -1."""
+    keys = scores_TS.shape[1]
+    scores_TS = scores_TS.masked_fill(~visible_TS, float("-inf"))
+    order_TK = torch.sort(scores_TS, dim=-1, descending=True, stable=True).indices[:, :topk]
+    order_TK = torch.where(visible_TS.gather(1, order_TK), order_TK, keys).sort(-1).values
+    selected_TK = torch.where(order_TK == keys, -1, order_TK)
+    return F.pad(selected_TK, (0, topk - selected_TK.shape[1]), value=-1)
 
 
 def sparse_mla(
@@ -208,11 +229,14 @@ def newton_schulz(x_BMN: Tensor, coefficients: Sequence[tuple[float, float, floa
 OPS: dict[str, Callable[..., Any]] = {
     "rms_norm": rms_norm,
     "rope": rope,
+    "linear": linear,
+    "head_linear": head_linear,
     "swiglu": swiglu,
     "attention_varlen": attention_varlen,
     "mla_decode": mla_decode,
     "indexer_topk": indexer_topk,
     "sparse_mla": sparse_mla,
+    "router_scores": router_scores,
     "moe_experts": moe_experts,
     "linear_cross_entropy": linear_cross_entropy,
     "newton_schulz": newton_schulz,

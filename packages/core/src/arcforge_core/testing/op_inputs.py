@@ -124,6 +124,45 @@ def swiglu_cases(g: Generator) -> list[OpCase]:
     ]
 
 
+def linear_cases(g: Generator) -> list[OpCase]:
+    """One row, several leading axes, odd sizes, with and without a bias."""
+    cases = []
+    for name, shape, outputs in (("one row", (1, 32), 16), ("odd sizes", (37, 5), 7), ("heads", (4, 3, 16), 8)):
+        args = {"x": _normal(g, *shape), "weight_NK": _normal(g, outputs, shape[-1]), "bias_N": _normal(g, outputs)}
+        sizes = {"inputs": shape[-1], "outputs": outputs}
+        cases.append(OpCase("linear", name, args, ("x", "weight_NK", "bias_N"), sizes))
+    without = {"x": _normal(g, 6, 8), "weight_NK": _normal(g, 4, 8)}
+    return [*cases, OpCase("linear", "no bias", without, ("x", "weight_NK"), {"inputs": 8, "outputs": 4})]
+
+
+def head_linear_cases(g: Generator) -> list[OpCase]:
+    """One token, several, one head."""
+    return [
+        OpCase(
+            "head_linear",
+            name,
+            {"x_THK": _normal(g, tokens, heads, 12), "weight_HNK": _normal(g, heads, 9, 12)},
+            ("x_THK", "weight_HNK"),
+            {"heads": heads},
+        )
+        for name, tokens, heads in (("one token", 1, 3), ("tokens", 33, 3), ("one head", 5, 1))
+    ]
+
+
+def router_scores_cases(g: Generator) -> list[OpCase]:
+    """Ordinary scores, and saturated ones."""
+    return [
+        OpCase(
+            "router_scores",
+            name,
+            {"x_TD": scale * _normal(g, tokens, 24), "weight_ED": _normal(g, 6, 24)},
+            ("x_TD", "weight_ED"),
+            {"width": 24, "experts": 6},
+        )
+        for name, tokens, scale in (("one token", 1, 1.0), ("tokens", 40, 0.3), ("saturated", 9, 40.0))
+    ]
+
+
 def attention_varlen_cases(g: Generator) -> list[OpCase]:
     """Multi-head and grouped attention with value size unlike key size."""
     cases = []
@@ -269,11 +308,14 @@ def newton_schulz_cases(g: Generator) -> list[OpCase]:
 GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "rms_norm": rms_norm_cases,
     "rope": rope_cases,
+    "linear": linear_cases,
+    "head_linear": head_linear_cases,
     "swiglu": swiglu_cases,
     "attention_varlen": attention_varlen_cases,
     "mla_decode": mla_decode_cases,
     "indexer_topk": indexer_topk_cases,
     "sparse_mla": sparse_mla_cases,
+    "router_scores": router_scores_cases,
     "moe_experts": moe_experts_cases,
     "linear_cross_entropy": linear_cross_entropy_cases,
     "newton_schulz": newton_schulz_cases,

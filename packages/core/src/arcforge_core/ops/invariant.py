@@ -1,0 +1,252 @@
+"""Ops whose result for a sequence is the same bits whatever else is in the batch (``trainer.deterministic=true``).
+
+They replace all kernels. A sequence's rows do not depend on the batch's other sequences, on its place among them, nor
+on how it is cut into prompt, chunks and decoded tokens. Three rules give that (docs/numerics.md has what breaks them):
+
+- every matrix product is a batch of products of one fixed shape, padded with zeros, so that the number of rows never
+  chooses the algorithm and no row is an edge;
+- attention splits a segment's keys into blocks counted from its first one, adds the blocks' results in that order, and
+  a hidden key has weight 0 exactly, so that further blocks change nothing;
+- the exponential is the only elementary function: sigmoid rounds differently at the end of a vector loop.
+
+Gradients are sums over tokens and depend on the batch like any sum; two equal batches give equal ones.
+
+Shapes as in `reference`; I blocks of queries, J blocks of keys, M rows of a block, R heads of a key/value head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arcforge_core.ops import reference
+
+ROWS = 32
+"""Rows of a linear layer's products."""
+LANES = 16
+"""Columns and inner sizes are multiples of this: narrower ones are computed by other code, row by row differently."""
+QUERIES, KEYS = 16, 64
+"""Queries and keys of attention's products."""
+TILE = 128
+"""Queries whose scores exist at a time."""
+
+
+def _pad(x: Tensor, dim: int, multiple: int) -> Tensor:
+    """Appends zeros along `dim` up to a multiple."""
+    short = -x.shape[dim] % multiple
+    if not short:
+        return x
+    shape = list(x.shape)
+    shape[dim] = short
+    return torch.cat((x, x.new_zeros(shape)), dim)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Returns ``a @ b`` of batches of matrices."""
+    return torch.matmul(_pad(a, -1, LANES), _pad(_pad(b, -2, LANES), -1, LANES))[..., : b.shape[-1]]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TK: Tensor, weight_NK: Tensor) -> Tensor:
+        ctx.save_for_backward(x_TK, weight_NK)
+        x_IMK = _pad(x_TK, 0, ROWS).unflatten(0, (-1, ROWS))
+        return _product(x_IMK, weight_NK.mT[None]).flatten(0, 1)[: len(x_TK)]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x_TK, weight_NK = ctx.saved_tensors
+        (grad_TN,) = grads
+        return grad_TN @ weight_NK, grad_TN.mT @ x_TK
+
+
+def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """See `reference.linear`."""
+    out_TN: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight_NK)
+    out = out_TN.view(*x.shape[:-1], -1)
+    return out if bias_N is None else out + bias_N
+
+
+def head_linear(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
+    """See `reference.head_linear`."""
+    return torch.stack([linear(x, w) for x, w in zip(x_THK.unbind(1), weight_HNK.unbind(0), strict=True)], dim=1)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x.clamp(min=-80)))  # beyond, the exponential's gradient would be infinite
+
+
+def router_scores(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
+    """See `reference.router_scores`."""
+    wide = torch.promote_types(x_TD.dtype, torch.float32)
+    return _sigmoid(linear(x_TD.to(wide), weight_ED.to(wide)))
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """See `reference.swiglu`."""
+    wide = gate.to(torch.promote_types(gate.dtype, torch.float32))
+    return (wide * _sigmoid(wide)).to(gate.dtype) * up
+
+
+def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
+    """See `reference.moe_experts`; a token's experts are added in the order of its choices."""
+    expert_R = expert_TK.flatten()
+    order_R = expert_R.argsort(stable=True)
+    counts = torch.bincount(expert_R, minlength=len(down_EDF)).tolist()
+    rows_of_expert = x_TD[order_R // expert_TK.shape[1]].split(counts)
+    outs = []
+    for x, gate_up, down in zip(rows_of_expert, gate_up_EFD.unbind(), down_EDF.unbind(), strict=True):
+        if len(x):
+            outs.append(linear(swiglu(*linear(x, gate_up).chunk(2, dim=-1)), down))
+    y_TKD = torch.cat(outs)[order_R.argsort()].unflatten(0, expert_TK.shape) * gate_TK[..., None].to(x_TD.dtype)
+    return _add(y_TKD, dim=1)
+
+
+def _add(x: Tensor, dim: int) -> Tensor:
+    """Sums along `dim` from the first to the last; `Tensor.sum` promises no order."""
+    return reduce(torch.add, x.unbind(dim))
+
+
+def _tiles(q_THK: Tensor, keys: int) -> Iterator[tuple[slice, Tensor, int]]:
+    """Yields (rows, their positions in the segment, blocks of keys that they see) of each tile of queries.
+
+    The positions go on to a whole block of queries.
+    """
+    queries = len(q_THK)
+    for start in range(0, queries, TILE):
+        rows = slice(start, min(start + TILE, queries))
+        length = -(-(rows.stop - start) // QUERIES) * QUERIES
+        past = keys - queries
+        positions_T = torch.arange(past + start, past + start + length, device=q_THK.device)
+        yield rows, positions_T, -(-(past + rows.stop) // KEYS)
+
+
+def _key_blocks(x_SGK: Tensor) -> Tensor:
+    """Returns [J, G, KEYS, K]."""
+    return torch.unflatten(_pad(x_SGK, 0, KEYS), 0, (-1, KEYS)).transpose(1, 2)
+
+
+def _query_blocks(x_THE: Tensor, groups: int) -> Tensor:
+    """Returns [I, G, M, E]: rows of QUERIES queries, each with the R heads of a key/value head."""
+    x_IQHE = torch.unflatten(_pad(x_THE, 0, QUERIES), 0, (-1, QUERIES))
+    x_IQGRE = torch.unflatten(x_IQHE, 2, (groups, -1))
+    return x_IQGRE.transpose(1, 2).flatten(2, 3)
+
+
+def _rows(x_IGME: Tensor) -> Tensor:
+    """Returns [T, H, E], the inverse of `_query_blocks`, with T a multiple of QUERIES."""
+    return torch.unflatten(x_IGME, 2, (QUERIES, -1)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+
+
+def _scores(q_THK: Tensor, k_JGXK: Tensor) -> Tensor:
+    """Returns the dot products [T, H, S], T a multiple of QUERIES, S = J * KEYS."""
+    q_IGMK = _query_blocks(q_THK, k_JGXK.shape[1])
+    scores_IJGMX = _product(q_IGMK[:, None], k_JGXK[None].mT)
+    return _rows(scores_IJGMX.permute(0, 2, 3, 1, 4).flatten(-2))
+
+
+def _weighted(probs_THS: Tensor, v_JGXV: Tensor) -> Tensor:
+    """Returns the sums of values with these weights, [T, H, V]."""
+    probs_IGMJX = torch.unflatten(_query_blocks(probs_THS, v_JGXV.shape[1]), -1, (-1, KEYS))
+    return _rows(_add(_product(probs_IGMJX.permute(0, 3, 1, 2, 4), v_JGXV[None]), dim=1))
+
+
+def _attend(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, scale: float, selected_TS: Tensor | None = None) -> Tensor:
+    """Attention of one segment to its visible keys, or to those that are selected, too."""
+    k_JGXK, v_JGXV = _key_blocks(k_SGK), _key_blocks(v_SGV)
+    outs = []
+    for rows, positions_T, blocks in _tiles(q_THK, len(k_SGK)):
+        visible_TS = torch.arange(blocks * KEYS, device=q_THK.device) <= positions_T[:, None]
+        if selected_TS is not None:  # rows that fill a block up keep what they see, or their weights were NaN
+            visible_TS[: rows.stop - rows.start] &= selected_TS[rows, : blocks * KEYS]
+        scores_THS = _scores(q_THK[rows], k_JGXK[:blocks]) * scale
+        wide = torch.promote_types(scores_THS.dtype, torch.float32)
+        probs_THS = scores_THS.masked_fill(~visible_TS[:, None], float("-inf")).softmax(-1, dtype=wide)
+        outs.append(_weighted(probs_THS.to(v_SGV.dtype), v_JGXV[:blocks])[: rows.stop - rows.start])
+    return torch.cat(outs)
+
+
+def attention_varlen(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float
+) -> Tensor:
+    """See `reference.attention_varlen`."""
+    segments = reference.segments(cu_query, cu_key)
+    return torch.cat([_attend(q_THK[rows_q], k_SGK[rows_k], v_SGV[rows_k], scale) for rows_q, rows_k in segments])
+
+
+def mla_decode(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
+    """See `reference.mla_decode`."""
+    return attention_varlen(q_THC, kv_SC[:, None], kv_SC[:, None, :latent_dim], cu_query, cu_key, scale)
+
+
+def sparse_mla(
+    q_THC: Tensor,
+    kv_SC: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    latent_dim: int,
+    scale: float,
+) -> Tensor:
+    """See `reference.sparse_mla`; computes all scores and hides those of other keys: where all keys are selected, the
+    bits are those of `mla_decode`.
+    """
+    outs = []
+    for rows_q, rows_k in reference.segments(cu_query, cu_key):
+        kv, index_TK = kv_SC[rows_k], indices_TK[rows_q]
+        padded = -(-len(kv) // KEYS) * KEYS
+        selected_TS = torch.zeros(len(index_TK), padded + 1, dtype=torch.bool, device=kv.device)
+        selected_TS.scatter_(1, index_TK.masked_fill(index_TK < 0, padded), True)
+        outs.append(_attend(q_THC[rows_q], kv[:, None], kv[:, None, :latent_dim], scale, selected_TS[:, :padded]))
+    return torch.cat(outs)
+
+
+@torch.no_grad()
+def indexer_topk(
+    q_TID: Tensor,
+    k_SD: Tensor,
+    w_TI: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    topk: int,
+    use_relu: bool = True,
+) -> Tensor:
+    """See `reference.indexer_topk`."""
+    wide = torch.promote_types(q_TID.dtype, torch.float32)
+    outs = []
+    for rows_q, rows_k in reference.segments(cu_query, cu_key):
+        q, w, k_J1XD = q_TID[rows_q].to(wide), w_TI[rows_q].to(wide), _key_blocks(k_SD[rows_k, None].to(wide))
+        for rows, positions_T, blocks in _tiles(q, rows_k.stop - rows_k.start):
+            dots_TIS = _scores(q[rows], k_J1XD[:blocks])[: rows.stop - rows.start]
+            scores_TS = _add((dots_TIS.relu() if use_relu else dots_TIS) * w[rows, :, None], dim=1)
+            visible_TS = torch.arange(blocks * KEYS, device=q.device) <= positions_T[: len(scores_TS), None]
+            outs.append(reference.top_keys(scores_TS, visible_TS, topk))
+    return torch.cat(outs)
+
+
+def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
+    """See `reference.linear_cross_entropy`: a token's own loss has the same bits in every batch, their sum has not."""
+    logits_TW = linear(x_TD, weight_WD)
+    logits_TW = logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32))
+    nll_T = F.cross_entropy(logits_TW, target_T, reduction="none")
+    return (nll_T * weight_T.detach().to(nll_T.dtype)).sum()
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "linear": linear,
+    "head_linear": head_linear,
+    "router_scores": router_scores,
+    "swiglu": swiglu,
+    "moe_experts": moe_experts,
+    "attention_varlen": attention_varlen,
+    "mla_decode": mla_decode,
+    "sparse_mla": sparse_mla,
+    "indexer_topk": indexer_topk,
+    "linear_cross_entropy": linear_cross_entropy,
+}
+"""The other ops work row by row, each value alone or a row's values in one order: any kernel will do."""
