@@ -99,15 +99,14 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         tiny_corpus(tmp_path)
     assert [p.name for p in (tmp_path / "cache" / "data").iterdir() if not p.name.endswith(".lock")] == []
     monkeypatch.undo()
-    (tmp_path / "cache" / "data" / "files-0.tmp-1").mkdir()
     assert tiny_corpus(tmp_path).manifest["shards"]
 
 
 def test_a_killed_builds_leftovers_go(tmp_path: Path) -> None:
     folder = tiny_corpus(tmp_path).folder
-    folder.rename(folder.with_name(f"{folder.name}.tmp-1"))
+    folder.rename(folder.with_name(f".{folder.name}.partial"))
     tiny_corpus(tmp_path)
-    assert not list(folder.parent.glob("*.tmp-*"))
+    assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]
 
 
 def test_builders_at_once_share_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ from arcforge_core.config.sweep import JobResult
 
 def train(config: TrainConfig) -> JobResult:
     """Trains; torch is imported here, so that ``--help`` and Tab completion do without."""
-    from arcforge_core.train.run import offer_resume, train
+    from arcforge_core.train.resume import offer_resume
+    from arcforge_core.train.run import train
 
     if not {"-m", "--multirun"} & set(sys.argv):
         offer_resume(config)

@@ -165,6 +165,7 @@ class RopeScalingConfig:
     """yarn: factor of the rotated values; None derives it from factor, mscale and mscale_all_dim."""
     mscale: float = 0.0
     mscale_all_dim: float = 0.0
+    """yarn: MLA also multiplies its softmax scale by ``(0.1 mscale_all_dim ln(factor) + 1)²``."""
 
     def __post_init__(self) -> None:
         check_choice("model.rope_scaling.type", self.type, ("default", "llama3", "yarn"))
@@ -293,6 +294,11 @@ class TrainerConfig:
     checkpoint_every: int = 200
     """Steps between checkpoints; one at the end always."""
     keep_checkpoints: int = 2
+    """Checkpoints kept, the last ones."""
+    keep_best: bool = True
+    """Also save whenever held-out text improves, and keep the best checkpoint."""
+    checkpoint_async: bool = True
+    """Write checkpoints from a copy in host memory while training goes on."""
     threads: int | None = None
     """CPU threads; None takes all cores of this machine."""
     samples: int = 4
@@ -330,7 +336,7 @@ class TrainConfig:
     """Name of the run, part of its folder's name."""
     seed: int = 0
     resume: str | None = None
-    """``latest``, or the folder of a run to go on with."""
+    """``latest``, the folder of a run to go on with, or one of its checkpoints."""
     output_dir: str = "outputs"
 
     def __post_init__(self) -> None:

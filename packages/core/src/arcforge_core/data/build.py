@@ -1,7 +1,7 @@
 """Builds the tokenised shards of a corpus once and finds them again: ``<cache>/data/<name>-<key>/``.
 
 The key hashes everything that the shards depend on (the source's fingerprint, the tokenizer, the split). A
-folder is written under another name, flushed to disk and renamed, so that it is there whole or not at all.
+folder is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from arcforge_core.checkpoint.atomic import creating
 from arcforge_core.cli.progress import say, track
 from arcforge_core.config.schema import DataConfig, TokenizerConfig
 from arcforge_core.contracts.data import Document, DocumentSource
@@ -140,11 +141,7 @@ def summary(manifest: dict[str, Any]) -> str:
 def _build_into(
     folder: Path, config: DataConfig, source: DocumentSource, recipe: dict[str, Any], vocab_size: int, progress: bool
 ) -> None:
-    for leftover in folder.parent.glob(f"{folder.name}.tmp-*"):  # of a killed run; the lock is ours
-        shutil.rmtree(leftover)
-    temporary = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
-    temporary.mkdir()
-    try:
+    with creating(folder) as temporary:
         split = scan(_shown(source.documents(), "reading documents", None, progress), config.heldout)
         tokenizer = _tokenizer(config.tokenizer, vocab_size, source, split, progress)
         tokenizer.save(temporary / "tokenizer")
@@ -161,13 +158,6 @@ def _build_into(
         }
         with (temporary / "manifest.json").open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=2)
-        for path in [*temporary.rglob("*"), temporary]:
-            _fsync(path)
-        temporary.rename(folder)
-        _fsync(folder.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     if progress:
         dropped = f", {split.duplicates:,} duplicates left out" if split.duplicates else ""
         say(f"wrote shards {folder} ({summary(manifest)}{dropped})")
@@ -270,11 +260,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

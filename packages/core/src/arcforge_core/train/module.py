@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import lightning as L
 import torch
@@ -87,15 +86,11 @@ class LanguageModelModule(L.LightningModule):
         self.schedule: Callable[[float], float] = (
             registry().get("schedule", config.schedule.name).load()(config.schedule)
         )
-        self.optimizer_state: dict[str, Any] | None = None
 
     def configure_optimizers(self) -> optim.Optimizer:
-        """Builds the optimizer from parameter roles, with the state of a resumed run."""
+        """Builds the optimizer from parameter roles."""
         factory = registry().get("optimizer", self.config.optimizer.name).load()
         optimizer: optim.Optimizer = factory(self.config.optimizer, collect_roles(self.model))
-        if self.optimizer_state is not None:
-            optimizer.load_state_dict(self.optimizer_state)
-            self.optimizer_state = None
         return optimizer
 
     def fraction(self) -> float:

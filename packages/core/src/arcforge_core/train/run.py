@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,15 +13,13 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
-from omegaconf import OmegaConf
 from rich.console import Console
-from rich.prompt import Prompt
 from rich.table import Table
 
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.pipeline import Corpus, build_data
-from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.errors import ConfigError
 from arcforge_core.model.build import build_model, check_model
 from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.dispatch import Ops
@@ -36,9 +31,10 @@ from arcforge_core.train.callbacks.metrics import MetricsWriter
 from arcforge_core.train.callbacks.stopping import Stopping
 from arcforge_core.train.module import LanguageModelModule
 from arcforge_core.train.report import write_report
-from arcforge_core.train.rundir import create_run_dir, find_run, point_latest, write_json, write_run_start
+from arcforge_core.train.resume import check_same_corpus, check_same_run, find_state, resume_command, rewind
+from arcforge_core.train.rundir import create_run_dir, point_latest, write_json, write_run_start
 from arcforge_core.train.samples import Samples
-from arcforge_core.train.state import TrainingState, checkpoints, load_training_state
+from arcforge_core.train.snapshot import TrainingState
 from arcforge_core.train.step import NonFiniteError, StepBatch
 from arcforge_core.train.summary import HEADLINE, Summary
 from arcforge_core.train.throughput import matmul_rate
@@ -97,12 +93,14 @@ def train(config: TrainConfig) -> RunResult:
     check_model(config.model, config.attention)
     restored = None
     if config.resume is not None:
-        run_dir = find_run(config)
-        restored = load_training_state(run_dir)
-        check_same_run(config, run_dir, console)
+        run_dir, restored = find_state(config, console)
     torch.set_num_threads(config.trainer.threads or os.cpu_count() or 1)
     hardware = prepare_hardware(config, console)
+    if restored is not None:
+        check_same_run(config, run_dir, restored, console)
     corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
+    if restored is not None:
+        check_same_corpus(corpus.manifest, run_dir)
     steps = StepLoader(corpus, config, restored.progress["cursor"] if restored else 0)
     L.seed_everything(config.seed, verbose=False)
     model = build_model(config.model, config.attention, Ops(hardware))
@@ -110,7 +108,9 @@ def train(config: TrainConfig) -> RunResult:
     model.set_compute_dtype(compute_dtype(config, hardware))
     module = LanguageModelModule(model, config)
     if restored is not None:
-        restored.restore_into(module)
+        restored.restore_model(module)
+        if rank == 0:
+            rewind(run_dir, restored.step)
     elif rank == 0:
         run_dir = create_run_dir(config)
     else:
@@ -140,7 +140,7 @@ def fit(
     console.print(f"{module.model.dtype} matrix products at {peak / 1e9:,.0f} GFLOP/s", highlight=False)
     metrics = MetricsWriter(run_dir, config.trainer.log_every, peak)
     evaluation = Evaluation(corpus, run_dir)
-    checkpointing = Checkpointing(run_dir, corpus.tokenizer, restored)
+    checkpointing = Checkpointing(run_dir, corpus.tokenizer, evaluation, restored)
     stopping = Stopping()
     progress = ConsoleProgress(console, metrics, evaluation)
     trainer = build_trainer(config, hardware, run_dir, [metrics, evaluation, checkpointing, stopping, progress])
@@ -211,60 +211,6 @@ def prepare_hardware(config: TrainConfig, console: Console) -> Hardware:
         console.print(f"{change.field}: {getattr(section, name)} -> {change.value} ({change.reason})", highlight=False)
         setattr(section, name, change.value)
     return hardware
-
-
-def check_same_run(config: TrainConfig, run_dir: Path, console: Console) -> None:
-    """Prints what differs from the run's own configuration before it goes on.
-
-    Raises:
-        CheckpointError: the model, attention, data or batch layout differ, so that the state would not fit.
-    """
-    before, now = (
-        flatten(OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml"))),
-        flatten(dataclasses.asdict(config)),
-    )
-    for name in sorted(before.keys() | now.keys()):
-        old, new = before.get(name), now.get(name)
-        if old == new or name in ("resume", "output_dir"):
-            continue
-        layout = ("trainer.sequence_length", "trainer.micro_batch_tokens", "trainer.accumulate", "seed")
-        if name.startswith(("model.", "attention.", "data.", "optimizer.name")) or name in layout:
-            raise CheckpointError(f"cannot resume {os.path.relpath(run_dir)}: {name} was {old}, now {new}")
-        console.print(f"resuming with {name}={new} (was {old})", highlight=False)
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns ``{"a.b": value}`` of nested dicts."""
-    if not isinstance(tree, dict):
-        return {prefix[:-1]: tree}
-    return {k: v for name, child in tree.items() for k, v in flatten(child, f"{prefix}{name}.").items()}
-
-
-def offer_resume(config: TrainConfig) -> None:
-    """When the last run of this name was left unfinished: asks on a terminal whether to set ``config.resume``."""
-    if config.resume is not None:
-        return
-    console = Console(soft_wrap=True)
-    latest = Path(config.output_dir) / "latest"
-    try:
-        status = json.loads((latest / "summary.json").read_text())["status"]
-        unfinished = latest.resolve().name.endswith(f"-{config.name}") and status != "finished"
-    except (OSError, KeyError, ValueError):
-        return  # no run, or one that ended before its first summary
-    if not unfinished or not checkpoints(latest):
-        return
-    where = f"the last run, {os.path.relpath(latest.resolve())}, is {status}"
-    if sys.stdin.isatty() and console.is_terminal:
-        answer = Prompt.ask(f"{where}: resume it or start fresh?", choices=["resume", "fresh"], default="resume")
-        config.resume = "latest" if answer == "resume" else None
-    else:
-        console.print(f"{where}; starting fresh (resume=latest goes on with it)", highlight=False)
-
-
-def resume_command() -> str:
-    """Returns the command line that goes on with this run."""
-    arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
-    return " ".join([Path(sys.argv[0]).name, *arguments, "resume=latest"])
 
 
 def print_result(console: Console, figures: dict[str, float | str], report: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from arcforge_core.checkpoint.atomic import flush
 from arcforge_core.config.schema import TrainConfig
-from arcforge_core.errors import CheckpointError
 
 
 def create_run_dir(config: TrainConfig) -> Path:
@@ -34,28 +34,20 @@ def create_run_dir(config: TrainConfig) -> Path:
 
 def point_latest(root: Path, run_dir: Path) -> None:
     """Points ``root/latest`` at the run, atomically."""
-    link = root / f".latest-{os.getpid()}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(run_dir.resolve().relative_to(root.resolve()), target_is_directory=True)
-    link.replace(root / "latest")
+    point_to(root / "latest", run_dir)
 
 
-def find_run(config: TrainConfig) -> Path:
-    """Returns the run folder that ``config.resume`` names.
-
-    Raises:
-        CheckpointError: there is none, or it holds no checkpoint.
-    """
-    assert config.resume is not None
-    path = Path(config.output_dir) / "latest" if config.resume == "latest" else Path(config.resume)
-    if not path.is_dir():
-        raise CheckpointError(f"resume={config.resume}: no run at {path}")
-    return path.resolve()
+def point_to(link: Path, target: Path) -> None:
+    """Makes `link` a relative link to a folder, atomically."""
+    new = link.with_name(f".{link.name}-{os.getpid()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target.resolve().relative_to(link.parent.resolve()), target_is_directory=True)
+    new.replace(link)
 
 
 def write_run_start(run_dir: Path, config: TrainConfig) -> None:
     """Writes the resolved configuration and the versions."""
-    OmegaConf.save(OmegaConf.create(dataclasses.asdict(config)), run_dir / "config.yaml")
+    write_text(run_dir / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config))))
     write_json(run_dir / "versions.json", versions())
 
 
@@ -78,7 +70,23 @@ def versions() -> dict[str, str]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON by way of a temporary file, so that readers never see half of it."""
+    """Writes JSON; see `write_text`."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file by way of a temporary one, so that neither a reader nor a killed process leaves half of it."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False))
+    temporary.write_text(text, encoding="utf-8")
+    flush(temporary)
     temporary.replace(path)
+
+
+def drop_rows_after(path: Path, step: int) -> None:
+    """Removes the rows of later steps, and one that a killed process did not finish, from a CSV file if it is there."""
+    if not path.exists():
+        return
+    header, *rows = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+    kept = [row for row in rows if row.endswith("\n") and int(row.split(",", 1)[0]) <= step]
+    if len(kept) < len(rows):
+        write_text(path, "".join([header, *kept]))

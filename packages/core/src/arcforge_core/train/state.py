@@ -1,58 +1,32 @@
-"""The state of a training run on disk: a model directory plus optimizer, progress and random states.
+"""The checkpoints of a run on disk: ``checkpoints/step-00000200/``, each whole or not there.
 
-``checkpoints/step-00000200/`` is a whole checkpoint or does not exist: it is written aside and renamed.
+One is a model in Hugging Face's format and, beside it, ``progress.json`` (steps, data position, time, held-out bits
+per byte), ``training_state.pt`` (optimizer and random states) and ``SHA256SUMS``. The links ``latest`` and ``best``
+are for people: what is there decides, not they.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import random
+import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from arcforge_core.checkpoint.atomic import replacing
-from arcforge_core.checkpoint.pretrained import CONFIG, load_weights, write_pretrained
+from arcforge_core.checkpoint.checksums import check_checksums, write_checksums
+from arcforge_core.checkpoint.pretrained import write_pretrained
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import CheckpointError
-from arcforge_core.train.module import LanguageModelModule, Progress
+from arcforge_core.eval.bits_per_byte import BitsPerByte
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.train.rundir import point_to
+from arcforge_core.train.snapshot import TrainingState
 
-STATE_FILE = "training_state.pt"
-
-
-@dataclass
-class TrainingState:
-    """A checkpoint that was read.
-
-    Attributes:
-        path: its folder.
-        step: optimizer steps taken.
-        progress: fields of `Progress`.
-        optimizer: the optimizer's state dict.
-        torch_rng, python_rng: random states.
-    """
-
-    path: Path
-    step: int
-    progress: dict[str, Any]
-    optimizer: dict[str, Any]
-    torch_rng: torch.Tensor
-    python_rng: tuple[Any, ...]
-
-    def restore_into(self, module: LanguageModelModule) -> None:
-        """Loads weights and progress; the optimizer's state waits until Lightning builds the optimizer."""
-        load_weights(module.model, self.path)
-        module.progress = Progress(**self.progress)
-        module.optimizer_state = self.optimizer
-
-    def restore_rng(self) -> None:
-        """Sets the random states."""
-        torch.set_rng_state(self.torch_rng)
-        version, words, gauss = self.python_rng
-        random.setstate((version, tuple(words), gauss))
+STATE_FILE, PROGRESS_FILE = "training_state.pt", "progress.json"
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -60,46 +34,123 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("step-*"))
 
 
-def save_training_state(run_dir: Path, module: LanguageModelModule, tokenizer: Tokenizer) -> Path:
-    """Saves a checkpoint atomically, then removes all but the last ``keep_checkpoints``.
+def write_checkpoint(
+    state: TrainingState, model: CausalLM, tokenizer: Tokenizer, keep_last: int, keep_best: bool
+) -> None:
+    """Writes a checkpoint to ``state.path``, then removes those beside it that are not to be kept.
+
+    Args:
+        state, model, tokenizer: what is written.
+        keep_last: checkpoints kept, this one included.
+        keep_best: whether the best on held-out text stays when it is none of them.
 
     Raises:
         CheckpointError: the disk is full or not writable; older checkpoints are untouched.
     """
-    path = run_dir / "checkpoints" / f"step-{module.progress.step:08d}"
-    optimizer = module.optimizers(use_pl_optimizer=False)
-    assert isinstance(optimizer, torch.optim.Optimizer)
-    progress = {f.name: getattr(module.progress, f.name) for f in dataclasses.fields(Progress) if f.name[0] != "_"}
-    state = {
-        "progress": progress,
-        "optimizer": optimizer.state_dict(),
-        "torch_rng": torch.get_rng_state(),
-        "python_rng": random.getstate(),
-    }
-    with replacing(path, marker=CONFIG) as folder:
-        write_pretrained(module.model, folder, tokenizer)
+    with replacing(state.path, marker=None) as folder:
+        write_pretrained(model, folder, tokenizer)
+        _save({"optimizer": state.optimizer, "options": state.options, "rng": state.rng}, folder / STATE_FILE)
+        heldout = asdict(state.heldout) if state.heldout else None
+        progress = {"progress": state.progress, "world_size": state.world_size, "heldout": heldout}
+        (folder / PROGRESS_FILE).write_text(json.dumps(progress, indent=1))
+        write_checksums(folder)
+    try:
+        _tidy(state.path, keep_last, keep_best)
+    except OSError as error:
+        raise CheckpointError(f"{state.path} is saved, but tidying up beside it failed: {error}") from error
+
+
+def _save(content: dict[str, Any], path: Path) -> None:
+    with path.open("wb") as file:
         try:
-            torch.save(state, folder / STATE_FILE)
-        except RuntimeError as error:  # how torch reports a full disk
-            raise OSError(str(error)) from error
-    for old in checkpoints(run_dir)[: -module.config.trainer.keep_checkpoints]:
-        shutil.rmtree(old)
-    return path
+            torch.save(content, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # torch's own message does not say that the disk is full
+                raise error.__context__ from None
+            raise
 
 
-def load_training_state(run_dir: Path) -> TrainingState:
-    """Reads the last checkpoint of a run.
+def _tidy(written: Path, keep_last: int, keep_best: bool) -> None:
+    """Sets the links and removes what the new checkpoint, which is on disk, makes superfluous.
+
+    Steps beyond it are damaged, or the run went back to before them.
+    """
+    everything = sorted(written.parent.glob("step-*"))
+    past = [path for path in everything if path.name <= written.name]
+    kept = past[-keep_last:]
+    point_to(written.parent / "latest", written)
+    best = best_checkpoint(past) if keep_best else None
+    if best is not None:
+        kept.append(best)
+        point_to(written.parent / "best", best)
+    for path in everything:
+        if path not in kept:
+            shutil.rmtree(path)
+    for leftover in written.parent.glob(".*"):  # of a killed save
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
+def best_checkpoint(paths: list[Path]) -> Path | None:
+    """Returns the one with the fewest held-out bits per byte, of those evaluated on the same text as the last one."""
+    evaluated = [(heldout, path) for path in paths if (heldout := read_heldout(path)) is not None]
+    rivals = [(heldout.bits_per_byte, path) for heldout, path in evaluated if comparable(heldout, evaluated[-1][0])]
+    return min(rivals)[1] if rivals else None
+
+
+def comparable(a: BitsPerByte, b: BitsPerByte) -> bool:
+    """Returns whether two evaluations were of the same text; ``trainer.eval_tokens`` may have changed in between."""
+    return a.num_bytes == b.num_bytes
+
+
+def read_heldout(path: Path) -> BitsPerByte | None:
+    """Returns the evaluation of a checkpoint; None where there was none or it cannot be read."""
+    try:
+        heldout = json.loads((path / PROGRESS_FILE).read_text())["heldout"]
+        return BitsPerByte(**heldout) if heldout else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # damaged: it is no candidate
+
+
+def read_checkpoint(path: Path) -> TrainingState:
+    """Reads a checkpoint; its weights stay on disk.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: a file is missing or damaged; it is named.
+    """
+    check_checksums(path)
+    try:
+        progress: dict[str, Any] = json.loads((path / PROGRESS_FILE).read_text())
+        state = torch.load(path / STATE_FILE, weights_only=True, map_location="cpu")
+        heldout = BitsPerByte(**progress["heldout"]) if progress["heldout"] else None
+        return TrainingState(path, progress["progress"], progress["world_size"], heldout, **state)
+    except Exception as error:  # torch.load raises whatever the bytes make it
+        raise CheckpointError(f"{path} was written by another version and cannot be read: {error}") from error
+
+
+def last_checkpoint(run_dir: Path, say: Callable[[str], None] | None) -> TrainingState:
+    """Reads the last checkpoint of a run.
+
+    Args:
+        run_dir: the run.
+        say: gets a message for every damaged checkpoint, and the one before it is read instead; None takes only the
+            last one.
+
+    Raises:
+        CheckpointError: there is none, or none is whole.
     """
     found = checkpoints(run_dir)
     if not found:
         raise CheckpointError(f"no checkpoint in {run_dir / 'checkpoints'}: the run has nothing to resume from")
-    path = found[-1]
-    try:
-        state = torch.load(path / STATE_FILE, weights_only=True, map_location="cpu")
-    except Exception as error:
-        raise CheckpointError(f"{path / STATE_FILE} cannot be read: {error}") from error
-    progress = state["progress"]
-    return TrainingState(path, progress["step"], progress, state["optimizer"], state["torch_rng"], state["python_rng"])
+    while True:
+        path = found.pop()
+        try:
+            return read_checkpoint(path)
+        except CheckpointError as damage:
+            if not found:
+                raise
+            if say is None:
+                raise CheckpointError(f"{damage}; resume={found[-1]} takes the checkpoint before it") from damage
+            say(f"{damage}; going back to {found[-1].name}")

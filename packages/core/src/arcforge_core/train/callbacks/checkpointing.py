@@ -1,51 +1,116 @@
-"""Saves the run every N steps and at its end, keeps the last k, and restores random states."""
+"""Saves the run every N steps, when held-out text improves and at its end; restores optimizer and random states."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from torch import Tensor
 
 from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.eval.bits_per_byte import BitsPerByte
+from arcforge_core.train.callbacks.evaluation import Evaluation
 from arcforge_core.train.module import LanguageModelModule
-from arcforge_core.train.state import TrainingState, save_training_state
+from arcforge_core.train.snapshot import (
+    Options,
+    TrainingState,
+    host_copy,
+    optimizer_of,
+    optimizer_options,
+    take_state,
+)
+from arcforge_core.train.state import best_checkpoint, checkpoints, comparable, read_heldout, write_checkpoint
 
 
 class Checkpointing(L.Callback):
     """Checkpoints at optimizer-step boundaries only: a Lightning batch is a step.
 
+    With ``trainer.checkpoint_async`` the state is copied in host memory and a thread writes the copy while training
+    goes on; a later save waits for it, and its errors surface at the next step.
+
     Args:
         run_dir: the run.
         tokenizer: saved beside the model.
+        evaluation: says how good the model is; it comes before this callback.
         restored: the state that a resumed run starts from.
     """
 
-    def __init__(self, run_dir: Path, tokenizer: Tokenizer, restored: TrainingState | None) -> None:
-        self.run_dir, self.tokenizer, self.restored = run_dir, tokenizer, restored
+    def __init__(
+        self, run_dir: Path, tokenizer: Tokenizer, evaluation: Evaluation, restored: TrainingState | None
+    ) -> None:
+        self.run_dir, self.tokenizer, self.evaluation, self.restored = run_dir, tokenizer, evaluation, restored
         self.saved_step = restored.step if restored else -1
+        self._options: Options = []
+        self._heldout: BitsPerByte | None = None
+        self._best: BitsPerByte | None = None
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Restores random states, which the start of a fit consumes."""
+        """Restores what the start of a fit builds or consumes: optimizer and random states."""
+        assert isinstance(module, LanguageModelModule)
+        self._options = optimizer_options(optimizer_of(module))
         if self.restored is not None:
-            self.restored.restore_rng()
+            past = [path for path in checkpoints(self.run_dir) if path.name <= self.restored.path.name]
+            best = best_checkpoint(past)
+            self._best = read_heldout(best) if best else None
+            self.restored.restore_training(module)
             self.restored = None
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Saves when it is due."""
+        """Saves when it is due, or when an evaluation after this step was the best so far."""
         assert isinstance(module, LanguageModelModule)
-        if module.progress.step % module.config.trainer.checkpoint_every == 0:
-            self.save(trainer, module)
+        if self._writing is not None and self._writing.done():
+            self._wait()
+        heldout = self.evaluation.last if self.evaluation.last is not self._heldout else None
+        self._heldout = self.evaluation.last
+        settings = module.config.trainer
+        improved = settings.keep_best and heldout is not None and self._improves(heldout)
+        if module.progress.step % settings.checkpoint_every == 0 or improved:
+            self._save(trainer, module, heldout)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Saves the end of the run, or the point of interruption."""
+        """Saves the end of the run, or the point of interruption, and sees to it that it is on disk."""
         assert isinstance(module, LanguageModelModule)
-        self.save(trainer, module)
+        self._save(trainer, module, None)
+        self._wait()
+        self._writer.shutdown()
 
-    def save(self, trainer: L.Trainer, module: LanguageModelModule) -> None:
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        """Lets a save that is under way finish."""
+        self._wait()
+        self._writer.shutdown()
+
+    def _improves(self, heldout: BitsPerByte) -> bool:
+        best = self._best
+        if best is not None and comparable(best, heldout) and not heldout.bits_per_byte < best.bits_per_byte:
+            return False
+        self._best = heldout
+        return True
+
+    def _save(self, trainer: L.Trainer, module: LanguageModelModule, heldout: BitsPerByte | None) -> None:
         """Saves this step once."""
-        if trainer.is_global_zero and self.saved_step != module.progress.step:
-            save_training_state(self.run_dir, module, self.tokenizer)
-            self.saved_step = module.progress.step
+        if not trainer.is_global_zero or self.saved_step == module.progress.step:
+            return
+        self._wait()
+        settings, model = module.config.trainer, module.model
+        state = take_state(module, self.run_dir, self._options, heldout)
+        keep = settings.keep_checkpoints, settings.keep_best
+        if settings.checkpoint_async:
+            moments = [t for of_one in state.optimizer["state"].values() for t in of_one.values()]
+            state = host_copy(state, [t for t in moments if isinstance(t, Tensor)])
+            model = host_copy(model, [*model.parameters(), *model.buffers()])
+            self._writing = self._writer.submit(write_checkpoint, state, model, self.tokenizer, *keep)
+        else:
+            write_checkpoint(state, model, self.tokenizer, *keep)
+        self.saved_step = module.progress.step
+
+    def _wait(self) -> None:
+        """Waits for the save that is under way and raises its error."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()

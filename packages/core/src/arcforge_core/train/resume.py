@@ -1,0 +1,158 @@
+"""Going on with a run: which one, from which checkpoint, and what has changed since."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.prompt import Prompt
+from rich.table import Table
+
+from arcforge_core.config.schema import TrainConfig
+from arcforge_core.errors import CheckpointError
+from arcforge_core.train.rundir import drop_rows_after, versions
+from arcforge_core.train.snapshot import TrainingState
+from arcforge_core.train.state import checkpoints, last_checkpoint, read_checkpoint
+
+LAYOUT = ("trainer.sequence_length", "trainer.micro_batch_tokens", "seed")
+FIXED = ("model.", "attention.", "data.", "optimizer.name", *LAYOUT)
+"""Prefixes of fields that the saved state depends on: shapes of tensors, or the order and position of the data."""
+
+FREE = (
+    "model.mtp.fraction",
+    "model.mtp.weight",
+    "model.balance_loss_weight",
+    "model.router_bias_rate",
+    "data.cache_dir",
+    "data.paths",  # the content of the corpus is compared, wherever it lies
+)
+"""Exceptions to `FIXED`."""
+
+
+def find_state(config: TrainConfig, console: Console) -> tuple[Path, TrainingState]:
+    """Returns the run that ``config.resume`` names, and the state to go on from.
+
+    ``latest`` goes back to the last whole checkpoint of the last run and says so; a run or a checkpoint that is named
+    must be whole.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    assert config.resume is not None
+    latest = config.resume == "latest"
+    path = Path(config.output_dir) / "latest" if latest else Path(config.resume)
+    if not path.is_dir():
+        raise CheckpointError(f"resume={config.resume}: no run at {path}")
+    path = path.resolve()
+    if path.parent.name != "checkpoints":
+        say = partial(console.print, highlight=False, markup=False)
+        return path, last_checkpoint(path, say if latest else None)
+    run_dir, state = path.parent.parent, read_checkpoint(path)
+    later = [p.name for p in checkpoints(run_dir) if p.name > path.name]
+    if later:
+        console.print(f"going back to step {state.step}: the next save removes {', '.join(later)}", highlight=False)
+    return run_dir, state
+
+
+def check_same_run(config: TrainConfig, run_dir: Path, state: TrainingState, console: Console) -> None:
+    """Prints what has changed since the run was last worked on.
+
+    Raises:
+        CheckpointError: the state would not fit, or the data would come in another order; the fields are named.
+    """
+    try:
+        before = _flatten(OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml")))
+        software = json.loads((run_dir / "versions.json").read_text())
+    except Exception as error:  # YAML's and JSON's own errors have no base in common
+        raise CheckpointError(f"cannot read how {os.path.relpath(run_dir)} was configured: {error}") from error
+    changes = _differences(before, _flatten(dataclasses.asdict(config)), skip=("resume", "output_dir"))
+    software = _differences(software, versions(), skip=("command",))
+    if changes or software:
+        console.print(f"going on after step {state.step} with changes", highlight=False)
+        table = Table()
+        for column in ("field", "was", "now"):
+            table.add_column(column, overflow="fold")
+        for name, was, new in [*changes, *software]:
+            table.add_row(name, was, new)
+        console.print(table)
+    refused = [
+        f"{name} was {was}, now {new}"
+        for name, was, new in changes
+        if name.startswith(FIXED) and name not in FREE and name in before
+    ]
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    if world_size != state.world_size:
+        refused.append(f"WORLD_SIZE (processes) was {state.world_size}, now {world_size}")
+    if refused:
+        raise CheckpointError(f"cannot resume {os.path.relpath(run_dir)}: {'; '.join(refused)}")
+
+
+def check_same_corpus(manifest: dict[str, Any], run_dir: Path) -> None:
+    """Compares the training text with that of the run, token by token through its hashes.
+
+    Raises:
+        CheckpointError: it is another text or another tokenizer, so that the data position means nothing.
+    """
+    before = json.loads((run_dir / "corpus.json").read_text())
+    if before["tokenizer"]["sha256"] != manifest["tokenizer"]["sha256"]:
+        raise CheckpointError(f"cannot resume {os.path.relpath(run_dir)}: the tokenizer has changed")
+    if _train_shards(before) != _train_shards(manifest):
+        raise CheckpointError(f"cannot resume {os.path.relpath(run_dir)}: the training text has changed")
+
+
+def rewind(run_dir: Path, step: int) -> None:
+    """Drops what the run wrote about the steps that are taken again."""
+    for name in ("metrics.csv", "eval.csv", "experts.csv"):
+        drop_rows_after(run_dir / name, step)
+
+
+def offer_resume(config: TrainConfig) -> None:
+    """When the last run of this name was left unfinished: asks on a terminal whether to set ``config.resume``."""
+    if config.resume is not None:
+        return
+    console = Console(soft_wrap=True)
+    latest = Path(config.output_dir) / "latest"
+    try:
+        status = json.loads((latest / "summary.json").read_text())["status"]
+        unfinished = latest.resolve().name.endswith(f"-{config.name}") and status != "finished"
+    except (OSError, KeyError, ValueError):
+        return  # no run, or one that ended before its first summary
+    if not unfinished or not checkpoints(latest):
+        return
+    where = f"the last run, {os.path.relpath(latest.resolve())}, is {status}"
+    if sys.stdin.isatty() and console.is_terminal:
+        answer = Prompt.ask(f"{where}: resume it or start fresh?", choices=["resume", "fresh"], default="resume")
+        config.resume = "latest" if answer == "resume" else None
+    else:
+        console.print(f"{where}; starting fresh (resume=latest goes on with it)", highlight=False)
+
+
+def resume_command() -> str:
+    """Returns the command line that goes on with this run."""
+    arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
+    return " ".join([Path(sys.argv[0]).name, *arguments, "resume=latest"])
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], skip: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Returns (name, was, now) of what differs; a dash where one side has no such name."""
+    names = sorted(name for name in before.keys() | now.keys() if name not in skip)
+    rows = [(name, str(before.get(name, "-")), str(now.get(name, "-"))) for name in names]
+    return [(name, was, new) for name, was, new in rows if was != new]
+
+
+def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns ``{"a.b": value}`` of nested dicts."""
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {k: v for name, child in tree.items() for k, v in _flatten(child, f"{prefix}{name}.").items()}
+
+
+def _train_shards(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(shard["source"], shard["sha256"]) for shard in manifest["shards"] if shard["split"] == "train"]

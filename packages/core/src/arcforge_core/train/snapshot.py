@@ -1,0 +1,153 @@
+"""What a checkpoint holds besides the weights, taken from a module between two steps and put back."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from arcforge_core.checkpoint.pretrained import load_weights
+from arcforge_core.errors import CheckpointError
+from arcforge_core.eval.bits_per_byte import BitsPerByte
+from arcforge_core.train.module import LanguageModelModule, Progress
+
+T = TypeVar("T")
+Options = list[dict[str, Any]]
+"""The param groups of an optimizer without their parameters."""
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """The state of a run after a step. The schedule has none: it is a function of progress.
+
+    Attributes:
+        path: the checkpoint's folder.
+        progress: fields of `Progress`.
+        world_size: processes that share the data; the data position counts the batches of one of them.
+        heldout: the evaluation after this step, or None.
+        optimizer: the optimizer's state dict.
+        options: the optimizer's options as the configuration set them.
+        rng: random states by generator.
+    """
+
+    path: Path
+    progress: dict[str, Any]
+    world_size: int
+    heldout: BitsPerByte | None
+    optimizer: dict[str, Any]
+    options: Options
+    rng: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return int(self.progress["step"])
+
+    def restore_model(self, module: LanguageModelModule) -> None:
+        """Loads weights and progress; the rest waits for `restore_training`.
+
+        Raises:
+            CheckpointError: the weights do not fit the model.
+        """
+        load_weights(module.model, self.path)
+        module.progress = Progress(**self.progress)
+
+    def restore_training(self, module: LanguageModelModule) -> None:
+        """Loads the optimizer's state and the random states, when a fit has built the one and consumed the others.
+
+        Raises:
+            CheckpointError: the optimizer sorts the parameters into other groups than the saved one.
+        """
+        restore_optimizer(optimizer_of(module), self.optimizer, self.options)
+        restore_random_states(self.rng, module.device)
+
+
+def take_state(
+    module: LanguageModelModule, run_dir: Path, options: Options, heldout: BitsPerByte | None
+) -> TrainingState:
+    """Returns the state after the step just taken; it shares memory with the module."""
+    progress = {f.name: getattr(module.progress, f.name) for f in dataclasses.fields(Progress) if f.name[0] != "_"}
+    return TrainingState(
+        run_dir / "checkpoints" / f"step-{module.progress.step:08d}",
+        progress,
+        int(os.environ.get("WORLD_SIZE", 1)),
+        heldout,
+        optimizer_of(module).state_dict(),
+        options,
+        random_states(module.device),
+    )
+
+
+def optimizer_of(module: LanguageModelModule) -> torch.optim.Optimizer:
+    """Returns the optimizer of a fit."""
+    optimizer = module.optimizers(use_pl_optimizer=False)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    return optimizer
+
+
+def optimizer_options(optimizer: torch.optim.Optimizer) -> Options:
+    """Returns a copy of the options of every param group."""
+    return copy.deepcopy([{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups])
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], configured: Options) -> None:
+    """Loads a state dict into an optimizer that was just built.
+
+    An option is the saved one, except where the configuration has changed since: then the new one holds.
+
+    Args:
+        optimizer: takes the state.
+        saved: the state dict.
+        configured: the saved optimizer's options as its configuration had set them.
+
+    Raises:
+        CheckpointError: other parameters, or other groups of them.
+    """
+    now = optimizer_options(optimizer)
+    if [group["names"] for group in now] != [group["names"] for group in configured]:
+        raise CheckpointError("the optimizer's parameter groups are not those of the checkpoint: keep its options")
+    optimizer.load_state_dict(saved)
+    for group, then, new in zip(optimizer.param_groups, configured, now, strict=True):
+        group.update({name: value for name, value in new.items() if name not in then or then[name] != value})
+
+
+def host_copy(tree: T, tensors: Iterable[Tensor]) -> T:
+    """Returns a deep copy of `tree`, with these tensors of it in host memory."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        host = tensor.detach().to("cpu", copy=True)
+        return nn.Parameter(host, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else host
+
+    return copy.deepcopy(tree, {id(tensor): copied(tensor) for tensor in tensors})
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """Returns the states of the global generators of Python, NumPy, torch and the device."""
+    _, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    states = {
+        "python": random.getstate(),
+        "numpy": (torch.tensor(words), position, has_gauss, gauss),  # a tensor loads without pickle
+        "torch": torch.get_rng_state(),
+    }
+    if device.type != "cpu":
+        states[device.type] = torch.get_device_module(device).get_rng_state(device)
+    return states
+
+
+def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
+    """Sets what `random_states` returned; a device of another type than the saved one keeps its own state."""
+    random.setstate(states["python"])
+    words, *rest = states["numpy"]
+    np.random.set_state(("MT19937", words.numpy(), *rest))
+    torch.set_rng_state(states["torch"])
+    if device.type in states:
+        torch.get_device_module(device).set_rng_state(states[device.type], device)
