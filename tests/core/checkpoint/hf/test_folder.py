@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from arcforge_core import load_pretrained
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.checkpoint.hf.folder import default_architecture
-from arcforge_core.checkpoint.pretrained import load_with_tokenizer, open_checkpoint
+from arcforge_core.checkpoint.pretrained import load_weights, load_with_tokenizer, open_checkpoint
 from arcforge_core.checkpoint.shards import INDEX, WEIGHTS
 from arcforge_core.config.schema import HardwareConfig, MtpConfig
 from arcforge_core.configs import ReferenceAttentionConfig
@@ -19,6 +19,7 @@ from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import TorchCpu
+from arcforge_core.registry import registry
 from arcforge_core.testing.hf_models import randomise
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_tokenizer
 
@@ -164,6 +165,25 @@ def test_without_a_tokenizer_no_token_ends_a_text(saved):
     assert {config[f"{name}_token_id"] for name in ("bos", "eos", "pad")} == {None}
 
 
+def test_weights_go_into_a_model_that_is_there(saved):
+    model = build_model(small_config(), ReferenceAttentionConfig(), Ops(None))
+    load_weights(model, saved)
+    assert same(model, small())
+
+
+def test_without_the_attention_package_the_plain_one_serves(tmp_path, monkeypatch):
+    export_hf(small("gqa", **DENSE), tmp_path / "llama")
+    edit(tmp_path / "llama", arcforge="remove")
+    without = {key: claim for key, claim in registry().claims.items() if key[1] not in ("gqa", "dsa")}
+    monkeypatch.setattr(registry(), "claims", without)
+    assert load(tmp_path / "llama").attention == ReferenceAttentionConfig(form="gqa")
+    export_hf(small(), tmp_path / "glm5")
+    sizes = dict.fromkeys(("index_n_heads", "index_head_dim", "index_topk"), 8)
+    edit(tmp_path / "glm5", arcforge="remove", model_type="glm_moe_dsa", **sizes)
+    with pytest.raises(CheckpointError, match="pip install arcforge-attention"):
+        load(tmp_path / "glm5")
+
+
 # ---- the choice of an architecture -----------------------------------------------------------------------------------
 
 
@@ -217,11 +237,13 @@ def test_what_an_architecture_cannot_say_is_refused(tmp_path, form, architecture
         ({"num_key_value_heads": 1}, "num_key_value_heads=1: MLA has as many as num_attention_heads=2"),
         ({"n_group": 3}, "model.n_group=3: must divide n_routed_experts=4"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope': must be one of default, llama3, yarn"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 1.0}}, "mscale_all_dim=1.0"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: must be 1"),
         ({"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types"),
+        ({"num_hidden_layers": "two"}, "not of the type that deepseek_v3 has"),
+        ({"rope_parameters": 3}, "not of the type that deepseek_v3 has"),
         ({"arcforge": {"models": {}}}, "unknown field arcforge.models; did you mean 'model'"),
-        ({"arcforge": {"model": {"nme": 1}}}, "unknown field model.nme"),
+        ({"arcforge": {"model": {"nme": 1}}}, "unknown field arcforge.model.nme; did you mean 'name'"),
+        ({"arcforge": {"model": {"hidden_size": 64}}}, "unknown field arcforge.model.hidden_size"),
     ],
 )
 def test_config_that_we_cannot_hold_is_named(saved, changes, message):

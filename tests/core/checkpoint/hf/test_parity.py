@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from arcforge_core import load_pretrained
 from arcforge_core.checkpoint.hf import ARCHITECTURES, export_hf
+from arcforge_core.config.schema import RopeScalingConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
@@ -92,6 +93,21 @@ def test_half_split_rope_of_mla(architecture, tmp_path):
     ours = load_pretrained(tmp_path / "theirs", ops=REFERENCE)
     assert largest_difference(ours, theirs) <= TOLERANCE
     theirs.config.rope_interleave = True
+    assert largest_difference(ours, theirs) > 1e-2
+
+
+@pytest.mark.parametrize("attention", ["mla", "reference"])
+def test_yarn_of_the_deepseek_v3_release(attention, tmp_path):
+    """Its softmax is sharpened for whole heads, its rotated part is not stretched in length."""
+    scaling = RopeScalingConfig("yarn", 40.0, 16, mscale=1.0, mscale_all_dim=1.0)
+    ours = small(attention, rope_scaling=scaling)
+    export_hf(ours, tmp_path / "ours", "deepseek_v3")
+    theirs, _ = open_theirs(tmp_path / "ours")
+    assert theirs.model.layers[0].self_attn.scaling == pytest.approx(16**-0.5 * 1.3688879454113936**2)
+    assert theirs.model.rotary_emb.attention_scaling == 1.0
+    assert largest_difference(ours, theirs) <= TOLERANCE
+    assert largest_difference(load_pretrained(tmp_path / "ours", ops=REFERENCE), theirs) <= TOLERANCE
+    theirs.model.layers[0].self_attn.scaling = 16**-0.5
     assert largest_difference(ours, theirs) > 1e-2
 
 

@@ -98,6 +98,8 @@ class Architecture(ABC):
             attention = self.derive(config, model)
         except ConfigError as error:
             raise CheckpointError(f"{where}: {error}") from error
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise CheckpointError(f"{where}: a field is not of the type that {self.model_type} has: {error}") from error
         for name in (*self.unused, "router_bias_rate", "balance_loss_weight"):
             model.setdefault(name, _stand_in(name))
         model |= {"name": self.model_type, "mtp": RELEASED_MTP}

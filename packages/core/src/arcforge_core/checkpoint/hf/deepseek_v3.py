@@ -44,9 +44,6 @@ class DeepseekV3(Architecture):
         if heads != model["num_attention_heads"]:
             accepted = f"MLA has as many as num_attention_heads={model['num_attention_heads']}"
             raise ConfigError("num_key_value_heads", heads, accepted)
-        if model["rope_scaling"]["mscale_all_dim"]:
-            accepted = "must be 0: our MLA does not rescale its softmax"
-            raise ConfigError("rope_parameters.mscale_all_dim", model["rope_scaling"]["mscale_all_dim"], accepted)
         model["first_k_dense_replace"] = dense_layers(config, model["num_hidden_layers"], self.first_dense)
         model["latent_norm_eps"] = LATENT_NORM_EPS
         return {}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import arcforge_core
-from arcforge_core.checkpoint.hf.architecture import Architecture, Translated
+from arcforge_core.checkpoint.hf.architecture import TRAINING, Architecture, Translated
 from arcforge_core.checkpoint.hf.deepseek_v3 import DeepseekV3
 from arcforge_core.checkpoint.hf.glm4_moe import Glm4Moe
 from arcforge_core.checkpoint.hf.glm4_moe_lite import Glm4MoeLite
@@ -99,10 +99,10 @@ def open_hf(directory: Path, config: Mapping[str, Any]) -> tuple[ModelConfig, At
     """
     where = str(directory / CONFIG)
     architecture = find_architecture(config.get("model_type"), where)
-    translated, own = architecture.read(config, where), _own_section(config, where)
+    translated, own = architecture.read(config, where), _own_section(config, architecture, where)
     shards = ShardReader(directory)
     mtp = f"model.layers.{translated.model['num_hidden_layers']}."
-    values = {**own["model"], **{k: v for k, v in translated.model.items() if k not in own["model"]}}
+    values = {**translated.model, **own["model"]}
     if not any(name.startswith(mtp) for name in shards):  # config.json says 1 even where the module was dropped
         values["mtp"] = {**values["mtp"], "depths": 0}
     model_config = typed(ModelConfig, values, "model", where)
@@ -117,10 +117,12 @@ def open_hf(directory: Path, config: Mapping[str, Any]) -> tuple[ModelConfig, At
     return model_config, attention, LinkedState(shapes, found, shards)
 
 
-def _own_section(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    own = config.get(OWN, {})
+def _own_section(config: Mapping[str, Any], architecture: Architecture, where: str) -> dict[str, Any]:
+    """Returns the section of ours; it must not overrule what the file says in transformers' words."""
+    own = {"model": {}, "attention": {}, **(config.get(OWN) or {})}
     refuse_unknown(own, ("version", "model", "attention"), f"{OWN}.", where)
-    return {"model": own.get("model", {}), "attention": own.get("attention", {})}
+    refuse_unknown(own["model"], (*architecture.unused, *TRAINING), f"{OWN}.model.", where)
+    return own
 
 
 def _attention(translated: Translated, own: Mapping[str, Any], where: str) -> AttentionConfig:
