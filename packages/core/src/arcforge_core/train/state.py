@@ -83,10 +83,9 @@ def _tidy(written: Path, keep_last: int, keep_best: bool) -> None:
     if best is not None:
         kept.append(best)
         point_to(written.parent / "best", best)
-    for path in everything:
-        if path not in kept:
-            shutil.rmtree(path)
-    for leftover in written.parent.glob(".*"):  # of a killed save
+    for path in set(everything) - set(kept):
+        path.rename(path.with_name(f".{path.name}.removed"))  # a kill must not leave half of it under its name
+    for leftover in written.parent.glob(".*"):  # these, and what a killed save left
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
         else:
