@@ -1,10 +1,14 @@
 """MLA against the naive reference, its two forms against each other, and its options."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
 from arcforge_attention.configs import MlaConfig
 from arcforge_attention.mla import MLA
+from arcforge_core.config.schema import RopeScalingConfig
 from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.hardware import OpCall
@@ -67,6 +71,19 @@ def test_scale_and_latent_norms_are_the_specs():
     layer = MLA(MlaConfig(), small_config(latent_norm_eps=3e-4), 0)
     assert layer.scale == pytest.approx((12 + 4) ** -0.5)
     assert layer.q_a_layernorm.eps == layer.kv_a_layernorm.eps == 3e-4
+
+
+@pytest.mark.parametrize("form", ["expanded", "absorbed"])
+def test_yarn_sharpens_the_softmax_by_mscale_all_dim(form):
+    model = replace(MODEL, rope_scaling=RopeScalingConfig("yarn", 40.0, 8, mscale=1.0, mscale_all_dim=1.0))
+    layer = build_layer(MlaConfig(form=form), model)
+    assert layer.scale == pytest.approx(16**-0.5 * (0.1 * math.log(40) + 1) ** 2)
+    naive = ReferenceAttention(ReferenceAttentionConfig(form="mla"), model, 0)
+    naive.load_state_dict(layer.state_dict())
+    out_TD = run(layer, inputs(27, model), BATCH, model).out_TD
+    close(out_TD, run(naive, inputs(27, model), BATCH, model).out_TD, 1e-5)
+    layer.scale = 16**-0.5
+    assert not torch.allclose(out_TD, run(layer, inputs(27, model), BATCH, model).out_TD, atol=1e-3)
 
 
 def test_cache_is_the_latent_and_one_rotated_key():

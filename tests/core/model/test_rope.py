@@ -5,7 +5,7 @@ import torch
 
 from arcforge_core.config.schema import RopeScalingConfig
 from arcforge_core.errors import ConfigError
-from arcforge_core.model.rope import rope_tables
+from arcforge_core.model.rope import rope_tables, softmax_factor
 from arcforge_core.ops import reference
 
 LAST = 202_751
@@ -77,6 +77,21 @@ def test_stretched_frequencies_are_those_of_transformers(fields):
     torch.testing.assert_close(length_F, torch.full((32,), factor))
     if fields["original_max_position_embeddings"] > 4:  # at 4, transformers' ramp is empty
         assert not torch.allclose(got_F, frequencies(None)[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "factor"),
+    [
+        ({"type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0}, 1.3688879454113936**2),
+        ({"type": "yarn", "factor": 40.0, "mscale_all_dim": 0.5, "attention_factor": 3.0}, 1.1844439727056968**2),
+        ({"type": "yarn", "factor": 40.0, "mscale": 1.0}, 1.0),
+        ({"type": "yarn", "factor": 1.0, "mscale_all_dim": 1.0}, 1.0),
+        ({"type": "llama3", "factor": 40.0, "mscale_all_dim": 1.0}, 1.0),
+        ({}, 1.0),
+    ],
+)
+def test_softmax_factor_of_mla(fields, factor):
+    assert softmax_factor(RopeScalingConfig(**fields)) == pytest.approx(factor)
 
 
 def test_no_stretch_is_the_plain_table_bit_for_bit():

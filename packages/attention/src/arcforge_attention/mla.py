@@ -21,6 +21,7 @@ from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, Layer
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.model.norm import Linear, RMSNorm
+from arcforge_core.model.rope import softmax_factor
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
 
@@ -33,7 +34,7 @@ class MLA(nn.Module):
         self.form = config.form
         self.heads, self.latent = model.num_attention_heads, model.kv_lora_rank
         self.nope, self.rotary, self.value = model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
-        self.scale = (self.nope + self.rotary) ** -0.5
+        self.scale = (self.nope + self.rotary) ** -0.5 * softmax_factor(model.rope_scaling)
         self.q_a_proj = Linear(model.hidden_size, model.q_lora_rank)
         self.q_a_layernorm = RMSNorm(model.q_lora_rank, model.latent_norm_eps)
         self.q_b_proj = Linear(model.q_lora_rank, self.heads * (self.nope + self.rotary))

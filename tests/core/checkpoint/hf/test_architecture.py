@@ -11,8 +11,9 @@ from arcforge_core.checkpoint.hf.glm_moe_dsa import indexer_types
 from arcforge_core.checkpoint.hf.links import links
 from arcforge_core.checkpoint.sections import meta_model
 from arcforge_core.config.compose import compose
-from arcforge_core.config.schema import ModelConfig
+from arcforge_core.config.schema import ModelConfig, RopeScalingConfig
 from arcforge_core.errors import ConfigError
+from arcforge_core.model.rope import attention_factor, softmax_factor
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 32, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
@@ -52,6 +53,20 @@ def test_rope_of_old_and_new_files(fields):
     assert model["rope_theta"] == 5e5
     assert model["rope_scaling"]["type"] == "llama3" and model["rope_scaling"]["factor"] == 8.0
     assert model["rope_scaling"]["original_max_position_embeddings"] == 64
+
+
+def test_rope_of_the_deepseek_v3_release():
+    """Its `max_position_embeddings` is the stretched length; its factors stand in the old field."""
+    released = {
+        "type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+    }  # fmt: skip
+    config = {**LLAMA, "model_type": "deepseek_v3", "max_position_embeddings": 163840, "rope_scaling": released}
+    config |= {name: 2 for name in ARCHITECTURES["deepseek_v3"].sizes if name not in config}
+    scaling = RopeScalingConfig(**read("deepseek_v3", config).model["rope_scaling"])
+    assert scaling == RopeScalingConfig("yarn", 40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
+    assert attention_factor(scaling) == 1.0
+    assert softmax_factor(scaling) == pytest.approx(1.3688879454113936**2)
 
 
 def test_partial_rotary_factor_stands_in_either_place():

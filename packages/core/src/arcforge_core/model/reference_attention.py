@@ -18,6 +18,7 @@ from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.norm import Linear, RMSNorm
+from arcforge_core.model.rope import softmax_factor
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
 
@@ -42,6 +43,7 @@ class ReferenceAttention(nn.Module):
             self.q_proj = Linear(hidden, self.heads * self.key)
             self.k_proj = Linear(hidden, model.num_key_value_heads * self.key)
             self.v_proj = Linear(hidden, model.num_key_value_heads * self.value)
+        self.scale = self.key**-0.5 * (softmax_factor(model.rope_scaling) if self.form == "mla" else 1.0)
         self.o_proj = Linear(self.heads * self.value, hidden)
 
     @classmethod
@@ -76,7 +78,7 @@ class ReferenceAttention(nn.Module):
             for n, (_, keys) in zip(group.segments, segments, strict=True):
                 rows = slice(int(batch.cu_query[n]), int(batch.cu_query[n + 1]))
                 k_SHK, v_SHV = self.expand(*(value_S[keys] for value_S in seen.values()))
-                scores_HTS = torch.einsum("thk,shk->hts", q_THK[rows], k_SHK) * self.key**-0.5
+                scores_HTS = torch.einsum("thk,shk->hts", q_THK[rows], k_SHK) * self.scale
                 visible_TS = reference.causal_mask(scores_HTS.shape[1], scores_HTS.shape[2], x_TD.device)
                 wide = torch.promote_types(x_TD.dtype, torch.float32)
                 probs_HTS = torch.softmax(scores_HTS.masked_fill(~visible_TS, -torch.inf), -1, dtype=wide)

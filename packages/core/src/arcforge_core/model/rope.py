@@ -60,5 +60,14 @@ def attention_factor(scaling: RopeScalingConfig) -> float:
     return _mscale(scaling.factor, 1.0)
 
 
+def softmax_factor(scaling: RopeScalingConfig) -> float:
+    """Returns the factor on MLA's softmax scale.
+
+    DeepSeek-V3 sharpens the scores of whole heads by ``mscale_all_dim``, not those of the rotated part alone; in its
+    release, whose mscale is as large, `attention_factor` is 1 for that.
+    """
+    return _mscale(scaling.factor, scaling.mscale_all_dim) ** 2 if scaling.type == "yarn" else 1.0
+
+
 def _mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from hypothesis import strategies as st
 from torch import nn
@@ -55,7 +57,7 @@ def hf_configs(draw: st.DrawFn, architecture: str) -> tuple[ModelConfig, Attenti
         index_head_dim=rotary + draw(st.integers(0, 5)),
         index_topk=TOP_K,
         rope_theta=draw(st.sampled_from([1e4, 1e6])),
-        rope_scaling=draw(rope_scalings()) if architecture in ("llama", "deepseek_v3") else RopeScalingConfig(),
+        rope_scaling=draw(rope_scalings()),
         rms_norm_eps=draw(st.sampled_from([1e-5, 1e-6])),
         tie_word_embeddings=draw(st.booleans()),
         mtp=MtpConfig(depths=0 if architecture == "llama" else draw(st.integers(0, 3))),
@@ -74,12 +76,14 @@ def rope_scalings() -> st.SearchStrategy[RopeScalingConfig]:
         factor=st.sampled_from([2.0, 8.0, 40.0]),
         original_max_position_embeddings=st.sampled_from([8, 32, 100]),
         attention_factor=st.none() | st.just(1.25),
+        mscale=st.sampled_from([0.0, 0.7, 1.0]),
+        mscale_all_dim=st.sampled_from([0.0, 0.7, 1.0]),
     ).map(_without_unused)
 
 
 def _without_unused(scaling: RopeScalingConfig) -> RopeScalingConfig:
     if scaling.type == "llama3":
-        scaling.attention_factor = None
+        return replace(scaling, attention_factor=None, mscale=0.0, mscale_all_dim=0.0)
     return scaling
 
 
