@@ -72,7 +72,7 @@ def rope_scalings() -> st.SearchStrategy[RopeScalingConfig]:
     plain = st.just(RopeScalingConfig())
     return plain | st.builds(
         RopeScalingConfig,
-        type=st.sampled_from(["llama3", "yarn"]),
+        type=st.sampled_from(["llama3", "yarn", "yarn"]),  # twice: it has more fields to get wrong
         factor=st.sampled_from([2.0, 8.0, 40.0]),
         original_max_position_embeddings=st.sampled_from([8, 32, 100]),
         attention_factor=st.none() | st.just(1.25),

@@ -221,7 +221,7 @@ PLOTS = (
     Plot(
         "mfu",
         "Model FLOPs utilisation",
-        "FLOPs of the model's mathematics over what this machine's matrix products reach.",
+        "FLOPs of the model's mathematics, without the optimizer's, over what this machine's matrix products reach.",
         (("metrics.csv", "step"), ("metrics.csv", "mfu")),
         draw_utilisation,
     ),

@@ -29,7 +29,8 @@ class MetricsWriter(L.Callback):
     """Writes ``metrics.csv`` and ``experts.csv``; means over the steps since the last row.
 
     MFU is (6 x active matmul parameters + attention) FLOPs of the tokens trained on, MTP by its share of them, over
-    the time spent in steps and over the matmul rate measured in this process.
+    the time spent in steps and over the matmul rate measured in this process. The optimizer's arithmetic counts as time
+    and not as FLOPs, Muon's Newton-Schulz products included: a step that needs fewer of them is the better one.
 
     Args:
         run_dir: where the files go.
