@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from arcforge_core import load_pretrained
@@ -57,7 +57,7 @@ def small(variant, seed=0, options=None, **sizes):
 
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-@settings(max_examples=10, derandomize=True)
+@settings(max_examples=10, derandomize=True, phases=[Phase.generate])  # shrinking would take minutes
 @given(st.data())
 def test_both_directions(architecture, data):
     config, attention = data.draw(hf_configs(architecture))
@@ -78,6 +78,7 @@ def test_both_directions(architecture, data):
         assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
         randomise(theirs, seed + 1)
+        del theirs.config.arcforge  # as from somebody who has never heard of us
         theirs.save_pretrained(Path(folder) / "theirs")
         assert largest_difference(load_pretrained(Path(folder) / "theirs", ops=REFERENCE), theirs, seed) <= TOLERANCE
 

@@ -30,10 +30,10 @@ class GlmMoeDsa(DeepseekV3):
     unused = GQA_SIZES
 
     def derive(self, config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-        """Adds the indexers' pattern; a plain one is left out."""
+        """Returns the indexers' pattern; a plain one is empty."""
         super().derive(config, model)
         types = indexer_types(config, model["num_hidden_layers"])
-        return {"indexer_types": types} if "shared" in types else {}
+        return {"indexer_types": types if "shared" in types else []}
 
     def describe(self, model: ModelConfig, attention: AttentionConfig) -> dict[str, Any]:
         """Adds the indexers' pattern."""
