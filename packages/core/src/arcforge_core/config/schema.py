@@ -285,6 +285,8 @@ class TrainerConfig:
     clip_norm: float = 1.0
     """Gradient norm limit; 0 switches clipping off."""
     activation_checkpointing: bool = False
+    deterministic: bool = False
+    """Compute a sequence's logits to the same bits whatever else is in the batch, cached or not; slower."""
     log_every: int = 10
     """Steps between rows of metrics."""
     eval_every: int = 100

@@ -95,6 +95,7 @@ def train(config: TrainConfig) -> RunResult:
     if config.resume is not None:
         run_dir, restored = find_state(config, console)
     torch.set_num_threads(config.trainer.threads or os.cpu_count() or 1)
+    torch.use_deterministic_algorithms(config.trainer.deterministic)
     hardware = prepare_hardware(config, console)
     if restored is not None:
         check_same_run(config, run_dir, restored, console)
@@ -103,7 +104,7 @@ def train(config: TrainConfig) -> RunResult:
         check_same_corpus(corpus.manifest, run_dir)
     steps = StepLoader(corpus, config, restored.progress["cursor"] if restored else 0)
     L.seed_everything(config.seed, verbose=False)
-    model = build_model(config.model, config.attention, Ops(hardware))
+    model = build_model(config.model, config.attention, Ops(hardware, config.trainer.deterministic))
     model.activation_checkpointing = config.trainer.activation_checkpointing
     model.set_compute_dtype(compute_dtype(config, hardware))
     module = LanguageModelModule(model, config)
