@@ -243,6 +243,16 @@ def test_a_failed_job_of_a_sweep_loses_no_other(tmp_path, monkeypatch, capfd, se
     assert ("ZeroDivisionError" in output.err) == (code == 1)
 
 
+def test_only_the_first_process_of_a_sweep_writes_the_comparison(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("RANK", "1")
+    command(monkeypatch, tmp_path, *CORE, "-m", "seed=1,3")
+    assert run_app("train", TrainConfig, fake_train) == 2
+    assert [path.name for path in tmp_path.glob("outputs/*")] == ["run-3"]
+    output = capfd.readouterr()
+    assert output.out == "", "one process tells it"
+    assert "no text in x" in output.err
+
+
 def test_a_sweep_with_an_impossible_job_starts_none(tmp_path, monkeypatch):
     command(monkeypatch, tmp_path, *CORE, "seed=0,abc", "-m")
     with pytest.raises(ConfigError, match="seed='abc': must be int"):

@@ -10,9 +10,10 @@ import functools
 import os
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -41,6 +42,7 @@ from arcforge_core.registry import KNOWN_WHEELS, registry
 T = TypeVar("T")
 
 VERSION_BASE = "1.3"
+COMPARISONS = "${oc.select:output_dir,outputs}/multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}"
 
 
 class ArcforgeSearchPath(SearchPathPlugin):
@@ -119,7 +121,8 @@ def compose(overrides: Sequence[str] = ()) -> TrainConfig:
 def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | None]) -> int:
     """Runs a console script's command line: `fn` once, or once per job of a sweep.
 
-    In a sweep a failed job is noted and the others go on; a comparison page is kept up to date after each.
+    In a sweep a failed job is noted and the others go on; a comparison page is kept up to date after each. Of the
+    processes that torchrun starts only the first writes it.
 
     Args:
         config_name: primary YAML file; the script is named ``arcforge-`` + this.
@@ -143,9 +146,9 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
     store_components()
     ConfigStore.instance().store(f"{config_name}_schema", schema)
-    ConfigStore.instance().store("config", _hydra_settings(config_name), group="hydra")
     jobs: list[Job] = []
     sweep_folder: Path | None = None
+    speaks = int(os.environ.get("RANK", 0)) == 0
 
     def run_job(config: DictConfig) -> None:
         nonlocal sweep_folder
@@ -154,7 +157,8 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
         jobs.append(job)
         if context.mode == RunMode.MULTIRUN:
             sweep_folder = Path(context.sweep.dir)
-            print(f"job {job.number}: {' '.join(context.overrides.task)}", flush=True)
+            if speaks:
+                print(f"job {job.number}: {' '.join(context.overrides.task)}", flush=True)
         try:
             _refuse_conflicts(context.runtime.choices)
             job.result = fn(to_dataclass(config, store_components().owners))
@@ -162,26 +166,31 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
             job.error = error
         if sweep_folder is not None:
             _report_failure(job)
-            write_comparison(sweep_folder, jobs)
+            if speaks:
+                write_comparison(sweep_folder, jobs)
             if job.result and job.result.metrics.get("status") == "interrupted":
                 raise KeyboardInterrupt  # the job saved itself; whoever pressed Ctrl-C means the sweep
 
-    with _environment("HYDRA_FULL_ERROR", "1"), _our_errors():  # errors come to us, unprinted
+    # Hydra leaves a multirun.yaml in every process
+    folder = nullcontext(COMPARISONS) if speaks else tempfile.TemporaryDirectory()
+    with _environment("HYDRA_FULL_ERROR", "1"), _our_errors(), folder as name:  # errors come to us, unprinted
+        ConfigStore.instance().store("config", _hydra_settings(config_name, name), group="hydra")
         hydra.main(config_path=MAIN, config_name=config_name, version_base=VERSION_BASE)(run_job)()
     if sweep_folder is not None:
-        print(summary_text(jobs))
-        print(f"comparison: {sweep_folder / 'index.html'}")
+        if speaks:
+            print(summary_text(jobs))
+            print(f"comparison: {sweep_folder / 'index.html'}")
         return max((_exit_code(job.error) for job in jobs), key=(0, 2, 1).index)
     if jobs and jobs[0].error:
         raise jobs[0].error
     return 0
 
 
-def _hydra_settings(config_name: str) -> HydraConf:
+def _hydra_settings(config_name: str, sweep_folder: str) -> HydraConf:
     """Hydra makes no folders, files or log lines of its own; only a sweep has a folder, for its comparison."""
     settings = HydraConf(
         run=RunDir("."),
-        sweep=SweepDir("${oc.select:output_dir,outputs}/multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}", "."),
+        sweep=SweepDir(sweep_folder, "."),
         output_subdir=None,
         job=JobConf(name=config_name, chdir=False),
     )
