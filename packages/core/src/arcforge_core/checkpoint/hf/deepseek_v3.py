@@ -31,10 +31,10 @@ class DeepseekV3(Architecture):
     """DeepSeek-V3."""
 
     model_type, class_name, variant = "deepseek_v3", "DeepseekV3ForCausalLM", "mla"
-    sizes = (*SIZES, *MOE_SIZES, *MLA_SIZES)
+    sizes: ClassVar[tuple[str, ...]] = (*SIZES, *MOE_SIZES, *MLA_SIZES)
     defaults: ClassVar[Mapping[str, Any]] = {**COMMON, **MOE, "n_group": 8, "topk_group": 4}
     fixed: ClassVar[Mapping[str, Any]] = {**FIXED, **FIXED_MOE, "attention_bias": False}
-    unused = (*GQA_SIZES, *INDEX_SIZES)
+    unused: ClassVar[tuple[str, ...]] = (*GQA_SIZES, *INDEX_SIZES)
     first_dense = 3
 
     def derive(self, config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
