@@ -4,9 +4,12 @@ import pytest
 import torch
 
 import arcforge_hw.cpu.backend as backend
+from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.testing.small_models import small_config
 from arcforge_hw.configs import CpuConfig
 
 OPS = ("rms_norm", "attention_varlen", "mla_decode", "moe_experts", "linear_cross_entropy")
@@ -40,6 +43,24 @@ def test_float64_experts_are_left_to_the_reference(cpu):
     assert ops.bind(OpCall("moe_experts", "cpu", torch.float64)).__module__ == "arcforge_core.ops.reference"
     (choice,) = ops.choices.values()
     assert "float64" in choice.rejected[0][1]
+
+
+@pytest.mark.parametrize("size", ["hidden", "width"])
+@pytest.mark.parametrize(("dtype", "fits"), [(torch.float32, 12), (torch.bfloat16, 24)])
+def test_experts_of_odd_sizes_are_left_to_the_reference(cpu, size, dtype, fits):
+    ops, sizes = Ops(cpu), {"experts": 4, "hidden": 16, "width": 16}
+    odd = ops.bind(OpCall("moe_experts", "cpu", dtype, sizes=sizes | {size: fits + 2}))
+    assert odd.__module__ == "arcforge_core.ops.reference"
+    assert f"{size}={fits + 2}" in next(iter(ops.choices.values())).rejected[0][1]
+    even = ops.bind(OpCall("moe_experts", "cpu", dtype, sizes=sizes | {size: fits}))
+    assert even.__module__ == "arcforge_hw.cpu.moe_experts"
+
+
+def test_a_model_with_experts_of_odd_sizes_runs(cpu):
+    config = small_config(hidden_size=15, moe_intermediate_size=7)
+    out = build_model(config, ReferenceAttentionConfig(), Ops(cpu))(torch.arange(8).view(1, 8) % config.vocab_size)
+    out.logits.sum().backward()
+    assert out.logits.isfinite().all()
 
 
 def test_old_torch_without_grouped_mm_is_left_to_the_reference(cpu, monkeypatch):

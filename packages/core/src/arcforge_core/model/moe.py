@@ -113,7 +113,8 @@ class Experts(nn.Module):
 
     def bind_ops(self, bind: Binder) -> None:
         """Resolves the op."""
-        self.moe_experts = bind("moe_experts", experts=self.down_proj.shape[0], width=self.width)
+        experts, hidden, width = self.down_proj.shape
+        self.moe_experts = bind("moe_experts", experts=experts, hidden=hidden, width=width)
 
     def forward(self, x_TD: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
         """Returns the gated sum over each token's experts, [T, D]."""

@@ -29,6 +29,9 @@ def _grouped_mm(call: OpCall) -> Verdict:
         return Verdict(False, "torch's grouped_mm has no float64")
     if not hasattr(torch.nn.functional, "grouped_mm"):
         return Verdict(False, f"torch {torch.__version__} has no torch.nn.functional.grouped_mm")
+    for name in ("hidden", "width"):
+        if (size := call.sizes.get(name, 0)) * call.dtype.itemsize % 16:
+            return Verdict(False, f"grouped_mm needs rows of whole 16 bytes, {name}={size} gives others")
     return _on_cpu(call)
 
 
