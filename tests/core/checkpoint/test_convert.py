@@ -4,17 +4,17 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from arcforge_core import load_pretrained, save_pretrained
 from arcforge_core.checkpoint.convert import convert
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.checkpoint.pretrained import open_checkpoint
-from arcforge_core.config.schema import MtpConfig
-from arcforge_core.configs import ReferenceAttentionConfig
+from arcforge_core.checkpoint.shards import WEIGHTS
 from arcforge_core.errors import CheckpointError
-from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_model, small_tokenizer
+from arcforge_core.testing.gguf_files import LlamaFile
+from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 
 
 @pytest.fixture
@@ -70,22 +70,15 @@ def test_the_last_checkpoint_of_a_run(ours, tmp_path):
     assert same(ours, tmp_path / "hf")
 
 
-def test_a_gguf_file_is_read_into_a_folder_that_does_not_stay(tmp_path, monkeypatch):
-    def convert_gguf(path, directory):
-        export_hf(small_llama(), directory)
-        return directory
-
-    monkeypatch.setattr("arcforge_core.checkpoint.gguf.convert_gguf", convert_gguf)
-    (tmp_path / "llama.gguf").write_bytes(b"GGUF")
-    written = convert(tmp_path / "llama.gguf", tmp_path / "llama", dtype=torch.bfloat16)
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_a_gguf_file_is_read_into_a_folder_that_does_not_stay(tmp_path, dtype):
+    weights = LlamaFile().write(tmp_path / "llama.gguf")
+    written = convert(tmp_path / "llama.gguf", tmp_path / "llama", dtype=dtype)
     assert written.architecture == "llama"
-    assert written.state["model.norm.weight"].dtype == torch.bfloat16
+    exact = torch.from_numpy(weights["model.layers.0.mlp.up_proj.weight"])
+    state = load_file(tmp_path / "llama" / WEIGHTS)
+    assert torch.equal(state["model.layers.0.mlp.up_proj.weight"], exact.to(dtype or torch.bfloat16))
     assert sorted(os.listdir(tmp_path)) == ["llama", "llama.gguf"]
-
-
-def small_llama():
-    sizes = small_config(first_k_dense_replace=2, mtp=MtpConfig(depths=0), qk_rope_head_dim=16)
-    return build_model(sizes, ReferenceAttentionConfig(form="gqa"), Ops(None))
 
 
 def test_targets_that_are_taken(ours, tmp_path):

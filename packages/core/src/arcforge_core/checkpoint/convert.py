@@ -64,7 +64,7 @@ def convert(
         target: the directory to make.
         to: an architecture of transformers, or ``arcforge`` for our own format. None keeps the source's architecture,
             and picks one for a model of ours.
-        dtype: of the parameters; None keeps the stored ones.
+        dtype: of the parameters; None keeps the stored ones, and makes bfloat16 of a GGUF file's.
         max_shard_bytes: size of a file, before the next is begun.
         overwrite: replace a checkpoint that is there.
 
@@ -85,7 +85,8 @@ def convert(
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as between:
-        return _convert(convert_gguf(source, Path(between) / "llama"), target, to, dtype, max_shard_bytes)
+        stored = str(dtype or torch.bfloat16).removeprefix("torch.")  # once: through bfloat16, float32 would lose bits
+        return _convert(convert_gguf(source, Path(between) / "llama", stored), target, to, dtype, max_shard_bytes)
 
 
 def _convert(source: Path, target: Path, to: str | None, dtype: torch.dtype | None, max_shard_bytes: int) -> Checkpoint:
