@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("source", type=Path, metavar="SRC", help="a model, a run, a directory of transformers, a .gguf")
     parser.add_argument("target", type=Path, metavar="DST", help="the directory to make")
     parser.add_argument("--to", help=f"{', '.join(ARCHITECTURES)}; as the source if not given")
-    parser.add_argument("--dtype", help=f"of the parameters: {', '.join(DTYPES)}; as stored if not given (GGUF: bfloat16)")
+    parser.add_argument("--dtype", help=f"of parameters: {', '.join(DTYPES)}; else as stored (GGUF: bfloat16)")
     parser.add_argument("--max-shard-size", default="5GB", help="size of a file, before the next is begun")
     parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint in DST")
     options = parser.parse_args(argv)
