@@ -55,7 +55,9 @@ class OptimizerFactory(Protocol):
     def __call__(self, config: OptimizerConfig, parameters: list[RoledParameter]) -> optim.Optimizer:
         """Builds the optimizer.
 
-        Every param group carries ``base_lr`` (the trainer sets ``lr = base_lr * schedule``) and ``names``.
+        Every param group carries ``base_lr`` (the trainer sets ``lr = base_lr * schedule``) and ``names``. Together
+        they hold every parameter that requires a gradient once. ``state_dict`` is plain data, from which a new
+        optimizer goes on bit for bit.
         """
 
 

@@ -7,18 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arcforge_core.testing.attention_suite import AttentionSuite
+    from arcforge_core.testing.data_suite import DataSuite
     from arcforge_core.testing.engine_suite import EngineSuite
     from arcforge_core.testing.environment_suite import EnvironmentSuite
     from arcforge_core.testing.hardware_suite import HardwareBackendSuite
+    from arcforge_core.testing.optimizer_suite import OptimizerSuite
+    from arcforge_core.testing.schedule_suite import ScheduleSuite
 
 SUITES = {
     "AttentionSuite": "attention_suite",
+    "DataSuite": "data_suite",
     "EngineSuite": "engine_suite",
     "EnvironmentSuite": "environment_suite",
     "HardwareBackendSuite": "hardware_suite",
+    "OptimizerSuite": "optimizer_suite",
+    "ScheduleSuite": "schedule_suite",
 }
 
-__all__ = ["AttentionSuite", "EngineSuite", "EnvironmentSuite", "HardwareBackendSuite"]
+__all__ = [
+    "AttentionSuite",
+    "DataSuite",
+    "EngineSuite",
+    "EnvironmentSuite",
+    "HardwareBackendSuite",
+    "OptimizerSuite",
+    "ScheduleSuite",
+]
 
 
 def __getattr__(name: str) -> Any:
