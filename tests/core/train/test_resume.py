@@ -29,7 +29,7 @@ SMALL = (
     "trainer.samples=0", "trainer.eval_every=4", "trainer.eval_tokens=128", "trainer.log_every=1",
 )  # fmt: skip
 EPOCHS = ("trainer.max_steps=30", "data.heldout=0.5", "trainer.micro_batch_tokens=96", "trainer.checkpoint_every=1")
-MUON = ("attention=mla", "optimizer=muon_split", "schedule=wsd")
+MUON = ("attention=mla", "optimizer=muon_split", "schedule=wsd", "trainer.checkpoint_async=true")
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +184,7 @@ def test_a_run_killed_in_the_middle_of_a_step_takes_it_again_from_its_first_micr
             os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     result = train(resumed(config))
-    assert sorted(recorder.losses) in ([5, 6], [3, 4, 5, 6]), "the save after step 4 may not have ended"
+    assert sorted(recorder.losses) == [5, 6]
     assert [row["step"] for row in rows(result.dir / "metrics.csv")] == list("123456")
     assert_equal(result.dir, content(train(copy.deepcopy(config)).dir))
 

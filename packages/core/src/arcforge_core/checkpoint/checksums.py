@@ -28,7 +28,7 @@ def check_checksums(folder: Path) -> None:
     """
     path = folder / SUMS
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is missing or damaged: {error}") from error

@@ -299,8 +299,9 @@ class TrainerConfig:
     """Checkpoints kept, the last ones."""
     keep_best: bool = True
     """Also save whenever held-out text improves, and keep the best checkpoint."""
-    checkpoint_async: bool = True
-    """Write checkpoints from a copy in host memory while training goes on."""
+    checkpoint_async: bool | None = None
+    """Write checkpoints from a copy in host memory while training goes on; None does so where training leaves the
+    host's cores free, on an accelerator."""
     threads: int | None = None
     """CPU threads; None takes all cores of this machine."""
     samples: int = 4

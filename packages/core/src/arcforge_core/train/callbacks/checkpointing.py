@@ -28,7 +28,7 @@ class Checkpointing(L.Callback):
     """Checkpoints at optimizer-step boundaries only: a Lightning batch is a step.
 
     With ``trainer.checkpoint_async`` the state is copied in host memory and a thread writes the copy while training
-    goes on; a later save waits for it, and its errors surface at the next step.
+    goes on: a later save waits for it, and its errors surface at the next step.
 
     Args:
         run_dir: the run.
@@ -100,7 +100,10 @@ class Checkpointing(L.Callback):
         settings, model = module.config.trainer, module.model
         state = take_state(module, self.run_dir, self._options, heldout)
         keep = settings.keep_checkpoints, settings.keep_best
-        if settings.checkpoint_async:
+        asynchronous = settings.checkpoint_async
+        if asynchronous is None:
+            asynchronous = module.device.type != "cpu"  # there, writing takes the cores that train
+        if asynchronous:
             moments = [t for of_one in state.optimizer["state"].values() for t in of_one.values()]
             state = host_copy(state, [t for t in moments if isinstance(t, Tensor)])
             model = host_copy(model, [*model.parameters(), *model.buffers()])
