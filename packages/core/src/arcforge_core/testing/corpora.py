@@ -41,6 +41,31 @@ def write_texts(folder: Path, num_files: int = 40, seed: int = 0, words: int = 1
     return folder
 
 
+def fixed_texts(folder: Path, num_files: int = 24, lines: int = 60) -> Path:
+    """Writes small Python-like texts that are the same with every version of Python, and returns the folder.
+
+    They are drawn from a linear congruential generator of our own, because `random` promises its floats alone. Words
+    come with unequal frequencies and lines repeat patterns, so that there is something to learn in few steps.
+    """
+    state = 1
+
+    def draw(limit: int) -> int:
+        nonlocal state
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        return (state >> 33) % limit
+
+    syllables = ["ka", "lo", "mi", "ren", "su", "tor", "va", "xe", "ba", "dri", "fo", "gul"]
+    words = ["".join(syllables[draw(len(syllables))] for _ in range(2)) for _ in range(150)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(num_files):
+        text = f"# module {number}\n"
+        for _ in range(lines // 3):
+            name, a, b, c = (words[draw(1 + draw(len(words)))] for _ in range(4))  # early words more often
+            text += f"def {name}({a}, {b}):\n    {c} = {a} + {b} * {draw(100)}\n    return {c}\n"
+        (folder / f"{number:02d}.py").write_text(text, encoding="utf-8")
+    return folder
+
+
 def tiny_corpus(
     folder: Path, num_files: int = 40, packing: str = "sequential", heldout: float = 0.2, seed: int = 0
 ) -> Corpus:

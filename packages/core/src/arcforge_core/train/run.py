@@ -81,6 +81,15 @@ class StepLoader:
             yield StepBatch([next(self.micros) for _ in range(self.accumulate)])
 
 
+def build_module(config: TrainConfig, hardware: Hardware) -> LanguageModelModule:
+    """Builds the model with the weights of the run's seed, ready to train."""
+    L.seed_everything(config.seed, verbose=False)
+    model = build_model(config.model, config.attention, Ops(hardware, config.trainer.deterministic))
+    model.activation_checkpointing = config.trainer.activation_checkpointing
+    model.set_compute_dtype(compute_dtype(config, hardware))
+    return LanguageModelModule(model, config)
+
+
 def train(config: TrainConfig) -> RunResult:
     """Trains as configured and writes the run's folder.
 
@@ -103,11 +112,7 @@ def train(config: TrainConfig) -> RunResult:
     if restored is not None:
         check_same_corpus(corpus.manifest, run_dir)
     steps = StepLoader(corpus, config, restored.progress["cursor"] if restored else 0)
-    L.seed_everything(config.seed, verbose=False)
-    model = build_model(config.model, config.attention, Ops(hardware, config.trainer.deterministic))
-    model.activation_checkpointing = config.trainer.activation_checkpointing
-    model.set_compute_dtype(compute_dtype(config, hardware))
-    module = LanguageModelModule(model, config)
+    module = build_module(config, hardware)
     if restored is not None:
         restored.restore_model(module)
         if rank == 0:
