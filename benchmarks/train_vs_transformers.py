@@ -1,0 +1,296 @@
+"""Times a training step beside transformers: same weights, tokens, loss, optimizer and precision.
+
+    python benchmarks/train_vs_transformers.py [--quick] [--threads N] [--preset small] [--precision fp32|bf16|both]
+        [--compile] [--json FILE]
+
+Ours is the step that `arcforge-train` runs. The peer is transformers' `DeepseekV3ForCausalLM` (the same multi-head
+latent attention and mixture of experts) with the fastest of its settings, found by a sweep; settings whose first loss
+differs from ours are left out. Rows are whole documents, so that both attend to the same keys. The peer has neither
+MTP nor a balance loss; ours are off too, and a second row (`with_mtp`) shows what they cost.
+
+Rounds alternate between the two; ratios are of medians. Peak memory is measured in processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from _machine import describe_machine
+from arcforge_core.checkpoint.hf import export_hf
+from arcforge_core.config.compose import compose
+from arcforge_core.config.schema import ModelConfig, TrainConfig
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.data import TrainBatch
+from arcforge_core.model.build import build_model
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.params import training_flops_per_token
+from arcforge_core.ops.compat import fast_bf16
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.train.step import StepBatch, accumulate_gradients, balance_routers, clip_gradients
+from arcforge_core.train.throughput import matmul_rate, mean_visible_keys
+
+ROWS, LENGTH = 8, 512
+LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
+ATTENTION, EXPERTS = ("sdpa", "eager"), ("grouped_mm", "batched_mm", "eager")
+Step = Callable[[Tensor], float]
+"""Takes tokens [B, S + 1], trains one step on them and returns the loss."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Settings of transformers."""
+
+    attention: str
+    experts: str
+    cast: str
+    compiled: bool
+
+    def __str__(self) -> str:
+        return "+".join((self.attention, self.experts, self.cast, *(["compile"] if self.compiled else [])))
+
+
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    """The optimizer of both sides."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+
+
+def our_model(preset: str, dtype: str, mtp: bool) -> CausalLM:
+    """Builds the preset with dense multi-head latent attention; seeded, so that both sides start alike."""
+    config: TrainConfig = compose([f"model={preset}", "attention=mla"])
+    model: ModelConfig = replace(config.model, balance_loss_weight=config.model.balance_loss_weight if mtp else 0.0)
+    if not mtp:
+        model = replace(model, mtp=replace(model.mtp, depths=0))
+    torch.manual_seed(0)
+    built = build_model(model, config.attention, Ops(select_hardware("cpu")))
+    built.set_compute_dtype(torch.bfloat16 if dtype == "bf16" else torch.float32)
+    return built
+
+
+def our_step(model: CausalLM) -> Step:
+    """The step of `arcforge-train` with this benchmark's optimizer."""
+    optimizer = adamw(model)
+
+    def step(tokens_BS: Tensor) -> float:
+        rows, length = tokens_BS.shape[0], tokens_BS.shape[1] - 1
+        batch = TrainBatch(
+            tokens_BS[:, :-1].flatten(),
+            tokens_BS[:, 1:].flatten(),
+            torch.ones(rows * length),
+            SequenceBatch.build([length] * rows),
+            cursor=0,
+            num_bytes=0,
+        )
+        result = accumulate_gradients(model, StepBatch([batch]), torch.Tensor.backward, lambda v: (v, 1.0))
+        clip_gradients(model.named_parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        balance_routers(model, result.expert_loads, model.config.router_bias_rate)
+        return float(result.losses["loss"])
+
+    return step
+
+
+def their_model(folder: Path, peer: Peer) -> nn.Module:
+    """Loads our weights into transformers."""
+    import transformers
+
+    dtype = torch.bfloat16 if peer.cast == "pure" else torch.float32
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation=peer.attention, experts_implementation=peer.experts
+    )
+    return model.train()
+
+
+def their_step(model: nn.Module, peer: Peer) -> Step:
+    """Their forward with labels, clipping and the same optimizer."""
+    optimizer = adamw(model)
+    forward: Any = torch.compile(model) if peer.compiled else model
+
+    def step(tokens_BS: Tensor) -> float:
+        inputs, labels = tokens_BS[:, :-1].contiguous(), tokens_BS[:, 1:].contiguous()
+        with torch.autocast("cpu", torch.bfloat16) if peer.cast == "autocast" else nullcontext():
+            loss = forward(input_ids=inputs, labels=labels, shift_labels=labels, use_cache=False).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    return step
+
+
+def timed(step: Step, tokens_BS: Tensor) -> float:
+    """Returns the seconds of one step."""
+    start = time.perf_counter()
+    step(tokens_BS)
+    return time.perf_counter() - start
+
+
+def sweep(folder: Path, precision: str, compiled: bool, tokens: list[Tensor], expected: float) -> tuple[Peer, Step]:
+    """Returns the peer's fastest settings whose first loss is `expected`."""
+    casts = ("none",) if precision == "fp32" else ("autocast", "pure")
+    found: dict[Peer, float] = {}
+    for options in itertools.product(ATTENTION, EXPERTS, casts, (False, True) if compiled else (False,)):
+        peer = Peer(*options)
+        try:
+            step = their_step(their_model(folder, peer), peer)
+            loss = step(tokens[0])
+        except (RuntimeError, ValueError, torch._dynamo.exc.TorchDynamoException) as error:  # not for this machine
+            print(f"  {peer}: refused ({str(error).splitlines()[0][:90]})")
+            continue
+        if abs(loss - expected) > LOSS_TOLERANCE[precision] * expected:
+            print(f"  {peer}: loss {loss:.5f} is not {expected:.5f}, left out")
+            continue
+        found[peer] = min(timed(step, t) for t in tokens[1:3])
+        print(f"  {peer}: {found[peer] * 1e3:,.0f} ms", flush=True)
+    if not found:
+        raise SystemExit("no setting of transformers gives our loss: nothing to compare with")
+    best = min(found, key=lambda peer: found[peer])
+    return best, their_step(their_model(folder, best), best)
+
+
+def flops_per_step(model: CausalLM) -> float:
+    """Returns the products of a step: six per active matmul parameter and token, and attention."""
+    flops = training_flops_per_token(model, mean_visible_keys([LENGTH] * ROWS))
+    return flops.main * ROWS * LENGTH
+
+
+def compare(precision: str, options: argparse.Namespace, rounds: int) -> dict[str, Any]:
+    """Times one precision; returns medians, ratios and what was swept."""
+    model = our_model(options.preset, precision, mtp=False)
+    generator = torch.Generator().manual_seed(1)
+    shape = (ROWS, LENGTH + 1)
+    tokens = [torch.randint(model.config.vocab_size, shape, generator=generator) for _ in range(rounds + 3)]
+    with tempfile.TemporaryDirectory() as folder:
+        export_hf(model, folder, "deepseek_v3")
+        first = our_step(copy.deepcopy(model))(tokens[0])
+        print(f"{precision}: sweep of transformers (first loss {first:.5f})")
+        peer, theirs = sweep(Path(folder), precision, options.compile, tokens, first)
+        memory = {side: peak_memory(side, precision, options, folder, peer) for side in ("ours", "transformers")}
+    flops = flops_per_step(model)
+    sides = {
+        "ours": our_step(model),
+        "transformers": theirs,
+        "ours_with_mtp": our_step(our_model(options.preset, precision, mtp=True)),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(-1, rounds):
+        for name, step in sides.items():
+            took = timed(step, tokens[number])
+            if number >= 0:  # the first round warms up
+                seconds[name].append(took)
+    rate = matmul_rate(torch.float32)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    return {
+        "settings": str(peer),
+        "seconds": {name: {"median": medians[name], "all": times} for name, times in seconds.items()},
+        "tokens_per_s": {name: ROWS * LENGTH / median for name, median in medians.items()},
+        "speedup": medians["transformers"] / medians["ours"],
+        "speedup_with_mtp": medians["transformers"] / medians["ours_with_mtp"],
+        "of_fp32_matmul_rate": flops / medians["ours"] / rate,
+        "their_share_of_fp32_matmul_rate": flops / medians["transformers"] / rate,
+        "peak_memory_mb": memory,
+        "memory_ratio": memory["ours"] / memory["transformers"],
+    }
+
+
+def peak_memory(side: str, precision: str, options: argparse.Namespace, folder: str, peer: Peer) -> float:
+    """Returns the megabytes that two steps add to a fresh process."""
+    command = [sys.executable, __file__, "--preset", options.preset, "--threads", str(options.threads)]
+    command += ["--memory-of", json.dumps([side, precision, folder, peer.attention, peer.experts, peer.cast])]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(f"peak memory of {side}: {result.stderr}")
+    return float(result.stdout.splitlines()[-1])
+
+
+def measure_memory(spec: str, preset: str) -> None:
+    """Prints the megabytes by which building a side and two steps raise the process's peak (Linux)."""
+    import transformers  # noqa: F401  # both sides pay for the import
+
+    side, precision, folder, attention, experts, cast = json.loads(spec)
+    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+    def kilobytes(field: str) -> int:
+        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
+        return int(line.split()[1])
+
+    clear.write_text("5")  # forgets the peak of the imports
+    before = kilobytes("VmRSS")
+    if side == "ours":
+        step = our_step(our_model(preset, precision, mtp=False))
+    else:
+        peer = Peer(attention, experts, cast, False)
+        step = their_step(their_model(Path(folder), peer), peer)
+    for _ in range(2):
+        step(torch.randint(256, (ROWS, LENGTH + 1)))
+    print((kilobytes("VmHWM") - before) / 1024)
+
+
+def main() -> None:
+    """Sweeps, compares and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--precision", choices=("fp32", "bf16", "both"), default="both")
+    parser.add_argument("--compile", action="store_true", help="sweep torch.compile of the peer too")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    if options.memory_of:
+        measure_memory(options.memory_of, options.preset)
+        return
+    report: dict[str, Any] = {"benchmark": "train_vs_transformers", "preset": options.preset}
+    report["machine"] = {**describe_machine(options.threads), "bf16_instructions": fast_bf16("cpu")}
+    precisions = ("fp32", "bf16") if options.precision == "both" else (options.precision,)
+    if "bf16" in precisions and not fast_bf16("cpu"):
+        print("this processor has no bf16 instructions: bf16 figures say how it emulates them, nothing else")
+    rounds = 3 if options.quick else 9
+    for precision in precisions:
+        report[precision] = compare(precision, options, rounds)
+        print(json.dumps({k: v for k, v in report[precision].items() if k != "seconds"}, indent=2), flush=True)
+    report["ratios"] = ratios(report)
+    for name, value in report["ratios"].items():
+        print(f"{name:<24}{value:8.3f}")
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2))
+
+
+def ratios(report: dict[str, Any]) -> dict[str, float]:
+    """Returns the figures to watch; those of a precision that was not run are absent."""
+    found: dict[str, float] = {}
+    if fp32 := report.get("fp32"):
+        found |= {"tokens_per_s": fp32["speedup"], "mfu": fp32["of_fp32_matmul_rate"]}
+        found["peak_memory"] = fp32["memory_ratio"]
+    if bf16 := report.get("bf16"):
+        found |= {"tokens_per_s_bf16": bf16["speedup"], "mfu_bf16_of_fp32_rate": bf16["of_fp32_matmul_rate"]}
+    if fp32 and bf16:
+        found["bf16_over_fp32"] = bf16["tokens_per_s"]["ours"] / fp32["tokens_per_s"]["ours"]
+    return found
+
+
+if __name__ == "__main__":
+    main()
