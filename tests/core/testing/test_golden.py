@@ -34,7 +34,8 @@ def test_rounding_and_what_follows_a_near_tie_pass(got):
         (changed(4, 1.1 * RTOL, flips={5: 1}), "step 5"),
         (changed(6, 1.1 * RTOL_AFTER_FLIP, flips={5: 1}), "step 7"),
         (changed(flips={5: 3}), "step 6: 3 choices of experts differ"),
-        ({"loss": WANTED["loss"]}, "losses are"),
+        ({"loss": WANTED["loss"]}, "the run has"),
+        ({**WANTED, "loads": [[16, 16]] * STEPS}, "the run has"),
     ],
 )
 def test_more_than_that_is_named(got, words):
