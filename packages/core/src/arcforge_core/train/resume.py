@@ -121,10 +121,9 @@ def offer_resume(config: TrainConfig) -> None:
     latest = Path(config.output_dir) / "latest"
     try:
         status = json.loads((latest / "summary.json").read_text())["status"]
-        unfinished = latest.resolve().name.endswith(f"-{config.name}") and status != "finished"
     except (OSError, KeyError, ValueError):
-        return  # no run, or one that ended before its first summary
-    if not unfinished or not checkpoints(latest):
+        status = "cut off"  # a killed run writes no summary
+    if status == "finished" or not latest.resolve().name.endswith(f"-{config.name}") or not checkpoints(latest):
         return
     where = f"the last run, {os.path.relpath(latest.resolve())}, is {status}"
     if sys.stdin.isatty() and console.is_terminal:
