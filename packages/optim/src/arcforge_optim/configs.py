@@ -51,10 +51,10 @@ class MuonConfig(OptimizerConfig):
     """
 
     name: str = "muon"
-    lr: float = 2.5e-3
+    lr: float = 5e-3
     """Peak rate of the matrices: an update changes a weight by about update_rms x lr. The default is for small models
     and short runs; GLM-5 pre-trains at 2e-4."""
-    adamw_lr: float | None = 5e-3
+    adamw_lr: float | None = 1e-2
     """Peak rate of what AdamW updates; None takes lr."""
     beta1: float = 0.9
     beta2: float = 0.95
