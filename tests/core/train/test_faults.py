@@ -239,7 +239,8 @@ def test_a_save_that_is_struck_at_every_change_leaves_a_whole_state(scenario, tm
     assert changes["write"] >= 4 and changes["fsync"] >= 6 and changes["rename"] >= 2
     for what in ("kill", "power cut, data lost", "power cut, names lost", "full"):
         old, new = found.get(f"{what} old", 0), found.get(f"{what} new", 0)
-        assert old + new == sum(changes.values()) and old >= changes["write"]
+        assert old + new == found["kill old"] + found["kill new"] >= sum(changes.values())  # calls that fail count too
+        assert old >= changes["write"]
     assert found["torn old"] == changes["write"]
     assert found["kill new"] >= 2
 
