@@ -184,7 +184,7 @@ def test_samples_from_the_engine():
     assert [s.ok for s in report.samples] == [True, True, False, False]
     assert [s.prompt for s in report.samples] == ["def a(", "def b(", "def c(", "def d("]
     assert report.samples[1].text == "def b():\n    return 1\n"
-    assert engine.prompts[0] == [1, *tokenizer.encode("\n\ndef a(")]
+    assert engine.prompts[0] == [1, *tokenizer.encode("def a(")]
     assert [p.seed for p in engine.params] == [7, 8, 9, 10]
     assert engine.params[0].stop_token_ids == (0,)
     assert (engine.params[0].temperature, engine.params[0].max_new_tokens) == (0.5, 40)

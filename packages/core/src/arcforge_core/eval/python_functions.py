@@ -111,7 +111,7 @@ def sample_functions(
     if not names:
         raise DataError("no functions to sample: the held-out documents define none in Python")
     texts = [f"def {name}(" for name in names]
-    prompts = [tokenizer.encode(f"\n\n{text}") for text in texts]
+    prompts = [tokenizer.encode(text) for text in texts]
     params = [
         SamplingParams(max_new_tokens, temperature, stop_token_ids=(tokenizer.eos_id,), seed=seed + n)
         for n in range(len(names))
@@ -121,7 +121,7 @@ def sample_functions(
     for text, prompt, output in zip(texts, prompts, outputs, strict=True):
         finished = output.finish_reason == "stop"
         ids = output.token_ids[:-1] if finished else output.token_ids
-        samples.append(judge(text, tokenizer.decode([*prompt, *ids]).lstrip("\n"), finished))
+        samples.append(judge(text, tokenizer.decode([*prompt, *ids]), finished))
     return FunctionReport(sum(s.ok for s in samples) / len(samples), samples)
 
 
