@@ -177,3 +177,20 @@ DIFFERENTIABLE = {
 def test_gradients(op):
     fn, args = DIFFERENTIABLE[op]()
     assert torch.autograd.gradcheck(fn, [a.requires_grad_() for a in args])
+
+
+def test_gradients_are_the_same_bits_with_two_threads():
+    """Keys that many queries selected are where threads meet."""
+    index_TK = torch.randint(256, (2048, 32), generator=torch.Generator().manual_seed(0))
+    q_THC, kv_SC, lengths = randn(2048, 1, 48, seed=1), randn(2048, 48), cumulative([2048])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        grads = set()
+        for _ in range(5):
+            kv = kv_SC.float().requires_grad_()
+            reference.sparse_mla(q_THC.float(), kv, index_TK, lengths, lengths, 16, 0.2).square().sum().backward()
+            grads.add(kv.grad.numpy().tobytes())
+        assert len(grads) == 1
+    finally:
+        torch.set_num_threads(threads)

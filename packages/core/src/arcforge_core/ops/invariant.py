@@ -98,7 +98,7 @@ def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: 
     expert_R = expert_TK.flatten()
     order_R = expert_R.argsort(stable=True)
     counts = torch.bincount(expert_R, minlength=len(down_EDF)).tolist()
-    rows_of_expert = x_TD[order_R // expert_TK.shape[1]].split(counts)
+    rows_of_expert = x_TD.index_select(0, order_R // expert_TK.shape[1]).split(counts)
     outs = []
     for x, gate_up, down in zip(rows_of_expert, gate_up_EFD.unbind(), down_EDF.unbind(), strict=True):
         if len(x):

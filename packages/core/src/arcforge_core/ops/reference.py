@@ -167,7 +167,8 @@ def sparse_mla(
     outs = []
     for rows_q, rows_k in segments(cu_query, cu_key):
         q, kv, index = q_THC[rows_q], kv_SC[rows_k], indices_TK[rows_q]
-        entries_TKC = kv[index.clamp(min=0)]
+        # not kv[index]: its backward adds repeated rows in whatever order the threads come
+        entries_TKC = kv.index_select(0, index.clamp(min=0).flatten()).unflatten(0, index.shape)
         scores = torch.einsum("thc,tkc->thk", q, entries_TKC) * scale
         probs = _softmax(scores.masked_fill((index < 0)[:, None], float("-inf")))
         outs.append(torch.einsum("thk,tkc->thc", probs.to(kv.dtype), entries_TKC[..., :latent_dim]))
