@@ -93,7 +93,7 @@ class CopyConfig(EnvironmentConfig):
 
 @dataclass
 class StdlibDataConfig(DataConfig):
-    """The standard library of the running Python, but for the tables of `encodings`, and its `pydoc_data` text."""
+    """The standard library of the running Python and its `pydoc_data` text."""
 
     name: str = "stdlib"
     include_tests: bool = False

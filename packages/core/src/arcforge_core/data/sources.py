@@ -28,8 +28,6 @@ from arcforge_core.errors import DataError
 from arcforge_core.registry import registry
 
 NOT_THE_LIBRARY = ("site-packages", "dist-packages", "__pycache__")
-GENERATED = ("encodings",)
-"""Folders that are mostly tables written by a script: a ninth of the library's bytes and no Python to learn from."""
 TEST_FOLDERS = ("test", "tests", "idle_test")
 
 
@@ -46,8 +44,6 @@ def _file_stamps(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 class StdlibSource:
     """The running Python's standard library: its ``.py`` files and the reference topics of `pydoc_data`.
 
-    The tables of `encodings` are left out.
-
     Args:
         config: whether to read the library's own tests too.
         root: the library's folder; the running Python's when absent.
@@ -57,7 +53,7 @@ class StdlibSource:
 
     def __init__(self, config: StdlibDataConfig, root: Path | None = None) -> None:
         self._root = root or Path(sysconfig.get_paths()["stdlib"])
-        skip = (*NOT_THE_LIBRARY, *GENERATED, *(() if config.include_tests else TEST_FOLDERS))
+        skip = NOT_THE_LIBRARY if config.include_tests else NOT_THE_LIBRARY + TEST_FOLDERS
         self._files = [
             path
             for path in walk(self._root, skip)
