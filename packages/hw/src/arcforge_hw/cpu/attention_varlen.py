@@ -185,10 +185,13 @@ def _(grad_THV: Tensor, q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, *_: Any) ->
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q_THK, k_SGK, v_SGV, cu_query, cu_key, ctx.scale, _ = inputs
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # else zeros as large as the probabilities
     ctx.save_for_backward(q_THK, k_SGK, v_SGV, output[1], cu_query, cu_key)
 
 
-def _gradients(ctx: Any, grad_THV: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad_THV: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if grad_THV is None:
+        return (None,) * 7
     dq, dk, dv = _backward(grad_THV, *ctx.saved_tensors, ctx.scale)
     return dq, dk, dv, None, None, None, None
 

@@ -26,20 +26,24 @@ def _forward(
     loss = torch.zeros((), dtype=wide)
     grad_x_TD = x_TD.new_zeros(x_TD.shape if needs_grad else 0)
     grad_WD = torch.zeros(weight_WD.shape if needs_grad else 0, dtype=wide)
-    for rows in weight_T.nonzero().flatten().split(CHUNK):
-        x, target, weight = x_TD[rows], target_T[rows, None], weight_T[rows].to(wide)
-        logits = (x @ weight_WD.mT).to(wide)
-        lse = logits.logsumexp(-1, keepdim=True)
-        loss += torch.dot(weight, (lse - logits.gather(1, target)).flatten())
+    counted = weight_T.nonzero().flatten()
+    # one buffer for all chunks: fresh pages for each cost more than the exponentials
+    buffer = x_TD.new_empty(min(CHUNK, len(counted)), len(weight_WD))
+    for rows in counted.split(CHUNK):
+        x, target, weight = x_TD[rows], target_T[rows, None], weight_T[rows, None].to(wide)
+        exps = torch.mm(x, weight_WD.mT, out=buffer[: len(rows)]).to(wide)
+        target_logit, largest = exps.gather(1, target), exps.amax(-1, keepdim=True)
+        total = exps.sub_(largest).exp_().sum(-1, keepdim=True)
+        loss += ((largest + total.log() - target_logit) * weight).sum()
         if needs_grad:
-            grad = logits.sub_(lse).exp_().mul_(weight[:, None])
-            grad.scatter_add_(1, target, -weight[:, None])
-            grad = grad.to(x.dtype)
-            grad_x_TD[rows] = grad @ weight_WD
+            exps.scatter_add_(1, target, -total)  # times weight / total, this is the logits' gradient
+            scale, grad = weight / total, exps.to(x.dtype)
+            grad_x_TD[rows] = ((grad @ weight_WD) * scale).to(x.dtype)
+            scaled_x = (x * scale).to(x.dtype)
             if wide == x.dtype:
-                grad_WD.addmm_(grad.mT, x)
+                grad_WD.addmm_(grad.mT, scaled_x)
             else:
-                grad_WD += grad.mT @ x
+                grad_WD += grad.mT @ scaled_x
     return loss, grad_x_TD, grad_WD.to(weight_WD.dtype)
 
 
@@ -57,10 +61,13 @@ def _(
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # else zeros as large as the saved gradients
     ctx.save_for_backward(*output[1:])
 
 
-def _gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 5
     grad_x_TD, grad_WD = ctx.saved_tensors
     return (grad_x_TD * grad.to(grad_x_TD.dtype), grad_WD * grad.to(grad_WD.dtype), None, None, None)
 

@@ -35,7 +35,7 @@ def _forward(
     ends_E = torch.bincount(expert_R, minlength=experts)[:experts].cumsum(0).to(torch.int32)
     if int(ends_E[-1]) != len(order_R):  # rows beyond the last end would come back as garbage
         raise ValueError(f"expert numbers must be below {experts}, got {int(expert_R.max())}")
-    inner_RF = grouped_mm(x_TD[order_R // chosen], gate_up_EFD.mT, ends_E)
+    inner_RF = grouped_mm(x_TD.index_select(0, order_R // chosen), gate_up_EFD.mT, ends_E)
     gated_Rf = _swiglu(inner_RF).mul_(gate_TK.flatten()[order_R, None].to(inner_RF.dtype))
     y_RD = grouped_mm(gated_Rf, down_EDF.mT, ends_E)
     out_TD = _combine(y_RD, order_R, tokens)
@@ -46,7 +46,7 @@ def _combine(y_RD: Tensor, order_R: Tensor, tokens: int) -> Tensor:
     """Sums the rows of each token, in the order of its choices; in fp32 inside."""
     inverse_R = torch.empty_like(order_R)
     inverse_R[order_R] = torch.arange(len(order_R))
-    return y_RD[inverse_R].view(tokens, -1, y_RD.shape[-1]).sum(1)
+    return F.embedding_bag(inverse_R.view(tokens, -1), y_RD, mode="sum")
 
 
 @_forward.register_fake
@@ -76,18 +76,20 @@ def _backward(
     """Returns the gradients of x, both weights and the gates."""
     tokens, chosen = gate_TK.shape
     token_R = order_R // chosen
-    grad_RD, gate_R1 = grad_TD[token_R], gate_TK.flatten()[order_R, None].to(inner_RF.dtype)
-    act_Rf = _swiglu(inner_RF)
+    grad_RD, gate_R1 = grad_TD.index_select(0, token_R), gate_TK.flatten()[order_R, None].to(inner_RF.dtype)
+    gate_Rf, up_Rf = inner_RF.chunk(2, dim=-1)
+    silu_Rf = F.silu(gate_Rf)
+    act_Rf = silu_Rf * up_Rf
     grad_gated_Rf = grouped_mm(grad_RD, down_EDF, ends_E)
     grad_down_EDF = grouped_mm(grad_RD.mT, act_Rf * gate_R1, ends_E)
     grad_gate_R = torch.empty_like(gate_TK).flatten()
     grad_gate_R[order_R] = torch.linalg.vecdot(grad_gated_Rf, act_Rf).to(gate_TK.dtype)
     grad_act_Rf = grad_gated_Rf.mul_(gate_R1)
-    gate_Rf, up_Rf = inner_RF.chunk(2, dim=-1)
     grad_inner_RF = torch.empty_like(inner_RF)
-    grad_inner_RF[:, : gate_Rf.shape[1]] = torch.ops.aten.silu_backward(grad_act_Rf * up_Rf, gate_Rf)
-    torch.mul(grad_act_Rf, F.silu(gate_Rf), out=grad_inner_RF[:, gate_Rf.shape[1] :])
-    grad_gate_up_EFD = grouped_mm(grad_inner_RF.mT, x_TD[token_R], ends_E)
+    grad_gate_Rf, grad_up_Rf = grad_inner_RF.chunk(2, dim=-1)
+    torch.mul(grad_act_Rf, silu_Rf, out=grad_up_Rf)
+    torch.ops.aten.silu_backward.grad_input(grad_act_Rf.mul_(up_Rf), gate_Rf, grad_input=grad_gate_Rf)
+    grad_gate_up_EFD = grouped_mm(grad_inner_RF.mT, x_TD.index_select(0, token_R), ends_E)
     grad_x_TD = _combine(grouped_mm(grad_inner_RF, gate_up_EFD, ends_E), order_R, tokens)
     return grad_x_TD, grad_gate_up_EFD, grad_down_EDF, grad_gate_R.view_as(gate_TK)
 
@@ -103,10 +105,13 @@ def _(
 def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     x_TD, gate_up_EFD, down_EDF, _, gate_TK = inputs
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # else zeros as large as what is saved
     ctx.save_for_backward(x_TD, gate_up_EFD, down_EDF, gate_TK, *output[1:])
 
 
-def _gradients(ctx: Any, grad_TD: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad_TD: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if grad_TD is None:
+        return (None,) * 5
     grad_x, grad_gate_up, grad_down, grad_gate = _backward(grad_TD, *ctx.saved_tensors)
     return grad_x, grad_gate_up, grad_down, None, grad_gate
 
