@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -119,6 +120,15 @@ def assert_interruptions_change_nothing(config, recorder, steps):
 
 def test_sittings_of_several_lengths_equal_one(tmp_path, recorder):
     assert_interruptions_change_nothing(tiny_run(tmp_path, *SMALL, "trainer.max_steps=7"), recorder, [1, 4])
+
+
+def test_the_command_that_resumes_is_told_as_a_shell_takes_it(tmp_path, recorder, monkeypatch, capsys):
+    arguments = ["data.paths=[/some/file.txt]", "name=two words"]
+    monkeypatch.setattr("sys.argv", ["/bin/arcforge-train", *arguments])
+    recorder.interrupt = {1}
+    train(tiny_run(tmp_path, *SMALL, "trainer.max_steps=2"))
+    _, _, command = capsys.readouterr().out.partition("go on with: ")
+    assert shlex.split(command.splitlines()[0]) == ["arcforge-train", *arguments, "resume=latest"]
 
 
 @pytest.mark.slow(reason="thirty runs of one step, each with its start and its end")

@@ -24,10 +24,10 @@ def build(config: DataCommandConfig) -> None:
     if config.verify:
         verify_hashes(corpus.folder)
         say(f"verified {len(corpus.manifest['shards'])} shards and the held-out texts against their hashes")
-    console = Console()
+    console = Console(markup=False, highlight=False)
     console.print(statistics(corpus.manifest))
-    console.print("\n".join(notes(corpus.manifest)), highlight=False, soft_wrap=True)
-    console.print(str(corpus.folder), highlight=False, soft_wrap=True)
+    console.print("\n".join(notes(corpus.manifest)), soft_wrap=True)
+    console.print(str(corpus.folder), soft_wrap=True)
 
 
 def statistics(manifest: dict[str, Any]) -> Table:

@@ -22,4 +22,4 @@ class Figures:
         table = Table("figure", "value", title=title)
         for name, value in self.metrics.items():
             table.add_row((labels or {}).get(name, name), f"{value:,.4g}" if value % 1 else f"{value:,.0f}")
-        Console().print(table)
+        Console(markup=False, highlight=False).print(table)

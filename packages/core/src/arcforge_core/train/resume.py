@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,11 @@ def find_state(config: TrainConfig, console: Console) -> tuple[Path, TrainingSta
         raise CheckpointError(f"resume={config.resume}: no run at {path}")
     path = path.resolve()
     if path.parent.name != "checkpoints":
-        say = partial(console.print, highlight=False, markup=False)
-        return path, last_checkpoint(path, say if latest else None)
+        return path, last_checkpoint(path, console.print if latest else None)
     run_dir, state = path.parent.parent, read_checkpoint(path)
     later = [p.name for p in checkpoints(run_dir) if p.name > path.name]
     if later:
-        console.print(f"going back to step {state.step}: the next save removes {', '.join(later)}", highlight=False)
+        console.print(f"going back to step {state.step}: the next save removes {', '.join(later)}")
     return run_dir, state
 
 
@@ -75,7 +74,7 @@ def check_same_run(config: TrainConfig, run_dir: Path, state: TrainingState, con
     changes = _differences(before, _flatten(dataclasses.asdict(config)), skip=("resume", "output_dir"))
     software = _differences(software, versions(), skip=("command",))
     if changes or software:
-        console.print(f"going on after step {state.step} with changes", highlight=False)
+        console.print(f"going on after step {state.step} with changes")
         table = Table()
         for column in ("field", "was", "now"):
             table.add_column(column, overflow="fold")
@@ -117,7 +116,7 @@ def offer_resume(config: TrainConfig) -> None:
     """When the last run of this name was left unfinished: asks on a terminal whether to set ``config.resume``."""
     if config.resume is not None:
         return
-    console = Console(soft_wrap=True)
+    console = Console(markup=False, highlight=False, soft_wrap=True)
     latest = Path(config.output_dir) / "latest"
     try:
         status = json.loads((latest / "summary.json").read_text())["status"]
@@ -130,13 +129,13 @@ def offer_resume(config: TrainConfig) -> None:
         answer = Prompt.ask(f"{where}: resume it or start fresh?", choices=["resume", "fresh"], default="resume")
         config.resume = "latest" if answer == "resume" else None
     else:
-        console.print(f"{where}; starting fresh (resume=latest goes on with it)", highlight=False)
+        console.print(f"{where}; starting fresh (resume=latest goes on with it)")
 
 
 def resume_command() -> str:
     """Returns the command line that goes on with this run."""
     arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
-    return " ".join([Path(sys.argv[0]).name, *arguments, "resume=latest"])
+    return shlex.join([Path(sys.argv[0]).name, *arguments, "resume=latest"])
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], skip: tuple[str, ...]) -> list[tuple[str, str, str]]:

@@ -98,7 +98,7 @@ def train(config: TrainConfig) -> RunResult:
         NonFiniteError: a loss or gradient was NaN or infinite; the last checkpoint is kept.
     """
     rank = int(os.environ.get("RANK", 0))
-    console = Console(soft_wrap=True, quiet=rank > 0)
+    console = Console(markup=False, highlight=False, soft_wrap=True, quiet=rank > 0)
     check_model(config.model, config.attention)
     restored = None
     if config.resume is not None:
@@ -125,7 +125,7 @@ def train(config: TrainConfig) -> RunResult:
         point_latest(Path(config.output_dir), run_dir)
         write_run_start(run_dir, config)
         write_json(run_dir / "corpus.json", corpus.manifest)
-    console.print(f"run {os.path.relpath(run_dir)}", highlight=False)
+    console.print(f"run {os.path.relpath(run_dir)}")
     return fit(module, steps, corpus, hardware, run_dir, restored, console)
 
 
@@ -143,7 +143,7 @@ def fit(
     if module.model.dtype == torch.bfloat16 and not fast_bf16(hardware.device_type):
         console.print("this processor multiplies bfloat16 far slower than float32: trainer.precision=fp32 is faster")
     peak = matmul_rate(module.model.dtype, hardware.device_type)
-    console.print(f"{module.model.dtype} matrix products at {peak / 1e9:,.0f} GFLOP/s", highlight=False)
+    console.print(f"{module.model.dtype} matrix products at {peak / 1e9:,.0f} GFLOP/s")
     metrics = MetricsWriter(run_dir, config.trainer.log_every, peak)
     evaluation = Evaluation(corpus, run_dir)
     checkpointing = Checkpointing(run_dir, corpus.tokenizer, evaluation, restored)
@@ -165,7 +165,7 @@ def fit(
         console.print(f"nothing left to train: {module.progress.step} steps have used up the budget")
     if stopping.interrupted:
         figures = summary.write("interrupted")
-        console.print(f"stopped at step {module.progress.step}; go on with: {resume_command()}", highlight=False)
+        console.print(f"stopped at step {module.progress.step}; go on with: {resume_command()}")
     elif trainer.is_global_zero:
         evaluation.evaluate(trainer, module, None)
         samples.write(module.model, "after")
@@ -208,13 +208,13 @@ def build_trainer(config: TrainConfig, hardware: Hardware, run_dir: Path, callba
 def prepare_hardware(config: TrainConfig, console: Console) -> Hardware:
     """Builds the hardware, prints the decision, and applies and prints the changes that it asks for."""
     hardware = build_hardware(config.hardware)
-    console.print(f"hardware {hardware.name}: {hardware.probe().reason}", highlight=False)
+    console.print(f"hardware {hardware.name}: {hardware.probe().reason}")
     for change in hardware.adjust_config(config):
         *parents, name = change.field.split(".")
         section: Any = config
         for parent in parents:
             section = getattr(section, parent)
-        console.print(f"{change.field}: {getattr(section, name)} -> {change.value} ({change.reason})", highlight=False)
+        console.print(f"{change.field}: {getattr(section, name)} -> {change.value} ({change.reason})")
         setattr(section, name, change.value)
     return hardware
 
@@ -227,4 +227,4 @@ def print_result(console: Console, figures: dict[str, float | str], report: Path
         if value is not None:
             table.add_row(name.replace("_", " "), value if isinstance(value, str) else f"{value:,.4g}")
     console.print(table)
-    console.print(f"report {os.path.relpath(report)}", highlight=False)
+    console.print(f"report {os.path.relpath(report)}")

@@ -49,7 +49,7 @@ class ConsoleProgress(L.Callback):
             self.bar.update(self.bar.task_ids[0], completed=module.fraction(), status=status)
         elif module.progress.step == 1 or time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            self.console.print(f"{module.fraction():4.0%}  {status}", highlight=False)
+            self.console.print(f"{module.fraction():4.0%}  {status}")
 
     def status(self, module: LanguageModelModule) -> str:
         """Returns the figures of the last row in one line."""
