@@ -1,3 +1,4 @@
+import itertools
 import json
 import sys
 import types
@@ -120,6 +121,30 @@ def test_the_running_library_is_there() -> None:
     assert {"json/decoder.py", "ast.py", "pydoc_data/topics/assert"} <= keys
     assert not [k for k in keys if "site-packages" in k or k.startswith("test/")]
     assert source.fingerprint() == StdlibSource(StdlibDataConfig()).fingerprint()
+
+
+def test_functions_stand_behind_their_file(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import x\ndef f(a):\n    return a\n")
+
+    def sources(share: float) -> list[tuple[str, str, str | None]]:
+        documents = StdlibSource(StdlibDataConfig(functions=share), tmp_path).documents()
+        return [(d.key, d.source, d.part_of) for d in documents if not d.key.startswith("pydoc_data")]
+
+    assert sources(0.5) == [("a.py", "stdlib", None), ("a.py:0", "stdlib_functions", "a.py")]
+    assert sources(0.0) == [("a.py", "stdlib", None)]
+    with_functions, without = (StdlibSource(StdlibDataConfig(functions=share), tmp_path) for share in (0.5, 0.0))
+    assert (with_functions.weights, without.weights) == ({"stdlib": 0.5, "stdlib_functions": 0.5}, None)
+    assert with_functions.fingerprint() != without.fingerprint()
+
+
+def test_a_mixture_keeps_the_parts_of_a_source() -> None:
+    config = MixtureDataConfig(sources={"python": StdlibDataConfig(functions=0.25)}, weights={"python": 2.0})
+    source = MixtureSource(config)
+    assert source.weights == {"python/stdlib": 1.5, "python/stdlib_functions": 0.5}
+    documents = list(itertools.islice(source.documents(), 50))
+    assert {d.source for d in documents} == set(source.weights)
+    part = next(d for d in documents if d.part_of)
+    assert part.part_of in {d.key for d in documents}
 
 
 def test_a_mixture_names_its_parts(folder: Path, tmp_path: Path) -> None:

@@ -38,6 +38,19 @@ def test_copies_never_straddle_the_split(texts: list[str]) -> None:
     assert 0 < sum(map(split.is_heldout, kept)) < len(kept)
 
 
+def test_parts_of_held_out_documents_are_left_out() -> None:
+    whole = documents(*(f"text {n}" for n in range(100)))
+    parts = [Document(f"{d.key}:0", f"part of {d.text}", "test", part_of=d.key) for d in whole]
+    split = scan(whole + parts, 0.1)
+    assert split.limit == scan(whole, 0.1).limit, "parts move no document to the other side"
+    kept = list(split.kept(whole + parts))
+    held = {d.key for d in whole if split.is_heldout(d)}
+    assert held
+    assert {d.part_of for d in kept if d.part_of} == {d.key for d in whole} - held
+    assert (split.num_documents, split.duplicates) == (len(kept), 0)
+    assert split.num_bytes == sum(len(d.text) for d in kept)
+
+
 @pytest.mark.parametrize("texts", [(), ("", "")])
 def test_an_empty_corpus_is_refused(texts: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match=rf"corpus is empty: {len(texts)} documents"):

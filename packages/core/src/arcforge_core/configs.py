@@ -98,6 +98,13 @@ class StdlibDataConfig(DataConfig):
     name: str = "stdlib"
     include_tests: bool = False
     """Also the library's own test suite."""
+    functions: float = 0.7
+    """Share of the training tokens taken from single functions of the training files, each a document of its own,
+    at the margin and without its docstring; 0 trains on files alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("data.functions", self.functions, 0.0, 0.95)
 
 
 @dataclass

@@ -22,12 +22,15 @@ class Document:
         text: the text.
         source: name of the corpus.
         licence: licence of the text, or ``unknown``.
+        part_of: key of the document that this text repeats a part of. Such a text is only trained on, and left out
+            when that document is held out.
     """
 
     key: str
     text: str
     source: str
     licence: str = "unknown"
+    part_of: str | None = None
 
 
 class DocumentSource(Protocol):

@@ -22,7 +22,7 @@ from arcforge_core.cli.progress import say, track
 from arcforge_core.config.schema import DataConfig, TokenizerConfig
 from arcforge_core.contracts.data import Document, DocumentSource
 from arcforge_core.data.shards import Shard, ShardWriter, file_sha256, token_dtype
-from arcforge_core.data.split import Split, key_hash, scan, unique
+from arcforge_core.data.split import Split, key_hash, scan
 from arcforge_core.data.tokenizer import SPECIAL_TOKENS, SPLIT, Tokenizer, train_tokenizer
 from arcforge_core.errors import DataError
 
@@ -172,7 +172,7 @@ def _tokenizer(
     rate = config.train_bytes / split.num_bytes
 
     def sample() -> Iterator[str]:
-        for document in unique(source.documents()):
+        for document in split.kept(source.documents()):
             if split.is_heldout(document):
                 continue
             if rate >= 1:
@@ -193,7 +193,7 @@ def _tokenise(
     licences: Counter[str] = Counter()
     writers: dict[tuple[str, str], ShardWriter] = {}
     exact = tokenizer.byte_lengths_V is not None
-    documents = _shown(unique(source.documents()), "tokenising documents", split.num_documents, progress)
+    documents = _shown(split.kept(source.documents()), "tokenising documents", split.num_documents, progress)
     with contextlib.ExitStack() as stack:
         heldout_texts = stack.enter_context((folder / HELDOUT_FILE).open("w", encoding="utf-8"))
         for batch in _batches(documents):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 from arcforge_core.cli.progress import say
 from arcforge_core.configs import FilesDataConfig, HubDataConfig, MixtureDataConfig, StdlibDataConfig
 from arcforge_core.contracts.data import Document, DocumentSource
+from arcforge_core.data.functions import functions_in
 from arcforge_core.data.readers import (
     ROW_FILES,
     Skipped,
@@ -45,8 +47,11 @@ class StdlibSource:
     """The running Python's standard library: its ``.py`` files and the reference topics of `pydoc_data`.
 
     Args:
-        config: whether to read the library's own tests too.
+        config: whether to read the library's own tests too, and how much of training single functions are.
         root: the library's folder; the running Python's when absent.
+
+    Attributes:
+        weights: shares of the training tokens by `Document.source`; None takes all documents as one list.
     """
 
     LICENCE = "PSF-2.0"
@@ -62,23 +67,30 @@ class StdlibSource:
         ]
         if not self._files:
             raise DataError(f"data=stdlib: this Python's library {str(self._root)!r} holds no .py files")
+        share = config.functions
+        self.weights = {"stdlib": 1 - share, "stdlib_functions": share} if share else None
+        self._functions = functools.cache(lambda text: list(functions_in(text)))  # documents are read several times
         self._skipped = Skipped()
 
     def fingerprint(self) -> str:
-        """Returns a hash of the files' names, sizes and times and of Python's version."""
-        return digest(sys.version, _file_stamps(self._files))
+        """Returns a hash of the files' names, sizes and times, of Python's version and of whether functions count."""
+        return digest(sys.version, _file_stamps(self._files), bool(self.weights))
 
     def documents(self) -> Iterator[Document]:
-        """Yields every file, then every reference topic."""
+        """Yields every file, each with its functions behind it, then every reference topic."""
         from pydoc_data.topics import topics
 
         skipped = Skipped()
         for path in self._files:
             key = path.relative_to(self._root).as_posix()
             try:
-                yield Document(key, read_text(path), "stdlib", self.LICENCE)
+                text = read_text(path)
             except Unreadable as reason:
                 skipped.add(str(reason), key)
+                continue
+            yield Document(key, text, "stdlib", self.LICENCE)
+            for number, function in enumerate(self._functions(text) if self.weights else ()):
+                yield Document(f"{key}:{number}", function, "stdlib_functions", self.LICENCE, part_of=key)
         self._skipped = _report_once(self._skipped, skipped, "stdlib")
         for name, text in sorted(topics.items()):
             yield Document(f"pydoc_data/topics/{name}", text, "stdlib", self.LICENCE)
@@ -180,15 +192,19 @@ class HubSource:
 
 
 class MixtureSource:
-    """Several sources; a document's `source` is its name in the mixture."""
+    """Several sources; a document's `source` is its name in the mixture, and its part where a source has parts."""
 
     def __init__(self, config: MixtureDataConfig) -> None:
         if not config.sources:
             raise DataError("data.sources={}: a mixture needs sources, e.g. +data@data.sources.code=stdlib")
-        self.weights = {name: config.weights.get(name, 1.0) for name in config.sources}
         self._sources: dict[str, DocumentSource] = {
             name: registry().get("data", source.name).load()(source) for name, source in config.sources.items()
         }
+        self.weights: dict[str, float] = {}
+        for name, source in self._sources.items():
+            weight = config.weights.get(name, 1.0)
+            parts: dict[str, float] = getattr(source, "weights", None) or {}
+            self.weights |= {f"{name}/{part}": weight * share for part, share in parts.items()} or {name: weight}
 
     def fingerprint(self) -> str:
         """Returns a hash of the sources' fingerprints; weights act when batches are drawn."""
@@ -198,7 +214,13 @@ class MixtureSource:
         """Yields the documents of each source in turn."""
         for name, source in self._sources.items():
             for document in source.documents():
-                yield replace(document, key=f"{name}/{document.key}", source=name)
+                part = f"{name}/{document.source}"
+                yield replace(
+                    document,
+                    key=f"{name}/{document.key}",
+                    source=part if part in self.weights else name,
+                    part_of=document.part_of and f"{name}/{document.part_of}",
+                )
 
 
 def _report_once(before: Skipped, skipped: Skipped, source: str) -> Skipped:

@@ -36,8 +36,12 @@ class Split:
     empty: int
 
     def is_heldout(self, document: Document) -> bool:
-        """Tells on which side a document is."""
-        return key_hash(document.key) < self.limit
+        """Tells on which side a document is; one that repeats a part of another is on that one's side."""
+        return key_hash(document.part_of or document.key) < self.limit
+
+    def kept(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Yields the documents of both sides: unique ones, without those that repeat held-out text."""
+        return (d for d in unique(documents) if d.part_of is None or not self.is_heldout(d))
 
 
 def unique(documents: Iterable[Document]) -> Iterator[Document]:
@@ -71,9 +75,14 @@ def scan(documents: Iterable[Document], heldout: float) -> Split:
     limit = int(heldout * _RANGE)
     held = largest = 0
     smallest = _RANGE
+    parts: list[tuple[int, int]] = []  # hash of what it is a part of, bytes
     for document in unique(counted()):
+        size = len(document.text.encode())
+        if document.part_of is not None:
+            parts.append((key_hash(document.part_of), size))
+            continue
         num_documents += 1
-        num_bytes += len(document.text.encode())
+        num_bytes += size
         hashed = key_hash(document.key)
         held += hashed < limit
         smallest, largest = min(smallest, hashed), max(largest, hashed)
@@ -89,4 +98,6 @@ def scan(documents: Iterable[Document], heldout: float) -> Split:
             limit = smallest + 1
         elif held == num_documents:
             limit = largest
-    return Split(limit, num_documents, num_bytes, total - num_documents - empty, empty)
+    duplicates = total - num_documents - len(parts) - empty
+    trained = [size for hashed, size in parts if hashed >= limit]
+    return Split(limit, num_documents + len(trained), num_bytes + sum(trained), duplicates, empty)
