@@ -199,12 +199,14 @@ def compare(precision: str, options: argparse.Namespace, rounds: int) -> dict[st
         "ours_with_mtp": our_step(our_model(options.preset, precision, mtp=True)),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
+    rates = []
     for number in range(-1, rounds):
         for name, step in sides.items():
             took = timed(step, tokens[number])
             if number >= 0:  # the first round warms up
                 seconds[name].append(took)
-    rate = matmul_rate(torch.float32)
+                rates.append(matmul_rate(torch.float32))  # machines drift: as often as the steps
+    rate = statistics.median(rates)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
         "settings": str(peer),
@@ -212,6 +214,7 @@ def compare(precision: str, options: argparse.Namespace, rounds: int) -> dict[st
         "tokens_per_s": {name: ROWS * LENGTH / median for name, median in medians.items()},
         "speedup": medians["transformers"] / medians["ours"],
         "speedup_with_mtp": medians["transformers"] / medians["ours_with_mtp"],
+        "fp32_matmul_gflops": {"median": rate / 1e9, "all": [r / 1e9 for r in rates]},
         "of_fp32_matmul_rate": flops / medians["ours"] / rate,
         "their_share_of_fp32_matmul_rate": flops / medians["transformers"] / rate,
         "peak_memory_mb": memory,
@@ -277,7 +280,7 @@ def main() -> None:
     rounds = 3 if options.quick else 9
     for precision in precisions:
         report[precision] = compare(precision, options, rounds)
-        print(json.dumps({k: v for k, v in report[precision].items() if k != "seconds"}, indent=2), flush=True)
+        print(json.dumps({k: v for k, v in report[precision].items() if k not in ("seconds", "fp32_matmul_gflops")}, indent=2), flush=True)
     report["ratios"] = ratios(report)
     for name, value in report["ratios"].items():
         print(f"{name:<24}{value:8.3f}")

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 def functions_in(source: str) -> Iterator[str]:
     """Yields every function and method of a Python file, at the margin and without its docstring.
 
-    Left out are decorators, ``async`` functions, functions of nothing but a docstring, and those that cannot be moved to
-    the margin because lines inside lie left of them. A text that is not Python has none.
+    Left out are decorators, ``async`` functions, functions of nothing but a docstring, and those with lines that lie
+    left of them. A text that is not Python has none.
     """
     tree = parse_quietly(source)
     lines = source.splitlines(keepends=True)
