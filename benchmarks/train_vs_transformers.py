@@ -280,7 +280,12 @@ def main() -> None:
     rounds = 3 if options.quick else 9
     for precision in precisions:
         report[precision] = compare(precision, options, rounds)
-        print(json.dumps({k: v for k, v in report[precision].items() if k not in ("seconds", "fp32_matmul_gflops")}, indent=2), flush=True)
+        print(
+            json.dumps(
+                {k: v for k, v in report[precision].items() if k not in ("seconds", "fp32_matmul_gflops")}, indent=2
+            ),
+            flush=True,
+        )
     report["ratios"] = ratios(report)
     for name, value in report["ratios"].items():
         print(f"{name:<24}{value:8.3f}")
