@@ -34,7 +34,10 @@ class Document:
 
 
 class DocumentSource(Protocol):
-    """A corpus; its target is called as ``target(config)``."""
+    """A corpus; its target is called as ``target(config)``.
+
+    A source may have an attribute ``weights``: shares of the training tokens by `Document.source`.
+    """
 
     def documents(self) -> Iterator[Document]:
         """Yields every document, always in the same order.
