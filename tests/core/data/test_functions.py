@@ -30,6 +30,11 @@ def test_a_method_comes_to_the_margin_without_its_docstring() -> None:
     assert found(source) == [name, "def f(self): return 1\n"]
 
 
+@pytest.mark.parametrize("before", ["import x\n\f\n", "import x\r\n", "import x\r", "name = '\u2028'\n"])
+def test_lines_are_those_that_the_parser_counts(before: str) -> None:
+    assert list(functions_in(before + "def f(a):\n    return a\n")) == ["def f(a):\n    return a\n"]
+
+
 def test_inner_functions_stand_alone_too() -> None:
     outer = "def f(x):\n    def g(y):\n        return x + y\n    return g\n"
     assert found(outer) == [outer, "def g(y):\n    return x + y\n"]

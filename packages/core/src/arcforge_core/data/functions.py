@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ def functions_in(source: str) -> Iterator[str]:
     left of them. A text that is not Python has none.
     """
     tree = parse_quietly(source)
-    lines = source.splitlines(keepends=True)
+    lines = io.StringIO(source, newline=None).readlines()  # as the parser counts them; form feeds end no line
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.FunctionDef) and (text := _at_the_margin(node, lines)) is not None:
             yield text
