@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
 from arcforge_core.config.schema import TokenizerConfig
-from arcforge_core.configs import FilesDataConfig, MixtureDataConfig
+from arcforge_core.configs import FilesDataConfig, MixtureDataConfig, StdlibDataConfig
 from arcforge_core.contracts.data import TrainBatch
+from arcforge_core.data.build import build_shards
 from arcforge_core.data.pipeline import Corpus, build_data
+from arcforge_core.data.sources import StdlibSource
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.corpora import VOCAB_SIZE, tiny_corpus, write_texts
 
@@ -193,6 +195,31 @@ def test_mixture_weights_act_on_tokens(tmp_path: Path, packing: str) -> None:
             if len(homes) == 1:
                 tokens[homes[0]] += len(targets)
     assert tokens["prose"] / sum(tokens.values()) == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.75])
+def test_functions_have_their_share_and_none_comes_from_a_heldout_file(tmp_path: Path, share: float) -> None:
+    root = tmp_path / "library"
+    root.mkdir()
+    for n in range(60):
+        body = "".join(f"        x{n}_{line} = {n * line}\n" for line in range(6))
+        (root / f"m{n}.py").write_text(f"class A{n}:\n    def inside_{n}(self):\n{body}        return self\n")
+    config = StdlibDataConfig(functions=share, heldout=0.2, cache_dir=str(tmp_path / "cache"))
+    source = StdlibSource(config, root)
+    corpus = Corpus(build_shards(config, source, VOCAB_SIZE, progress=False), weights=source.weights)
+    heldout = corpus.heldout_documents()
+    assert {d.source for d in heldout} == {"stdlib"}
+    tokens, starts = {"file": 0, "function": 0}, set()
+    for batch in take(corpus.train_batches(4096, 4096, seed=0), 200):
+        for _, targets in segments(batch):
+            text = corpus.tokenizer.decode(targets)
+            tokens["function" if text.startswith("def inside_") else "file"] += len(targets)
+            starts.add(text.split("(")[0])
+    names = {f"def inside_{n}" for n in range(60)}
+    held = {f"def inside_{d.key[1:-3]}" for d in heldout if d.key.startswith("m")}
+    assert held
+    assert names & starts == names - held
+    assert tokens["function"] / sum(tokens.values()) == pytest.approx(share, abs=0.06)
 
 
 def test_a_foreign_tokenizer_without_byte_lengths_counts_every_byte(tmp_path: Path) -> None:
