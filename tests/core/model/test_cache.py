@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcforge_core.contracts.attention import CacheEntry
+from arcforge_core.contracts.attention import CacheEntry, StateEntry
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.cache import PagedCache
 from arcforge_core.testing.small_models import small_model
@@ -105,3 +105,52 @@ def test_any_way_of_feeding_a_sequence_gives_the_logits_of_the_whole(chunks, pag
             done[n].append(part)
     for document, parts in zip(documents, done, strict=True):
         torch.testing.assert_close(torch.cat(parts), model(document[None]).logits[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_window_is_the_end_of_the_past_and_what_is_new():
+    cache = PagedCache([SPEC], [11, 9], dtype=torch.float32, page_size=2)
+    layer, values = cache.layers[0], torch.arange(20, dtype=torch.float64)
+    for query, start in (([7, 6], 0), ([3, 1], 13)):
+        batch = cache.batch([0, 1], query)
+        part = values[start : start + sum(query)]
+        layer.write(batch, latent=part[:, None].expand(-1, 3).float(), rope=part)
+    (group,) = batch.plan.groups()
+    assert layer.read("rope", batch, group).tolist() == [*range(7), 13, 14, 15, *range(7, 13), 16]
+    assert layer.read("rope", batch, group, window=4).tolist() == [4, 5, 6, 13, 14, 15, 10, 11, 12, 16]
+    assert layer.read("rope", batch, group, window=1).tolist() == [13, 14, 15, 16]
+    assert layer.read("rope", batch, group, window=99).tolist() == layer.read("rope", batch, group).tolist()
+
+
+def test_scattered_pages_give_the_same_window():
+    cache = PagedCache([SPEC], [8], dtype=torch.float32, page_size=2)
+    cache.pages_NP = torch.tensor([[2, 0, 3, 1]])
+    batch = cache.batch([0], [7])
+    values_T = torch.arange(7, dtype=torch.float64)
+    cache.layers[0].write(batch, latent=torch.zeros(7, 3), rope=values_T)
+    batch = cache.batch([0], [1])
+    cache.layers[0].write(batch, latent=torch.zeros(1, 3), rope=torch.tensor([7.0], dtype=torch.float64))
+    assert cache.layers[0].read("rope", batch, batch.plan.decode, window=4).tolist() == [4, 5, 6, 7]
+
+
+def test_a_state_belongs_to_its_sequence_and_starts_at_zero():
+    cache = PagedCache([(StateEntry("state", (2,), torch.float64),)], [8, 8, 8], dtype=torch.float32, page_size=2)
+    layer = cache.layers[0]
+    layer.states["state"].fill_(9.0)  # left by a sequence before
+    first = cache.batch([2, 0], [3, 2])
+    (group,) = first.plan.groups()
+    assert not layer.read_state("state", first, group).any()
+    layer.write_state("state", first, group, torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64))
+    mixed = cache.batch([0, 1, 2], [1, 2, 1])
+    assert layer.read_state("state", mixed, mixed.plan.decode).tolist() == [[3.0, 4.0], [1.0, 2.0]]
+    assert layer.read_state("state", mixed, mixed.plan.prompt).tolist() == [[0.0, 0.0]]
+    with pytest.raises(ValueError, match="no state slots"):
+        layer.read_state("state", SequenceBatch.build([2]), SequenceBatch.build([2]).plan.prompt)
+
+
+def test_bytes_of_windows_and_states_stop_growing():
+    entries = CacheEntry("key", (2, 4)), CacheEntry("key", (2, 4), window=16), StateEntry("state", (5,), torch.float32)
+    assert [[e.num_bytes(torch.bfloat16, tokens) for e in entries] for tokens in (1, 16, 64)] == [
+        [16, 16, 20],
+        [256, 256, 20],
+        [1024, 256, 20],
+    ]

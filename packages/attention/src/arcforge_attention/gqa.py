@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from arcforge_attention.configs import GqaConfig
 from arcforge_attention.entries import Entries, join
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
@@ -75,7 +75,7 @@ class GQA(nn.Module):
         rotated = self.rope(x_THK[..., : self.rotary], *rope)
         return torch.cat((rotated, x_THK[..., self.rotary :]), dim=-1)
 
-    def cache_spec(self) -> tuple[CacheEntry, ...]:
+    def cache_spec(self) -> CacheSpec:
         """Returns keys and values of the key/value heads."""
         shape = (self.groups, self.head_dim)
         return CacheEntry("key", shape), CacheEntry("value", shape)

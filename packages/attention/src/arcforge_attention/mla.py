@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from arcforge_attention.configs import MlaConfig
 from arcforge_attention.entries import Entries, join
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.model.norm import Linear, RMSNorm
@@ -117,7 +117,7 @@ class MLA(nn.Module):
     def _up_projections(self, dtype: torch.dtype) -> Tensor:
         return self.kv_b_proj.weight.to(dtype).view(self.heads, -1, self.latent)
 
-    def cache_spec(self) -> tuple[CacheEntry, ...]:
+    def cache_spec(self) -> CacheSpec:
         """Returns the latent and the rope part."""
         return CacheEntry("latent", (self.latent,)), CacheEntry("rope", (self.rotary,))
 

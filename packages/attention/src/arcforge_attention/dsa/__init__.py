@@ -18,7 +18,7 @@ from arcforge_attention.dsa.select import Selection, select_groups
 from arcforge_attention.entries import Entries, join
 from arcforge_attention.mla import MLA
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops import reference
@@ -94,7 +94,7 @@ class DSA(MLA):
         handed_on = {"selection": selection} if self.hands_on else {}
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)), handed_on=handed_on)
 
-    def cache_spec(self) -> tuple[CacheEntry, ...]:
+    def cache_spec(self) -> CacheSpec:
         """Returns MLA's entries, and the index key where there is an indexer."""
         if self.indexer is None:
             return super().cache_spec()

@@ -1,7 +1,7 @@
 """The attention contract: one module code for training and serving, chosen by name.
 
 Shapes: T tokens, D hidden size. A component's target is a class with this interface, called as
-``target(config, model, layer_index)``.
+``target(config, model, layer_index)``; the MTP module's index is ``model.num_hidden_layers``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,41 @@ class CacheEntry:
         name: e.g. ``latent``, ``rope``, ``index_key``, ``key``, ``value``.
         shape: shape of one token's entry.
         dtype: None means the model's compute dtype.
+        window: a query reads no more than so many last tokens, itself included, so that older ones may be forgotten;
+            None means all.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None
+    window: int | None = None
+
+    def num_bytes(self, default_dtype: torch.dtype, tokens: int = 1) -> int:
+        """Returns bytes of a sequence of so many tokens."""
+        return min(tokens, self.window or tokens) * prod(self.shape) * (self.dtype or default_dtype).itemsize
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """One named value kept per sequence and layer, whatever its length; zeros before the first token.
+
+    Attributes:
+        name: e.g. ``state``, ``conv``.
+        shape: shape of one sequence's entry.
+        dtype: None means the model's compute dtype.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype | None = None
 
-    def num_bytes(self, default_dtype: torch.dtype) -> int:
-        """Returns bytes per token."""
+    def num_bytes(self, default_dtype: torch.dtype, tokens: int = 1) -> int:
+        """Returns bytes of a sequence; `tokens` does not matter."""
         return prod(self.shape) * (self.dtype or default_dtype).itemsize
+
+
+CacheSpec = tuple[CacheEntry | StateEntry, ...]
+"""What a layer caches."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +74,15 @@ class AttentionOutput:
 
     Attributes:
         out_TD: the layer's output, before the residual addition.
-        aux_losses: named scalar losses that the trainer adds with weights of its own.
+        aux_losses: named scalar losses, means over the tokens, that the trainer adds with weights of its own.
+        figures: named scalars without gradient that the trainer logs.
         handed_on: keyword arguments for the `forward` of the next layer, e.g. the keys that DSA selected; most
             variants have none.
     """
 
     out_TD: Tensor
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
+    figures: dict[str, Tensor] = field(default_factory=dict)
     handed_on: dict[str, Any] = field(default_factory=dict)
 
 
@@ -62,13 +90,20 @@ class LayerCache(Protocol):
     """One layer's part of a cache."""
 
     def write(self, batch: SequenceBatch, **values_T: Tensor) -> None:
-        """Stores the new tokens' entries at ``batch.write_slots_T``."""
+        """Stores the new tokens' entries at ``batch.write_slots_T``: all `CacheEntry`s of the layer, none else."""
 
-    def read(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
+    def read(self, name: str, batch: SequenceBatch, group: Group, window: int | None = None) -> Tensor:
         """Returns [S, ...], the past and new entries of the group's segments laid one after another.
 
-        A view when one segment's pages are consecutive, else a gather.
+        With a window, of each segment's past only the ``window - 1`` last ones. A view when one segment's pages are
+        consecutive, else a gather.
         """
+
+    def read_state(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
+        """Returns [n, ...], a `StateEntry` of the group's segments; of a segment without a past, zeros."""
+
+    def write_state(self, name: str, batch: SequenceBatch, group: Group, value_N: Tensor) -> None:
+        """Replaces a `StateEntry` of the group's segments."""
 
 
 class Attention(Protocol):
@@ -95,8 +130,8 @@ class Attention(Protocol):
         something on takes it as further keyword arguments.
         """
 
-    def cache_spec(self) -> tuple[CacheEntry, ...]:
-        """Returns what the layer caches per token."""
+    def cache_spec(self) -> CacheSpec:
+        """Returns what the layer caches."""
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
         """Returns for MFU the FLOPs [T] of queries that see so many keys: products beyond those with parameters.

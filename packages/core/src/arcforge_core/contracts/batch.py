@@ -98,6 +98,7 @@ class SequenceBatch:
         positions_T: int64 [T], position of each token in its sequence.
         write_slots_T: int64 [T], cache row of each new token; None without a cache.
         pages_NP: int64 [N, P] on the host, page table; None without a cache.
+        state_slots_N: int64 [N] on the host, cache row of each segment's fixed-size state; None without a cache.
         plan: groups shared by all layers.
     """
 
@@ -106,6 +107,7 @@ class SequenceBatch:
     positions_T: Tensor
     write_slots_T: Tensor | None
     pages_NP: Tensor | None
+    state_slots_N: Tensor | None
     plan: Plan = field(repr=False)
 
     @staticmethod
@@ -115,6 +117,7 @@ class SequenceBatch:
         *,
         write_slots_T: Tensor | None = None,
         pages_NP: Tensor | None = None,
+        state_slots_N: Tensor | None = None,
         device: torch.device | str = "cpu",
     ) -> SequenceBatch:
         """Builds a batch and its plan.
@@ -123,6 +126,7 @@ class SequenceBatch:
             query_lengths: new tokens of each segment, each >= 1.
             past_lengths: cached tokens of each segment; zeros when absent.
             write_slots_T, pages_NP: see the class; both or neither.
+            state_slots_N: see the class; layers that keep a state need it.
             device: where per-token tensors live.
 
         Raises:
@@ -149,6 +153,7 @@ class SequenceBatch:
             positions_T.to(device),
             None if write_slots_T is None else write_slots_T.to(device),
             pages_NP,
+            state_slots_N,
             plan,
         )
 

@@ -22,12 +22,14 @@ class BlockOutput:
     Attributes:
         x_TD: hidden states after the layer.
         aux_losses: scalars by name; ``balance`` from a mixture layer, but not of a step behind a cache.
+        figures: scalars of the attention by name, to be logged.
         load_E: tokens per expert; None in a dense layer and behind a cache.
         handed_on: what the attention hands to that of the next layer.
     """
 
     x_TD: Tensor
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
+    figures: dict[str, Tensor] = field(default_factory=dict)
     load_E: Tensor | None = None
     handed_on: dict[str, Any] = field(default_factory=dict)
 
@@ -56,7 +58,9 @@ class Block(nn.Module):
         x_TD = x_TD + attended.out_TD
         normed_TD = self.post_attention_layernorm(x_TD)
         if isinstance(self.mlp, DenseMLP):
-            return BlockOutput(x_TD + self.mlp(normed_TD), attended.aux_losses, None, attended.handed_on)
+            return BlockOutput(
+                x_TD + self.mlp(normed_TD), attended.aux_losses, attended.figures, handed_on=attended.handed_on
+            )
         out_TD, balance, load_E = self.mlp(normed_TD, batch if cache is None else None)  # generation needs no balance
         aux_losses = attended.aux_losses if balance is None else {**attended.aux_losses, "balance": balance}
-        return BlockOutput(x_TD + out_TD, aux_losses, load_E, attended.handed_on)
+        return BlockOutput(x_TD + out_TD, aux_losses, attended.figures, load_E, attended.handed_on)

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arcforge_core.contracts.attention import CacheEntry
+from arcforge_core.contracts.attention import CacheSpec, StateEntry
 from arcforge_core.contracts.batch import Group, SequenceBatch
 
 
 @dataclass
 class PagedLayerCache:
-    """One layer's entries: name -> [rows, ...]; row = page * page_size + offset."""
+    """One layer's part.
+
+    Attributes:
+        entries: per-token entries, name -> [rows, ...]; row = page * page_size + offset.
+        states: fixed-size entries, name -> [sequences, ...].
+        page_size: tokens per page.
+    """
 
     entries: dict[str, Tensor]
+    states: dict[str, Tensor]
     page_size: int
 
     def write(self, batch: SequenceBatch, **values_T: Tensor) -> None:
@@ -26,31 +33,49 @@ class PagedLayerCache:
         for name, value_T in values_T.items():
             self.entries[name].index_copy_(0, _slots(batch), value_T.to(self.entries[name].dtype))
 
-    def read(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
+    def read(self, name: str, batch: SequenceBatch, group: Group, window: int | None = None) -> Tensor:
         """Returns past and new entries of the group's segments laid one after another; see the contract."""
-        starts = group.cu_key.tolist()
+        ends, past = group.cu_key.diff().tolist(), batch.past.tolist()
         parts = [
-            self._read_one(self.entries[name], batch, n, starts[i + 1] - starts[i])
-            for i, n in enumerate(group.segments)
+            self._read_one(self.entries[name], batch, n, max(0, past[n] - window + 1) if window else 0, end)
+            for n, end in zip(group.segments, ends, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _read_one(self, rows: Tensor, batch: SequenceBatch, segment: int, length: int) -> Tensor:
+    def _read_one(self, rows: Tensor, batch: SequenceBatch, segment: int, start: int, end: int) -> Tensor:
         if batch.pages_NP is None:
             raise ValueError("the batch has no page table")
-        pages_P = batch.pages_NP[segment, : -(-length // self.page_size)]
-        first = int(pages_P[0])
+        skipped = start // self.page_size
+        pages_P = batch.pages_NP[segment, skipped : -(-end // self.page_size)]
+        first, offset = int(pages_P[0]), start - skipped * self.page_size
         if bool((pages_P == torch.arange(first, first + len(pages_P))).all()):
-            return rows.narrow(0, first * self.page_size, length)
-        offsets = torch.arange(self.page_size)
-        slots = (pages_P[:, None] * self.page_size + offsets).flatten()[:length]
-        return rows[slots.to(rows.device)]
+            return rows.narrow(0, first * self.page_size + offset, end - start)
+        slots = (pages_P[:, None] * self.page_size + torch.arange(self.page_size)).flatten()
+        return rows[slots[offset : offset + end - start].to(rows.device)]
+
+    def read_state(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
+        """Returns a fixed-size entry of the group's segments; see the contract."""
+        slots = _state_slots(batch, group, self.states[name].device)
+        value_N = self.states[name][slots]
+        fresh_N = (batch.past[list(group.segments)] == 0).to(value_N.device)
+        return value_N.masked_fill(fresh_N.view(-1, *[1] * (value_N.ndim - 1)), 0)  # a row may have been used before
+
+    def write_state(self, name: str, batch: SequenceBatch, group: Group, value_N: Tensor) -> None:
+        """Replaces a fixed-size entry of the group's segments."""
+        state = self.states[name]
+        state.index_copy_(0, _state_slots(batch, group, state.device), value_N.to(state.dtype))
 
 
 def _slots(batch: SequenceBatch) -> Tensor:
     if batch.write_slots_T is None:
         raise ValueError("the batch has no write slots")
     return batch.write_slots_T
+
+
+def _state_slots(batch: SequenceBatch, group: Group, device: torch.device) -> Tensor:
+    if batch.state_slots_N is None:
+        raise ValueError("the batch has no state slots: this layer's cache holds a state per sequence")
+    return batch.state_slots_N[list(group.segments)].to(device)
 
 
 class PagedCache:
@@ -65,7 +90,7 @@ class PagedCache:
 
     def __init__(
         self,
-        specs: Sequence[tuple[CacheEntry, ...]],
+        specs: Sequence[CacheSpec],
         max_lengths: Sequence[int],
         *,
         dtype: torch.dtype,
@@ -81,12 +106,14 @@ class PagedCache:
         self.page_size, self.device = page_size, torch.device(device)
         self.max_lengths, self.lengths = list(max_lengths), [0] * len(counts)
         rows = next_page * page_size
-        self.layers = [
-            PagedLayerCache(
-                {e.name: torch.zeros(rows, *e.shape, dtype=e.dtype or dtype, device=device) for e in spec}, page_size
-            )
-            for spec in specs
-        ]
+        self.layers = []
+        for spec in specs:
+            tensors: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+            for entry in spec:
+                is_state = isinstance(entry, StateEntry)
+                shape = (len(counts) if is_state else rows, *entry.shape)
+                tensors[is_state][entry.name] = torch.zeros(shape, dtype=entry.dtype or dtype, device=device)
+            self.layers.append(PagedLayerCache(*tensors, page_size))
 
     def batch(self, sequences: Sequence[int], query_lengths: Sequence[int]) -> SequenceBatch:
         """Returns the batch that appends `query_lengths` tokens to `sequences`, and counts them as cached.
@@ -106,6 +133,7 @@ class PagedCache:
             past,
             write_slots_T=torch.cat(slots),
             pages_NP=self.pages_NP[list(sequences)],
+            state_slots_N=torch.tensor(list(sequences)),
             device=self.device,
         )
         for n, query in zip(sequences, query_lengths, strict=True):

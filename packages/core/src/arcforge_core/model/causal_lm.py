@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import CacheEntry
+from arcforge_core.contracts.attention import CacheSpec
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
@@ -42,12 +42,19 @@ class HiddenOutput:
     Attributes:
         hidden_TD: ready for the head.
         aux_losses: means over the layers that have them, by name.
+        figures: means over the layers that have them, by name, without gradient.
         expert_loads: tokens per expert [E] by layer number (the MTP module's number is num_hidden_layers).
     """
 
     hidden_TD: Tensor
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
+    figures: dict[str, Tensor] = field(default_factory=dict)
     expert_loads: dict[int, Tensor] = field(default_factory=dict)
+
+
+def means(values: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """Returns the mean of each name's scalars."""
+    return {name: torch.stack(scalars).mean() for name, scalars in values.items()}
 
 
 class Embedding(nn.Embedding):
@@ -127,18 +134,19 @@ class CausalLM(nn.Module):
         self.check_positions(batch)
         rope = self.rope(batch)
         x_TD = self.embed(tokens_T)
-        sums: dict[str, list[Tensor]] = {}
+        losses: dict[str, list[Tensor]] = {}
+        figures: dict[str, list[Tensor]] = {}
         loads: dict[int, Tensor] = {}
         handed: dict[str, Any] = {}
         for index, layer in enumerate(self.model.layers):
             out = self._run(layer, x_TD, batch, rope, None if cache is None else cache.layers[index], **handed)
             x_TD, handed = out.x_TD, out.handed_on
-            for name, loss in out.aux_losses.items():
-                sums.setdefault(name, []).append(loss)
+            for seen, named in ((losses, out.aux_losses), (figures, out.figures)):
+                for name, value in named.items():
+                    seen.setdefault(name, []).append(value)
             if out.load_E is not None:
                 loads[index] = out.load_E
-        aux_losses = {name: torch.stack(losses).mean() for name, losses in sums.items()}
-        return HiddenOutput(self.model.norm(x_TD), aux_losses, loads)
+        return HiddenOutput(self.model.norm(x_TD), means(losses), means(figures), loads)
 
     def _run(self, layer: Callable[..., BlockOutput], *args: Any, **handed: Any) -> BlockOutput:
         if self.activation_checkpointing and torch.is_grad_enabled():
@@ -178,8 +186,8 @@ class CausalLM(nn.Module):
 
     # ---- generation ------------------------------------------------------------------------------------------------
 
-    def cache_spec(self) -> list[tuple[CacheEntry, ...]]:
-        """Returns what each decoder layer caches per token."""
+    def cache_spec(self) -> list[CacheSpec]:
+        """Returns what each decoder layer caches."""
         return [cast(Block, layer).self_attn.cache_spec() for layer in self.model.layers]
 
     def new_cache(self, max_lengths: list[int], page_size: int = 64) -> PagedCache:

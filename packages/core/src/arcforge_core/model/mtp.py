@@ -46,7 +46,7 @@ class MtpModule(Block):
         """Runs one depth; the returned hidden states are normed: ready for the head and for the next depth."""
         x_TD = self.eh_proj(torch.cat([self.enorm(embedding_TD), self.hnorm(hidden_TD)], dim=-1))
         out = self(x_TD, batch, rope, cache)
-        return BlockOutput(self.shared_head.norm(out.x_TD), out.aux_losses, out.load_E)
+        return BlockOutput(self.shared_head.norm(out.x_TD), out.aux_losses, out.figures, out.load_E)
 
 
 def shift_left(x_T: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor]:

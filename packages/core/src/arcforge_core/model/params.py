@@ -26,7 +26,7 @@ class ParameterCounts:
         total_without_mtp: the same without the MTP module.
         active: values that one token touches without embedding and head: everything in the decoder layers and the
             final norm (indexer, norms and router bias included) but the experts it does not choose.
-        cache_bytes_per_token: bf16 bytes that all decoder layers cache per token.
+        cache_bytes_per_token: bf16 bytes that all decoder layers cache per token, of a sequence of full length.
     """
 
     total_with_mtp: int
@@ -47,13 +47,17 @@ def count_parameters(config: ModelConfig, attention: AttentionConfig) -> Paramet
         if name not in ("lm_head.weight", "model.embed_tokens.weight"):
             count = state[name].numel()
             active += count * config.num_experts_per_tok // config.n_routed_experts if ".experts." in name else count
-    spec = [entry for layer in model.cache_spec() for entry in layer]
     return ParameterCounts(
         total_with_mtp=sum(state[n].numel() for n in names),
         total_without_mtp=sum(state[n].numel() for n in backbone),
         active=active,
-        cache_bytes_per_token=sum(entry.num_bytes(torch.bfloat16) for entry in spec),
+        cache_bytes_per_token=cache_bytes(model, config.max_position_embeddings) // config.max_position_embeddings,
     )
+
+
+def cache_bytes(model: CausalLM, tokens: int, dtype: torch.dtype = torch.bfloat16) -> int:
+    """Returns the bytes that all decoder layers cache of one sequence of so many tokens."""
+    return sum(entry.num_bytes(dtype, tokens) for layer in model.cache_spec() for entry in layer)
 
 
 @dataclass(frozen=True)

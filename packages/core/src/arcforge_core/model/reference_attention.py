@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.configs import ReferenceAttentionConfig
-from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, LayerCache, Rope
+from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
@@ -111,7 +111,7 @@ class ReferenceAttention(nn.Module):
         k_SHN, v_SHV = kv_SHX.split((self.sizes.qk_nope_head_dim, self.value), -1)
         return torch.cat((k_SHN, second_S[:, None].expand(-1, self.heads, -1)), -1), v_SHV
 
-    def cache_spec(self) -> tuple[CacheEntry, ...]:
+    def cache_spec(self) -> CacheSpec:
         """Returns latent and rope part for MLA, key and value heads for GQA."""
         model = self.sizes
         if self.form == "mla":

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import Attention, AttentionOutput, LayerCache
+from arcforge_core.contracts.attention import Attention, AttentionOutput, LayerCache, StateEntry
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.cache import PagedCache
@@ -110,12 +110,18 @@ class AttentionSuite:
             def write(self, batch: SequenceBatch, **values_T: Tensor) -> None:
                 written.update(values_T)
 
-            def read(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
+            def read(self, name: str, batch: SequenceBatch, group: Group, window: int | None = None) -> Tensor:
                 return group.take(written[name])
+
+            def read_state(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
+                raise AssertionError("a prompt has no state to read")
+
+            def write_state(self, name: str, batch: SequenceBatch, group: Group, value_N: Tensor) -> None:
+                written[name] = value_N
 
         batch = SequenceBatch.build([3, 12])
         layer(inputs(15, model_config), batch, Recorder(), rope=rope(batch, model_config))
-        spec = {entry.name: (15, *entry.shape) for entry in layer.cache_spec()}
+        spec = {e.name: (2 if isinstance(e, StateEntry) else 15, *e.shape) for e in layer.cache_spec()}
         assert {name: tuple(value.shape) for name, value in written.items()} == spec
         for entry in layer.cache_spec():
             assert written[entry.name].dtype == (entry.dtype or torch.float32)
