@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from arcforge_core.config.schema import AttentionConfig, check_choice
+from arcforge_core.config.schema import AttentionConfig, check_at_least, check_choice
 from arcforge_core.errors import ConfigError
 
 
@@ -17,6 +18,63 @@ class GqaConfig(AttentionConfig):
     """RMSNorm on every head's query and key before the rotation, as in GLM-4.5."""
     bias: bool = False
     """Bias on the query, key and value projections, as in GLM-4.5."""
+
+
+@dataclass
+class HybridConfig(GqaConfig):
+    """Grouped-query attention of which some layers are replaced by something cheaper."""
+
+    letter: ClassVar[str] = ""
+    pattern: str = ""
+    """A letter for each layer, or a few that are repeated: F is full attention, the variant's own letter a replaced
+    layer. The MTP module is like the last layer."""
+
+    def __post_init__(self) -> None:
+        if not self.pattern or set(self.pattern) - {"F", self.letter}:
+            accepted = f"must be letters F (full attention) and {self.letter} ({self.name}), e.g. {self.letter}F"
+            raise ConfigError("attention.pattern", self.pattern, accepted)
+
+    def check_pattern(self, num_layers: int) -> None:
+        """Raises `ConfigError` unless the pattern covers so many layers."""
+        if num_layers % len(self.pattern):
+            accepted = (
+                f"has {len(self.pattern)} letters: must have one per layer, model.num_hidden_layers={num_layers}, "
+                "or a number that divides it"
+            )
+            raise ConfigError("attention.pattern", self.pattern, accepted)
+
+    def is_full(self, layer_index: int, num_layers: int) -> bool:
+        """Says whether a layer keeps full attention."""
+        return self.pattern[min(layer_index, num_layers - 1) % len(self.pattern)] == "F"
+
+
+@dataclass
+class SwaConfig(HybridConfig):
+    """Layers that see a window only, in turn with full ones."""
+
+    letter: ClassVar[str] = "S"
+    name: str = "swa"
+    pattern: str = "SF"
+    window: int = 128
+    """Keys that a query of an S layer sees, its own included."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("attention.window", self.window, 1)
+
+
+@dataclass
+class SwaPatternConfig(SwaConfig):
+    """Windows in the layers that a search has found to need no more."""
+
+    name: str = "swa_pattern"
+    pattern: str = "SFFS"
+
+    def check_pattern(self, num_layers: int) -> None:
+        """Raises `ConfigError` unless the pattern has one letter per layer: it was searched for them."""
+        if num_layers != len(self.pattern):
+            accepted = f"has {len(self.pattern)} letters: must have one per layer, model.num_hidden_layers={num_layers}"
+            raise ConfigError("attention.pattern", self.pattern, accepted)
 
 
 @dataclass
