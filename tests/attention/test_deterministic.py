@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig
+from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig, SwaConfig
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.engine import SamplingParams
@@ -21,6 +21,7 @@ from arcforge_core.testing.small_models import small_config
 
 VARIANTS = {
     "gqa": GqaConfig(),
+    "swa": SwaConfig(window=5),
     "gqa with norms and biases": GqaConfig(qk_norm=True, bias=True),
     "mla": MlaConfig(),
     "mla expanded": MlaConfig(form="expanded"),

@@ -8,10 +8,17 @@ from arcforge_core.testing import AttentionSuite
 OPTIONS = {
     "reference": [{"form": "gqa"}],
     "gqa": [{"qk_norm": True, "bias": True}],
+    "swa": [{"window": 2}, {"window": 5}, {"window": 5, "pattern": "F"}],
+    "swa_pattern": [{"pattern": "SF", "window": 3}],
     "mla": [{"form": "absorbed"}, {"form": "expanded"}],
     "dsa": [{"index_relu": False}],
 }
-VARIANTS = [(name, options) for name in registry().names("attention") for options in [{}, *OPTIONS.get(name, [])]]
+NEEDS_OPTIONS = ("swa_pattern",)
+VARIANTS = [
+    (name, options)
+    for name in registry().names("attention")
+    for options in [*([] if name in NEEDS_OPTIONS else [{}]), *OPTIONS.get(name, [])]
+]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join([v[0], *(f"{k}={x}" for k, x in v[1].items())]))

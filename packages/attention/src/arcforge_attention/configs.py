@@ -65,15 +65,22 @@ class SwaConfig(HybridConfig):
 
 @dataclass
 class SwaPatternConfig(SwaConfig):
-    """Windows in the layers that a search has found to need no more."""
+    """Windows in the layers that a search (``arcforge-swa-search``) has found to need no more."""
 
     name: str = "swa_pattern"
-    pattern: str = "SFFS"
+    pattern: str = ""
+
+    def __post_init__(self) -> None:
+        if self.pattern:  # else it is still to be searched
+            super().__post_init__()
 
     def check_pattern(self, num_layers: int) -> None:
         """Raises `ConfigError` unless the pattern has one letter per layer: it was searched for them."""
         if num_layers != len(self.pattern):
-            accepted = f"has {len(self.pattern)} letters: must have one per layer, model.num_hidden_layers={num_layers}"
+            accepted = (
+                f"has {len(self.pattern)} letters: must have one per layer, model.num_hidden_layers={num_layers}, "
+                "as arcforge-swa-search finds them"
+            )
             raise ConfigError("attention.pattern", self.pattern, accepted)
 
 

@@ -26,13 +26,16 @@ class Entries:
             cache.write(batch, **new_T)
         return cls(batch, cache, new_T)
 
-    def read(self, name: str, group: Group) -> Tensor:
-        """Returns an entry's values [S, ...] that a group sees: the new ones alone when it has no past."""
+    def read(self, name: str, group: Group, window: int | None = None) -> Tensor:
+        """Returns an entry's values [S, ...] that a group sees: the new ones alone when it has no past.
+
+        With a window, ``window - 1`` values of each segment's past at most.
+        """
         if group is self.batch.plan.prompt:
             return group.take(self.new_T[name])
         if self.cache is None:
             raise ValueError("segments with a past need the cache that holds it")
-        return self.cache.read(name, self.batch, group).to(self.new_T[name].dtype)
+        return self.cache.read(name, self.batch, group, window).to(self.new_T[name].dtype)
 
 
 def join(batch: SequenceBatch, parts: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from arcforge_attention.configs import GqaConfig
 from arcforge_attention.entries import Entries, join
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
-from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.norm import Linear, RMSNorm
@@ -65,11 +65,14 @@ class GQA(nn.Module):
         )
         q_THK, k_TGK = self._rotate(self.q_norm(q_THK), rope), self._rotate(self.k_norm(k_TGK), rope)
         entries = Entries.store(batch, cache, key=k_TGK, value=v_TGK)
-        outs = []
-        for group in batch.plan.groups():
-            q, k_SGK, v_SGK = group.take(q_THK), entries.read("key", group), entries.read("value", group)
-            outs.append(self.attention_varlen(q, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale))
+        outs = [self.attend(group.take(q_THK), entries, group) for group in batch.plan.groups()]
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
+
+    def attend(self, q_THK: Tensor, entries: Entries, group: Group) -> Tensor:
+        """Attends to every visible key of the group; returns [T, H, K]."""
+        k_SGK, v_SGK = entries.read("key", group), entries.read("value", group)
+        out_THK: Tensor = self.attention_varlen(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
+        return out_THK
 
     def _rotate(self, x_THK: Tensor, rope: Rope) -> Tensor:
         rotated = self.rope(x_THK[..., : self.rotary], *rope)

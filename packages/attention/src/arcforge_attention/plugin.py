@@ -26,6 +26,14 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_attention.configs:GqaConfig", summary="Grouped-query attention with partial RoPE",
     )  # fmt: skip
     registry.add(
+        "attention", "swa", "arcforge_attention.swa:SWA",
+        schema="arcforge_attention.configs:SwaConfig", summary="Sliding windows in turn with full attention",
+    )  # fmt: skip
+    registry.add(
+        "attention", "swa_pattern", "arcforge_attention.swa:SWA",
+        schema="arcforge_attention.configs:SwaPatternConfig", summary="Sliding windows in the layers that a search chose",
+    )  # fmt: skip
+    registry.add(
         "attention", "mla", "arcforge_attention.mla:MLA",
         schema="arcforge_attention.configs:MlaConfig", summary="Multi-head latent attention: a small shared cache",
     )  # fmt: skip

@@ -36,6 +36,11 @@ class Group:
         """Returns the group's rows of a per-token tensor."""
         return x_T if self.rows_T is None else x_T[self.rows_T]
 
+    def cu_window(self, window: int) -> Tensor:
+        """Returns `cu_key` when of each segment's past only the ``window - 1`` last keys are there."""
+        query_N, key_N = self.cu_query.diff(), self.cu_key.diff()
+        return cumulative((query_N + (key_N - query_N).clamp(max=window - 1)).tolist())
+
     def put(self, out_T: Tensor | None, x_T: Tensor, num_tokens: int) -> Tensor:
         """Writes the group's rows into `out_T`, which is created when it is None."""
         if self.rows_T is None:

@@ -179,6 +179,18 @@ def attention_varlen(
     return torch.cat([_attend(q_THK[rows_q], k_SGK[rows_k], v_SGV[rows_k], scale) for rows_q, rows_k in segments])
 
 
+def window_attention(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, window: int, scale: float
+) -> Tensor:
+    """See `reference.window_attention`; blocks are counted from a segment's first key, so all keys must be there."""
+    outs = []
+    for rows_q, rows_k in reference.segments(cu_query, cu_key):
+        q, k = q_THK[rows_q], k_SGK[rows_k]
+        seen_TS = _pad(reference.window_mask(len(q), len(k), window, q.device), 1, KEYS)
+        outs.append(_attend(q, k, v_SGV[rows_k], scale, seen_TS))
+    return torch.cat(outs)
+
+
 def mla_decode(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
     """See `reference.mla_decode`."""
     return attention_varlen(q_THC, kv_SC[:, None], kv_SC[:, None, :latent_dim], cu_query, cu_key, scale)
@@ -244,6 +256,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "swiglu": swiglu,
     "moe_experts": moe_experts,
     "attention_varlen": attention_varlen,
+    "window_attention": window_attention,
     "mla_decode": mla_decode,
     "sparse_mla": sparse_mla,
     "indexer_topk": indexer_topk,

@@ -77,13 +77,28 @@ def attention_varlen(
     Returns:
         [T, H, V] in q's dtype.
     """
+    return window_attention(q_THK, k_SGK, v_SGV, cu_query, cu_key, len(k_SGK), scale)
+
+
+def window_mask(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
+    """Returns `causal_mask` without the keys that are `window` or more places back."""
+    return causal_mask(queries, keys, device).triu(keys - queries - window + 1)
+
+
+def window_attention(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, window: int, scale: float
+) -> Tensor:
+    """As `attention_varlen`, of the last `window` visible keys of each query, its own included.
+
+    A segment may bring all keys of its past or the ``window - 1`` last ones.
+    """
     repeat = q_THK.shape[1] // k_SGK.shape[1]
     outs = []
     for rows_q, rows_k in segments(cu_query, cu_key):
         q, k, v = q_THK[rows_q], k_SGK[rows_k], v_SGV[rows_k]
         k, v = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1)
         scores = torch.einsum("thk,shk->hts", q, k) * scale
-        mask = causal_mask(q.shape[0], k.shape[0], q.device)
+        mask = window_mask(q.shape[0], k.shape[0], window, q.device)
         probs = _softmax(scores.masked_fill(~mask, float("-inf")))
         outs.append(torch.einsum("hts,shv->thv", probs.to(v.dtype), v))
     return torch.cat(outs)
@@ -234,6 +249,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "head_linear": head_linear,
     "swiglu": swiglu,
     "attention_varlen": attention_varlen,
+    "window_attention": window_attention,
     "mla_decode": mla_decode,
     "indexer_topk": indexer_topk,
     "sparse_mla": sparse_mla,

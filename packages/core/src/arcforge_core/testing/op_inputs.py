@@ -185,6 +185,30 @@ def attention_varlen_cases(g: Generator) -> list[OpCase]:
     return cases
 
 
+def window_attention_cases(g: Generator) -> list[OpCase]:
+    """Windows of one key, of less and of more than a segment, behind a whole past and behind its end alone."""
+    trimmed = ([1, 4, 2, 70], [5, 8, 6, 74])
+    cases = []
+    for name, (queries, keys) in {**SEGMENTS, "end of a past": trimmed}.items():
+        for heads, kv_heads, window in ((4, 4, 5), (6, 2, 1), (2, 1, 150)):
+            if name == "end of a past" and window != 5:
+                continue
+            args = {
+                "q_THK": _normal(g, sum(queries), heads, 16),
+                "k_SGK": _normal(g, sum(keys), kv_heads, 16),
+                "v_SGV": _normal(g, sum(keys), kv_heads, 12),
+                "cu_query": cumulative(queries),
+                "cu_key": cumulative(keys),
+                "window": window,
+                "scale": 0.25,
+            }
+            sizes = {"heads": heads, "kv_heads": kv_heads, "key_dim": 16, "value_dim": 12, "window": window}
+            cases.append(
+                OpCase("window_attention", f"{name}, window {window}", args, ("q_THK", "k_SGK", "v_SGV"), sizes)
+            )
+    return cases
+
+
 def mla_decode_cases(g: Generator) -> list[OpCase]:
     """Absorbed attention over shared entries of 24 latent and 8 rope values."""
     cases = []
@@ -312,6 +336,7 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "head_linear": head_linear_cases,
     "swiglu": swiglu_cases,
     "attention_varlen": attention_varlen_cases,
+    "window_attention": window_attention_cases,
     "mla_decode": mla_decode_cases,
     "indexer_topk": indexer_topk_cases,
     "sparse_mla": sparse_mla_cases,

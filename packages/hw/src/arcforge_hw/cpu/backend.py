@@ -14,6 +14,7 @@ from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
 from arcforge_hw.cpu.rms_norm import rms_norm
+from arcforge_hw.cpu.window_attention import window_attention
 
 
 def _on_cpu(call: OpCall) -> Verdict:
@@ -50,6 +51,7 @@ class Cpu(TorchCpu):
         return [
             Kernel("rms_norm", "cpu.rms_norm.function", rms_norm, _on_cpu),
             Kernel("attention_varlen", "cpu.attention_varlen.tiled", attention_varlen, _on_cpu),
+            Kernel("window_attention", "cpu.window_attention.blocks", window_attention, _on_cpu),
             Kernel("mla_decode", "cpu.mla_decode.tiled", mla_decode, _on_cpu),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
