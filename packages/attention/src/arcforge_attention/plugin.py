@@ -31,7 +31,7 @@ def arcforge_register_components(registry: Registrar) -> None:
     )  # fmt: skip
     registry.add(
         "attention", "swa_pattern", "arcforge_attention.swa:SWA",
-        schema="arcforge_attention.configs:SwaPatternConfig", summary="Sliding windows in the layers that a search chose",
+        schema="arcforge_attention.configs:SwaPatternConfig", summary="Sliding windows in the layers a search chose",
     )  # fmt: skip
     registry.add(
         "attention", "mla", "arcforge_attention.mla:MLA",

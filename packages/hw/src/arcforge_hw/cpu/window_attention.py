@@ -76,4 +76,5 @@ def window_attention(
     probs = scores_NGRBJ.masked_fill(blocks.hidden_NBJ[:, None, None], float("-inf")).softmax(-1, dtype=wide)
     out_NGXV = probs.to(v_SGV.dtype).flatten(2, 3) @ key_blocks(v_SGV)
     out_NBHV = out_NGXV.unflatten(2, (-1, block)).permute(0, 3, 1, 2, 4).flatten(2, 3)
-    return out_NBHV.flatten(0, 1).index_select(0, blocks.place_T)
+    out_THV: Tensor = out_NBHV.flatten(0, 1).index_select(0, blocks.place_T)
+    return out_THV
