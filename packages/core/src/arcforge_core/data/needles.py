@@ -1,0 +1,41 @@
+"""Words and depths of retrieval: what training shows and what evaluation asks for have none in common.
+
+A word is two or three syllables of a consonant and a vowel. The syllables fall into two sets, so that no word of one
+set is a word, or a part of a word, of the other. A depth is the share of the filler text that stands before a needle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+EVALUATION_SYLLABLES = tuple(
+    c + v for i, c in enumerate(CONSONANTS) for j, v in enumerate(VOWELS) if (i + j) % len(VOWELS) < 2
+)
+TRAINING_SYLLABLES = tuple(c + v for c in CONSONANTS for v in VOWELS if c + v not in EVALUATION_SYLLABLES)
+
+EVALUATION_DEPTHS = tuple(n / 10 for n in range(11))
+"""Every depth that evaluation uses is one of these."""
+TRAINING_DEPTHS = tuple((n / 10 + 0.03, n / 10 + 0.07) for n in range(10))
+"""Intervals around the middles between them."""
+
+
+def in_training_depths(depth: float) -> bool:
+    """Tells whether a training needle may stand there."""
+    return any(low <= depth <= high for low, high in TRAINING_DEPTHS)
+
+
+def draw_words(
+    draw: random.Random, syllables: Sequence[str], count: int, size: int = 2, taken: Collection[str] = ()
+) -> list[str]:
+    """Returns `count` distinct words of `size` syllables, none of them in `taken`.
+
+    There must be so many; a caller that needs more than half of ``len(syllables) ** size`` takes a larger size.
+    """
+    words: dict[str, None] = {}
+    while len(words) < count:
+        word = "".join(draw.choice(syllables) for _ in range(size))
+        if word not in taken:
+            words[word] = None
+    return list(words)
