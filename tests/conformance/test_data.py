@@ -6,7 +6,13 @@ import types
 import pytest
 
 from arcforge_core import registry
-from arcforge_core.configs import FilesDataConfig, HubDataConfig, MixtureDataConfig, StdlibDataConfig
+from arcforge_core.configs import (
+    FilesDataConfig,
+    HubDataConfig,
+    MixtureDataConfig,
+    RetrievalDataConfig,
+    StdlibDataConfig,
+)
 from arcforge_core.testing import DataSuite
 from arcforge_core.testing.corpora import write_texts
 
@@ -25,6 +31,7 @@ CONFIGS = {
     "files, licence": lambda a, b: (files(a, licence="MIT"), files(a)),
     "hub": lambda a, b: (HubDataConfig(dataset="one"), HubDataConfig(dataset="two")),
     "mixture": lambda a, b: (mixture(a, b), mixture(b, a)),
+    "retrieval": lambda a, b: (RetrievalDataConfig(episodes=50), RetrievalDataConfig(episodes=50, seed=1)),
     "stdlib": lambda a, b: (StdlibDataConfig(), StdlibDataConfig(include_tests=True)),
 }
 

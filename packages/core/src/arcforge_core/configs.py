@@ -142,6 +142,32 @@ class HubDataConfig(DataConfig):
 
 
 @dataclass
+class RetrievalDataConfig(DataConfig):
+    """Generated episodes: text with needles in it, then questions and answers."""
+
+    name: str = "retrieval"
+    episodes: int = 4000
+    """Documents."""
+    min_characters: int = 500
+    max_characters: int = 1000
+    """Size of an episode, between these two; it should fit in a row (trainer.sequence_length), at two to three
+    characters a token."""
+    min_pairs: int = 4
+    max_pairs: int = 16
+    """Keys with values in an episode, between these two; at most one per hundred characters."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("episodes", "min_pairs"):
+            check_at_least(f"data.{name}", getattr(self, name), 1)
+        check_at_least("data.max_pairs", self.max_pairs, self.min_pairs)
+        check_at_least("data.min_characters", self.min_characters, 100 * self.min_pairs)
+        check_at_least("data.max_characters", self.max_characters, self.min_characters)
+        check_at_least("data.seed", self.seed, 0)
+
+
+@dataclass
 class MixtureDataConfig(DataConfig):
     """Several sources."""
 

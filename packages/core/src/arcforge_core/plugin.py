@@ -62,6 +62,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:HubDataConfig", summary="A data set of the `datasets` library (extra)",
     )  # fmt: skip
     registry.add(
+        "data", "retrieval", "arcforge_core.data.retrieval:RetrievalSource",
+        schema="arcforge_core.configs:RetrievalDataConfig", summary="Generated episodes: needles, questions, answers",
+    )  # fmt: skip
+    registry.add(
         "data", "mixture", "arcforge_core.data.sources:MixtureSource",
         schema="arcforge_core.configs:MixtureDataConfig", summary="Several sources with weights",
     )  # fmt: skip

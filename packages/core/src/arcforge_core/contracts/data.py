@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class Document:
         licence: licence of the text, or ``unknown``.
         part_of: key of the document that this text repeats a part of. Such a text is only trained on, and left out
             when that document is held out.
+        text_of: key of the document whose text this one shows between its own; it is on that one's side of the split.
     """
 
     key: str
@@ -31,6 +32,7 @@ class Document:
     source: str
     licence: str = "unknown"
     part_of: str | None = None
+    text_of: str | None = None
 
 
 class DocumentSource(Protocol):
@@ -48,6 +50,19 @@ class DocumentSource(Protocol):
 
     def fingerprint(self) -> str:
         """Returns a short hash that changes when the corpus does; cheap (names, sizes and times of files)."""
+
+
+@runtime_checkable
+class QuotingSource(DocumentSource, Protocol):
+    """A corpus that shows text of another component's documents, as `Document.text_of` says.
+
+    Attributes:
+        text_from: name of that component.
+        text_prefix: what stands before its keys in this corpus; a mixture sets it.
+    """
+
+    text_from: str
+    text_prefix: str
 
 
 @dataclass(frozen=True)

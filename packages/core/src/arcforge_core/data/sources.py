@@ -14,7 +14,7 @@ from typing import Any
 
 from arcforge_core.cli.progress import say
 from arcforge_core.configs import FilesDataConfig, HubDataConfig, MixtureDataConfig, StdlibDataConfig
-from arcforge_core.contracts.data import Document, DocumentSource
+from arcforge_core.contracts.data import Document, DocumentSource, QuotingSource
 from arcforge_core.data.functions import functions_in
 from arcforge_core.data.readers import (
     ROW_FILES,
@@ -200,8 +200,11 @@ class MixtureSource:
         self._sources: dict[str, DocumentSource] = {
             name: registry().get("data", source.name).load()(source) for name, source in config.sources.items()
         }
+        names = {source.name: name for name, source in reversed(config.sources.items())}
         self.weights: dict[str, float] = {}
         for name, source in self._sources.items():
+            if isinstance(source, QuotingSource) and source.text_from in names:
+                source.text_prefix = f"{names[source.text_from]}/"
             weight = config.weights.get(name, 1.0)
             parts: dict[str, float] = getattr(source, "weights", None) or {}
             self.weights |= {f"{name}/{part}": weight * share for part, share in parts.items()} or {name: weight}

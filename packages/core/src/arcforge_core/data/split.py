@@ -36,8 +36,8 @@ class Split:
     empty: int
 
     def is_heldout(self, document: Document) -> bool:
-        """Tells on which side a document is; one that repeats a part of another is on that one's side."""
-        return key_hash(document.part_of or document.key) < self.limit
+        """Tells on which side a document is; one that repeats or shows text of another is on that one's side."""
+        return key_hash(document.part_of or document.text_of or document.key) < self.limit
 
     def kept(self, documents: Iterable[Document]) -> Iterator[Document]:
         """Yields the documents of both sides: unique ones, without those that repeat held-out text."""
@@ -83,7 +83,7 @@ def scan(documents: Iterable[Document], heldout: float) -> Split:
             continue
         num_documents += 1
         num_bytes += size
-        hashed = key_hash(document.key)
+        hashed = key_hash(document.text_of or document.key)
         held += hashed < limit
         smallest, largest = min(smallest, hashed), max(largest, hashed)
     if not num_documents:

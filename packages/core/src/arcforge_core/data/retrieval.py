@@ -1,0 +1,163 @@
+"""Generated retrieval episodes: lines of real text with needles in them, then questions and their answers.
+
+Words, depths and templates are others than those of `arcforge_core.eval.long_context`, so that what is learnt here and
+measured there is retrieval and not a pattern.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import random
+import re
+from collections.abc import Iterator, Sequence
+
+from arcforge_core.configs import RetrievalDataConfig, StdlibDataConfig
+from arcforge_core.contracts.data import Document, DocumentSource
+from arcforge_core.data.needles import TRAINING_DEPTHS, TRAINING_SYLLABLES, draw_words
+from arcforge_core.data.sources import StdlibSource, digest
+from arcforge_core.data.split import key_hash, unique
+from arcforge_core.errors import DataError
+
+RECORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("{key} = {value}", ("{key} = ",)),
+    ("{key}: {value}", ("{key}: ",)),
+    ("{key} -> {value}", ("{key} -> ",)),
+    ("{key},{value}", ("{key},", "row {key}, column 2: ")),
+    ("'{key}': {value},", ("'{key}': ", "table['{key}'] == ")),
+    ("| {key} | {value} |", ("| {key} | ",)),
+    ("<{key}>{value}</{key}>", ("<{key}>", "inside <{key}>: ")),
+    ("{key}({value})", ("{key}(", "{key} was called with ")),
+    ("set {key} to {value}", ("set {key} to ", "{key} was set to ")),
+    ("assert {key} == {value}", ("assert {key} == ", "{key} equals ")),
+    ("{key} has number {value};", ("{key} has number ", "number of {key}: ")),
+    ("Entry {key} holds {value}.", ("Entry {key} holds ", "Found under {key}: ")),
+    ("Box {key} was sold for {value} coins.", ("Box {key} was sold for ", "For box {key} they paid ")),
+    ("# see {key} on page {value}", ("# see {key} on page ", "{key} is on page ")),
+)
+"""A needle, and beginnings of its answer: its own words up to the value, then other words."""
+QUESTIONS = (
+    "{cue}{value}\n",
+    "? {key}\n{cue}{value}\n",
+    "Recall {key}.\n{cue}{value}\n",
+    "Q: {key}?\nA: {cue}{value}\n",
+)
+CHARACTERS_PER_PAIR = 100
+"""A needle with its question takes about half of that, so at least half of an episode is text."""
+DIGITS = (3, 5)
+
+
+class RetrievalSource:
+    """Episodes with the standard library's text as filler.
+
+    The text of an episode comes from documents that are next to each other in the order of the split, and the episode
+    is on the side of the first of them: no episode that is trained on shows text that is held out.
+
+    Args:
+        config: how many episodes, of which sizes.
+        texts: where the filler comes from; the running Python's library when absent.
+    """
+
+    text_from = "stdlib"
+
+    def __init__(self, config: RetrievalDataConfig, texts: DocumentSource | None = None) -> None:
+        self._config = config
+        self._texts: DocumentSource = texts or StdlibSource(StdlibDataConfig(functions=0.0))
+        self.text_prefix = ""
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the filler's fingerprint, of the options and of what episodes are made of."""
+        config = self._config
+        sizes = (config.min_characters, config.max_characters, config.min_pairs, config.max_pairs)
+        made_of = (RECORDS, QUESTIONS, TRAINING_SYLLABLES, TRAINING_DEPTHS, DIGITS)
+        return digest(self._texts.fingerprint(), self.text_prefix, config.episodes, sizes, config.seed, made_of)
+
+    def documents(self) -> Iterator[Document]:
+        """Yields the episodes.
+
+        Raises:
+            DataError: there is less text than an episode of the largest size needs.
+        """
+        text, ends, keys, licences = self._filler
+        config = self._config
+        if len(text) < config.max_characters:
+            raise DataError(f"data.max_characters={config.max_characters}: there are {len(text):,} characters of text")
+        for number in range(config.episodes):
+            draw = random.Random(f"{config.seed}/{number}")
+            size = draw.randint(config.min_characters, config.max_characters)
+            start = draw.randrange(len(text) - size + 1)
+            start = text.rfind("\n", 0, start) + 1
+            first = bisect.bisect_right(ends, start)
+            pairs = min(draw.randint(config.min_pairs, config.max_pairs), size // CHARACTERS_PER_PAIR)
+            episode = make_episode(draw, text[start : start + size], pairs)
+            yield Document(
+                f"retrieval/{number}", episode, "retrieval", licences[first], text_of=self.text_prefix + keys[first]
+            )
+
+    @functools.cached_property
+    def _filler(self) -> tuple[str, list[int], list[str], list[str]]:
+        """The text of all documents in the order of the split, and each one's end, key and licence."""
+        documents = sorted(unique(self._texts.documents()), key=lambda d: key_hash(self.text_prefix + d.key))
+        texts = [d.text if d.text.endswith("\n") else d.text + "\n" for d in documents]
+        ends = [0]
+        for part in texts:
+            ends.append(ends[-1] + len(part))
+        return "".join(texts), ends[1:], [d.key for d in documents], [d.licence for d in documents]
+
+
+def make_episode(draw: random.Random, text: str, pairs: int) -> str:
+    """Returns an episode of at most ``len(text)`` characters, or a little more where `text` is too short for its pairs.
+
+    Args:
+        draw: a generator that nothing else uses.
+        text: filler; its end is left out to make room.
+        pairs: needles. Most of them are asked for, each once, in random order.
+    """
+    words = draw_words(draw, TRAINING_SYLLABLES, 2 * pairs, draw.choice((2, 2, 3)), set(re.findall("[a-z]+", text)))
+    keys, values = words[:pairs], words[pairs:]
+    if draw.random() < 0.75:
+        values = _numbers(draw, pairs)
+    one = draw.choice(RECORDS)
+    kinds = [one] * pairs if draw.random() < 0.5 else draw.choices(RECORDS, k=pairs)
+    needles = [
+        record.format(key=key, value=value) + "\n" for (record, _), key, value in zip(kinds, keys, values, strict=True)
+    ]
+    ask = draw.choice(QUESTIONS)
+    questions = [
+        ask.format(key=keys[n], value=values[n], cue=draw.choice(kinds[n][1]).format(key=keys[n]))
+        for n in draw.sample(range(pairs), pairs - pairs // 8)
+    ]
+    room = len(text) - len("".join(needles)) - len("".join(questions)) - pairs
+    filler = text[: max(0, room)].rsplit("\n", 1)[0] + "\n"
+    return scatter(draw, filler, needles) + "".join(questions)
+
+
+def scatter(draw: random.Random, filler: str, needles: Sequence[str]) -> str:
+    """Returns `filler` with the needles at depths of `TRAINING_DEPTHS`, between lines or else words that are there."""
+    lines, words = ([match.end() for match in re.finditer(ends, filler)] for ends in (r"\n", r"\s"))
+    placed = []
+    for needle in needles:
+        low, high = (round(depth * len(filler)) for depth in draw.choice(TRAINING_DEPTHS))
+        places = _between(lines, low, high) or _between(words, low, high) or range(low, high + 1)
+        placed.append((draw.choice(places), needle))
+    parts, end = [], 0
+    for place, needle in sorted(placed):
+        parts.append(filler[end:place])
+        if place and filler[place - 1] != "\n":
+            parts.append("\n")
+        parts.append(needle)
+        end = place
+    return "".join([*parts, filler[end:]])
+
+
+def _between(ascending: Sequence[int], low: int, high: int) -> Sequence[int]:
+    return ascending[bisect.bisect_left(ascending, low) : bisect.bisect_right(ascending, high)]
+
+
+def _numbers(draw: random.Random, count: int) -> list[str]:
+    """Returns distinct numbers, each with a random count of digits."""
+    numbers: dict[str, None] = {}
+    while len(numbers) < count:
+        digits = draw.randint(*DIGITS)
+        numbers[str(draw.randrange(10 ** (digits - 1), 10**digits))] = None
+    return list(numbers)
