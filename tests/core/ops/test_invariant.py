@@ -1,5 +1,7 @@
 """The batch-invariant ops against the references, and row by row against themselves."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,7 +30,9 @@ def test_equals_the_reference_in_float64_with_gradients(case):
         arguments = case.inputs(torch.float64, "cpu")
         inputs = [arguments[name].requires_grad_() for name in case.grad]
         out = op(**arguments)
-        results.append((out, *(torch.autograd.grad(out.square().sum(), inputs) if inputs else ())))
+        outs = out if isinstance(out, tuple) else (out,)
+        loss = sum(out.square().sum() for out in outs)
+        results.append((*outs, *(torch.autograd.grad(loss, inputs) if inputs else ())))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
@@ -74,6 +78,26 @@ def test_the_selection_among_near_ties_is_the_same_in_every_batch(lengths, past,
         new = data.draw(st.integers(1, length))
         q, k, w = part[0][-new:], part[1], part[2][-new:]
         assert torch.equal(invariant.indexer_topk(q, k, w, cumulative([new]), cumulative([length]), 8), wanted[-new:])
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(1, 140), min_size=1, max_size=3), st.lists(st.integers(1, 139), max_size=4))
+def test_the_delta_rule_is_the_same_in_every_batch_and_cut(lengths, cuts):
+    lengths = [*lengths, 140]
+    heads, key, value = 3, 13, 7
+    tokens = sum(lengths)
+    k = torch.nn.functional.normalize(randn(tokens, heads, key, seed=1), dim=-1)
+    gates = -randn(tokens, heads, seed=3).square(), randn(tokens, heads, seed=4).sigmoid()
+    values = randn(tokens, heads, key), k, randn(tokens, heads, value, seed=2), *gates
+    state = randn(len(lengths), heads, key, value, seed=5)
+    whole, states = invariant.gated_delta_rule(*values, state, cumulative(lengths), 0.3)
+    rows = range(tokens - 140, tokens)
+    state, outs = state[-1:], []
+    for start, end in pairwise(sorted({0, 140, *cuts})):
+        part = [x[rows[start] : rows[end - 1] + 1].clone() for x in values]
+        out, state = invariant.gated_delta_rule(*part, state, cumulative([end - start]), 0.3)
+        outs.append(out)
+    assert torch.equal(torch.cat(outs), whole[-140:]) and torch.equal(state, states[-1:])
 
 
 def test_extreme_gates_have_finite_gradients():

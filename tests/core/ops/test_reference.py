@@ -114,6 +114,47 @@ def test_sparse_mla_over_every_key_is_dense_and_minus_one_is_nothing():
     torch.testing.assert_close(reference.sparse_mla(q, kv, one_TK, *cu, 4, 0.5), kv[2, :4].expand(4, 2, 4))
 
 
+def delta_inputs(lengths, heads=2, key=3, value=4):
+    tokens = sum(lengths)
+    q, k = randn(tokens, heads, key), F.normalize(randn(tokens, heads, key, seed=1), dim=-1)
+    gates = -randn(tokens, heads, seed=3).square(), randn(tokens, heads, seed=4).sigmoid()
+    state = randn(len(lengths), heads, key, value, seed=5)
+    return q, k, randn(tokens, heads, value, seed=2), *gates, state, cumulative(lengths), 0.7
+
+
+def test_gated_delta_rule_is_a_product_of_transitions():
+    """``S_t = e^g (I - beta k k^T) S_(t-1) + beta k v^T``, head by head."""
+    q, k, v, g, beta, states, cu, scale = delta_inputs([3, 1])
+    out, last = reference.gated_delta_rule(q, k, v, g, beta, states, cu, scale)
+    for n, h in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        state = states[n, h]
+        for t in range(int(cu[n]), int(cu[n + 1])):
+            forget = torch.eye(3) - beta[t, h] * torch.outer(k[t, h], k[t, h])
+            state = g[t, h].exp() * forget @ state + beta[t, h] * torch.outer(k[t, h], v[t, h])
+            torch.testing.assert_close(out[t, h], scale * q[t, h] @ state)
+        torch.testing.assert_close(last[n, h], state)
+
+
+def test_gated_delta_rule_forgets_and_corrects():
+    """Without decay a token with beta 1 is read back by its key; a decay to nothing leaves only the last token."""
+    q, k, v, g, _, states, cu, _ = delta_inputs([4, 2])
+    ones, nothing = torch.ones_like(g), torch.full_like(g, -1e4)
+    torch.testing.assert_close(reference.gated_delta_rule(k, k, v, 0 * g, ones, states, cu, 1.0)[0], v)
+    out, last = reference.gated_delta_rule(q, k, v, nothing, ones, states, cu, 1.0)
+    torch.testing.assert_close(out, (q * k).sum(-1, keepdim=True) * v)
+    torch.testing.assert_close(last[1], k[5, :, :, None] * v[5, :, None])
+
+
+def test_gated_delta_rule_keeps_its_state_in_fp32():
+    """A step of 1e-3 is lost beside 1 in bfloat16."""
+    k = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).bfloat16()
+    v = torch.tensor([[[1e-3]], [[1.0]]]).bfloat16()
+    ones, state = torch.ones(2, 1), torch.ones(1, 1, 2, 1)
+    out, state = reference.gated_delta_rule(k, k, v, 0 * ones, 1e-3 * ones, state, cumulative([2]), 1.0)
+    assert (out.dtype, state.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(state.flatten(), torch.tensor([1.0 - 1e-3 * (1 - 1e-3), 1.0]), rtol=1e-6, atol=0)
+
+
 def test_moe_experts_equals_a_loop_over_tokens():
     x, gate_up, down = randn(5, 4), randn(3, 6, 4, seed=1), randn(3, 4, 3, seed=2)
     expert_TK, gate_TK = randn(5, 3, seed=3).argsort(-1)[:, :2], randn(5, 2, seed=4)
@@ -161,6 +202,10 @@ DIFFERENTIABLE = {
             q, kv, torch.tensor([[0, -1], [0, 2]]), cumulative([2]), cumulative([3]), 2, 0.5
         ),
         (randn(2, 2, 3), randn(3, 3, seed=1)),
+    ),
+    "gated_delta_rule": lambda: (
+        lambda *args: reference.gated_delta_rule(*args, cumulative([2, 1]), 0.7),
+        delta_inputs([2, 1])[:6],
     ),
     "moe_experts": lambda: (
         lambda x, a, b, g: reference.moe_experts(x, a, b, torch.tensor([[0, 2], [2, 1]]), g),

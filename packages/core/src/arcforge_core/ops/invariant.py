@@ -1,12 +1,13 @@
 """Ops whose result for a sequence is the same bits whatever else is in the batch (``trainer.deterministic=true``).
 
 They replace all kernels. A sequence's rows do not depend on the batch's other sequences, on its place among them, nor
-on how it is cut into prompt, chunks and decoded tokens. Three rules give that (docs/numerics.md has what breaks them):
+on how it is cut into prompt, chunks and decoded tokens. Four rules give that (docs/numerics.md has what breaks them):
 
 - every matrix product is a batch of products of one fixed shape, padded with zeros, so that the number of rows never
   chooses the algorithm and no row is an edge;
 - attention splits a segment's keys into blocks counted from its first one, adds the blocks' results in that order, and
   a hidden key has weight 0 exactly, so that further blocks change nothing;
+- the gated delta rule goes token by token, with sums over keys in halves, so that every operation is elementwise;
 - the exponential is the only elementary function: sigmoid rounds differently at the end of a vector loop.
 
 Gradients are sums over tokens and depend on the batch like any sum; two equal batches give equal ones.
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.ops import reference
 
@@ -241,6 +244,56 @@ def indexer_topk(
     return torch.cat(outs)
 
 
+def _add_halves(x: Tensor, dim: int) -> Tensor:
+    """Sums along `dim`, its second half onto its first one and so on: elementwise, and quicker than one by one."""
+    while x.shape[dim] > 1:
+        x = reduce(torch.add, _pad(x, dim, 2).chunk(2, dim))
+    return x.squeeze(dim)
+
+
+def _delta_steps(
+    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, decay_TH: Tensor, beta_TH: Tensor, state_HKV: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the outputs of some tokens of a segment, unscaled, and the state after them."""
+    outs = []
+    for q_HK, k_HK, v_HV, decay_H, beta_H in zip(q_THK, k_THK, v_THV, decay_TH, beta_TH, strict=True):
+        state_HKV = state_HKV * decay_H[:, None, None]
+        error_HV = (v_HV - _add_halves(state_HKV * k_HK[..., None], 1)) * beta_H[:, None]
+        state_HKV = state_HKV + k_HK[..., None] * error_HV[:, None]
+        outs.append(_add_halves(state_HKV * q_HK[..., None], 1))
+    return torch.stack(outs), state_HKV
+
+
+def gated_delta_rule(
+    q_THK: Tensor,
+    k_THK: Tensor,
+    v_THV: Tensor,
+    g_TH: Tensor,
+    beta_TH: Tensor,
+    state_NHKV: Tensor,
+    cu_query: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """See `reference.gated_delta_rule`; chunks would round by where a sequence is cut.
+
+    The backward pass computes the states of `KEYS` tokens again at a time, or it would keep one for every token.
+    """
+    given = (q_THK, k_THK, v_THV, g_TH.exp(), beta_TH, state_NHKV)
+    wide = reduce(torch.promote_types, (x.dtype for x in given), torch.float32)
+    *tokens, states_NHKV = (x.to(wide) for x in given)
+    outs, states = [], []
+    for (start, end), state_HKV in zip(pairwise(cu_query.tolist()), states_NHKV, strict=True):
+        for first in range(start, end, KEYS):
+            part = (*(x_T[first : min(first + KEYS, end)] for x_T in tokens), state_HKV)
+            if torch.is_grad_enabled():
+                out_THV, state_HKV = checkpoint(_delta_steps, *part, use_reentrant=False, preserve_rng_state=False)
+            else:
+                out_THV, state_HKV = _delta_steps(*part)
+            outs.append(out_THV)
+        states.append(state_HKV)
+    return (torch.cat(outs) * scale).to(v_THV.dtype), torch.stack(states).to(state_NHKV.dtype)
+
+
 def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
     """See `reference.linear_cross_entropy`: a token's own loss has the same bits in every batch, their sum has not."""
     logits_TW = linear(x_TD, weight_WD)
@@ -260,6 +313,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "mla_decode": mla_decode,
     "sparse_mla": sparse_mla,
     "indexer_topk": indexer_topk,
+    "gated_delta_rule": gated_delta_rule,
     "linear_cross_entropy": linear_cross_entropy,
 }
 """The other ops work row by row, each value alone or a row's values in one order: any kernel will do."""

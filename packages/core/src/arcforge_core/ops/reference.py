@@ -1,7 +1,8 @@
 """Naive references of all ops: differentiable, any dtype, any device. They define what an op means.
 
 Shapes: T query tokens, S keys, H heads, G key/value heads (H a multiple of G), K key size, V value size, C latent plus
-rope size of MLA's shared cache entry, I index heads, D hidden size, E experts, F twice the expert width, W vocabulary.
+rope size of MLA's shared cache entry, N segments, I index heads, D hidden size, E experts, F twice the expert width,
+W vocabulary.
 Ragged tokens lie segment after segment; ``cu_query`` and ``cu_key`` are int32 cumulative lengths on the host.
 Causal is bottom-right: query j of a segment of q queries and s keys sees its first ``s - q + j + 1`` keys.
 """
@@ -9,6 +10,7 @@ Causal is bottom-right: query j of a segment of q queries and s keys sees its fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -190,6 +192,46 @@ def sparse_mla(
     return torch.cat(outs)
 
 
+def gated_delta_rule(
+    q_THK: Tensor,
+    k_THK: Tensor,
+    v_THV: Tensor,
+    g_TH: Tensor,
+    beta_TH: Tensor,
+    state_NHKV: Tensor,
+    cu_query: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Linear attention: each token decays a state, corrects what its key reads there, and reads it (spec 3.5).
+
+    ``S <- e^g S; S <- S + k (beta (v - S^T k))^T; o = S^T q * scale``, in fp32 or wider. Keys longer than 1 may make
+    the state grow without bound.
+
+    Args:
+        q_THK, k_THK, v_THV: queries, keys and values of all segments.
+        g_TH: logarithms of the decays, at most 0.
+        beta_TH: how far the state is corrected, in [0, 1].
+        state_NHKV: each segment's state before its first token here, fp32 or wider.
+        cu_query: segments.
+        scale: of the output.
+
+    Returns:
+        ([T, H, V] in v's dtype, the states after each segment's last token in `state_NHKV`'s dtype).
+    """
+    given = (q_THK, k_THK, v_THV, g_TH.exp(), beta_TH, state_NHKV)
+    wide = reduce(torch.promote_types, (x.dtype for x in given), torch.float32)
+    *tokens, states_NHKV = (x.to(wide) for x in given)
+    outs, states = [], []
+    for (rows, _), state_HKV in zip(segments(cu_query, cu_query), states_NHKV, strict=True):
+        for q_HK, k_HK, v_HV, decay_H, beta_H in zip(*(x_T[rows] for x_T in tokens), strict=True):
+            state_HKV = decay_H[:, None, None] * state_HKV
+            error_HV = v_HV - (k_HK[..., None] * state_HKV).sum(1)
+            state_HKV = state_HKV + k_HK[..., None] * (beta_H[:, None] * error_HV)[:, None]
+            outs.append((q_HK[..., None] * state_HKV).sum(1))
+        states.append(state_HKV)
+    return (torch.stack(outs) * scale).to(v_THV.dtype), torch.stack(states).to(state_NHKV.dtype)
+
+
 def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
     """Sum over a token's chosen experts of gate * down(silu(gate_proj x) * up_proj x).
 
@@ -253,6 +295,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "mla_decode": mla_decode,
     "indexer_topk": indexer_topk,
     "sparse_mla": sparse_mla,
+    "gated_delta_rule": gated_delta_rule,
     "router_scores": router_scores,
     "moe_experts": moe_experts,
     "linear_cross_entropy": linear_cross_entropy,

@@ -122,7 +122,7 @@ def relative_error(
     worst = 0.0
     for label, want in wanted.items():
         got = first[label]
-        expected = like_output(case, dtype) if label == "output" else given[label].dtype
+        expected = like_output(case, dtype, label) if label.startswith("output") else given[label].dtype
         if got.shape != want.shape or got.dtype != expected or got.device.type != device:
             raise KernelFault(
                 f"{label} is {tuple(got.shape)} {got.dtype} on {got.device.type}, "
@@ -134,8 +134,10 @@ def relative_error(
     return worst
 
 
-def like_output(case: OpCase, dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype of an op's output: that of the activations but for indices and losses."""
+def like_output(case: OpCase, dtype: torch.dtype, label: str) -> torch.dtype:
+    """Returns the dtype of an op's output: that of the activations but for indices, losses and states."""
+    if (case.op, label) == ("gated_delta_rule", "output 2"):
+        return torch.promote_types(dtype, torch.float32)
     if case.op == "indexer_topk":
         return torch.int64
     if case.op == "linear_cross_entropy" and dtype.itemsize < 4:
@@ -148,15 +150,19 @@ def _is_float(value: Any) -> bool:
 
 
 def _run(fn: Callable[..., Any], args: Mapping[str, Any], grad: Sequence[str]) -> dict[str, Tensor]:
-    """Returns the output and, for a fixed random cotangent, the gradients of the named arguments."""
+    """Returns the outputs and, for fixed random cotangents, the gradients of the named arguments.
+
+    An op's only or first output is ``output``, others are ``output 2``, ...
+    """
     leaves = {name: args[name].detach().requires_grad_() for name in grad}
     with torch.set_grad_enabled(bool(grad)):
-        output: Tensor = fn(*{**args, **leaves}.values())
-    results = {"output": output.detach()}
+        output: Tensor | tuple[Tensor, ...] = fn(*{**args, **leaves}.values())
+    outputs = output if isinstance(output, tuple) else (output,)
+    results = {f"output {n}" if n > 1 else "output": value.detach() for n, value in enumerate(outputs, 1)}
     if grad:
         generator = torch.Generator().manual_seed(1)
-        cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-        gradients = torch.autograd.grad(output, list(leaves.values()), cotangent.to(output))
+        cotangents = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for x in outputs]
+        gradients = torch.autograd.grad(outputs, list(leaves.values()), cotangents)
         results |= dict(zip(leaves, gradients, strict=True))
     return results
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from arcforge_core.contracts.batch import cumulative
@@ -18,7 +19,7 @@ from arcforge_core.contracts.batch import cumulative
 HOST_ARGUMENTS = ("cu_query", "cu_key")
 """Lengths stay on the host whatever the device."""
 
-FLOAT32_ARGUMENTS = ("cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T")
+FLOAT32_ARGUMENTS = ("cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T", "g_TH", "beta_TH", "state_NHKV")
 """Never in a lower precision than fp32."""
 
 
@@ -275,6 +276,35 @@ def _selection(g: Generator, queries: list[int], keys: list[int], topk: int) -> 
     return torch.stack(rows)
 
 
+def gated_delta_rule_cases(g: Generator) -> list[OpCase]:
+    """Keys of length 1; fresh states and others, lengths around whole chunks, and gates that shut or do nothing."""
+    heads, key_dim, value_dim = 3, 12, 20
+    cases = []
+    for name, lengths, past, beta, decay in (
+        ("one token", [1], 0.0, 1.0, 0.3),
+        ("ragged", [1, 5, 17, 3], 0.0, 1.0, 0.3),
+        ("behind a past", [1, 4, 2, 1], 1.0, 1.0, 0.3),
+        ("across chunks", [64, 131], 1.0, 1.0, 0.05),
+        ("beta zero", [5, 66], 1.0, 0.0, 0.05),
+        ("no decay", [66], 1.0, 1.0, 0.0),
+        ("strong decay", [66], 1.0, 1.0, 200.0),
+    ):
+        tokens = sum(lengths)
+        args = {
+            "q_THK": F.normalize(_normal(g, tokens, heads, key_dim), dim=-1),
+            "k_THK": F.normalize(_normal(g, tokens, heads, key_dim) + 0.5, dim=-1),
+            "v_THV": _normal(g, tokens, heads, value_dim),
+            "g_TH": -decay * _normal(g, tokens, heads).square(),
+            "beta_TH": beta * _normal(g, tokens, heads).sigmoid(),
+            "state_NHKV": past * _normal(g, len(lengths), heads, key_dim, value_dim),
+            "cu_query": cumulative(lengths),
+            "scale": key_dim**-0.5,
+        }
+        sizes = {"heads": heads, "key_dim": key_dim, "value_dim": value_dim}
+        cases.append(OpCase("gated_delta_rule", name, args, tuple(args)[:6], sizes))
+    return cases
+
+
 def moe_experts_cases(g: Generator) -> list[OpCase]:
     """Spread tokens, experts without any, all tokens on the same experts, one token."""
     experts, hidden, width, topk = 6, 24, 16, 2
@@ -340,6 +370,7 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "mla_decode": mla_decode_cases,
     "indexer_topk": indexer_topk_cases,
     "sparse_mla": sparse_mla_cases,
+    "gated_delta_rule": gated_delta_rule_cases,
     "router_scores": router_scores_cases,
     "moe_experts": moe_experts_cases,
     "linear_cross_entropy": linear_cross_entropy_cases,
