@@ -10,6 +10,7 @@ import torch
 from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
+from arcforge_hw.cpu.gated_delta_rule import gated_delta_rule
 from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
@@ -53,6 +54,7 @@ class Cpu(TorchCpu):
             Kernel("attention_varlen", "cpu.attention_varlen.tiled", attention_varlen, _on_cpu),
             Kernel("window_attention", "cpu.window_attention.blocks", window_attention, _on_cpu),
             Kernel("mla_decode", "cpu.mla_decode.tiled", mla_decode, _on_cpu),
+            Kernel("gated_delta_rule", "cpu.gated_delta_rule.chunks", gated_delta_rule, _on_cpu),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]

@@ -67,7 +67,8 @@ def window_attention(
 
     def key_blocks(x_SGE: Tensor) -> Tensor:
         """Returns [N, G, J, E]."""
-        return x_SGE.index_select(0, blocks.keys_NJ.flatten()).unflatten(0, (count, -1)).transpose(1, 2)
+        rows = x_SGE.index_select(0, blocks.keys_NJ.flatten())
+        return rows.view(count, -1, *x_SGE.shape[1:]).transpose(1, 2)
 
     q_NBGRK = q_THK.index_select(0, blocks.rows_NB.flatten()).view(count, block, groups, heads // groups, -1)
     q_NGXK = q_NBGRK.permute(0, 2, 3, 1, 4).flatten(2, 3)
