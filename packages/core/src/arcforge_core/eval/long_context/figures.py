@@ -1,0 +1,121 @@
+"""What a report looks like: a table, heat maps of depth by length, and a page with both. The palette is viridis."""
+
+from __future__ import annotations
+
+import io
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from arcforge_core.eval.long_context.report import FILE, LongContextReport
+
+COLUMNS = 4
+MISSING = "missing"
+
+
+def table(report: LongContextReport) -> Table:
+    """Returns the scores for a terminal: a row per task, a column per length."""
+    found = Table("task", title=_title(report))
+    for length in report.lengths:
+        found.add_column(f"{length:,}", justify="right")
+    for row in _rows(report):
+        found.add_row(*row)
+    return found
+
+
+def write_figures(report: LongContextReport, folder: Path) -> Path:
+    """Writes ``long_context.png``, ``.svg`` and ``.html`` beside the report and returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    svg = io.StringIO()
+    with matplotlib.rc_context({"font.size": 8, "svg.hashsalt": "long_context"}):
+        figure = heat_maps(report)
+        figure.savefig(folder / "long_context.png", dpi=160, facecolor="white")
+        figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
+    (folder / "long_context.svg").write_text(svg.getvalue(), encoding="utf-8")
+    page = folder / "long_context.html"
+    page.write_text(_page(report, svg.getvalue()[svg.getvalue().index("<svg") :]), encoding="utf-8")
+    return page
+
+
+def heat_maps(report: LongContextReport) -> Figure:
+    """Draws one map per task: a column for each length, a row for each depth, the beginning of the context on top."""
+    rows = -(-len(report.tasks) // COLUMNS)
+    columns = min(COLUMNS, len(report.tasks))
+    width = max(2.2, 0.55 * len(report.lengths) + 1)
+    figure = Figure(figsize=(width * columns + 0.8, 2.6 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(report.tasks) :]:
+        axes.remove()
+    for axes, task in zip(grid.flat, report.tasks, strict=False):
+        image = _heat_map(axes, report, task)
+    bar: Any = figure.colorbar(image, ax=grid.ravel().tolist(), label="score", fraction=0.02, pad=0.01)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _heat_map(axes: Any, report: LongContextReport, task: str) -> Any:
+    cells = {(cell.depth, cell.length): cell.score for cell in report.cells if cell.task == task}
+    depths = sorted({depth for depth, _ in cells}, key=lambda depth: depth or 0.0)
+    score_DL = np.array([[cells.get((depth, length), np.nan) for length in report.lengths] for depth in depths])
+    image = axes.imshow(score_DL, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+    for row, column in np.ndindex(score_DL.shape):
+        value = score_DL[row, column]
+        if np.isfinite(value):
+            color = "black" if value > 0.6 else "white"
+            axes.text(column, row, f"{100 * value:.0f}", ha="center", va="center", color=color, fontsize=7)
+    axes.set_title(task)
+    axes.set_xticks(range(len(report.lengths)), [_short(length) for length in report.lengths])
+    axes.set_yticks(range(len(depths)), ["all" if depth is None else f"{depth:g}" for depth in depths])
+    axes.set_xlabel("length")
+    axes.set_ylabel("depth")
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return image
+
+
+def _short(length: int) -> str:
+    return f"{length // 1024}K" if length >= 1024 and not length % 1024 else str(length)
+
+
+def _rows(report: LongContextReport) -> list[list[str]]:
+    """The tasks' scores by length in percent, then their means."""
+    rows = [[task, *(_percent(report.score(task, length)) for length in report.lengths)] for task in report.tasks]
+    return [*rows, ["all tasks", *map(_percent, report.by_length().values())]]
+
+
+def _percent(score: float | None) -> str:
+    return MISSING if score is None else f"{100 * score:.1f}"
+
+
+def _title(report: LongContextReport) -> str:
+    settings = report.settings
+    return f"{settings['subject']}: % of the answers given; lengths in {settings['lengths_in']}"
+
+
+def _page(report: LongContextReport, svg: str) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("task", *(f"{length:,}" for length in report.lengths)))
+    body = "\n".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in _rows(report))
+    settings = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in report.settings.items())
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Long context</title>
+<style>body{{font:15px system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}}
+table{{border-collapse:collapse;display:block;overflow-x:auto}}
+td,th{{padding:.3rem .7rem;border-bottom:1px solid #8884;text-align:left;font-variant-numeric:tabular-nums}}
+dl{{display:grid;grid-template-columns:max-content auto;gap:.2rem 1rem}}dd{{margin:0}}
+svg{{max-width:100%;height:auto}}</style></head><body>
+<h1>Long context</h1>
+<p>{escape(_title(report))}. Depth is the share of the context before what is asked for, 0 its beginning.</p>
+<table><thead><tr>{head}</tr></thead><tbody>
+{body}
+</tbody></table>
+{svg}
+<h2>Settings</h2>
+<dl>{settings}</dl>
+<p><a href="{FILE}">{FILE}</a></p>
+</body></html>
+"""
