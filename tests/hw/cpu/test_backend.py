@@ -12,7 +12,7 @@ from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import small_config
 from arcforge_hw.configs import CpuConfig
 
-OPS = ("rms_norm", "attention_varlen", "mla_decode", "moe_experts", "linear_cross_entropy")
+OPS = ("rms_norm", "attention_varlen", "mla_decode", "gated_delta_rule", "moe_experts", "linear_cross_entropy")
 
 
 @pytest.fixture
