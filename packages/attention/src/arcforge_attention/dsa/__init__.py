@@ -8,18 +8,21 @@ Shapes: T new tokens, S visible keys, D hidden, K selected keys.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from arcforge_attention.configs import DsaConfig
 from arcforge_attention.dsa.attend import attend
 from arcforge_attention.dsa.indexer import Indexer
-from arcforge_attention.dsa.select import Selection, select_groups
+from arcforge_attention.dsa.loss import indexer_loss, recall
+from arcforge_attention.dsa.select import IndexInputs, Selection, index_inputs, needs_selection, select
 from arcforge_attention.entries import Entries, join
 from arcforge_attention.mla import MLA
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
-from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
@@ -27,11 +30,25 @@ from arcforge_core.ops.dispatch import Binder
 __all__ = ["DSA"]
 
 
+class Lesson(NamedTuple):
+    """What the indexer is told about a group: the sum of its tokens' losses, and the recall unless not measured."""
+
+    loss: Tensor
+    recall: Tensor | None
+
+
+def summary(lessons: list[Lesson], batch: SequenceBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Returns the layer's losses and figures by name, means over the batch."""
+    recalls = [lesson.recall for lesson in lessons if lesson.recall is not None]
+    losses = {"indexer": torch.stack([lesson.loss for lesson in lessons]).sum() / batch.num_tokens} if lessons else {}
+    return losses, {"indexer_recall": torch.stack(recalls).mean()} if recalls else {}
+
+
 class DSA(MLA):
     """MLA with a lightning indexer, or with the selection of the layer before.
 
     The indexer reads detached inputs and its selection has no gradient, so that the language-model loss leaves its
-    parameters alone.
+    parameters alone; it learns from a loss of its own (`dsa.loss`) that reaches nothing else.
     """
 
     def __init__(self, config: DsaConfig, model: ModelConfig, layer_index: int) -> None:
@@ -39,6 +56,8 @@ class DSA(MLA):
         self.topk, self.use_relu = model.index_topk, config.index_relu
         self.indexer = None if config.is_shared(layer_index) else Indexer(model)
         self.hands_on = config.is_shared(layer_index + 1)
+        self.stage, self.loss_weight = config.indexer_training, config.indexer_loss_weight
+        self.recall_queries = config.recall_queries
         self.indexer_topk, self.sparse_mla = reference.indexer_topk, reference.sparse_mla
 
     @classmethod
@@ -79,20 +98,46 @@ class DSA(MLA):
         latent_TC, rope_TR = self.entries(x_TD, rope)
         index_key = {} if self.indexer is None else {"index_key": self.indexer.keys(x_TD.detach(), rope)}
         entries = Entries.store(batch, cache, latent=latent_TC, rope=rope_TR, **index_key)
-        if self.indexer is not None:
-            selection = select_groups(self, x_TD.detach(), q_TQ.detach(), entries, rope)
-        elif selection is None:
+        if self.indexer is None and selection is None:
             raise ValueError("a layer without an indexer needs the selection of the layer before")
-        outs = []
-        for group, indices_TK in zip(batch.plan.groups(), selection, strict=True):
+        learns = self.indexer is not None and self.stage != "off" and torch.is_grad_enabled()
+        outs, chosen, lessons = [], [], []
+        for number, group in enumerate(batch.plan.groups()):
             q, latent_SC, rope_SR = group.take(q_THK), entries.read("latent", group), entries.read("rope", group)
-            if indices_TK is None:
+            selected_TK = None if selection is None else selection[number]
+            if self.indexer is not None and (learns or self.selects(group)):
+                index = index_inputs(self, x_TD.detach(), q_TQ.detach(), entries, group, rope)
+                selected_TK = select(self, index, group) if self.selects(group) else None
+                if learns:
+                    lessons.append(self.learn(q, latent_SC, rope_SR, index, selected_TK, group))
+            if selected_TK is None:
                 outs.append(self.dense(q, latent_SC, rope_SR, batch, group))
             else:
-                outs.append(attend(self, q, latent_SC, rope_SR, indices_TK, group))
+                outs.append(attend(self, q, latent_SC, rope_SR, selected_TK, group))
+            chosen.append(selected_TK)
         # handed on only where it is used: activation checkpointing keeps what it gives to a layer
-        handed_on = {"selection": selection} if self.hands_on else {}
-        return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)), handed_on=handed_on)
+        handed_on = {"selection": tuple(chosen)} if self.hands_on else {}
+        return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)), *summary(lessons, batch), handed_on)
+
+    def learn(
+        self,
+        q_THK: Tensor,
+        latent_SC: Tensor,
+        rope_SR: Tensor,
+        index: IndexInputs,
+        selected_TK: Tensor | None,
+        group: Group,
+    ) -> Lesson:
+        """Compares the indexer's scores of a group with the attention weights."""
+        with torch.no_grad():
+            q_THC, kv_SC = self.absorb(q_THK, latent_SC, rope_SR)
+        loss = self.loss_weight * indexer_loss(self, q_THC, kv_SC, index, selected_TK, group)
+        seen = recall(self, q_THC, kv_SC, index, group, self.recall_queries) if self.recall_queries else None
+        return Lesson(loss, seen)
+
+    def selects(self, group: Group) -> bool:
+        """Says whether the group attends to selected keys: there are more than top-k, and it is not warm-up."""
+        return self.stage != "dense" and needs_selection(group, self.topk)
 
     def cache_spec(self) -> CacheSpec:
         """Returns MLA's entries, and the index key where there is an indexer."""

@@ -74,7 +74,7 @@ class AttentionOutput:
 
     Attributes:
         out_TD: the layer's output, before the residual addition.
-        aux_losses: named scalar losses, means over the tokens, that the trainer adds with weights of its own.
+        aux_losses: named scalar losses, means over the tokens and weighted: the trainer adds them.
         figures: named scalars without gradient that the trainer logs.
         handed_on: keyword arguments for the `forward` of the next layer, e.g. the keys that DSA selected; most
             variants have none.
