@@ -132,7 +132,7 @@ def test_an_indexer_that_learns_finds_more_of_the_attention():
         out = trained(layer, (40, 40))[1]
         out.aux_losses["indexer"].backward()
         optimizer.step()
-        seen.append((float(out.aux_losses["indexer"]), float(out.figures["indexer_recall"])))
+        seen.append((float(out.aux_losses["indexer"].detach()), float(out.figures["indexer_recall"])))
     assert seen[-1][0] < 0.5 * seen[0][0] and seen[-1][1] > seen[0][1] + 0.05
 
 

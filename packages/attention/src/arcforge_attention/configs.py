@@ -85,6 +85,42 @@ class SwaPatternConfig(SwaConfig):
 
 
 @dataclass
+class GdnConfig(HybridConfig):
+    """Gated DeltaNet in turn with full attention; `qk_norm` and `bias` are those of the full layers."""
+
+    letter: ClassVar[str] = "L"
+    name: str = "gdn"
+    pattern: str = "LF"
+
+
+@dataclass
+class SimpleGdnConfig(HybridConfig):
+    """The delta rule on the projections of grouped-query attention, in turn with full attention (spec 3.5).
+
+    The paper gives no equations: `decay`, `beta` and `rope` are ours.
+    """
+
+    letter: ClassVar[str] = "L"
+    name: str = "simple_gdn"
+    pattern: str = "LF"
+    decay: str = "none"
+    """``none``: a token is overwritten, never forgotten; ``fixed``: heads forget with half-lives from 32 to 32768
+    tokens, spread geometrically."""
+    beta: float = 1.0
+    """How far a token corrects what its key reads: 1 replaces it. In (0, 1]."""
+    rope: bool = True
+    """Rotates queries and keys as the full layers do, from which they may come."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("attention.decay", self.decay, ("none", "fixed"))
+        if not 0.0 < self.beta <= 1.0:
+            raise ConfigError(
+                "attention.beta", self.beta, "must be in (0, 1]: above 1 the state may grow without bound"
+            )
+
+
+@dataclass
 class MlaConfig(AttentionConfig):
     """Multi-head latent attention."""
 
@@ -104,12 +140,23 @@ class DsaConfig(MlaConfig):
     name: str = "dsa"
     index_relu: bool = True
     """ReLU on the indexer's dot products."""
+    indexer_training: str = "off"
+    """What the indexer learns from: ``off``, nothing; ``dense``, warm-up: attention stays dense and the target is all
+    of it; ``sparse``: the attention over the selected keys. `stage=dsa_warmup` and `stage=dsa_sparse` set it."""
+    indexer_loss_weight: float = 1.0
+    """Weight of the indexer's loss, the mean over tokens and layers. Nothing but the indexer feels it."""
+    recall_queries: int = 64
+    """While it learns: queries of a batch on which is measured how much of the attention the indexer's choice holds
+    (``indexer_recall``); 0 measures nothing."""
     indexer_types: list[str] = field(default_factory=list)
     """For every layer ``full`` (selects keys with an indexer of its own) or ``shared`` (takes those of the layer before
     and has no indexer); empty makes every layer full. The MTP module is always full."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("attention.indexer_training", self.indexer_training, ("off", "dense", "sparse"))
+        check_at_least("attention.indexer_loss_weight", self.indexer_loss_weight, 0.0)
+        check_at_least("attention.recall_queries", self.recall_queries, 0)
         for layer, kind in enumerate(self.indexer_types):
             check_choice(f"attention.indexer_types[{layer}]", kind, ("full", "shared"))
         if self.indexer_types[:1] == ["shared"]:

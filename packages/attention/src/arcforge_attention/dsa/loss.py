@@ -6,8 +6,8 @@ I are the index scores: over all visible keys while attention is dense (warm-up)
 Queries are taken a block at a time and a block is computed again in the backward pass, so that memory grows with the
 tokens and not with their square.
 
-Shapes: T the group's tokens, B queries of a block, S visible keys, H heads, K selected keys, C latent plus rope, I index
-heads, D index head size.
+Shapes: T the group's tokens, B queries of a block, S visible keys, H heads, K selected keys, C latent plus rope,
+I index heads, D index head size.
 """
 
 from __future__ import annotations

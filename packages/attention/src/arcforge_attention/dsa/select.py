@@ -1,4 +1,7 @@
-"""Which keys a query attends to. Shapes: T the group's tokens, S visible keys, I index heads, D index head size, K top-k."""
+"""Which keys a query attends to.
+
+Shapes: T the group's tokens, S visible keys, I index heads, D index head size, K top-k.
+"""
 
 from __future__ import annotations
 
