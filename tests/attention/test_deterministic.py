@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig, SwaConfig
+from arcforge_attention.configs import DsaConfig, GdnConfig, GqaConfig, MlaConfig, SimpleGdnConfig, SwaConfig
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.engine import SamplingParams
@@ -23,6 +23,8 @@ VARIANTS = {
     "gqa": GqaConfig(),
     "swa": SwaConfig(window=5),
     "gqa with norms and biases": GqaConfig(qk_norm=True, bias=True),
+    "gdn": GdnConfig(pattern="L"),
+    "simple_gdn": SimpleGdnConfig(decay="fixed"),
     "mla": MlaConfig(),
     "mla expanded": MlaConfig(form="expanded"),
     "dsa": DsaConfig(),
@@ -109,7 +111,7 @@ def test_a_cache_changes_nothing(sizes, attention, length, cuts, decoded, neighb
 @settings(max_examples=15)
 @given(
     sizes=model_configs(),
-    attention=st.sampled_from([GqaConfig(), MlaConfig(), DsaConfig()]),
+    attention=st.sampled_from([GqaConfig(), MlaConfig(), DsaConfig(), GdnConfig(pattern="L")]),
     lengths=st.lists(st.integers(1, 40), min_size=2, max_size=4),
     cut=st.integers(1, 30),
 )

@@ -10,6 +10,12 @@ OPTIONS = {
     "gqa": [{"qk_norm": True, "bias": True}],
     "swa": [{"window": 2}, {"window": 5}, {"window": 5, "pattern": "F"}],
     "swa_pattern": [{"pattern": "SF", "window": 3}],
+    "gdn": [{"pattern": "FL", "qk_norm": True}],
+    "simple_gdn": [
+        {"decay": "fixed", "beta": 0.5, "rope": False},
+        {"pattern": "L", "qk_norm": True, "bias": True},
+        {"pattern": "FL"},
+    ],
     "mla": [{"form": "absorbed"}, {"form": "expanded"}],
     "dsa": [{"index_relu": False}],
 }

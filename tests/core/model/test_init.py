@@ -39,6 +39,21 @@ def test_biases_start_at_zero():
     assert torch.equal(layer.bias, torch.zeros(5)) and torch.equal(layer.weight, torch.ones(5))
 
 
+def test_modules_draw_their_own_weights_after_all_others():
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.rate = torch.nn.Linear(40, 40), torch.nn.Parameter(torch.zeros(3))
+
+        def init_own_weights(self):
+            assert float(self.inner.weight.std()) == pytest.approx(0.2, rel=0.2)
+            self.rate.fill_(7.0)
+
+    layer = Own()
+    init_weights(layer, small_model().config)
+    assert layer.rate.tolist() == [7.0] * 3 and not layer.inner.bias.any()
+
+
 def test_the_seed_decides_the_weights():
     first, same, other = (small_model(seed=seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], same[name]) for name in first)

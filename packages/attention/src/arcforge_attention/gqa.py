@@ -60,10 +60,7 @@ class GQA(nn.Module):
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
         """Attends; see the contract."""
-        q_THK, k_TGK, v_TGK = (
-            proj(x_TD).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        q_THK, k_TGK = self._rotate(self.q_norm(q_THK), rope), self._rotate(self.k_norm(k_TGK), rope)
+        q_THK, k_TGK, v_TGK = self.project(x_TD, rope)
         entries = Entries.store(batch, cache, key=k_TGK, value=v_TGK)
         outs = [self.attend(group.take(q_THK), entries, group) for group in batch.plan.groups()]
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
@@ -72,6 +69,16 @@ class GQA(nn.Module):
         """Attends to every visible key of the group; returns [T, H, K]."""
         k_SGK, v_SGK = entries.read("key", group), entries.read("value", group)
         out_THK: Tensor = self.attention_varlen(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
+    def project(self, x_TD: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns queries [T, H, K], keys and values [T, G, K]; rotates queries and keys where there is a `rope`."""
+        q_THK, k_TGK, v_TGK = (
+            proj(x_TD).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q_THK, k_TGK = self.q_norm(q_THK), self.k_norm(k_TGK)
+        if rope is not None:
+            q_THK, k_TGK = self._rotate(q_THK, rope), self._rotate(k_TGK, rope)
+        return q_THK, k_TGK, v_TGK
+
         return out_THK
 
     def _rotate(self, x_THK: Tensor, rope: Rope) -> Tensor:

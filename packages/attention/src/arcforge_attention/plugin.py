@@ -34,6 +34,15 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_attention.configs:SwaPatternConfig", summary="Sliding windows in the layers a search chose",
     )  # fmt: skip
     registry.add(
+        "attention", "gdn", "arcforge_attention.gdn:Gdn",
+        schema="arcforge_attention.configs:GdnConfig", summary="Gated DeltaNet in turn with full attention",
+    )  # fmt: skip
+    registry.add(
+        "attention", "simple_gdn", "arcforge_attention.simple_gdn:SimpleGdn",
+        schema="arcforge_attention.configs:SimpleGdnConfig",
+        summary="Linear attention on the projections of gqa, in turn with full attention",
+    )  # fmt: skip
+    registry.add(
         "attention", "mla", "arcforge_attention.mla:MLA",
         schema="arcforge_attention.configs:MlaConfig", summary="Multi-head latent attention: a small shared cache",
     )  # fmt: skip
