@@ -65,10 +65,6 @@ class GQA(nn.Module):
         outs = [self.attend(group.take(q_THK), entries, group) for group in batch.plan.groups()]
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
-    def attend(self, q_THK: Tensor, entries: Entries, group: Group) -> Tensor:
-        """Attends to every visible key of the group; returns [T, H, K]."""
-        k_SGK, v_SGK = entries.read("key", group), entries.read("value", group)
-        out_THK: Tensor = self.attention_varlen(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
     def project(self, x_TD: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries [T, H, K], keys and values [T, G, K]; rotates queries and keys where there is a `rope`."""
         q_THK, k_TGK, v_TGK = (
@@ -79,6 +75,10 @@ class GQA(nn.Module):
             q_THK, k_TGK = self._rotate(q_THK, rope), self._rotate(k_TGK, rope)
         return q_THK, k_TGK, v_TGK
 
+    def attend(self, q_THK: Tensor, entries: Entries, group: Group) -> Tensor:
+        """Attends to every visible key of the group; returns [T, H, K]."""
+        k_SGK, v_SGK = entries.read("key", group), entries.read("value", group)
+        out_THK: Tensor = self.attention_varlen(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
         return out_THK
 
     def _rotate(self, x_THK: Tensor, rope: Rope) -> Tensor:
