@@ -48,10 +48,16 @@ the tokens of all experts of all layers."""
 
 
 def golden_cases() -> dict[str, list[str]]:
-    """Returns the overrides of each run, before `SHRUNK`: all recipes, and all variants on the test-sized model."""
+    """Returns the overrides of each run, before `SHRUNK`: all recipes, and all variants on the test-sized model.
+
+    Variants with a pattern of full and other layers get one for its three layers.
+    """
     cases = {f"experiment={name}": [f"experiment={name}"] for name in options("experiment")}
     for kind in ("attention", "optimizer"):
-        cases |= {f"{kind}={name}": ["model=tiny", f"{kind}={name}"] for name in registry().names(kind)}
+        for name in registry().names(kind):
+            letter = getattr(registry().get(kind, name).load_schema(), "letter", "")
+            pattern = [f"attention.pattern={letter}F{letter}"] if letter else []
+            cases[f"{kind}={name}"] = ["model=tiny", f"{kind}={name}", *pattern]
     return cases
 
 
