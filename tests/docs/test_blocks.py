@@ -29,6 +29,15 @@ CHEAP = {
         "functions": "1",
         "max_new_tokens": "4",
     },
+    "arcforge-eval suite=long_context": {
+        "data": "files",
+        "data.paths": "[my_texts]",
+        "data.heldout": "0.3",
+        "tasks": "[single,multi_value]",
+        "lengths": "[400]",
+        "depths": "[0.5]",
+        "samples": "1",
+    },
     "arcforge-env": {"episodes": "2", "rollouts": "1", "max_new_tokens": "4"},
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
     "arcforge-serve": {"port": "0"},
@@ -74,7 +83,8 @@ def short(script, arguments, cheap_run):
         return arguments
     if script == "arcforge-conformance":
         return [*arguments, "--op", "rms_norm"]
-    replaced = dict(cheap_run if script == "arcforge-train" else CHEAP.get(script, {}))
+    suite = next((f"{script} {argument}" for argument in arguments if argument.startswith("suite=")), script)
+    replaced = dict(cheap_run if script == "arcforge-train" else CHEAP.get(suite, {}))
     if script == "arcforge-train" and not ({"-m", "--multirun"} & set(arguments)):
         compose(arguments)
     if any(argument.startswith("resume=") for argument in arguments):

@@ -12,7 +12,7 @@ from arcforge_core.config import compose as compose_module
 from arcforge_core.config import search_path
 from arcforge_core.config.compose import compose, compose_config, run_app
 from arcforge_core.config.schema import EvalConfig, TrainConfig
-from arcforge_core.configs import ReferenceAttentionConfig, TorchAdamWConfig
+from arcforge_core.configs import LongContextSuiteConfig, ReferenceAttentionConfig, TorchAdamWConfig
 from arcforge_core.errors import ArcforgeError, ConfigError, DataError, PluginError
 from arcforge_core.plugins import LoadedPlugins, PluginInfo
 from arcforge_core.registry import Component, Registry, registry
@@ -41,7 +41,9 @@ def test_groups_become_their_components_dataclasses():
 
 def test_eval_has_its_own_root():
     config = compose_config("eval", EvalConfig, ["checkpoint=somewhere"])
-    assert (config.checkpoint, config.data.name, config.functions) == ("somewhere", "stdlib", 50)
+    assert (config.checkpoint, config.data.name, config.suite.name) == ("somewhere", "stdlib", "language_model")
+    chosen = compose_config("eval", EvalConfig, ["suite=long_context", "suite.lengths=[300]"])
+    assert isinstance(chosen.suite, LongContextSuiteConfig) and chosen.suite.lengths == [300]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
+import dataclasses
+
 import pytest
 
 from arcforge_core.checkpoint.pretrained import save_pretrained
 from arcforge_core.config.schema import EvalConfig
-from arcforge_core.configs import FilesDataConfig, ReferenceAttentionConfig, TorchCpuConfig
+from arcforge_core.configs import FilesDataConfig, LanguageModelSuiteConfig, ReferenceAttentionConfig, TorchCpuConfig
 from arcforge_core.data.pipeline import build_data
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.eval.compression import compression_baselines
@@ -25,11 +27,10 @@ def saved(tmp_path_factory):
     return root / "run", data, corpus
 
 
-def config_of(saved, **fields) -> EvalConfig:
-    run, data, _ = saved
-    settings = {"checkpoint": str(run), "data": data, "hardware": TorchCpuConfig(), "sequence_length": 64}
-    settings |= {"micro_batch_tokens": 256, "functions": 3, "max_new_tokens": 8}
-    return EvalConfig(**settings | fields)
+def config_of(saved, checkpoint=None, data=None, **options) -> EvalConfig:
+    run, corpus, _ = saved
+    options = {"sequence_length": 64, "micro_batch_tokens": 256, "functions": 3, "max_new_tokens": 8} | options
+    return EvalConfig(LanguageModelSuiteConfig(**options), checkpoint or str(run), data or corpus, TorchCpuConfig())
 
 
 def test_measures_the_last_checkpoint_of_a_run(saved, capsys):
@@ -62,7 +63,10 @@ def test_refuses_what_cannot_be_measured(saved, tmp_path):
     run, data, _ = saved
     with pytest.raises(CheckpointError, match="neither a model"):
         evaluate(config_of(saved, checkpoint=str(tmp_path)))
-    with pytest.raises(ConfigError, match=r"sequence_length=256.*at most 128"):
+    nothing = dataclasses.replace(config_of(saved), checkpoint=None)
+    with pytest.raises(ConfigError, match=r"checkpoint=None: .* as checkpoint=outputs/latest"):
+        evaluate(nothing)
+    with pytest.raises(ConfigError, match=r"suite\.sequence_length=256.*at most 128"):
         evaluate(config_of(saved, sequence_length=256))
     other = FilesDataConfig(paths=data.paths, cache_dir=data.cache_dir)
     other.tokenizer.path = str(run / "checkpoints" / "step-00000002")

@@ -14,11 +14,15 @@ from arcforge_core.config.schema import (
     HardwareConfig,
     OptimizerConfig,
     ScheduleConfig,
+    SuiteConfig,
     check_at_least,
     check_between,
     check_choice,
+    check_multiple,
 )
+from arcforge_core.data.needles import EVALUATION_DEPTHS
 from arcforge_core.errors import ConfigError, nearest
+from arcforge_core.eval.long_context.tasks import TASKS
 
 
 @dataclass
@@ -195,6 +199,74 @@ class MixtureDataConfig(DataConfig):
                     raise ConfigError(
                         f"data.sources.{name}.{shared.name}", value, f"belongs to the mixture: data.{shared.name}"
                     )
+
+
+@dataclass
+class LanguageModelSuiteConfig(SuiteConfig):
+    """Bits per byte of held-out text beside compressors, and functions that parse."""
+
+    name: str = "language_model"
+    sequence_length: int = 512
+    micro_batch_tokens: int = 8192
+    """Tokens of one forward pass; a multiple of sequence_length."""
+    max_tokens: int | None = None
+    """Held-out tokens measured at most; None takes them all."""
+    functions: int = 50
+    """Functions sampled from the prompt ``def NAME(`` and parsed; 0 samples none."""
+    max_new_tokens: int = 160
+    """Length of a sampled function at most."""
+    temperature: float = 0.6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("sequence_length", "micro_batch_tokens", "max_tokens", "max_new_tokens"):
+            check_at_least(f"suite.{name}", getattr(self, name), 1)
+        for name in ("functions", "temperature", "seed"):
+            check_at_least(f"suite.{name}", getattr(self, name), 0)
+        check_multiple("suite.micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)
+
+
+@dataclass
+class LongContextSuiteConfig(SuiteConfig):
+    """RULER-style tasks at growing lengths, on a checkpoint or on an endpoint."""
+
+    name: str = "long_context"
+    tasks: list[str] = field(default_factory=lambda: list(TASKS))
+    lengths: list[int] = field(default_factory=lambda: [256, 512, 1024])
+    """Tokens of a prompt and its answer."""
+    depths: list[float] = field(default_factory=lambda: [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    """Shares of the context before what is asked for; tenths, because training on data=retrieval keeps off them."""
+    samples: int = 5
+    """Examples for each task, length and depth."""
+    seed: int = 0
+    output: str | None = None
+    """Folder of the results, gone on with when it has some; None takes one below outputs/long_context."""
+    endpoint: str | None = None
+    """Base URL of a server with OpenAI's completions API, measured instead of a checkpoint."""
+    model: str | None = None
+    """The model's name there; None sends none."""
+    tokenizer: str | None = None
+    """A ``tokenizer.json`` or its folder, in whose tokens lengths at an endpoint are counted; None approximates."""
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "lengths", "depths"):
+            if not getattr(self, name):
+                raise ConfigError(f"suite.{name}", [], "must name at least one")
+        for task in self.tasks:
+            check_choice("suite.tasks", task, TASKS)
+        for length in self.lengths:
+            check_at_least("suite.lengths", length, 1)
+        for depth in self.depths:
+            if depth not in EVALUATION_DEPTHS:
+                raise ConfigError("suite.depths", depth, "must be one of 0, 0.1, 0.2, ..., 1")
+        check_at_least("suite.samples", self.samples, 1)
+        check_at_least("suite.seed", self.seed, 0)
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigError("suite.endpoint", self.endpoint, "must begin with http:// or https://")
+        if self.endpoint is None:
+            for name in ("model", "tokenizer"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"suite.{name}", getattr(self, name), "belongs to suite.endpoint; set that too")
 
 
 @dataclass

@@ -69,3 +69,11 @@ def arcforge_register_components(registry: Registrar) -> None:
         "data", "mixture", "arcforge_core.data.sources:MixtureSource",
         schema="arcforge_core.configs:MixtureDataConfig", summary="Several sources with weights",
     )  # fmt: skip
+    registry.add(
+        "suite", "language_model", "arcforge_core.eval.run:measure_language_model",
+        schema="arcforge_core.configs:LanguageModelSuiteConfig", summary="Held-out bits per byte, functions that parse",
+    )  # fmt: skip
+    registry.add(
+        "suite", "long_context", "arcforge_core.eval.long_context.command:measure_long_context",
+        schema="arcforge_core.configs:LongContextSuiteConfig", summary="Retrieval and aggregation at growing lengths",
+    )  # fmt: skip

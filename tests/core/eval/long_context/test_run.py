@@ -7,7 +7,7 @@ from arcforge_core.configs import ReferenceAttentionConfig, SimpleEngineConfig
 from arcforge_core.contracts.data import Document
 from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_core.errors import ConfigError, DataError
-from arcforge_core.eval.long_context.figures import heat_maps, table, write_figures
+from arcforge_core.eval.long_context.figures import headline, heat_maps, table, write_figures
 from arcforge_core.eval.long_context.report import Cell, LongContextReport, read_report
 from arcforge_core.eval.long_context.run import BATCH_TOKENS, Grid, evaluate_long_context
 from arcforge_core.eval.long_context.tasks import TASKS
@@ -181,7 +181,7 @@ def test_the_table_has_a_row_for_each_task_and_one_for_all(report):
     assert columns[0] == [*TASKS, "all tasks"]
     assert [str(column.header) for column in found.columns] == ["task", "700", "1,400"]
     assert columns[1] == ["100.0", "100.0", *["0.0"] * 6, "25.0"]
-    assert "tokens of tokenizer abcdef012345" in str(found.title)
+    assert "tokens of tokenizer abcdef012345" in headline(report)
 
 
 def test_a_cell_that_is_missing_is_called_so():

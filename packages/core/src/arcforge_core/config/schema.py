@@ -94,6 +94,11 @@ class EnvironmentConfig(ComponentConfig):
 
 
 @dataclass
+class SuiteConfig(ComponentConfig):
+    """Base of what ``arcforge-eval`` measures; its fields may be written without ``suite.`` there."""
+
+
+@dataclass
 class TokenizerConfig:
     """The tokenizer: trained on the corpus, or an existing ``tokenizer.json``."""
 
@@ -357,25 +362,9 @@ class TrainConfig:
 class EvalConfig:
     """The root of ``arcforge-eval``."""
 
-    checkpoint: str = MISSING
+    suite: SuiteConfig = MISSING
+    checkpoint: str | None = None
     """A run's folder, ``outputs/latest``, or a folder in Hugging Face's format."""
     data: DataConfig = MISSING
+    """Whose held-out documents are used."""
     hardware: HardwareConfig = MISSING
-    sequence_length: int = 512
-    micro_batch_tokens: int = 8192
-    """Tokens of one forward pass; a multiple of sequence_length."""
-    max_tokens: int | None = None
-    """Held-out tokens measured at most; None takes them all."""
-    functions: int = 50
-    """Functions sampled from the prompt ``def NAME(`` and parsed; 0 samples none."""
-    max_new_tokens: int = 160
-    """Length of a sampled function at most."""
-    temperature: float = 0.6
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("sequence_length", "micro_batch_tokens", "max_tokens", "max_new_tokens"):
-            check_at_least(name, getattr(self, name), 1)
-        for name in ("functions", "temperature", "seed"):
-            check_at_least(name, getattr(self, name), 0)
-        check_multiple("micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)

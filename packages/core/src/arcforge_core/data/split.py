@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from arcforge_core.contracts.data import Document
+from arcforge_core.contracts.data import Document, DocumentSource
 from arcforge_core.errors import DataError
 
 _RANGE = 1 << 64
@@ -101,3 +101,15 @@ def scan(documents: Iterable[Document], heldout: float) -> Split:
     duplicates = total - num_documents - len(parts) - empty
     trained = [size for hashed, size in parts if hashed >= limit]
     return Split(limit, num_documents + len(trained), num_bytes + sum(trained), duplicates, empty)
+
+
+def heldout_documents(source: DocumentSource, heldout: float) -> list[Document]:
+    """Returns the documents that a corpus of `source` holds out, without building its shards.
+
+    Raises:
+        DataError: nothing is held out, or the corpus is empty.
+    """
+    if not heldout:
+        raise DataError("data.heldout=0: no documents are held out, so there is nothing to evaluate on")
+    split = scan(source.documents(), heldout)
+    return [document for document in split.kept(source.documents()) if split.is_heldout(document)]

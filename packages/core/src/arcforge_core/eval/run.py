@@ -1,14 +1,16 @@
-"""``arcforge-eval``: bits per byte of held-out text, compressors of the same text, functions that parse."""
+"""``arcforge-eval``: runs a suite; ours of language models measures bits per byte and functions that parse."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.cli.figures import Figures
 from arcforge_core.config.schema import EvalConfig
-from arcforge_core.configs import SimpleEngineConfig
+from arcforge_core.config.sweep import JobResult
+from arcforge_core.configs import LanguageModelSuiteConfig, SimpleEngineConfig
 from arcforge_core.data.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
 from arcforge_core.eval.bits_per_byte import bits_per_byte
@@ -18,6 +20,7 @@ from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
+from arcforge_core.registry import registry
 
 LABELS = {
     "bits_per_byte": "bits per byte",
@@ -32,48 +35,72 @@ LABELS = {
 }
 
 
-def evaluate(config: EvalConfig) -> Figures:
-    """Measures a checkpoint, prints a table and returns it with the checkpoint's folder.
+def evaluate(config: EvalConfig) -> JobResult:
+    """Runs the chosen suite; returns its figures and the folder that they belong to.
+
+    Raises:
+        ArcforgeError: whatever the suite refuses.
+    """
+    result: JobResult = registry().get("suite", config.suite.name).load()(config)
+    return result
+
+
+def chosen_checkpoint(config: EvalConfig) -> Path:
+    """Returns the folder of the checkpoint to measure.
 
     Raises:
         CheckpointError: there is no usable checkpoint.
-        ConfigError: the sequence length is beyond the model's, or a tokenizer other than the checkpoint's is asked for.
-        DataError: no held-out text.
+        ConfigError: none is named, or a tokenizer other than the checkpoint's is asked for.
     """
+    if config.checkpoint is None:
+        raise ConfigError("checkpoint", None, "a run or a model must be named, as checkpoint=outputs/latest")
     folder = find_checkpoint(config.checkpoint)
     if config.data.tokenizer.path is not None:
         raise ConfigError("data.tokenizer.path", config.data.tokenizer.path, "must be null: the checkpoint brings it")
+    return folder
+
+
+def measure_language_model(config: EvalConfig) -> Figures:
+    """Measures a checkpoint, prints a table and returns it with the checkpoint's folder.
+
+    Raises:
+        CheckpointError, ConfigError: see `chosen_checkpoint`; or the sequence length is beyond the model's.
+        DataError: no held-out text.
+    """
+    suite = config.suite
+    assert isinstance(suite, LanguageModelSuiteConfig)
+    folder = chosen_checkpoint(config)
     hardware = build_hardware(config.hardware)
     model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
     limit = model.config.max_position_embeddings
-    if config.sequence_length > limit:
-        raise ConfigError("sequence_length", config.sequence_length, f"the model allows at most {limit} positions")
+    if suite.sequence_length > limit:
+        raise ConfigError("suite.sequence_length", suite.sequence_length, f"the model allows at most {limit} positions")
     tokenizer = dataclasses.replace(config.data.tokenizer, path=str(folder))
     data = dataclasses.replace(config.data, tokenizer=tokenizer)
     corpus = build_data(data, model_vocab_size=model.config.vocab_size)
-    figures = Figures(folder, measure(model, corpus, config))
+    figures = Figures(folder, measure(model, corpus, suite))
     figures.show(str(folder), LABELS)
     return figures
 
 
-def measure(model: CausalLM, corpus: Corpus, config: EvalConfig) -> dict[str, float]:
+def measure(model: CausalLM, corpus: Corpus, suite: LanguageModelSuiteConfig) -> dict[str, float]:
     """Returns the figures by name; those of functions are absent when no held-out file defines any."""
     start = time.perf_counter()
     result = bits_per_byte(
-        model, corpus.heldout_batches(config.sequence_length, config.micro_batch_tokens, config.max_tokens)
+        model, corpus.heldout_batches(suite.sequence_length, suite.micro_batch_tokens, suite.max_tokens)
     )
     metrics = {**dataclasses.asdict(result), "tokens_per_s": result.tokens / (time.perf_counter() - start)}
     for name, bits in compression_baselines(corpus.heldout_bytes()).items():
         metrics[f"{name}_bits_per_byte"] = bits
-    names = function_names(corpus.heldout_documents(), config.functions, config.seed)
+    names = function_names(corpus.heldout_documents(), suite.functions, suite.seed)
     if names:
         report = sample_functions(
             SimpleEngine(SimpleEngineConfig(), model),
             corpus.tokenizer,
             names,
-            temperature=config.temperature,
-            max_new_tokens=config.max_new_tokens,
-            seed=config.seed,
+            temperature=suite.temperature,
+            max_new_tokens=suite.max_new_tokens,
+            seed=suite.seed,
         )
         metrics |= {"functions": len(report.samples), "functions_rate": report.rate}
     return metrics

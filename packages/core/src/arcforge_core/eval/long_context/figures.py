@@ -18,9 +18,15 @@ COLUMNS = 4
 MISSING = "missing"
 
 
+def headline(report: LongContextReport) -> str:
+    """Returns what the figures say of what, in a line."""
+    settings = report.settings
+    return f"{settings['subject']}: % of the answers given; lengths in {settings['lengths_in']}"
+
+
 def table(report: LongContextReport) -> Table:
     """Returns the scores for a terminal: a row per task, a column per length."""
-    found = Table("task", title=_title(report))
+    found = Table("task")
     for length in report.lengths:
         found.add_column(f"{length:,}", justify="right")
     for row in _rows(report):
@@ -92,11 +98,6 @@ def _percent(score: float | None) -> str:
     return MISSING if score is None else f"{100 * score:.1f}"
 
 
-def _title(report: LongContextReport) -> str:
-    settings = report.settings
-    return f"{settings['subject']}: % of the answers given; lengths in {settings['lengths_in']}"
-
-
 def _page(report: LongContextReport, svg: str) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in ("task", *(f"{length:,}" for length in report.lengths)))
     body = "\n".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in _rows(report))
@@ -109,7 +110,7 @@ td,th{{padding:.3rem .7rem;border-bottom:1px solid #8884;text-align:left;font-va
 dl{{display:grid;grid-template-columns:max-content auto;gap:.2rem 1rem}}dd{{margin:0}}
 svg{{max-width:100%;height:auto}}</style></head><body>
 <h1>Long context</h1>
-<p>{escape(_title(report))}. Depth is the share of the context before what is asked for, 0 its beginning.</p>
+<p>{escape(headline(report))}. Depth is the share of the context before what is asked for, 0 its beginning.</p>
 <table><thead><tr>{head}</tr></thead><tbody>
 {body}
 </tbody></table>

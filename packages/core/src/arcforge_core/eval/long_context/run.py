@@ -13,7 +13,7 @@ from arcforge_core.cli.progress import track
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.eval.long_context.report import Cell, LongContextReport, resume
-from arcforge_core.eval.long_context.tasks import TASKS, TASKS_WITH_DEPTH, Example, ExampleMaker, score
+from arcforge_core.eval.long_context.tasks import TASKS, TASKS_WITH_DEPTH, Encodes, Example, ExampleMaker, score
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.data import Document
@@ -90,25 +90,36 @@ def evaluate_long_context(
         DataError: no text, or `output` holds another evaluation.
     """
     texts = filler_texts(documents)
+    settings = settings_of(subject, lengths_in(tokenizer), texts, seed)
     grid = Grid(tasks, lengths, depths, samples, seed)
-    settings = {"subject": subject, "lengths_in": f"tokens of tokenizer {tokenizer.sha256[:12]}"}
-    return run_grid(engine_completer(engine, tokenizer), ExampleMaker(texts, tokenizer), grid, settings, texts, output)
+    return run_grid(engine_completer(engine, tokenizer), tokenizer, texts, grid, settings, output)
+
+
+def settings_of(subject: str, lengths_in: str, texts: Sequence[str], seed: int, **more: str) -> dict[str, Any]:
+    """Returns what must be equal for cells to belong to one report."""
+    return {"subject": subject, "lengths_in": lengths_in, **more, "texts": texts_hash(texts), "seed": seed}
+
+
+def lengths_in(tokenizer: Tokenizer) -> str:
+    """Returns in what lengths are counted, in words."""
+    return f"tokens of tokenizer {tokenizer.sha256[:12]}"
 
 
 def run_grid(
     complete: Completer,
-    maker: ExampleMaker,
+    tokenizer: Encodes,
+    texts: Sequence[str],
     grid: Grid,
     settings: dict[str, Any],
-    texts: Sequence[str],
     output: Path | None,
 ) -> LongContextReport:
-    """Measures whatever completes prompts; `settings` says what that is, `texts` are those of `maker`.
+    """Measures whatever completes prompts; `settings` are those of `settings_of`.
 
     Raises:
         ConfigError: as `evaluate_long_context`; nothing has been completed.
+        DataError: as `evaluate_long_context`.
     """
-    settings = {**settings, "texts": texts_hash(texts), "seed": grid.seed}
+    maker = ExampleMaker(texts, tokenizer)
     report = LongContextReport(settings) if output is None else resume(output, settings)
     places = grid.places()
     done = {cell.place for cell in report.cells if len(cell.scores) == grid.count(cell.task)}

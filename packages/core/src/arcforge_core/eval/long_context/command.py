@@ -1,0 +1,107 @@
+"""``arcforge-eval suite=long_context``: measures a checkpoint or an endpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from arcforge_core.checkpoint.pretrained import load_with_tokenizer
+from arcforge_core.cli.figures import Figures
+from arcforge_core.cli.progress import say
+from arcforge_core.config.schema import EvalConfig
+from arcforge_core.configs import LongContextSuiteConfig, SimpleEngineConfig
+from arcforge_core.contracts.data import DocumentSource
+from arcforge_core.data.sources import digest
+from arcforge_core.data.split import heldout_documents
+from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.errors import ConfigError, DataError
+from arcforge_core.eval.long_context.endpoint import ApproximateTokenizer, Endpoint
+from arcforge_core.eval.long_context.figures import headline, table, write_figures
+from arcforge_core.eval.long_context.report import LongContextReport
+from arcforge_core.eval.long_context.run import Grid, engine_completer, filler_texts, lengths_in, run_grid, settings_of
+from arcforge_core.eval.run import chosen_checkpoint
+from arcforge_core.model.engine import SimpleEngine
+from arcforge_core.ops.hardware import build_hardware
+from arcforge_core.registry import registry
+
+OUTPUT = Path("outputs/long_context")
+
+
+def measure_long_context(config: EvalConfig) -> Figures:
+    """Measures, prints a table, writes the report with its figures, and returns the scores with the report's folder.
+
+    Raises:
+        ArcforgeError: the endpoint fails; finished cells are kept.
+        CheckpointError: there is no usable checkpoint.
+        ConfigError: a length beyond the model's or too short for a task, or options that exclude each other.
+        DataError: no held-out text, or the output holds another evaluation.
+    """
+    suite = config.suite
+    assert isinstance(suite, LongContextSuiteConfig)
+    output, report = (_measure_checkpoint if suite.endpoint is None else _measure_endpoint)(config, suite)
+    page = write_figures(report, output)
+    print(headline(report))
+    Console(markup=False, highlight=False).print(table(report))
+    print(f"page {page}")
+    scores = {f"score_{length}": score for length, score in report.by_length().items()}
+    return Figures(output, {"score": report.overall(), **scores})
+
+
+def _measure_checkpoint(config: EvalConfig, suite: LongContextSuiteConfig) -> tuple[Path, LongContextReport]:
+    folder = chosen_checkpoint(config).resolve()
+    hardware = build_hardware(config.hardware)
+    model, tokenizer = load_with_tokenizer(folder, hardware)
+    limit = model.config.max_position_embeddings
+    if max(suite.lengths) > limit:
+        raise ConfigError("suite.lengths", max(suite.lengths), f"the model allows at most {limit} positions")
+    texts = _texts(config)
+    stats = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
+    weights = digest([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    settings = settings_of(str(folder), lengths_in(tokenizer), texts, suite.seed, weights=weights)
+    output = _output(suite, folder.name, settings)
+    engine = SimpleEngine(SimpleEngineConfig(), model)
+    return output, run_grid(engine_completer(engine, tokenizer), tokenizer, texts, _grid(suite), settings, output)
+
+
+def _measure_endpoint(config: EvalConfig, suite: LongContextSuiteConfig) -> tuple[Path, LongContextReport]:
+    assert suite.endpoint is not None
+    if config.checkpoint is not None:
+        raise ConfigError("checkpoint", config.checkpoint, "suite.endpoint is measured instead; leave one of them out")
+    tokenizer = _tokenizer(suite.tokenizer)
+    counted = ApproximateTokenizer.words if isinstance(tokenizer, ApproximateTokenizer) else lengths_in(tokenizer)
+    texts = _texts(config)
+    with Endpoint(suite.endpoint, suite.model, os.environ.get("ARCFORGE_API_KEY")) as endpoint:
+        settings = settings_of(endpoint.name, counted, texts, suite.seed)
+        output = _output(suite, "endpoint", settings)
+        return output, run_grid(endpoint, tokenizer, texts, _grid(suite), settings, output)
+
+
+def _grid(suite: LongContextSuiteConfig) -> Grid:
+    return Grid(suite.tasks, suite.lengths, suite.depths, suite.samples, suite.seed)
+
+
+def _texts(config: EvalConfig) -> Sequence[str]:
+    """Returns the held-out texts of the corpus."""
+    source: DocumentSource = registry().get("data", config.data.name).load()(config.data)
+    return filler_texts(heldout_documents(source, config.data.heldout))
+
+
+def _tokenizer(path: str | None) -> Tokenizer | ApproximateTokenizer:
+    if path is None:
+        return ApproximateTokenizer()
+    try:
+        return Tokenizer.load(path)
+    except DataError as error:
+        reason = str(error).removeprefix(f"data.tokenizer.path={path!r}: ")
+        raise ConfigError("suite.tokenizer", path, reason) from error
+
+
+def _output(suite: LongContextSuiteConfig, name: str, settings: dict[str, Any]) -> Path:
+    """Returns the folder of the results: by default one for each evaluation, the same when it is run again."""
+    output = OUTPUT / f"{name}-{digest(settings)[:8]}" if suite.output is None else Path(suite.output)
+    say(f"results go to {output}; the same command goes on after an interruption")
+    return output
