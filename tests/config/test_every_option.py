@@ -48,6 +48,8 @@ def test_schema_is_a_dataclass_of_its_kind_that_names_itself(component):
 def test_recipe_whole(group, name):
     if group == "model":
         assert compose([f"model={name}"]).model.name == name
+    elif group == "stage":
+        assert compose([f"stage={name}"]).attention.name in registry().names("attention")
     elif group == "experiment":
         assert compose([f"experiment={name}"]).name == name
     else:

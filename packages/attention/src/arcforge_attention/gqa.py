@@ -7,6 +7,8 @@ Shapes: T new tokens, S visible keys, D hidden, H heads, G key/value heads, K he
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,8 @@ from arcforge_core.ops.dispatch import Binder
 
 class GQA(nn.Module):
     """Grouped-query attention; head h reads key/value head ``h // (H / G)``."""
+
+    starts_from: ClassVar[tuple[str, ...]] = ("swa", "swa_pattern", "simple_gdn")
 
     def __init__(self, config: GqaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__()

@@ -11,6 +11,8 @@ size of a head.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +30,8 @@ from arcforge_core.ops.dispatch import Binder
 
 class MLA(nn.Module):
     """Multi-head latent attention; parameters are named as in Hugging Face checkpoints (spec 1.7)."""
+
+    starts_from: ClassVar[tuple[str, ...]] = ("dsa",)
 
     def __init__(self, config: MlaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__()

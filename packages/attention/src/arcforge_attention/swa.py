@@ -5,6 +5,8 @@ Shapes: T new tokens, S visible keys, H heads, G key/value heads, K head size.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from arcforge_attention.configs import SwaConfig
@@ -19,6 +21,8 @@ from arcforge_core.ops.dispatch import Binder
 
 class SWA(GQA):
     """`GQA` with the same parameters whose S layers see ``config.window`` keys; F layers are plain `GQA`."""
+
+    starts_from: ClassVar[tuple[str, ...]] = ("gqa", "swa", "swa_pattern", "simple_gdn")
 
     def __init__(self, config: SwaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)

@@ -8,7 +8,7 @@ Shapes: T new tokens, S visible keys, D hidden, K selected keys.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +50,8 @@ class DSA(MLA):
     The indexer reads detached inputs and its selection has no gradient, so that the language-model loss leaves its
     parameters alone; it learns from a loss of its own (`dsa.loss`) that reaches nothing else.
     """
+
+    starts_from: ClassVar[tuple[str, ...]] = ("mla",)
 
     def __init__(self, config: DsaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)

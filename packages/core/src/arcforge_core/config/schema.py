@@ -7,6 +7,7 @@ Not frozen and without `Literal` or tuples, because OmegaConf refuses those; enu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -289,6 +290,8 @@ class TrainerConfig:
     """``bf16`` computes in bfloat16 with float32 weights; ``fp32``; ``auto`` takes bf16 where it is the faster."""
     clip_norm: float = 1.0
     """Gradient norm limit; 0 switches clipping off."""
+    trainable: list[str] = field(default_factory=list)
+    """Regular expressions: only parameters in whose names one is found are trained; empty trains all."""
     activation_checkpointing: bool = False
     deterministic: bool = False
     """Compute a sequence's logits to the same bits whatever else is in the batch, cached or not; slower."""
@@ -327,6 +330,12 @@ class TrainerConfig:
         if self.minutes is not None and not self.minutes > 0:
             raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
         check_multiple("trainer.micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)
+        for index, pattern in enumerate(self.trainable):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                accepted = f"must be a regular expression: {error}"
+                raise ConfigError(f"trainer.trainable[{index}]", pattern, accepted) from error
 
 
 @dataclass
@@ -343,6 +352,9 @@ class TrainConfig:
     name: str = "train"
     """Name of the run, part of its folder's name."""
     seed: int = 0
+    init: str | None = None
+    """Checkpoint whose weights the run begins with, and whose tokenizer it uses: a run's folder or a model's. Its
+    attention may be another variant that this one can start from."""
     resume: str | None = None
     """``latest``, the folder of a run to go on with, or one of its checkpoints."""
     output_dir: str = "outputs"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -110,7 +110,13 @@ class Attention(Protocol):
     """An attention layer (a `torch.nn.Module`).
 
     ``q``, ``k`` of a token see ``past + j + 1`` keys of their own segment and nothing of other segments.
+
+    Attributes:
+        starts_from: variants whose trained weights this one can go on with: it takes the tensors that it has too, and
+            what it has besides is new.
     """
+
+    starts_from: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:

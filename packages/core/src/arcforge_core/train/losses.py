@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.data import TrainBatch
 from arcforge_core.model.causal_lm import CausalLM
@@ -100,7 +101,7 @@ class MicroLoss:
 
     Attributes:
         total: what is differentiated.
-        parts: detached scalars by name: ``loss``, ``balance_loss``, ``mtp_loss_1``, ...
+        parts: detached scalars by name: ``loss``, ``balance_loss``, ``mtp_loss_1``, ..., and the layers' figures.
         expert_loads: tokens per expert by layer number.
     """
 
@@ -110,18 +111,18 @@ class MicroLoss:
 
 
 def micro_loss(model: CausalLM, micro: TrainBatch, plan: MtpPlan | None, norm: Normalizers) -> MicroLoss:
-    """Next-token loss + MTP loss (mean over depths, spec 1.6) + balance loss (spec 1.5) of one micro-batch."""
+    """Next-token loss + MTP loss (mean over depths, spec 1.6) + balance loss (spec 1.5) + what layers ask for."""
     config = model.config
     out = model.hidden(micro.tokens_T, micro.batch)
     loss = cross_entropy(model, out.hidden_TD, micro.targets_T, micro.weights_T) / norm.weights
-    parts = {"loss": loss}
-    total = loss
-    if "balance" in out.aux_losses:
-        parts["balance_loss"] = out.aux_losses["balance"] * (micro.batch.num_tokens / norm.inputs)
-        total = total + config.balance_loss_weight * parts["balance_loss"]
+    share = micro.batch.num_tokens / norm.inputs
+    parts = {"loss": loss} | {f"{name}_loss": value * share for name, value in out.aux_losses.items()}
+    parts |= {name: value * share for name, value in out.figures.items()}
+    total = loss + share * weighted(out.aux_losses, config)
     loads = dict(out.expert_loads)
     if plan is not None:
         mtp_losses = []
+        share = plan.batch.num_tokens / norm.mtp_inputs / len(plan.depths)
         hidden_TD, rope = out.hidden_TD[: plan.batch.num_tokens], model.rope(plan.batch)
         for depth, step in enumerate(plan.depths):
             mtp = model.mtp_step(step.next_tokens_T, hidden_TD, plan.batch, rope)
@@ -130,11 +131,15 @@ def micro_loss(model: CausalLM, micro: TrainBatch, plan: MtpPlan | None, norm: N
             parts[f"mtp_loss_{depth + 1}"] = mtp_losses[-1]
             if mtp.load_E is not None:
                 loads[config.num_hidden_layers] = loads.get(config.num_hidden_layers, 0) + mtp.load_E
-            if "balance" in mtp.aux_losses:
-                balance = mtp.aux_losses["balance"] * (plan.batch.num_tokens / norm.mtp_inputs / len(plan.depths))
-                total = total + config.balance_loss_weight * balance
+            total = total + share * weighted(mtp.aux_losses, config)
         total = total + config.mtp.weight * torch.stack(mtp_losses).mean()
     return MicroLoss(total, {name: value.detach() for name, value in parts.items()}, loads)
+
+
+def weighted(aux_losses: Mapping[str, Tensor], config: ModelConfig) -> Tensor | float:
+    """Returns the sum of the layers' losses; attention weights its own, the balance loss has its weight here."""
+    weights = {"balance": config.balance_loss_weight}
+    return sum(weights.get(name, 1.0) * loss for name, loss in aux_losses.items())
 
 
 def cross_entropy(model: CausalLM, hidden_TD: Tensor, targets_T: Tensor, weights_T: Tensor) -> Tensor:

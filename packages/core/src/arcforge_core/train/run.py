@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,11 +18,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.table import Table
 
+from arcforge_core.checkpoint.start import start_from, tokenizer_of
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.build import build_model, check_model
+from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
@@ -82,12 +86,34 @@ class StepLoader:
 
 
 def build_module(config: TrainConfig, hardware: Hardware) -> LanguageModelModule:
-    """Builds the model with the weights of the run's seed, ready to train."""
+    """Builds the model with the weights of the run's seed, ready to train.
+
+    Raises:
+        ConfigError: no parameter's name fits an expression of ``trainer.trainable``.
+    """
     L.seed_everything(config.seed, verbose=False)
     model = build_model(config.model, config.attention, Ops(hardware, config.trainer.deterministic))
     model.activation_checkpointing = config.trainer.activation_checkpointing
     model.set_compute_dtype(compute_dtype(config, hardware))
+    freeze(model, config.trainer.trainable)
     return LanguageModelModule(model, config)
+
+
+def freeze(model: CausalLM, trainable: list[str]) -> None:
+    """Lets only parameters be trained in whose names one of the expressions is found; none at all lets all.
+
+    Raises:
+        ConfigError: an expression is found in no name.
+    """
+    if not trainable:
+        return
+    names = [name for name, _ in model.named_parameters()]
+    for index, pattern in enumerate(trainable):
+        if not any(re.search(pattern, name) for name in names):
+            accepted = f"no parameter has it in its name; there are {names[-1]} and the like"
+            raise ConfigError(f"trainer.trainable[{index}]", pattern, accepted)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(any(re.search(pattern, name) for pattern in trainable))
 
 
 def train(config: TrainConfig) -> RunResult:
@@ -108,6 +134,8 @@ def train(config: TrainConfig) -> RunResult:
     hardware = prepare_hardware(config, console)
     if restored is not None:
         check_same_run(config, run_dir, restored, console)
+    if config.init is not None:
+        config = with_tokenizer(config, config.init)
     corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
     if restored is not None:
         check_same_corpus(corpus.manifest, run_dir)
@@ -117,16 +145,25 @@ def train(config: TrainConfig) -> RunResult:
         restored.restore_model(module)
         if rank == 0:
             rewind(run_dir, restored.step)
-    elif rank == 0:
-        run_dir = create_run_dir(config)
     else:
-        run_dir = Path(config.output_dir)  # only the first process writes
+        if config.init is not None:
+            console.print(start_from(module.model, config.init))
+        # only the first process writes
+        run_dir = create_run_dir(config) if rank == 0 else Path(config.output_dir)
     if rank == 0:
         point_latest(Path(config.output_dir), run_dir)
         write_run_start(run_dir, config)
         write_json(run_dir / "corpus.json", corpus.manifest)
     console.print(f"run {os.path.relpath(run_dir)}")
     return fit(module, steps, corpus, hardware, run_dir, restored, console)
+
+
+def with_tokenizer(config: TrainConfig, init: str) -> TrainConfig:
+    """Returns the configuration with the tokenizer of the checkpoint to start from, unless another one is named."""
+    if config.data.tokenizer.path is not None:
+        return config
+    tokenizer = dataclasses.replace(config.data.tokenizer, path=tokenizer_of(init))
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
 
 
 def fit(

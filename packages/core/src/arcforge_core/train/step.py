@@ -110,5 +110,5 @@ def balance_routers(model: CausalLM, expert_loads: dict[int, Tensor], rate: floa
     for layer, load_E in expert_loads.items():
         block = model.mtp if layer == model.config.num_hidden_layers else model.model.layers[layer]
         mlp = getattr(block, "mlp", None)
-        if isinstance(mlp, MoE):
+        if isinstance(mlp, MoE) and mlp.gate.weight.requires_grad:  # a frozen router keeps its choices
             mlp.gate.balance(load_E, rate)
