@@ -91,6 +91,7 @@ class GdnConfig(HybridConfig):
     letter: ClassVar[str] = "L"
     name: str = "gdn"
     pattern: str = "LF"
+    """F is full attention, L a linear layer: one letter for each layer, or a few that are repeated."""
 
 
 @dataclass
@@ -103,6 +104,7 @@ class SimpleGdnConfig(HybridConfig):
     letter: ClassVar[str] = "L"
     name: str = "simple_gdn"
     pattern: str = "LF"
+    """F is full attention, L a linear layer: one letter for each layer, or a few that are repeated."""
     decay: str = "none"
     """``none``: a token is overwritten, never forgotten; ``fixed``: heads forget with half-lives from 32 to 32768
     tokens, spread geometrically."""
