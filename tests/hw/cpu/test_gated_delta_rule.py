@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,18 @@ def test_a_layout_made_for_generation_serves_training():
     with torch.inference_mode():
         kernel.gated_delta_rule(*args)
     assert_equal_to_reference(args)
+
+
+def test_activations_may_be_computed_again():
+    args = make([3, 70])
+    plain, again = (
+        results(fn, args)
+        for fn in (
+            kernel.gated_delta_rule,
+            lambda *given: torch.utils.checkpoint.checkpoint(kernel.gated_delta_rule, *given, use_reentrant=False),
+        )
+    )
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 
 
 def test_little_is_kept_for_the_backward_pass():

@@ -360,12 +360,13 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tens
 def _gradients(ctx: Any, grad_THV: Tensor | None, grad_NHKV: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if grad_THV is None and grad_NHKV is None:
         return (None,) * 9
-    v_THV = ctx.saved_tensors[2]
+    saved = ctx.saved_tensors  # to be asked for once only
+    v_THV = saved[2]
     if grad_THV is None:
         grad_THV = torch.zeros_like(v_THV)
     if grad_NHKV is None:
         grad_NHKV = v_THV.new_zeros(ctx.state_shape, dtype=ctx.state_dtype)
-    grads = _backward(grad_THV, grad_NHKV, *ctx.saved_tensors, ctx.scale)
+    grads = _backward(grad_THV, grad_NHKV, *saved, ctx.scale)
     return (*grads, None, None, None)
 
 
