@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import CacheSpec
@@ -55,6 +55,16 @@ class HiddenOutput:
 def means(values: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     """Returns the mean of each name's scalars."""
     return {name: torch.stack(scalars).mean() for name, scalars in values.items()}
+
+
+def keeping_selections() -> Any:
+    """Has activation checkpointing keep the keys that an indexer selected: finding them again takes all scores."""
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        selects = isinstance(op, torch._ops.OpOverload) and op.name().split("::")[1].startswith("indexer_topk")
+        return CheckpointPolicy.MUST_SAVE if selects else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
 
 
 class Embedding(nn.Embedding):
@@ -150,7 +160,7 @@ class CausalLM(nn.Module):
 
     def _run(self, layer: Callable[..., BlockOutput], *args: Any, **handed: Any) -> BlockOutput:
         if self.activation_checkpointing and torch.is_grad_enabled():
-            out: BlockOutput = checkpoint(layer, *args, use_reentrant=False, **handed)
+            out: BlockOutput = checkpoint(layer, *args, use_reentrant=False, context_fn=keeping_selections, **handed)
             return out
         return layer(*args, **handed)
 

@@ -11,10 +11,12 @@ from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
 from arcforge_hw.cpu.gated_delta_rule import gated_delta_rule
+from arcforge_hw.cpu.indexer_topk import indexer_topk
 from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
 from arcforge_hw.cpu.rms_norm import rms_norm
+from arcforge_hw.cpu.sparse_mla import sparse_mla
 from arcforge_hw.cpu.window_attention import window_attention
 
 
@@ -55,6 +57,8 @@ class Cpu(TorchCpu):
             Kernel("window_attention", "cpu.window_attention.blocks", window_attention, _on_cpu),
             Kernel("mla_decode", "cpu.mla_decode.tiled", mla_decode, _on_cpu),
             Kernel("gated_delta_rule", "cpu.gated_delta_rule.chunks", gated_delta_rule, _on_cpu),
+            Kernel("indexer_topk", "cpu.indexer_topk.blocks", indexer_topk, _on_cpu),
+            Kernel("sparse_mla", "cpu.sparse_mla.blocks", sparse_mla, _on_cpu),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]

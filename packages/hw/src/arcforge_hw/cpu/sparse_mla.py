@@ -1,0 +1,107 @@
+"""Absorbed attention to selected keys, a block of queries at a time: gathered entries never exist for all queries.
+
+The backward pass gathers and computes the probabilities again, so that nothing but the inputs is kept: memory grows
+with the tokens. Gradients of entries are added row by row in the order of the queries, the same on every run.
+
+Shapes: T query tokens, S keys, H heads, C latent plus rope, L latent, K selected keys, B queries of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ENTRIES = 1 << 21
+"""Gathered values of a block at most."""
+
+
+def _rows(indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor) -> Tensor:
+    """Returns the row of each selected key among the keys of all segments, -1 for none."""
+    starts_T = cu_key[:-1].long().repeat_interleave(cu_query.diff()).to(indices_TK.device)
+    return torch.where(indices_TK < 0, -1, indices_TK + starts_T[:, None])
+
+
+def _blocks(tokens: int, selected: int, width: int) -> Iterator[slice]:
+    length = max(1, ENTRIES // (selected * width))
+    for start in range(0, tokens, length):
+        yield slice(start, min(start + length, tokens))
+
+
+def _gather(kv_SC: Tensor, rows_BK: Tensor) -> Tensor:
+    """Returns [B, K, C]; where there is no key, some entry that the mask hides."""
+    return kv_SC.index_select(0, rows_BK.clamp(min=0).flatten()).view(*rows_BK.shape, -1)
+
+
+def _probabilities(q_BHC: Tensor, kv_BKC: Tensor, rows_BK: Tensor, scale: float) -> Tensor:
+    scores_BHK = torch.bmm(q_BHC, kv_BKC.mT).mul_(scale).masked_fill_((rows_BK < 0)[:, None], float("-inf"))
+    return scores_BHK.softmax(-1, dtype=torch.promote_types(q_BHC.dtype, torch.float32))
+
+
+@torch.library.custom_op("arcforge_cpu::sparse_mla", mutates_args=())
+def _forward(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
+    out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
+    for rows in _blocks(len(q_THC), rows_TK.shape[1], kv_SC.shape[1]):
+        kv_BKC = _gather(kv_SC, rows_TK[rows])
+        probs_BHK = _probabilities(q_THC[rows], kv_BKC, rows_TK[rows], scale)
+        out_THL[rows] = torch.bmm(probs_BHK.to(kv_SC.dtype), kv_BKC[..., :latent_dim])
+    return out_THL
+
+
+@_forward.register_fake
+def _(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
+    return q_THC.new_empty(*q_THC.shape[:2], latent_dim)
+
+
+@torch.library.custom_op("arcforge_cpu::sparse_mla_backward", mutates_args=())
+def _backward(
+    grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Returns the gradients of queries and entries."""
+    dq_THC = torch.empty_like(q_THC, memory_format=torch.contiguous_format)
+    dkv_SC = kv_SC.new_zeros(kv_SC.shape, dtype=torch.promote_types(kv_SC.dtype, torch.float32))
+    for rows in _blocks(len(q_THC), rows_TK.shape[1], kv_SC.shape[1]):
+        q_BHC, grad_BHL, rows_BK = q_THC[rows], grad_THL[rows], rows_TK[rows]
+        kv_BKC = _gather(kv_SC, rows_BK)
+        probs_BHK = _probabilities(q_BHC, kv_BKC, rows_BK, scale)
+        dprobs_BHK = torch.bmm(grad_BHL, kv_BKC[..., :latent_dim].mT).to(probs_BHK.dtype)
+        dscores = torch._softmax_backward_data(dprobs_BHK, probs_BHK, -1, probs_BHK.dtype).mul_(scale).to(q_THC.dtype)
+        dq_THC[rows] = torch.bmm(dscores, kv_BKC)
+        dkv_BKC = torch.bmm(dscores.mT, q_BHC)
+        dkv_BKC[..., :latent_dim] += torch.bmm(probs_BHK.mT.to(grad_BHL.dtype), grad_BHL)
+        # keys that are none have probability 0 and add 0 to the first row
+        dkv_SC.index_add_(0, rows_BK.clamp(min=0).flatten(), dkv_BKC.flatten(0, 1).to(dkv_SC.dtype))
+    return dq_THC, dkv_SC.to(kv_SC.dtype)
+
+
+@_backward.register_fake
+def _(grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q_THC.new_empty(q_THC.shape), kv_SC.new_empty(kv_SC.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    q_THC, kv_SC, rows_TK, ctx.latent_dim, ctx.scale = inputs
+    ctx.save_for_backward(q_THC, kv_SC, rows_TK)
+
+
+def _gradients(ctx: Any, grad_THL: Tensor) -> tuple[Tensor | None, ...]:
+    return *_backward(grad_THL, *ctx.saved_tensors, ctx.latent_dim, ctx.scale), None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
+
+
+def sparse_mla(
+    q_THC: Tensor,
+    kv_SC: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    latent_dim: int,
+    scale: float,
+) -> Tensor:
+    """See `arcforge_core.ops.reference.sparse_mla`."""
+    out_THL: Tensor = _forward(q_THC, kv_SC, _rows(indices_TK, cu_query, cu_key), latent_dim, scale)
+    return out_THL
