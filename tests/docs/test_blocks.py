@@ -91,6 +91,9 @@ def short(script, arguments, cheap_run):
         replaced["trainer.max_steps"] = "2"  # one step more than the run has
     given = {argument.partition("=")[0] for argument in arguments}
     replaced = {name: value for name, value in replaced.items() if name not in given or name not in FORM_OF_THE_COMMAND}
+    if "data=mixture" in arguments:  # which has no paths of its own, and holds out megabytes
+        del replaced["data.paths"]
+        replaced |= {"data.heldout": "0.001", "data.tokenizer.train_bytes": "500000"}
     kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
     return [*kept, *(f"{name}={value}" for name, value in replaced.items())]
 
