@@ -18,7 +18,7 @@ def test_largest_finds_the_last_that_fits_in_few_calls(limit, least, scale, base
         return base + int(n * scale)
 
     found = largest(measure, limit, least)
-    assert len(calls) < 50
+    assert len(calls) <= 12
     if found is None:
         assert measure(least) > limit
     else:
