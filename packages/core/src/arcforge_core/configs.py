@@ -38,6 +38,35 @@ class ReferenceAttentionConfig(AttentionConfig):
 
 
 @dataclass
+class PatternConfig(AttentionConfig):
+    """Layers of several variants, by a pattern."""
+
+    name: str = "pattern"
+    pattern: str = ""
+    """A letter for each layer, or a few that are repeated, e.g. ``SF``. The MTP module is like the last layer."""
+    kinds: dict[str, AttentionConfig] = field(default_factory=dict)
+    """The variant of each letter: ``+attention@attention.kinds.S=swa attention.kinds.S.pattern=S``."""
+
+    def __post_init__(self) -> None:
+        for letter, kind in self.kinds.items():
+            if len(letter) != 1:
+                raise ConfigError("attention.kinds", letter, "names are single letters of attention.pattern")
+            if isinstance(kind, PatternConfig):
+                raise ConfigError(f"attention.kinds.{letter}", kind.name, "must be a variant, not a pattern again")
+            if letter not in self.pattern:
+                raise ConfigError(f"attention.kinds.{letter}", kind.name, f"not in attention.pattern={self.pattern!r}")
+        for letter in self.pattern:
+            if letter not in self.kinds:
+                known = ", ".join(self.kinds) or "none"
+                accepted = f"letter {letter} has no variant in attention.kinds; there are {known}"
+                raise ConfigError("attention.pattern", self.pattern, accepted)
+
+    def kind(self, layer_index: int, num_layers: int) -> AttentionConfig:
+        """Returns the variant of a layer."""
+        return self.kinds[self.pattern[min(layer_index, num_layers - 1) % len(self.pattern)]]
+
+
+@dataclass
 class TorchAdamWConfig(OptimizerConfig):
     """`torch.optim.AdamW`."""
 
@@ -159,12 +188,16 @@ class RetrievalDataConfig(DataConfig):
     min_pairs: int = 4
     max_pairs: int = 16
     """Keys with values in an episode, between these two; at most one per hundred characters."""
+    learn: str = "questions"
+    """``questions``: only these and their answers carry the loss, for keys and values cannot be foreseen where they
+    first stand; ``all``: every token does."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("episodes", "min_pairs"):
             check_at_least(f"data.{name}", getattr(self, name), 1)
+        check_choice("data.learn", self.learn, ("questions", "all"))
         check_at_least("data.max_pairs", self.max_pairs, self.min_pairs)
         check_at_least("data.min_characters", self.min_characters, 100 * self.min_pairs)
         check_at_least("data.max_characters", self.max_characters, self.min_characters)

@@ -26,6 +26,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:ReferenceAttentionConfig", summary="Naive MLA or GQA, the yardstick of others",
     )  # fmt: skip
     registry.add(
+        "attention", "pattern", "arcforge_core.model.pattern:Pattern",
+        schema="arcforge_core.configs:PatternConfig", summary="Layers of several variants, by a pattern of letters",
+    )  # fmt: skip
+    registry.add(
         "optimizer", "torch_adamw", "arcforge_core.train.optimizer:torch_adamw",
         schema="arcforge_core.configs:TorchAdamWConfig", summary="torch.optim.AdamW, decay on matrices only",
     )  # fmt: skip

@@ -67,7 +67,11 @@ def typed_attention(values: object, where: str) -> AttentionConfig:
         schema: type[AttentionConfig] = registry().get("attention", str(name)).load_schema()
     except UnknownComponentError as error:
         raise CheckpointError(f"{where}: {error}") from error
-    return typed(schema, values, "attention", where)
+    if not isinstance(values, dict) or not isinstance(values.get("kinds"), dict):
+        return typed(schema, values, "attention", where)
+    # variants inside a pattern have classes of their own, which a merge would not know
+    kinds = {letter: typed_attention(kind, where) for letter, kind in values["kinds"].items()}
+    return typed(schema, {**values, "kinds": kinds}, "attention", where)
 
 
 def refuse_unknown(values: Mapping[str, Any], known: Iterable[str], prefix: str, where: str) -> None:

@@ -56,8 +56,8 @@ def tokenizer_of(init: str) -> str | None:
 def start_from(model: CausalLM, init: str) -> Start:
     """Copies a checkpoint's weights into a model.
 
-    Of another variant the attention's tensors of equal name are taken; an MTP module that only one side has is new or
-    left out. Everything else must be there on both sides, in the same shape.
+    Of another variant the attention's tensors of equal name and shape are taken; an MTP module that only one side has
+    is new or left out. Everything else must be there on both sides, in the same shape.
 
     Args:
         model: keeps its dtypes and devices.
@@ -76,14 +76,14 @@ def start_from(model: CausalLM, init: str) -> Start:
     def may_differ(name: str) -> bool:
         return (other and ".self_attn." in name) or (mtp and name.startswith("mtp."))
 
-    new = [name for name in wanted if name not in found and may_differ(name)]
-    left = [name for name in found if name not in wanted and may_differ(name)]
+    new = [name for name, shape in wanted.items() if found.get(name) != shape and may_differ(name)]
+    left = [name for name, shape in found.items() if wanted.get(name) != shape and may_differ(name)]
     check_shapes(
         {name: shape for name, shape in wanted.items() if name not in new},
         {name: shape for name, shape in found.items() if name not in left},
         str(checkpoint.path),
     )
-    taken = [name for name in found if name in wanted]
+    taken = [name for name in found if name in wanted and name not in new]
     model.load_state_dict({name: checkpoint.state[name] for name in taken}, strict=False)
     return Start(checkpoint.path, taken, new, left)
 

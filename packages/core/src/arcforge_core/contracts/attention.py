@@ -112,8 +112,8 @@ class Attention(Protocol):
     ``q``, ``k`` of a token see ``past + j + 1`` keys of their own segment and nothing of other segments.
 
     Attributes:
-        starts_from: variants whose trained weights this one can go on with: it takes the tensors that it has too, and
-            what it has besides is new.
+        starts_from: variants whose trained weights this one can go on with: it takes the tensors whose name and
+            shape it has too, and what it has besides is new.
     """
 
     starts_from: ClassVar[tuple[str, ...]] = ()

@@ -25,6 +25,7 @@ class Document:
         part_of: key of the document that this text repeats a part of. Such a text is only trained on, and left out
             when that document is held out.
         text_of: key of the document whose text this one shows between its own; it is on that one's side of the split.
+        learnt_from: characters at the beginning that are read and carry no loss.
     """
 
     key: str
@@ -33,6 +34,12 @@ class Document:
     licence: str = "unknown"
     part_of: str | None = None
     text_of: str | None = None
+    learnt_from: int = 0
+
+    @property
+    def learnt(self) -> str:
+        """The part of the text that carries the loss."""
+        return self.text[self.learnt_from :]
 
 
 class DocumentSource(Protocol):

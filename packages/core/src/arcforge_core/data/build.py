@@ -28,7 +28,7 @@ from arcforge_core.errors import DataError
 
 T = TypeVar("T")
 
-SCHEMA = 1
+SCHEMA = 2
 BATCH_CHARACTERS = 2_000_000
 SAMPLE_CHARACTERS = 1 << 16
 HELDOUT_FILE = "heldout.jsonl"
@@ -197,9 +197,11 @@ def _tokenise(
     with contextlib.ExitStack() as stack:
         heldout_texts = stack.enter_context((folder / HELDOUT_FILE).open("w", encoding="utf-8"))
         for batch in _batches(documents):
-            for document, text_ids in zip(batch, tokenizer.encode_batch([d.text for d in batch]), strict=True):
+            context_ids = tokenizer.encode_batch([d.text[: d.learnt_from] for d in batch])
+            learnt_ids = tokenizer.encode_batch([d.learnt for d in batch])
+            for document, unlearnt, text_ids in zip(batch, context_ids, learnt_ids, strict=True):
                 side = "heldout" if split.is_heldout(document) else "train"
-                num_bytes = len(document.text.encode())
+                num_bytes = len(document.learnt.encode())
                 if exact and tokenizer.byte_lengths_V is not None:  # a normalizer may have changed the text
                     exact = int(tokenizer.byte_lengths_V[text_ids].sum()) == num_bytes
                 writer = writers.get((side, document.source))
@@ -207,8 +209,8 @@ def _tokenise(
                     stem = folder / f"{side}-{len(writers):03d}"
                     writer = stack.enter_context(ShardWriter(stem, tokenizer.vocab_size))
                     writers[side, document.source] = writer
-                ids = [tokenizer.bos_id, *text_ids, tokenizer.eos_id]
-                writer.add(ids, num_bytes)
+                ids = [tokenizer.bos_id, *unlearnt, *text_ids, tokenizer.eos_id]
+                writer.add(ids, num_bytes, 1 + len(unlearnt) if unlearnt else 0)
                 count = counts[side].setdefault(document.source, Counter())
                 count.update(documents=1, tokens=len(ids), bytes=num_bytes)
                 licences[document.licence] += 1

@@ -72,12 +72,20 @@ class _Documents:
     def num_bytes(self, piece: Piece, ids: np.ndarray[Any, np.dtype[np.int64]]) -> int:
         """Returns the UTF-8 bytes that a piece's targets stand for; over a document they sum to its length.
 
-        Where ids have no fixed length, a document's bytes are spread evenly over its targets.
+        Targets that are not learnt stand for none. Where ids have no fixed length, a document's bytes are spread evenly
+        over its targets.
         """
+        skipped = self.unlearnt(piece)
         if self.byte_lengths_V is not None:
-            return int(self.byte_lengths_V[ids[1:]].sum())
-        total, targets = int(self.store.bytes_D[piece.document]), int(self.store.lengths_D[piece.document]) - 1
-        return total * (piece.start + piece.length) // targets - total * piece.start // targets
+            return int(self.byte_lengths_V[ids[1 + skipped :]].sum())
+        total, unlearnt = int(self.store.bytes_D[piece.document]), max(1, int(self.store.unlearnt_D[piece.document]))
+        targets = int(self.store.lengths_D[piece.document]) - unlearnt
+        first, end = piece.start + skipped + 1 - unlearnt, piece.start + piece.length + 1 - unlearnt
+        return total * max(0, end) // targets - total * max(0, first) // targets
+
+    def unlearnt(self, piece: Piece) -> int:
+        """Returns how many of a piece's leading targets are not learnt."""
+        return min(piece.length, max(0, int(self.store.unlearnt_D[piece.document]) - 1 - piece.start))
 
 
 class Corpus:
@@ -201,7 +209,7 @@ class Corpus:
 
     def heldout_bytes(self) -> bytes:
         """Returns the held-out texts one after another, what `heldout_batches` predicts; for gzip and xz."""
-        return b"".join(document.text.encode() for document in self.heldout_documents())
+        return b"".join(document.learnt.encode() for document in self.heldout_documents())
 
     def _check_heldout(self) -> None:
         if not self.manifest["splits"]["heldout"]:
@@ -218,18 +226,19 @@ def _rows_per_batch(sequence_length: int, micro_batch_tokens: int) -> int:
 
 def _batch(pieces: Iterable[tuple[_Documents, Piece]], cursor: int) -> TrainBatch:
     """Reads the pieces, each as a segment; one token beyond a piece is read as its last target."""
-    inputs, targets, lengths, num_bytes = [], [], [], 0
+    inputs, targets, weights, lengths, num_bytes = [], [], [], [], 0
     for documents, piece in pieces:
         ids = documents.store.read(piece.document, piece.start, piece.start + piece.length + 1)
         inputs.append(ids[:-1])
         targets.append(ids[1:])
+        weights.append(np.arange(piece.length) >= documents.unlearnt(piece))
         lengths.append(piece.length)
         num_bytes += documents.num_bytes(piece, ids)
     tokens_T = torch.from_numpy(np.concatenate(inputs))
     return TrainBatch(
         tokens_T=tokens_T,
         targets_T=torch.from_numpy(np.concatenate(targets)),
-        weights_T=torch.ones(len(tokens_T), dtype=torch.float32),
+        weights_T=torch.from_numpy(np.concatenate(weights).astype(np.float32)),
         batch=SequenceBatch.build(lengths),
         cursor=cursor,
         num_bytes=num_bytes,

@@ -70,7 +70,9 @@ class RetrievalSource:
         config = self._config
         sizes = (config.min_characters, config.max_characters, config.min_pairs, config.max_pairs)
         made_of = (RECORDS, QUESTIONS, TRAINING_SYLLABLES, TRAINING_DEPTHS, DIGITS)
-        return digest(self._texts.fingerprint(), self.text_prefix, config.episodes, sizes, config.seed, made_of)
+        return digest(
+            self._texts.fingerprint(), self.text_prefix, config.episodes, sizes, config.seed, config.learn, made_of
+        )
 
     def documents(self) -> Iterator[Document]:
         """Yields the episodes.
@@ -89,10 +91,12 @@ class RetrievalSource:
             start = text.rfind("\n", 0, start) + 1
             first = bisect.bisect_right(ends, start)
             pairs = min(draw.randint(config.min_pairs, config.max_pairs), size // CHARACTERS_PER_PAIR)
-            episode = make_episode(draw, text[start : start + size], pairs)
+            context, questions = make_episode(draw, text[start : start + size], pairs)
             yield Document(
-                f"retrieval/{number}", episode, "retrieval", licences[first], text_of=self.text_prefix + keys[first]
-            )
+                f"retrieval/{number}", context + questions, "retrieval", licences[first],
+                text_of=self.text_prefix + keys[first],
+                learnt_from=0 if config.learn == "all" else len(context),
+            )  # fmt: skip
 
     @functools.cached_property
     def _filler(self) -> tuple[str, list[int], list[str], list[str]]:
@@ -105,8 +109,10 @@ class RetrievalSource:
         return "".join(texts), ends[1:], [d.key for d in documents], [d.licence for d in documents]
 
 
-def make_episode(draw: random.Random, text: str, pairs: int) -> str:
-    """Returns an episode of at most ``len(text)`` characters, or a little more where `text` is too short for its pairs.
+def make_episode(draw: random.Random, text: str, pairs: int) -> tuple[str, str]:
+    """Returns the needles in their filler, and the questions with their answers.
+
+    Together they have at most ``len(text)`` characters, or a little more where `text` is too short for its pairs.
 
     Args:
         draw: a generator that nothing else uses.
@@ -129,7 +135,7 @@ def make_episode(draw: random.Random, text: str, pairs: int) -> str:
     ]
     room = len(text) - len("".join(needles)) - len("".join(questions)) - pairs
     filler = text[: max(0, room)].rsplit("\n", 1)[0] + "\n"
-    return scatter(draw, filler, needles) + "".join(questions)
+    return scatter(draw, filler, needles), "".join(questions)
 
 
 def scatter(draw: random.Random, filler: str, needles: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """Memory-mapped shards of tokenised documents.
 
 One file: a header of 64 bytes (with its own hash), the tokens (uint16 or uint32), then per document the
-offset of its end (uint64, D+1 numbers that start at 0) and its UTF-8 bytes (uint64). Each document is stored
-as it is trained on: begin token, text, end token.
+offset of its end (uint64, D+1 numbers that start at 0), its UTF-8 bytes (uint64) and its leading tokens that are read
+and not learnt (uint64). Each document is stored as it is trained on: begin token, text, end token.
 
 Shapes: D documents, T tokens.
 """
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from arcforge_core.errors import DataError
 
 MAGIC = b"ARCSHARD"
-VERSION = 1
+VERSION = 2
 TOKENS_PER_SHARD = 64_000_000
 _FIELDS = struct.Struct("<8sIIQQ")  # magic, version, bytes per token, documents, tokens
 HEADER_BYTES = _FIELDS.size + hashlib.sha256().digest_size
@@ -59,6 +59,7 @@ class ShardWriter:
         self._file: BinaryIO | None = None
         self._ends: list[int] = [0]
         self._bytes: list[int] = []
+        self._unlearnt: list[int] = []
         self.files: list[Path] = []
 
     def __enter__(self) -> ShardWriter:
@@ -67,8 +68,14 @@ class ShardWriter:
     def __exit__(self, *_: object) -> None:
         self._finish()
 
-    def add(self, ids: Sequence[int], num_bytes: int) -> None:
-        """Appends one document; a shard that has reached its limit is finished first."""
+    def add(self, ids: Sequence[int], num_bytes: int, unlearnt: int = 0) -> None:
+        """Appends one document; a shard that has reached its limit is finished first.
+
+        Args:
+            ids: its tokens.
+            num_bytes: UTF-8 bytes of the text that is learnt.
+            unlearnt: leading tokens that are not, the begin token among them; 0 when all text is learnt.
+        """
         if self._file is not None and self._ends[-1] + len(ids) > self._limit:
             self._finish()
         if self._file is None:
@@ -79,6 +86,7 @@ class ShardWriter:
         self._file.write(np.asarray(ids, dtype=self._dtype).tobytes())
         self._ends.append(self._ends[-1] + len(ids))
         self._bytes.append(num_bytes)
+        self._unlearnt.append(unlearnt)
 
     def _finish(self) -> None:
         if self._file is None:
@@ -86,11 +94,12 @@ class ShardWriter:
         with self._file as file:
             file.write(np.asarray(self._ends, dtype=np.uint64).tobytes())
             file.write(np.asarray(self._bytes, dtype=np.uint64).tobytes())
+            file.write(np.asarray(self._unlearnt, dtype=np.uint64).tobytes())
             file.seek(0)  # the header comes last: a file cut short never has a valid one
             file.write(_header(self._dtype, len(self._bytes), self._ends[-1]))
             file.flush()
             os.fsync(file.fileno())
-        self._file, self._ends, self._bytes = None, [0], []
+        self._file, self._ends, self._bytes, self._unlearnt = None, [0], [], []
 
 
 @dataclass(frozen=True)
@@ -100,12 +109,14 @@ class Shard:
     Attributes:
         tokens_T: the documents, one after another.
         ends_D: int64 [D+1], where each document starts and the last one ends.
-        bytes_D: int64 [D], UTF-8 bytes of each document's text.
+        bytes_D: int64 [D], UTF-8 bytes of each document's text, of the part that is learnt.
+        unlearnt_D: int64 [D], leading tokens of each document that are not learnt.
     """
 
     tokens_T: NDArray[np.uint16] | NDArray[np.uint32]
     ends_D: NDArray[np.int64]
     bytes_D: NDArray[np.int64]
+    unlearnt_D: NDArray[np.int64]
 
     @staticmethod
     def open(path: Path, dtype: type[np.uint16] | type[np.uint32]) -> Shard:
@@ -125,13 +136,14 @@ class Shard:
         _, version, item, documents, tokens = _FIELDS.unpack_from(header)
         if header != _header(np.dtype(dtype), documents, tokens):
             raise DataError(f"shard {path}: damaged header (or {item} bytes per token, version {version})")
-        starts = np.cumsum([HEADER_BYTES, tokens * item, (documents + 1) * 8, documents * 8]).tolist()
-        if size != starts[3]:
-            raise DataError(f"shard {path}: {size} bytes, its header says {starts[3]}")
+        starts = np.cumsum([HEADER_BYTES, tokens * item, (documents + 1) * 8, documents * 8, documents * 8]).tolist()
+        if size != starts[4]:
+            raise DataError(f"shard {path}: {size} bytes, its header says {starts[4]}")
         return Shard(
             np.memmap(path, dtype, "r", starts[0], (tokens,)),
             np.memmap(path, np.int64, "r", starts[1], (documents + 1,)),
             np.memmap(path, np.int64, "r", starts[2], (documents,)),
+            np.memmap(path, np.int64, "r", starts[3], (documents,)),
         )
 
 
@@ -140,7 +152,8 @@ class TokenStore:
 
     Attributes:
         lengths_D: int64 stored tokens of each document, its begin and end tokens included.
-        bytes_D: int64 UTF-8 bytes of each document's text.
+        bytes_D: int64 UTF-8 bytes of each document's text, of the part that is learnt.
+        unlearnt_D: int64 leading tokens of each document that are not learnt.
     """
 
     def __init__(self, shards: Iterable[Shard]) -> None:
@@ -150,6 +163,7 @@ class TokenStore:
         none = np.zeros(0, dtype=np.int64)
         self.lengths_D: NDArray[np.int64] = np.concatenate([none, *(np.diff(s.ends_D) for s in self._shards)])
         self.bytes_D: NDArray[np.int64] = np.concatenate([none, *(s.bytes_D for s in self._shards)])
+        self.unlearnt_D: NDArray[np.int64] = np.concatenate([none, *(s.unlearnt_D for s in self._shards)])
 
     def __len__(self) -> int:
         return len(self.lengths_D)
