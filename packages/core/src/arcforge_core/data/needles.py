@@ -15,6 +15,9 @@ EVALUATION_SYLLABLES = tuple(
 )
 TRAINING_SYLLABLES = tuple(c + v for c in CONSONANTS for v in VOWELS if c + v not in EVALUATION_SYLLABLES)
 
+EVALUATION_WORDS = frozenset(("code", "codes"))
+"""Words that every evaluation question about needles has and no training needle."""
+
 EVALUATION_DEPTHS = tuple(n / 10 for n in range(11))
 """Every depth that evaluation uses is one of these."""
 TRAINING_DEPTHS = tuple((n / 10 + 0.03, n / 10 + 0.07) for n in range(10))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from arcforge_core.configs import RetrievalDataConfig, StdlibDataConfig
 from arcforge_core.contracts.data import Document, DocumentSource
-from arcforge_core.data.needles import TRAINING_DEPTHS, TRAINING_SYLLABLES, draw_words
+from arcforge_core.data.needles import EVALUATION_WORDS, TRAINING_DEPTHS, TRAINING_SYLLABLES, draw_words
 from arcforge_core.data.sources import StdlibSource, digest
 from arcforge_core.data.split import key_hash, unique
 from arcforge_core.errors import DataError
@@ -42,6 +42,10 @@ QUESTIONS = (
     "Recall {key}.\n{cue}{value}\n",
     "Q: {key}?\nA: {cue}{value}\n",
 )
+MADE_UP = 0.5
+"""Share of the episodes whose needles' words are drawn from their text: there is nothing to learn by heart."""
+JOINTS = (" ", " = ", ": ", " {a} ", " {a} {b} ", ", {a}: ", "-", " ({a}) ")
+"""Between a key and its value; a and b are drawn."""
 CHARACTERS_PER_PAIR = 100
 """A needle with its question takes about half of that, so at least half of an episode is text."""
 DIGITS = (3, 5)
@@ -69,7 +73,7 @@ class RetrievalSource:
         """Returns a hash of the filler's fingerprint, of the options and of what episodes are made of."""
         config = self._config
         sizes = (config.min_characters, config.max_characters, config.min_pairs, config.max_pairs)
-        made_of = (RECORDS, QUESTIONS, TRAINING_SYLLABLES, TRAINING_DEPTHS, DIGITS)
+        made_of = (RECORDS, MADE_UP, JOINTS, QUESTIONS, TRAINING_SYLLABLES, TRAINING_DEPTHS, DIGITS)
         return digest(
             self._texts.fingerprint(), self.text_prefix, config.episodes, sizes, config.seed, config.learn, made_of
         )
@@ -123,8 +127,9 @@ def make_episode(draw: random.Random, text: str, pairs: int) -> tuple[str, str]:
     keys, values = words[:pairs], words[pairs:]
     if draw.random() < 0.75:
         values = _numbers(draw, pairs)
-    one = draw.choice(RECORDS)
-    kinds = [one] * pairs if draw.random() < 0.5 else draw.choices(RECORDS, k=pairs)
+    known = sorted(set(re.findall(r"\b[a-z]{2,8}\b", text)) - EVALUATION_WORDS)
+    one = made_up_record(draw, known) if known and draw.random() < MADE_UP else draw.choice(RECORDS)
+    kinds = [one] * pairs if draw.random() < 0.5 or one not in RECORDS else draw.choices(RECORDS, k=pairs)
     needles = [
         record.format(key=key, value=value) + "\n" for (record, _), key, value in zip(kinds, keys, values, strict=True)
     ]
@@ -136,6 +141,14 @@ def make_episode(draw: random.Random, text: str, pairs: int) -> tuple[str, str]:
     room = len(text) - len("".join(needles)) - len("".join(questions)) - pairs
     filler = text[: max(0, room)].rsplit("\n", 1)[0] + "\n"
     return scatter(draw, filler, needles), "".join(questions)
+
+
+def made_up_record(draw: random.Random, words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Returns a needle with some of these words around its key, and its own words up to the value as its cue."""
+    before = "".join(f"{word} " for word in draw.choices(words, k=draw.randint(0, 3)))
+    a, b = draw.choices(words, k=2)
+    cue = before + "{key}" + draw.choice(JOINTS).format(a=a, b=b)
+    return cue + "{value}" + draw.choice(("", ".", ";", f" {a}")), (cue,)
 
 
 def scatter(draw: random.Random, filler: str, needles: Sequence[str]) -> str:
