@@ -14,6 +14,7 @@ from arcforge_core.config.schema import TokenizerConfig
 from arcforge_core.configs import FilesDataConfig, RetrievalDataConfig
 from arcforge_core.contracts.data import Document
 from arcforge_core.data.build import build_shards
+from arcforge_core.data.packing import Rule
 from arcforge_core.data.pipeline import Corpus
 from arcforge_core.data.retrieval import RetrievalSource
 from arcforge_core.testing.corpora import VOCAB_SIZE
@@ -35,7 +36,7 @@ class Texts:
 def corpus_of(tmp_path, documents, packing="sequential", tokenizer=None):
     tokenizer = TokenizerConfig(path=tokenizer) if tokenizer else TokenizerConfig(vocab_size=VOCAB_SIZE)
     config = FilesDataConfig(paths=["unused"], cache_dir=str(tmp_path), heldout=0.3, tokenizer=tokenizer)
-    return Corpus(build_shards(config, Texts(documents), VOCAB_SIZE, progress=False), packing=packing)
+    return Corpus(build_shards(config, Texts(documents), VOCAB_SIZE, progress=False), Rule(packing))
 
 
 def documents(count=30):

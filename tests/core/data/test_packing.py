@@ -1,22 +1,29 @@
 import itertools
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arcforge_core.config.schema import DataConfig
 from arcforge_core.data.packing import (
     MIXING_BLOCK,
     BestFit,
+    LongDocuments,
     Mixture,
     Packing,
     Piece,
+    Rule,
     Sequential,
     best_fit_rows,
+    cut,
     make_packing,
+    make_packings,
 )
-from arcforge_core.errors import DataError
+from arcforge_core.errors import ConfigError, DataError
 
 corpora = st.lists(st.integers(1, 30), min_size=1, max_size=40).map(lambda n: np.array(n, dtype=np.int64))
 lengths = st.integers(1, 17)
@@ -63,7 +70,7 @@ def test_best_fit_cuts_only_what_is_longer_than_a_row(positions_D: np.ndarray, l
 
 @given(corpora, lengths)
 def test_best_fit_takes_the_fullest_row_with_room(positions_D: np.ndarray, length: int) -> None:
-    sizes = sorted((s for n in positions_D.tolist() for s in cut(n, length)), reverse=True)
+    sizes = sorted((s for n in positions_D.tolist() for s in parts(n, length)), reverse=True)
     room: list[int] = []  # the plain algorithm, one row at a time
     for size in sizes:
         fitting = [r for r in room if r >= size]
@@ -72,18 +79,79 @@ def test_best_fit_takes_the_fullest_row_with_room(positions_D: np.ndarray, lengt
             room.append(min(fitting) - size)
         else:
             room.append(length - size)
-    packed = best_fit_rows(positions_D, length)
+    packed = best_fit_rows(cut(positions_D, length), length)
     assert sorted(length - sum(p.length for p in row) for row in packed) == sorted(room)
 
 
-def cut(total: int, length: int) -> list[int]:
+def parts(total: int, length: int) -> list[int]:
     return [length] * (total // length) + ([total % length] if total % length else [])
 
 
-@pytest.mark.parametrize("kind", [Sequential, BestFit])
-def test_epochs_and_seeds_shuffle(kind: type[Sequential] | type[BestFit]) -> None:
+@given(corpora, lengths, st.floats(0.05, 1.0), st.integers(1, 5), st.integers(0, 3), st.integers(0, 2))
+def test_long_documents_come_several_times_and_whole(
+    positions_D: np.ndarray, length: int, share: float, repeats: int, seed: int, epoch: int
+) -> None:
+    packing = LongDocuments(positions_D, length, seed, share, repeats)
+    rows = [packing.row(epoch * packing.num_rows + n) for n in range(packing.num_rows)]
+    assert all(0 < sum(p.length for p in row) <= length for row in rows)
+    assert all(len(set(row)) == len(row) for row in rows), "a row holds a document twice"
+    wanted = {p: repeats if p.length >= share * length else 1 for p in cut(positions_D, length)}
+    assert Counter(p for row in rows for p in row) == wanted  # `cut` cuts only what is longer than a row
+    assert packing.tokens_per_row == pytest.approx(sum(p.length for row in rows for p in row) / len(rows))
+
+
+@given(corpora, lengths, st.integers(1, 5), st.integers(0, 500))
+def test_a_row_of_long_documents_is_found_by_its_number(
+    positions_D: np.ndarray, length: int, repeats: int, number: int
+) -> None:
+    read, fresh = (LongDocuments(positions_D, length, 3, 0.5, repeats) for _ in range(2))
+    for earlier in range(min(number, 50)):
+        read.row(earlier)
+    assert read.row(number) == fresh.row(number)
+
+
+def test_short_documents_are_spread_over_the_rows_of_long_ones() -> None:
+    """They fill what long ones leave: in every part of an epoch, not in the first alone."""
+    packing = LongDocuments(np.array([12] * 5 + [4] * 20), 16, 0, 0.5, 4)
+    assert packing.num_rows == 20
+    assert sorted(p.length for p in packing.row(3)) == [4, 12]
+    assert all(sum(p.length for p in packing.row(n)) == 16 for n in range(20))
+
+
+def test_documents_of_a_row_s_length_fill_it_alone() -> None:
+    packing = LongDocuments(np.array([40, 16, 3]), 16, 0, 0.5, 2)
+    rows = sorted(packing.row(n) for n in range(packing.num_rows))
+    whole = [[Piece(0, 0, 16)], [Piece(0, 16, 16)], [Piece(1, 0, 16)]]
+    assert [row for row in rows if row[0].length == 16] == sorted(whole * 2)
+    assert Piece(0, 32, 8) in [p for row in rows for p in row]
+
+
+def test_more_repeats_are_a_larger_share_of_long_text() -> None:
+    positions_D = np.array([1000] * 4 + [50] * 160)
+
+    def share(repeats: int) -> float:
+        packing = LongDocuments(positions_D, 1024, 0, 0.5, repeats)
+        lengths = [p.length for n in range(packing.num_rows) for p in packing.row(n)]
+        return sum(n for n in lengths if n == 1000) / sum(lengths)
+
+    assert [share(n) for n in (1, 2, 4)] == pytest.approx([4 / 12, 8 / 16, 16 / 24])
+
+
+def test_a_corpus_without_long_documents_is_refused_unless_another_part_has_some() -> None:
+    rule = Rule("long_documents", long_share=0.5)
+    with pytest.raises(DataError, match=r"longest document has 31 .* data\.long_share=0\.5 of .*sequence_length=64"):
+        make_packings(rule, [np.array([31] * 9), np.array([30] * 9)], 64, 0)
+    assert len(make_packings(rule, [np.array([32] * 9), np.array([30] * 9)], 64, 0)) == 2
+
+
+def long_documents(positions_D: np.ndarray, length: int, seed: int) -> Packing:
+    return LongDocuments(positions_D, length, seed, 0.5, 2)
+
+
+@pytest.mark.parametrize("kind", [Sequential, BestFit, long_documents])
+def test_epochs_and_seeds_shuffle(kind: Callable[[np.ndarray, int, int], Packing]) -> None:
     positions_D = np.arange(1, 60)
-    packing: Packing = kind(positions_D, 16, 0)
+    packing = kind(positions_D, 16, 0)
     rows = [packing.row(n) for n in range(2 * packing.num_rows)]
     assert rows[: packing.num_rows] != rows[packing.num_rows :]
     assert rows[: packing.num_rows] != [kind(positions_D, 16, 1).row(n) for n in range(packing.num_rows)]
@@ -99,11 +167,11 @@ def test_neighbouring_rows_come_from_different_documents() -> None:
         assert changes > packing.num_rows / 2
 
 
-@pytest.mark.parametrize("name", ["sequential", "best_fit"])
+@pytest.mark.parametrize("name", ["sequential", "best_fit", "long_documents"])
 def test_a_corpus_shorter_than_a_row_names_both_lengths(name: str) -> None:
     with pytest.raises(DataError, match=r"sequence_length=64: the corpus has only 63 tokens"):
-        make_packing(name, np.array([60, 3]), 64, 0)
-    assert make_packing(name, np.array([60, 4]), 64, 0).num_rows == 1
+        make_packing(Rule(name), np.array([60, 3]), 64, 0)
+    assert make_packing(Rule(name, long_repeats=1), np.array([60, 4]), 64, 0).num_rows == 1
 
 
 def test_weights_act_on_tokens() -> None:
@@ -134,3 +202,19 @@ def test_a_mixture_takes_each_part_in_its_own_order(weights: list[float], start:
         assert piece.document == last.get(source, piece.document - 1) + 1
         last[source] = piece.document
     assert {mixture.row(n)[0] for n in range(MIXING_BLOCK)} == set(range(len(weights)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"packing": "best_fit", "long_share": 0.7}, r"data\.long_share=0\.7: has an effect with packing=long"),
+        ({"long_repeats": 2}, r"data\.long_repeats=2: has an effect with packing=long_documents only"),
+        ({"packing": "long_documents", "long_share": 0.0}, r"data\.long_share=0\.0: must be above 0"),
+        ({"packing": "long_documents", "long_repeats": 0}, r"data\.long_repeats=0: must be at least 1"),
+        ({"packing": "longest"}, r"data\.packing='longest': must be one of sequential, best_fit, long_documents"),
+    ],
+)
+def test_options_of_packing_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(name="files", **changes)
+    assert DataConfig(name="files", packing="long_documents", long_share=1.0, long_repeats=1).long_share == 1.0

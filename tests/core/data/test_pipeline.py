@@ -18,7 +18,7 @@ from arcforge_core.data.sources import StdlibSource
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.corpora import VOCAB_SIZE, tiny_corpus, write_texts
 
-PACKINGS = ("sequential", "best_fit")
+PACKINGS = ("sequential", "best_fit", "long_documents")
 
 
 @pytest.fixture(scope="module", params=PACKINGS)
@@ -65,7 +65,7 @@ def test_targets_are_the_next_tokens_of_the_same_document(corpus: Corpus) -> Non
 
 def test_batch_sizes(corpus: Corpus) -> None:
     sizes = [len(b.tokens_T) for b in take(corpus.train_batches(32, 128, seed=0), 50)]
-    if corpus._packing == "sequential":
+    if corpus._packing.name == "sequential":
         assert set(sizes) == {128}
     else:
         assert min(sizes) > 100 and max(sizes) <= 128

@@ -122,14 +122,25 @@ class DataConfig(ComponentConfig):
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     packing: str = "sequential"
     """``sequential`` fills rows in shuffled document order and cuts at row ends; ``best_fit`` cuts only
-    documents longer than a row."""
+    documents longer than a row; ``long_documents`` does so too, and trains on long documents more often."""
+    long_share: float = 0.5
+    """packing=long_documents: share of trainer.sequence_length from which on a document is long; shorter ones fill the
+    rows."""
+    long_repeats: int = 4
+    """packing=long_documents: times that a long document is trained on while each of the others is once."""
     heldout: float = 0.05
     """Fraction of documents (by hash of their key) kept for evaluation."""
     cache_dir: str | None = None
     """Where tokenised shards are kept; None means $ARCFORGE_CACHE or ~/.cache/arcforge."""
 
     def __post_init__(self) -> None:
-        check_choice("data.packing", self.packing, ("sequential", "best_fit"))
+        check_choice("data.packing", self.packing, ("sequential", "best_fit", "long_documents"))
+        if not 0.0 < self.long_share <= 1.0:
+            raise ConfigError("data.long_share", self.long_share, "must be above 0 and at most 1")
+        check_at_least("data.long_repeats", self.long_repeats, 1)
+        for name in ("long_share", "long_repeats"):
+            if self.packing != "long_documents" and getattr(self, name) != getattr(DataConfig, name):
+                raise ConfigError(f"data.{name}", getattr(self, name), "has an effect with packing=long_documents only")
         check_between("data.heldout", self.heldout, 0.0, 0.5)
 
 

@@ -10,6 +10,8 @@ Shapes: D documents.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -100,23 +102,18 @@ class Sequential:
         return pieces
 
 
-class BestFit:
-    """Cuts only documents longer than a row and packs the pieces by best fit, longest first.
-
-    Rows stay a little under `sequence_length` (no padding is added). Documents of a row never see each other, so
-    the rows are packed once and only their order is shuffled in every epoch.
+class _Packed:
+    """Rows that are packed once: documents of a row never see each other, so only the order of rows is shuffled.
 
     Args:
-        positions_D: int64 training positions of each document, each at least 1.
-        sequence_length: positions of a row at most.
-        seed: of the order.
+        rows: the pieces of each row.
+        seed: of the order, which is another one in every epoch.
     """
 
-    def __init__(self, positions_D: NDArray[np.int64], sequence_length: int, seed: int) -> None:
-        self._seed = seed
-        self._rows = best_fit_rows(positions_D, sequence_length)
-        self.num_rows = len(self._rows)
-        self.tokens_per_row = float(positions_D.sum()) / max(1, self.num_rows)
+    def __init__(self, rows: list[list[Piece]], seed: int) -> None:
+        self._seed, self._rows = seed, rows
+        self.num_rows = len(rows)
+        self.tokens_per_row = sum(piece.length for row in rows for piece in row) / max(1, len(rows))
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
 
     def _shuffled(self, epoch: int) -> NDArray[np.int64]:
@@ -128,21 +125,66 @@ class BestFit:
         return self._rows[self._epoch(epoch)[row]]
 
 
-def best_fit_rows(positions_D: NDArray[np.int64], sequence_length: int) -> list[list[Piece]]:
+class BestFit(_Packed):
+    """Cuts only documents longer than a row and packs the pieces by best fit, longest first.
+
+    Rows stay a little under `sequence_length` (no padding is added).
+
+    Args:
+        positions_D: int64 training positions of each document, each at least 1.
+        sequence_length: positions of a row at most.
+        seed: of the order.
+    """
+
+    def __init__(self, positions_D: NDArray[np.int64], sequence_length: int, seed: int) -> None:
+        super().__init__(best_fit_rows(cut(positions_D, sequence_length), sequence_length), seed)
+
+
+class LongDocuments(_Packed):
+    """Best fit with long documents in it several times per epoch, the others once (spec 3.3: they are up-sampled).
+
+    An epoch is made of as many parts as a long document has repeats. Each part holds every long document once and its
+    share of the others, which fill the rows that long documents leave room in; it is packed by itself, so that no row
+    holds a document twice. A document longer than a row is cut at its length; an end that is short is no long document.
+
+    Args:
+        positions_D: int64 training positions of each document, each at least 1.
+        sequence_length: positions of a row at most.
+        seed: of the order, and of the part that a short document is in.
+        share: share of a row from which on a document is long.
+        repeats: times that a long one is in an epoch.
+    """
+
+    def __init__(
+        self, positions_D: NDArray[np.int64], sequence_length: int, seed: int, share: float, repeats: int
+    ) -> None:
+        pieces = cut(positions_D, sequence_length)
+        long = [piece for piece in pieces if piece.length >= share * sequence_length]
+        short = [piece for piece in pieces if piece.length < share * sequence_length]
+        order = np.random.default_rng((seed, 2)).permutation(len(short))
+        parts = ([*long, *(short[n] for n in order[part::repeats])] for part in range(repeats))
+        super().__init__([row for part in parts for row in best_fit_rows(part, sequence_length)], seed)
+
+
+def cut(positions_D: NDArray[np.int64], sequence_length: int) -> list[Piece]:
+    """Returns the documents in order, those longer than a row in pieces of a row's length and a rest."""
+    return [
+        Piece(document, start, min(sequence_length, total - start))
+        for document, total in enumerate(positions_D.tolist())
+        for start in range(0, total, sequence_length)
+    ]
+
+
+def best_fit_rows(pieces: list[Piece], sequence_length: int) -> list[list[Piece]]:
     """Packs by best-fit decreasing: each piece goes to the fullest row that still has room for it.
 
     Open rows are kept by the room left; a bit mask of the rooms in use finds the smallest sufficient one in
     one machine operation per 64 lengths.
     """
     rows: list[list[Piece]] = []
-    pieces: list[Piece] = []
-    for document, total in enumerate(positions_D.tolist()):
-        cuts = range(0, total, sequence_length)
-        pieces += [Piece(document, start, min(sequence_length, total - start)) for start in cuts]
-    pieces.sort(key=lambda piece: -piece.length)
     open_rows: dict[int, list[list[Piece]]] = {}
     rooms = 0
-    for piece in pieces:
+    for piece in sorted(pieces, key=lambda piece: -piece.length):
         candidates = rooms >> piece.length
         if candidates:
             room = piece.length + (candidates & -candidates).bit_length() - 1
@@ -160,7 +202,39 @@ def best_fit_rows(positions_D: NDArray[np.int64], sequence_length: int) -> list[
     return rows
 
 
-def make_packing(name: str, positions_D: NDArray[np.int64], sequence_length: int, seed: int) -> Packing:
+@dataclass(frozen=True)
+class Rule:
+    """How documents become rows: ``data.packing`` and what belongs to it.
+
+    Attributes:
+        name: ``sequential``, ``best_fit`` or ``long_documents``.
+        long_share, long_repeats: see `LongDocuments`; the others do without.
+    """
+
+    name: str = "sequential"
+    long_share: float = 0.5
+    long_repeats: int = 4
+
+
+def make_packings(
+    rule: Rule, positions: Sequence[NDArray[np.int64]], sequence_length: int, seed: int
+) -> Sequence[Packing]:
+    """Returns the training rows of several lists of documents, each by itself.
+
+    Raises:
+        DataError: a list is shorter than one row, or none of them has a document that ``long_documents`` could repeat.
+    """
+    longest = max(int(positions_D.max(initial=0)) for positions_D in positions)
+    if rule.name == "long_documents" and longest < rule.long_share * sequence_length:
+        raise DataError(
+            f"data.packing=long_documents: the longest document has {longest} tokens, and long ones begin at "
+            f"data.long_share={rule.long_share:g} of trainer.sequence_length={sequence_length}; give longer documents, "
+            "or take data.packing=best_fit"
+        )
+    return [make_packing(rule, positions_D, sequence_length, seed) for positions_D in positions]
+
+
+def make_packing(rule: Rule, positions_D: NDArray[np.int64], sequence_length: int, seed: int) -> Packing:
     """Returns the training rows of one list of documents.
 
     Raises:
@@ -172,8 +246,10 @@ def make_packing(name: str, positions_D: NDArray[np.int64], sequence_length: int
             f"trainer.sequence_length={sequence_length}: the corpus has only {total} tokens to train on; "
             "give more text or a shorter sequence"
         )
-    if name == "best_fit":
+    if rule.name == "best_fit":
         return BestFit(positions_D, sequence_length, seed)
+    if rule.name == "long_documents":
+        return LongDocuments(positions_D, sequence_length, seed, rule.long_share, rule.long_repeats)
     return Sequential(positions_D, sequence_length, seed)
 
 
@@ -184,7 +260,7 @@ class Mixture:
     so that any row is found without counting from the start.
     """
 
-    def __init__(self, packings: list[Packing], weights: list[float], seed: int) -> None:
+    def __init__(self, packings: Sequence[Packing], weights: Sequence[float], seed: int) -> None:
         self._packings = packings
         self._seed = seed
         rates = np.array([w / p.tokens_per_row for w, p in zip(weights, packings, strict=True)])

@@ -22,7 +22,7 @@ from arcforge_core.config.schema import DataConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.data import Document, DocumentSource, TrainBatch
 from arcforge_core.data.build import build_shards, read_manifest
-from arcforge_core.data.packing import Mixture, Piece, Sequential, make_packing
+from arcforge_core.data.packing import Mixture, Piece, Rule, Sequential, make_packings
 from arcforge_core.data.shards import Shard, TokenStore, token_dtype
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError, DataError
@@ -52,7 +52,8 @@ def build_data(config: DataConfig, *, model_vocab_size: int, progress: bool = Tr
             raise ConfigError("data.tokenizer.vocab_size", config.tokenizer.vocab_size, accepted)
     source: DocumentSource = registry().get("data", config.name).load()(config)
     folder = build_shards(config, source, wanted, progress)
-    return Corpus(folder, packing=config.packing, weights=getattr(source, "weights", None))
+    packing = Rule(config.packing, config.long_share, config.long_repeats)
+    return Corpus(folder, packing, weights=getattr(source, "weights", None))
 
 
 def check_vocabulary(field: str, value: object, size: int, model_vocab_size: int) -> None:
@@ -97,18 +98,18 @@ class Corpus:
         manifest: hashes, counts, licences and the recipe of the shards.
     """
 
-    def __init__(self, folder: Path, packing: str = "sequential", weights: dict[str, float] | None = None) -> None:
+    def __init__(self, folder: Path, packing: Rule | None = None, weights: dict[str, float] | None = None) -> None:
         """Opens a folder that `build_shards` has written.
 
         Args:
             folder: the folder.
-            packing: ``sequential`` or ``best_fit``.
+            packing: of training rows; ``sequential`` when absent.
             weights: share of each source's tokens; None takes the documents of all sources as one list.
         """
         self.folder = folder
         self.manifest = read_manifest(folder)
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
-        self._packing = packing
+        self._packing = packing or Rule()
         self._weights = weights
 
     def _documents(self, split: str, source: str | None = None) -> _Documents:
@@ -135,21 +136,21 @@ class Corpus:
         Args:
             sequence_length: positions of a row; documents longer than that are cut.
             micro_batch_tokens: positions of a micro-batch, a multiple of `sequence_length`. ``sequential`` gives
-                exactly so many, ``best_fit`` at most.
+                exactly so many, the others at most.
             seed: of the order.
             rank, world_size: this process and how many there are.
             start_cursor: `TrainBatch.cursor` of the last batch trained on, to go on after it.
 
         Raises:
             ConfigError: lengths that do not fit, or a rank outside the world.
-            DataError: the training documents are shorter than one row.
+            DataError: the training documents are shorter than one row, or none is long where that is asked for.
         """
         rows = _rows_per_batch(sequence_length, micro_batch_tokens)
         if not 0 <= rank < world_size or start_cursor < 0:
             raise ConfigError("rank", rank, f"must be in 0..{world_size - 1}, with a cursor >= 0 ({start_cursor})")
         names: list[str | None] = [None] if self._weights is None else list(self._weights)
         streams = [self._documents("train", name) for name in names]
-        packings = [make_packing(self._packing, s.store.lengths_D - 1, sequence_length, seed) for s in streams]
+        packings = make_packings(self._packing, [s.store.lengths_D - 1 for s in streams], sequence_length, seed)
         mixture = Mixture(packings, [1.0] if self._weights is None else list(self._weights.values()), seed)
         return self._stream(streams, mixture, rows, rank, world_size, start_cursor)
 
