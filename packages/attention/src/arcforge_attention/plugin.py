@@ -50,3 +50,7 @@ def arcforge_register_components(registry: Registrar) -> None:
         "attention", "dsa", "arcforge_attention.dsa:DSA",
         schema="arcforge_attention.configs:DsaConfig", summary="MLA over the keys that a lightning indexer selects",
     )  # fmt: skip
+    registry.add(
+        "procedure", "attention_ablation", "arcforge_attention.ablation.procedure:run",
+        schema="arcforge_attention.configs:AblationConfig", summary="One variant at all others' budget, from a dense base",
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from arcforge_core.config.schema import (
     EnvironmentConfig,
     HardwareConfig,
     OptimizerConfig,
+    ProcedureConfig,
     ScheduleConfig,
     SuiteConfig,
     check_at_least,
@@ -97,6 +98,13 @@ class AutoHardwareConfig(HardwareConfig):
     """Automatic choice; the decision is printed."""
 
     name: str = "auto"
+
+
+@dataclass
+class OneRunConfig(ProcedureConfig):
+    """One training run."""
+
+    name: str = "one_run"
 
 
 @dataclass

@@ -46,6 +46,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:AutoHardwareConfig", summary="The one accelerator that is there, else the CPU",
     )  # fmt: skip
     registry.add(
+        "procedure", "one_run", "arcforge_core.train.run:train",
+        schema="arcforge_core.configs:OneRunConfig", summary="One training run from the configuration",
+    )  # fmt: skip
+    registry.add(
         "engine", "simple", "arcforge_core.model.engine:SimpleEngine",
         schema="arcforge_core.configs:SimpleEngineConfig", summary="Static-batch generation in this process",
     )  # fmt: skip

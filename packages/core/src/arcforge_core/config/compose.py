@@ -148,6 +148,7 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
     ConfigStore.instance().store(f"{config_name}_schema", schema)
     jobs: list[Job] = []
     sweep_folder: Path | None = None
+    pages: list[Path] = []
     speaks = int(os.environ.get("RANK", 0)) == 0
 
     def run_job(config: DictConfig) -> None:
@@ -167,7 +168,7 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
         if sweep_folder is not None:
             _report_failure(job)
             if speaks:
-                write_comparison(sweep_folder, jobs)
+                pages[:] = write_comparison(sweep_folder, jobs)
             if job.result and job.result.metrics.get("status") == "interrupted":
                 raise KeyboardInterrupt  # the job saved itself; whoever pressed Ctrl-C means the sweep
 
@@ -179,7 +180,8 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
     if sweep_folder is not None:
         if speaks:
             print(summary_text(jobs))
-            print(f"comparison: {sweep_folder / 'index.html'}")
+            for page in pages:
+                print(f"comparison: {page}")
         return max((_exit_code(job.error) for job in jobs), key=(0, 2, 1).index)
     if jobs and jobs[0].error:
         raise jobs[0].error

@@ -100,6 +100,11 @@ class SuiteConfig(ComponentConfig):
 
 
 @dataclass
+class ProcedureConfig(ComponentConfig):
+    """Base of procedures: what ``arcforge-train`` does with a configuration."""
+
+
+@dataclass
 class TokenizerConfig:
     """The tokenizer: trained on the corpus, or an existing ``tokenizer.json``."""
 
@@ -359,6 +364,7 @@ class TrainConfig:
     schedule: ScheduleConfig = MISSING
     data: DataConfig = MISSING
     hardware: HardwareConfig = MISSING
+    procedure: ProcedureConfig = MISSING
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     name: str = "train"
     """Name of the run, part of its folder's name."""

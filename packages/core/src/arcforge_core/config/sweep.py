@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -19,7 +19,7 @@ MISSING = "missing"
 
 
 class JobResult(Protocol):
-    """What a job returns: the run's folder and its final figures."""
+    """What a job returns: the run's folder and its final figures; it may have a `page`, a `PageWriter`."""
 
     @property
     def dir(self) -> Path:
@@ -43,6 +43,10 @@ class Job:
     def outcome(self) -> str:
         """``ok``, or why it failed in one line."""
         return f"failed: {' '.join(str(self.error).split())}" if self.error else "ok"
+
+
+PageWriter = Callable[[Path, Sequence[Job]], Path]
+"""Writes a page into a sweep's folder from all of its jobs, and returns where it is."""
 
 
 def table(jobs: Sequence[Job]) -> list[dict[str, str]]:
@@ -73,15 +77,19 @@ def summary_text(jobs: Sequence[Job]) -> str:
     )
 
 
-def write_comparison(folder: Path, jobs: Sequence[Job]) -> None:
-    """Writes ``summary.csv`` and ``index.html`` into `folder`."""
+def write_comparison(folder: Path, jobs: Sequence[Job]) -> list[Path]:
+    """Writes ``summary.csv``, ``index.html`` and the pages that jobs bring into `folder`; returns the pages."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(jobs)
+    writers = {page.__qualname__: page for job in jobs if (page := getattr(job.result, "page", None)) is not None}
+    pages = [write(folder, jobs) for write in writers.values()]
     with (folder / "summary.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    (folder / "index.html").write_text(_page(folder, jobs, rows), encoding="utf-8")
+    index = folder / "index.html"
+    index.write_text(_page(folder, jobs, rows, pages), encoding="utf-8")
+    return [index, *pages]
 
 
 def loss_curve(run: Path) -> tuple[list[float], list[float]]:
@@ -110,7 +118,7 @@ def _curves_svg(curves: Mapping[str, tuple[list[float], list[float]]]) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def _page(folder: Path, jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> str:
+def _page(folder: Path, jobs: Sequence[Job], rows: Sequence[dict[str, str]], pages: Sequence[Path]) -> str:
     varied = list(rows[0])[1 : list(rows[0]).index("outcome")]
     labels = [" ".join(f"{key}={row[key]}" for key in varied) or f"job {row['job']}" for row in rows]
     curves = {
@@ -119,6 +127,8 @@ def _page(folder: Path, jobs: Sequence[Job], rows: Sequence[dict[str, str]]) -> 
     drawn = {label: curve for label, curve in curves.items() if curve[0]}
     absent = ", ".join(label for label in curves if label not in drawn)
     note = f"<p>No loss curve ({MISSING}): {escape(absent)}.</p>" if absent else ""
+    names = ["summary.csv", *(page.name for page in pages)]
+    links = ", ".join(f'<a href="{escape(name)}">{escape(name)}</a>' for name in names)
     head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
     body = "\n".join(f"<tr>{''.join(_cell(folder, name, row[name]) for name in row)}</tr>" for row in rows)
     return f"""<!doctype html>
@@ -128,7 +138,7 @@ table{{border-collapse:collapse;display:block;overflow-x:auto}}
 td,th{{padding:.3rem .7rem;border-bottom:1px solid #8884;text-align:left;font-variant-numeric:tabular-nums}}
 svg{{max-width:100%;height:auto}}</style></head><body>
 <h1>Sweep, jobs: {len(jobs)}</h1>
-<p><a href="summary.csv">summary.csv</a></p>
+<p>{links}</p>
 <table><thead><tr>{head}</tr></thead><tbody>
 {body}
 </tbody></table>

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from arcforge_core.checkpoint.start import start_from, tokenizer_of
 from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.sweep import PageWriter
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
@@ -55,10 +56,17 @@ def compute_dtype(config: TrainConfig, hardware: Hardware) -> torch.dtype:
 
 @dataclass
 class RunResult:
-    """Where a run is, and its final figures by name."""
+    """Where a run is, and its final figures by name.
+
+    Attributes:
+        dir: its folder.
+        metrics: final figures.
+        page: writes a page of a sweep's own beside the comparison, from the sweep's folder and jobs.
+    """
 
     dir: Path
     metrics: dict[str, float | str] = field(default_factory=dict)
+    page: PageWriter | None = None
 
 
 class StepLoader:

@@ -1,0 +1,1 @@
+"""The comparison of attention variants at equal budgets, on one page."""

@@ -1,0 +1,149 @@
+"""``procedure=attention_ablation``: one variant at the budget of all others, measured on retrieval and loss."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from arcforge_attention.ablation.page import write_page
+from arcforge_attention.ablation.stages import base_run, dense_attention, further_runs, procedure_of
+from arcforge_attention.configs import AblationConfig, HybridConfig, SwaConfig
+from arcforge_attention.swa_search import checked_windows, search_pattern
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.checkpoint.start import start_from
+from arcforge_core.config.schema import AttentionConfig, TrainConfig
+from arcforge_core.config.sweep import Job
+from arcforge_core.configs import SimpleEngineConfig
+from arcforge_core.contracts.data import Document
+from arcforge_core.data.pipeline import build_data
+from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.errors import ConfigError
+from arcforge_core.eval.long_context.run import evaluate_long_context
+from arcforge_core.model.build import build_model, check_model
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.engine import SimpleEngine
+from arcforge_core.model.params import cache_bytes
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import build_hardware
+from arcforge_core.train.run import RunResult, train
+
+
+def run(config: TrainConfig) -> RunResult:
+    """Trains the base unless an earlier job has, converts it, trains on, and measures before and after.
+
+    Every run keeps its folder; the same command skips what is finished and goes on with what is not.
+
+    Raises:
+        ConfigError: lengths that prove nothing, a variant without a dense one to start from, or options of a run.
+    """
+    procedure = procedure_of(config)
+    check(config, procedure)
+    if isinstance(config.attention, SwaConfig) and procedure.window is not None:
+        config = replace(config, attention=replace(config.attention, window=procedure.window))
+    base = finished(base_run(config))
+    if base.metrics["status"] != "finished":
+        return base
+    measuring = Measuring(config, base.dir)
+    if isinstance(config.attention, HybridConfig) and not config.attention.pattern:
+        config = replace(config, attention=replace(config.attention, pattern=measuring.search(config.attention)))
+    before = measuring.scores(measuring.converted(config.attention))
+    figures: dict[str, Any] = {f"converted {name}": score for name, score in before.items()}
+    last = base
+    for stage in further_runs(config):
+        last = finished(replace(stage, init=str(last.dir)))
+        if last.metrics["status"] != "finished":
+            return last
+    model = load_pretrained(find_checkpoint(last.dir), ops=measuring.ops)
+    figures |= measuring.scores(model)
+    longest = max(procedure.lengths)
+    figures |= {
+        "cache_bytes_per_token": cache_bytes(model, longest) / longest,
+        "pattern": getattr(config.attention, "pattern", ""),
+        **{
+            name: last.metrics[name]
+            for name in ("heldout_loss", "bits_per_byte", "tokens_per_s")
+            if name in last.metrics
+        },
+        "status": "finished",
+    }
+
+    def page(folder: Path, jobs: Sequence[Job]) -> Path:
+        return write_page(folder, jobs, procedure)
+
+    return RunResult(last.dir, figures, page)
+
+
+def check(config: TrainConfig, procedure: AblationConfig) -> None:
+    """Refuses lengths at which windows or selections hide little, before anything is trained."""
+    check_model(config.model, dense_attention(config.attention))
+    if not (isinstance(config.attention, HybridConfig) and not config.attention.pattern):
+        check_model(config.model, config.attention)
+    windows = [getattr(config.attention, "window", 0) if procedure.window is None else procedure.window]
+    least = max(4 * config.model.index_topk, 8 * max(windows))
+    if min(procedure.lengths) < least:
+        accepted = f"must be at least {least}: four times model.index_topk, eight times the window"
+        raise ConfigError("procedure.lengths", procedure.lengths, accepted)
+    if max(procedure.lengths) > config.model.max_position_embeddings:
+        accepted = f"the model allows at most {config.model.max_position_embeddings} positions"
+        raise ConfigError("procedure.lengths", procedure.lengths, accepted)
+
+
+def finished(config: TrainConfig) -> RunResult:
+    """Returns the run of a configuration: an earlier one, an interrupted one gone on with, or a new one."""
+    what = {k: v for k, v in asdict(config).items() if k not in ("output_dir", "resume", "hardware")}
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
+    config = replace(config, name=f"{config.name}-{digest}")
+    for run_dir in sorted(Path(config.output_dir).glob(f"*/*-{config.name}"), reverse=True):
+        summary = run_dir / "summary.json"
+        figures: dict[str, Any] = json.loads(summary.read_text()) if summary.is_file() else {}
+        if figures.get("status") == "finished":
+            return RunResult(run_dir, figures)
+        if any((run_dir / "checkpoints").glob("step-*")):
+            return train(replace(config, resume=str(run_dir)))
+    return train(config)
+
+
+class Measuring:
+    """What all measurements of a job share: the examples, the tokenizer, the kernels."""
+
+    def __init__(self, config: TrainConfig, base: Path) -> None:
+        self.config, self.base = config, base
+        self.procedure = procedure_of(config)
+        self.ops = Ops(build_hardware(config.hardware), config.trainer.deterministic)
+        self.tokenizer = Tokenizer.load(find_checkpoint(base))
+        data = replace(config.data, tokenizer=replace(config.data.tokenizer, path=str(find_checkpoint(base))))
+        corpus = build_data(data, model_vocab_size=config.model.vocab_size, progress=False)
+        self.documents: list[Document] = corpus.heldout_documents()
+
+    def converted(self, attention: AttentionConfig) -> CausalLM:
+        """Returns the base as a model of another variant, not trained any further."""
+        model = build_model(self.config.model, attention, self.ops)
+        start_from(model, str(self.base))
+        return model.eval()
+
+    def scores(self, model: CausalLM, samples: int | None = None) -> dict[str, Any]:
+        """Returns the share of right answers by task and length, and by length."""
+        p = self.procedure
+        report = evaluate_long_context(
+            SimpleEngine(SimpleEngineConfig(max_batch_size=64), model), self.tokenizer, self.documents,
+            p.tasks, p.lengths, p.depths, p.samples if samples is None else samples,
+        )  # fmt: skip
+        by_task = {f"{task}@{n}": report.score(task, n) for task in p.tasks for n in p.lengths}
+        return by_task | {f"retrieval@{n}": score for n, score in report.by_length().items()}
+
+    def search(self, attention: HybridConfig) -> str:
+        """Returns the pattern with windows in half of the layers that keeps most of the base's retrieval, untrained."""
+        layers, samples = self.config.model.num_hidden_layers, self.procedure.search_samples
+
+        def score(pattern: str) -> tuple[float, ...]:
+            found = self.scores(self.converted(replace(attention, pattern=pattern)), samples)
+            return (mean(found[f"retrieval@{length}"] for length in self.procedure.lengths),)
+
+        result = search_pattern(score, layers, windows=checked_windows(None, layers))
+        assert result.pattern is not None  # it is only missing from a search that was cut off
+        return result.pattern
