@@ -1,12 +1,24 @@
-"""Schemas of this package's components; torch-free. Sizes stand in the model section."""
+"""Schemas of this package's components and commands; torch-free. Sizes stand in the model section."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from arcforge_core.config.schema import AttentionConfig, check_at_least, check_choice
+from omegaconf import MISSING
+
+from arcforge_core.config.schema import (
+    AttentionConfig,
+    DataConfig,
+    HardwareConfig,
+    ProcedureConfig,
+    check_at_least,
+    check_between,
+    check_choice,
+)
+from arcforge_core.data.needles import EVALUATION_DEPTHS
 from arcforge_core.errors import ConfigError
+from arcforge_core.eval.long_context.tasks import TASKS
 
 
 @dataclass
@@ -61,6 +73,10 @@ class SwaConfig(HybridConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least("attention.window", self.window, 1)
+
+    def window_of(self, layer_index: int, num_layers: int) -> int | None:
+        """Returns the keys that a layer's queries see; None is all of them."""
+        return None if self.is_full(layer_index, num_layers) else self.window
 
 
 @dataclass
@@ -167,3 +183,90 @@ class DsaConfig(MlaConfig):
     def is_shared(self, layer_index: int) -> bool:
         """Says whether a layer takes the selection of the one before; the MTP module's index is past the end."""
         return self.indexer_types[layer_index : layer_index + 1] == ["shared"]
+
+
+@dataclass
+class AblationConfig(ProcedureConfig):
+    """Variants at equal budgets, each from a dense base of its seed (spec 3.5)."""
+
+    name: str = "attention_ablation"
+    base_steps: int = 1600
+    """Steps of the dense base, which the variants of a seed share."""
+    further_steps: int = 80
+    """Steps of every variant after its conversion."""
+    further_rate: float = 0.1
+    """Learning rates of these steps, as a share of the base's peak rates."""
+    warmup_share: float = 0.5
+    """DSA: share of the further steps in which only the indexer learns."""
+    warmup_rate: float = 1.0
+    """DSA: learning rates of these, as a share of the base's peak rates."""
+    window: int | None = 32
+    """Keys that windows show in this comparison; None leaves ``attention.window``."""
+    tasks: list[str] = field(default_factory=lambda: ["single", "multi_key"])
+    """Tasks of the long-context evaluation."""
+    lengths: list[int] = field(default_factory=lambda: [256, 512])
+    """Tokens of the examples: at least four times model.index_topk and eight times the window."""
+    depths: list[float] = field(default_factory=lambda: [0.1, 0.3, 0.5, 0.7, 0.9])
+    samples: int = 20
+    """Examples of each task, length and depth."""
+    search_samples: int = 4
+    """As many to score a pattern of windows while it is searched."""
+
+    def __post_init__(self) -> None:
+        for name in ("base_steps", "samples", "search_samples", "window"):
+            check_at_least(f"procedure.{name}", getattr(self, name), 1)
+        check_at_least("procedure.further_steps", self.further_steps, 2)
+        check_between("procedure.warmup_share", self.warmup_share, 0.0, 1.0)
+        if not 1 <= round(self.warmup_share * self.further_steps) < self.further_steps:
+            accepted = f"must leave steps of further_steps={self.further_steps} to both stages"
+            raise ConfigError("procedure.warmup_share", self.warmup_share, accepted)
+        for name in ("further_rate", "warmup_rate"):
+            check_at_least(f"procedure.{name}", getattr(self, name), 0.0)
+        check_grid("procedure.", self.tasks, self.lengths, self.depths)
+
+
+@dataclass
+class SwaSearchConfig:
+    """The root of ``arcforge-swa-search``."""
+
+    data: DataConfig = MISSING
+    """Whose held-out documents fill the prompts."""
+    hardware: HardwareConfig = MISSING
+    checkpoint: str | None = None
+    """A run's folder, ``outputs/latest``, or a model's folder; its attention is gqa, swa or swa_pattern."""
+    window: int = 128
+    """Keys that a query of an S layer sees, its own included."""
+    window_layers: int | None = None
+    """Layers that get a window in the end; None takes half of them, rounded down."""
+    beam: int = 8
+    """Patterns that are kept after each step."""
+    layers_per_step: int = 2
+    """Layers that get a window in each step; the last step takes what is left."""
+    tasks: list[str] = field(default_factory=lambda: list(TASKS))
+    """Of ``arcforge-eval suite=long_context``, as are the next four."""
+    lengths: list[int] = field(default_factory=lambda: [512])
+    depths: list[float] = field(default_factory=lambda: [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    samples: int = 2
+    seed: int = 0
+    output: str | None = None
+    """Folder of the result, gone on with when it has one; None takes one below outputs/swa_search."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoint is None:
+            raise ConfigError("checkpoint", None, "a run or a model must be named, as checkpoint=outputs/latest")
+        for name in ("window", "window_layers", "beam", "layers_per_step", "samples"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("seed", self.seed, 0)
+        check_grid("", self.tasks, self.lengths, self.depths)
+
+
+def check_grid(section: str, tasks: list[str], lengths: list[int], depths: list[float]) -> None:
+    """Raises `ConfigError` for a long-context evaluation that cannot be."""
+    for name, values in (("tasks", tasks), ("lengths", lengths), ("depths", depths)):
+        if not values:
+            raise ConfigError(f"{section}{name}", [], "must name at least one")
+    for task in tasks:
+        check_choice(f"{section}tasks", task, TASKS)
+    for depth in depths:
+        if depth not in EVALUATION_DEPTHS:
+            raise ConfigError(f"{section}depths", depth, "must be one of 0, 0.1, 0.2, ..., 1")

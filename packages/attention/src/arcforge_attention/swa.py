@@ -26,7 +26,7 @@ class SWA(GQA):
 
     def __init__(self, config: SwaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)
-        self.window = None if config.is_full(layer_index, model.num_hidden_layers) else config.window
+        self.window = config.window_of(layer_index, model.num_hidden_layers)
         self.read_window = self.window
         self.window_attention = reference.window_attention
 
@@ -40,14 +40,14 @@ class SWA(GQA):
     def bind_ops(self, bind: Binder) -> None:
         """Resolves the ops."""
         super().bind_ops(bind)
+        # blocks of keys are counted from a sequence's first one in deterministic runs
+        self.read_window = None if bind.deterministic else self.window
         if self.window is not None:
             self.window_attention = bind(
                 "window_attention",
                 heads=self.heads, kv_heads=self.groups, key_dim=self.head_dim, value_dim=self.head_dim,
                 window=self.window,
             )  # fmt: skip
-            # blocks of keys are counted from a sequence's first one there
-            self.read_window = None if bind.deterministic else self.window
 
     def attend(self, q_THK: Tensor, entries: Entries, group: Group) -> Tensor:
         """Attends to the window's keys, of which alone the cache is read."""

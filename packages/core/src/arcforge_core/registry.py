@@ -18,9 +18,13 @@ FIRST_PARTY = ("core", "attention", "optim", "rl", "serving", "hw")
 """Our own distributions, in loading order: a stranger's alphabetical luck never shadows them."""
 
 KNOWN_WHEELS: dict[tuple[str, str], str] = {
-    **{("attention", name): "arcforge-attention" for name in ("gqa", "gdn", "simple_gdn", "mla", "dsa")},
+    **{
+        ("attention", name): "arcforge-attention"
+        for name in ("gqa", "swa", "swa_pattern", "gdn", "simple_gdn", "mla", "dsa")
+    },
     **{("optimizer", name): "arcforge-optim" for name in ("adamw", "muon", "muon_split")},
     **{("schedule", name): "arcforge-optim" for name in ("cosine", "wsd")},
+    ("procedure", "attention_ablation"): "arcforge-attention",
     ("environment", "arithmetic"): "arcforge-rl",
     ("hardware", "cpu"): "arcforge-hw",
 }

@@ -18,6 +18,7 @@ COMMANDS = {
     "report": ("arcforge-core", "write a run's report again from its metrics"),
     "plugins": ("arcforge-core", "list plugins and components"),
     "conformance": ("arcforge-core", "hold a hardware backend's kernels against the reference"),
+    "swa-search": ("arcforge-attention", "search which layers need no more than a sliding window"),
     "env": ("arcforge-rl", "list, check and play environments"),
     "serve": ("arcforge-serving", "serve a checkpoint over OpenAI's API"),
 }

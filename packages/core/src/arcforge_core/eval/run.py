@@ -8,7 +8,7 @@ from pathlib import Path
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.cli.figures import Figures
-from arcforge_core.config.schema import EvalConfig
+from arcforge_core.config.schema import DataConfig, EvalConfig
 from arcforge_core.config.sweep import JobResult
 from arcforge_core.configs import LanguageModelSuiteConfig, SimpleEngineConfig
 from arcforge_core.data.pipeline import Corpus, build_data
@@ -45,18 +45,18 @@ def evaluate(config: EvalConfig) -> JobResult:
     return result
 
 
-def chosen_checkpoint(config: EvalConfig) -> Path:
-    """Returns the folder of the checkpoint to measure.
+def chosen_checkpoint(checkpoint: str | None, data: DataConfig) -> Path:
+    """Returns the folder of the checkpoint to measure on a corpus.
 
     Raises:
         CheckpointError: there is no usable checkpoint.
         ConfigError: none is named, or a tokenizer other than the checkpoint's is asked for.
     """
-    if config.checkpoint is None:
+    if checkpoint is None:
         raise ConfigError("checkpoint", None, "a run or a model must be named, as checkpoint=outputs/latest")
-    folder = find_checkpoint(config.checkpoint)
-    if config.data.tokenizer.path is not None:
-        raise ConfigError("data.tokenizer.path", config.data.tokenizer.path, "must be null: the checkpoint brings it")
+    folder = find_checkpoint(checkpoint)
+    if data.tokenizer.path is not None:
+        raise ConfigError("data.tokenizer.path", data.tokenizer.path, "must be null: the checkpoint brings it")
     return folder
 
 
@@ -69,7 +69,7 @@ def measure_language_model(config: EvalConfig) -> Figures:
     """
     suite = config.suite
     assert isinstance(suite, LanguageModelSuiteConfig)
-    folder = chosen_checkpoint(config)
+    folder = chosen_checkpoint(config.checkpoint, config.data)
     hardware = build_hardware(config.hardware)
     model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
     limit = model.config.max_position_embeddings

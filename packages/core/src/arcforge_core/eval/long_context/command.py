@@ -12,7 +12,7 @@ from rich.console import Console
 from arcforge_core.checkpoint.pretrained import load_with_tokenizer
 from arcforge_core.cli.figures import Figures
 from arcforge_core.cli.progress import say
-from arcforge_core.config.schema import EvalConfig
+from arcforge_core.config.schema import DataConfig, EvalConfig
 from arcforge_core.configs import LongContextSuiteConfig, SimpleEngineConfig
 from arcforge_core.contracts.data import DocumentSource
 from arcforge_core.data.sources import digest
@@ -52,15 +52,14 @@ def measure_long_context(config: EvalConfig) -> Figures:
 
 
 def _measure_checkpoint(config: EvalConfig, suite: LongContextSuiteConfig) -> tuple[Path, LongContextReport]:
-    folder = chosen_checkpoint(config).resolve()
+    folder = chosen_checkpoint(config.checkpoint, config.data).resolve()
     hardware = build_hardware(config.hardware)
     model, tokenizer = load_with_tokenizer(folder, hardware)
     limit = model.config.max_position_embeddings
     if max(suite.lengths) > limit:
         raise ConfigError("suite.lengths", max(suite.lengths), f"the model allows at most {limit} positions")
-    texts = _texts(config)
-    stats = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
-    weights = digest([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    texts = heldout_texts(config.data)
+    weights = weights_digest(folder)
     settings = settings_of(str(folder), lengths_in(tokenizer), texts, suite.seed, weights=weights)
     output = _output(suite, folder.name, settings)
     engine = SimpleEngine(SimpleEngineConfig(), model)
@@ -73,7 +72,7 @@ def _measure_endpoint(config: EvalConfig, suite: LongContextSuiteConfig) -> tupl
         raise ConfigError("checkpoint", config.checkpoint, "suite.endpoint is measured instead; leave one of them out")
     tokenizer = _tokenizer(suite.tokenizer)
     counted = ApproximateTokenizer.words if isinstance(tokenizer, ApproximateTokenizer) else lengths_in(tokenizer)
-    texts = _texts(config)
+    texts = heldout_texts(config.data)
     with Endpoint(suite.endpoint, suite.model, os.environ.get("ARCFORGE_API_KEY")) as endpoint:
         settings = settings_of(endpoint.name, counted, texts, suite.seed)
         output = _output(suite, "endpoint", settings)
@@ -84,10 +83,20 @@ def _grid(suite: LongContextSuiteConfig) -> Grid:
     return Grid(suite.tasks, suite.lengths, suite.depths, suite.samples, suite.seed)
 
 
-def _texts(config: EvalConfig) -> Sequence[str]:
-    """Returns the held-out texts of the corpus."""
-    source: DocumentSource = registry().get("data", config.data.name).load()(config.data)
-    return filler_texts(heldout_documents(source, config.data.heldout))
+def heldout_texts(data: DataConfig) -> Sequence[str]:
+    """Returns the held-out texts of a corpus.
+
+    Raises:
+        DataError: there are none.
+    """
+    source: DocumentSource = registry().get("data", data.name).load()(data)
+    return filler_texts(heldout_documents(source, data.heldout))
+
+
+def weights_digest(folder: Path) -> str:
+    """Returns a short hash of a checkpoint's weights, by the names, sizes and times of their files."""
+    stats = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
+    return digest([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
 
 
 def _tokenizer(path: str | None) -> Tokenizer | ApproximateTokenizer:
