@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig, SwaConfig
+from arcforge_attention.configs import DsaConfig, GdnConfig, GqaConfig, MlaConfig, SwaConfig
 from arcforge_core.checkpoint.pretrained import save_pretrained
 from arcforge_core.checkpoint.start import start_from
 from arcforge_core.errors import ConfigError
@@ -36,6 +36,26 @@ def test_a_converted_model_computes_the_same(source, target, new, tmp_path):
     assert (new in str(start)) and start.left == [] and bool(start.new) == bool(new)
     with torch.no_grad():
         torch.testing.assert_close(converted(TOKENS).logits, trained(TOKENS).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_gated_delta_net_takes_the_projections_over(tmp_path):
+    sizes = small_config(num_attention_heads=4, num_key_value_heads=4)
+    trained, converted = build_model(sizes, GqaConfig()), build_model(sizes, GdnConfig())
+    save_pretrained(trained, tmp_path / "gqa")
+    start = start_from(converted, str(tmp_path / "gqa"))
+    ours, theirs = converted.model.layers[0].self_attn, trained.model.layers[0].self_attn
+    assert torch.equal(ours.v_proj.weight, theirs.v_proj.weight) and torch.equal(
+        ours.o_proj.weight, theirs.o_proj.weight
+    )
+    assert any(name.endswith("conv1d.weight") for name in start.new) and start.left == []
+
+
+def test_tensors_of_other_shapes_are_new(tmp_path):
+    """With grouped keys the two have value projections of different sizes."""
+    save_pretrained(model_of(GqaConfig(), 1), tmp_path / "gqa")
+    start = start_from(model_of(GdnConfig(), 2), str(tmp_path / "gqa"))
+    assert "model.layers.0.self_attn.v_proj.weight" in {*start.new} & {*start.left}
+    assert "model.layers.1.self_attn.v_proj.weight" in start.taken
 
 
 def test_dsa_leaves_its_indexer_behind(tmp_path):

@@ -10,6 +10,7 @@ convolution, X rows of a group's tokens with the tails before them, W width of t
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +152,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 class Gdn(Hybrid):
-    """Target of ``attention=gdn``."""
+    """Target of ``attention=gdn``; it takes over the projections, and its convolution and gates are new."""
 
+    starts_from: ClassVar[tuple[str, ...]] = ("gqa", "swa", "swa_pattern", "simple_gdn")
     replacement = GatedDeltaNet

@@ -52,5 +52,6 @@ def arcforge_register_components(registry: Registrar) -> None:
     )  # fmt: skip
     registry.add(
         "procedure", "attention_ablation", "arcforge_attention.ablation.procedure:run",
-        schema="arcforge_attention.configs:AblationConfig", summary="One variant at all others' budget, from a dense base",
+        schema="arcforge_attention.configs:AblationConfig",
+        summary="One variant at all others' budget, from a dense base",
     )  # fmt: skip

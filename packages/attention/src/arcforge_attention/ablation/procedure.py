@@ -60,17 +60,12 @@ def run(config: TrainConfig) -> RunResult:
             return last
     model = load_pretrained(find_checkpoint(last.dir), ops=measuring.ops)
     figures |= measuring.scores(model)
+    for name in ("heldout_loss", "bits_per_byte", "tokens_per_s"):
+        figures[name] = last.metrics[name]
     longest = max(procedure.lengths)
-    figures |= {
-        "cache_bytes_per_token": cache_bytes(model, longest) / longest,
-        "pattern": getattr(config.attention, "pattern", ""),
-        **{
-            name: last.metrics[name]
-            for name in ("heldout_loss", "bits_per_byte", "tokens_per_s")
-            if name in last.metrics
-        },
-        "status": "finished",
-    }
+    figures["cache_bytes_per_token"] = cache_bytes(model, longest) / longest
+    figures["pattern"] = getattr(config.attention, "pattern", "")
+    figures["status"] = "finished"
 
     def page(folder: Path, jobs: Sequence[Job]) -> Path:
         return write_page(folder, jobs, procedure)
