@@ -4,10 +4,15 @@ import pytest
 import torch
 
 from arcforge_core.checkpoint.pretrained import save_pretrained
-from arcforge_core.checkpoint.start import start_from, tokenizer_of
+from arcforge_core.checkpoint.sections import state_of
+from arcforge_core.checkpoint.start import plan_start, start_from, tokenizer_of
 from arcforge_core.config.schema import MtpConfig
+from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.errors import CheckpointError
-from arcforge_core.testing.small_models import small_model, small_tokenizer
+from arcforge_core.model.build import build_model
+from arcforge_core.model.meta import meta_device
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.testing.small_models import small_config, small_model, small_tokenizer
 
 
 @pytest.fixture
@@ -57,3 +62,27 @@ def test_the_tokenizer_comes_along(saved, tmp_path):
     assert tokenizer_of(saved[1]) == saved[1]
     save_pretrained(saved[0], tmp_path / "bare")
     assert tokenizer_of(str(tmp_path / "bare")) is None
+
+
+def test_what_is_not_in_the_weights_may_change_and_is_told(saved):
+    """Context extension: other rotary frequencies and more positions need no other tensors."""
+    ours = small_model(seed=2, rope_theta=1e4, max_position_embeddings=4096)
+    start = start_from(ours, saved[1])
+    assert start.new == start.left == []
+    assert start.changed == [
+        ("model.max_position_embeddings", "128", "4096"),
+        ("model.rope_theta", "1000000.0", "10000.0"),
+    ]
+    told = "changed: model.max_position_embeddings 128 -> 4096, model.rope_theta 1000000.0 -> 10000.0"
+    assert str(start).endswith(told)
+    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in saved[0].state_dict().items())
+
+
+def test_a_start_can_be_planned_from_shapes_alone(saved):
+    model, _ = saved
+    shapes = {name: tensor.shape for name, tensor in state_of(model).items()}
+    with meta_device():
+        ours = build_model(small_config(mtp=MtpConfig(depths=0)), ReferenceAttentionConfig(), Ops(None))
+    start = plan_start(ours, model.config, model.attention, shapes, "stage base")
+    assert start.left and start.changed == [("model.mtp.depths", "1", "0")] and start.where == "stage base"
+    assert all(tensor.is_meta for tensor in ours.state_dict().values())

@@ -396,3 +396,21 @@ def test_a_damaged_record_of_the_run_is_told(run):
     (run_dir / "config.yaml").write_text("{")
     with pytest.raises(CheckpointError, match=r"cannot read how .* was configured"):
         train(resumed(config))
+
+
+def test_a_run_that_began_with_weights_resumes(recorder, tmp_path):
+    """Its tokenizer is the one of those weights, which the command line does not name."""
+    base = train(tiny_run(tmp_path, *SMALL, "name=base", "trainer.max_steps=2"))
+    recorder.losses.clear()
+    config = tiny_run(tmp_path, *SMALL, f"init={base.dir}", f"data.cache_dir={tmp_path / 'other_cache'}")
+    assert_interruptions_change_nothing(config, recorder, [4])
+
+
+def test_a_run_outside_of_output_dir_resumes(recorder, tmp_path):
+    run = train(tiny_run(tmp_path, *SMALL, "trainer.max_steps=2"))
+    moved = tmp_path / "elsewhere" / "run"
+    moved.parent.mkdir()
+    shutil.move(run.dir, moved)
+    again = train(tiny_run(tmp_path, *SMALL, "trainer.max_steps=3", f"resume={moved}"))
+    assert again.metrics["steps"] == 3
+    assert (tmp_path / "outputs" / "latest").resolve() == moved.resolve()

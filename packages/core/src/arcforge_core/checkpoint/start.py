@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint
+import torch
+
+from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.sections import check_shapes, state_of
+from arcforge_core.config.compare import differences, flatten
+from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.registry import registry
@@ -16,25 +20,29 @@ from arcforge_core.registry import registry
 
 @dataclass(frozen=True)
 class Start:
-    """What became of a checkpoint's tensors.
+    """What becomes of a checkpoint's tensors.
 
     Attributes:
-        path: the checkpoint.
-        taken: names of the tensors that were copied.
+        where: the checkpoint.
+        taken: names of the tensors that the model takes.
         new: names of the model's tensors that it does not have; they keep their initial values.
         left: names of its tensors that the model does not have.
+        changed: (field, was, now) of the model's sizes and settings that are not the checkpoint's.
     """
 
-    path: Path
+    where: str
     taken: list[str]
     new: list[str]
     left: list[str]
+    changed: list[tuple[str, str, str]]
 
     def __str__(self) -> str:
-        text = f"starting from {self.path}: {len(self.taken)} tensors"
+        text = f"starting from {self.where}: {len(self.taken)} tensors"
         for what, names in (("new", self.new), ("left out", self.left)):
             if names:
                 text += f"; {what}: {', '.join(_without_layers(names))}"
+        if self.changed:
+            text += f"; changed: {', '.join(f'{name} {was} -> {now}' for name, was, now in self.changed)}"
         return text
 
 
@@ -68,10 +76,32 @@ def start_from(model: CausalLM, init: str) -> Start:
         ConfigError: the model's variant cannot start from that of the checkpoint.
     """
     checkpoint = open_checkpoint(find_checkpoint(init))
-    _check_variant(model, checkpoint, init)
-    wanted, found = {n: t.shape for n, t in state_of(model).items()}, checkpoint.state.shapes
-    other = checkpoint.attention.name != model.attention.name
-    mtp = (model.mtp is None) != (checkpoint.config.mtp.depths == 0)
+    start = plan_start(model, checkpoint.config, checkpoint.attention, checkpoint.state.shapes, str(checkpoint.path))
+    model.load_state_dict({name: checkpoint.state[name] for name in start.taken}, strict=False)
+    return start
+
+
+def plan_start(
+    model: CausalLM,
+    config: ModelConfig,
+    attention: AttentionConfig,
+    found: Mapping[str, torch.Size],
+    where: str,
+) -> Start:
+    """Says what `start_from` would do; the model may be on the meta device.
+
+    Args:
+        model: what would take the tensors.
+        config, attention, found: what the checkpoint is, and the shapes of its tensors.
+        where: its name in messages.
+
+    Raises:
+        CheckpointError, ConfigError: as `start_from`.
+    """
+    _check_variant(model, attention, where)
+    wanted = {name: tensor.shape for name, tensor in state_of(model).items()}
+    other = attention.name != model.attention.name
+    mtp = (model.mtp is None) != (config.mtp.depths == 0)
 
     def may_differ(name: str) -> bool:
         return (other and ".self_attn." in name) or (mtp and name.startswith("mtp."))
@@ -81,16 +111,20 @@ def start_from(model: CausalLM, init: str) -> Start:
     check_shapes(
         {name: shape for name, shape in wanted.items() if name not in new},
         {name: shape for name, shape in found.items() if name not in left},
-        str(checkpoint.path),
+        where,
     )
     taken = [name for name in found if name in wanted and name not in new]
-    model.load_state_dict({name: checkpoint.state[name] for name in taken}, strict=False)
-    return Start(checkpoint.path, taken, new, left)
+    before, now = _settings(config, attention), _settings(model.config, model.attention)
+    return Start(where, taken, new, left, differences(before, now, skip=("model.name",)))
 
 
-def _check_variant(model: CausalLM, checkpoint: Checkpoint, init: str) -> None:
-    source, target = checkpoint.attention.name, model.attention.name
+def _settings(config: ModelConfig, attention: AttentionConfig) -> dict[str, Any]:
+    return flatten({"model": asdict(config), "attention": {"name": attention.name}})
+
+
+def _check_variant(model: CausalLM, attention: AttentionConfig, where: str) -> None:
+    source, target = attention.name, model.attention.name
     accepted = getattr(registry().get("attention", target).load(), "starts_from", ())
     if source != target and source not in accepted:
         names = ", ".join((target, *accepted))
-        raise ConfigError("init", init, f"its attention is {source}; attention={target} can start from {names}")
+        raise ConfigError("init", where, f"its attention is {source}; attention={target} can start from {names}")

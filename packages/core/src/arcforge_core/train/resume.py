@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.prompt import Prompt
 from rich.table import Table
 
+from arcforge_core.config.compare import differences, flatten
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.errors import CheckpointError
 from arcforge_core.train.rundir import drop_rows_after, versions
@@ -31,7 +32,8 @@ FREE = (
     "model.balance_loss_weight",
     "model.router_bias_rate",
     "data.cache_dir",
-    "data.paths",  # the content of the corpus is compared, wherever it lies
+    "data.paths",  # the content of the corpus and of the tokenizer is compared, wherever they lie
+    "data.tokenizer.path",
 )
 """Exceptions to `FIXED`."""
 
@@ -67,12 +69,12 @@ def check_same_run(config: TrainConfig, run_dir: Path, state: TrainingState, con
         CheckpointError: the state would not fit, or the data would come in another order; the fields are named.
     """
     try:
-        before = _flatten(OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml")))
+        before = flatten(OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml")))
         software = json.loads((run_dir / "versions.json").read_text())
     except Exception as error:  # YAML's and JSON's own errors have no base in common
         raise CheckpointError(f"cannot read how {os.path.relpath(run_dir)} was configured: {error}") from error
-    changes = _differences(before, _flatten(dataclasses.asdict(config)), skip=("resume", "output_dir"))
-    software = _differences(software, versions(), skip=("command",))
+    changes = differences(before, flatten(dataclasses.asdict(config)), skip=("resume", "output_dir"))
+    software = differences(software, versions(), skip=("command",))
     if changes or software:
         console.print(f"going on after step {state.step} with changes")
         table = Table()
@@ -136,20 +138,6 @@ def resume_command() -> str:
     """Returns the command line that goes on with this run."""
     arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
     return shlex.join([Path(sys.argv[0]).name, *arguments, "resume=latest"])
-
-
-def _differences(before: dict[str, Any], now: dict[str, Any], skip: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    """Returns (name, was, now) of what differs; a dash where one side has no such name."""
-    names = sorted(name for name in before.keys() | now.keys() if name not in skip)
-    rows = [(name, str(before.get(name, "-")), str(now.get(name, "-"))) for name in names]
-    return [(name, was, new) for name, was, new in rows if was != new]
-
-
-def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns ``{"a.b": value}`` of nested dicts."""
-    if not isinstance(tree, dict):
-        return {prefix[:-1]: tree}
-    return {k: v for name, child in tree.items() for k, v in _flatten(child, f"{prefix}{name}.").items()}
 
 
 def _train_shards(manifest: dict[str, Any]) -> list[tuple[str, str]]:

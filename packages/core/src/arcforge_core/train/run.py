@@ -124,8 +124,12 @@ def freeze(model: CausalLM, trainable: list[str]) -> None:
         parameter.requires_grad_(any(re.search(pattern, name) for pattern in trainable))
 
 
-def train(config: TrainConfig) -> RunResult:
+def train(config: TrainConfig, folder: Path | None = None) -> RunResult:
     """Trains as configured and writes the run's folder.
+
+    Args:
+        config: the run.
+        folder: where a new run goes; one named after date, time and run below ``config.output_dir`` when None.
 
     Raises:
         ConfigError, DataError, CheckpointError: before any work starts.
@@ -140,10 +144,10 @@ def train(config: TrainConfig) -> RunResult:
     torch.set_num_threads(config.trainer.threads or os.cpu_count() or 1)
     torch.use_deterministic_algorithms(config.trainer.deterministic)
     hardware = prepare_hardware(config, console)
-    if restored is not None:
-        check_same_run(config, run_dir, restored, console)
     if config.init is not None:
         config = with_tokenizer(config, config.init)
+    if restored is not None:
+        check_same_run(config, run_dir, restored, console)
     corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
     if restored is not None:
         check_same_corpus(corpus.manifest, run_dir)
@@ -157,7 +161,7 @@ def train(config: TrainConfig) -> RunResult:
         if config.init is not None:
             console.print(start_from(module.model, config.init))
         # only the first process writes
-        run_dir = create_run_dir(config) if rank == 0 else Path(config.output_dir)
+        run_dir = create_run_dir(config, folder) if rank == 0 else Path(config.output_dir)
     if rank == 0:
         point_latest(Path(config.output_dir), run_dir)
         write_run_start(run_dir, config)

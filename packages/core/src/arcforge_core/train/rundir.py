@@ -19,17 +19,24 @@ from arcforge_core.checkpoint.atomic import flush
 from arcforge_core.config.schema import TrainConfig
 
 
-def create_run_dir(config: TrainConfig) -> Path:
-    """Creates ``<output_dir>/<date>/<time>-<name>`` and points ``<output_dir>/latest`` at it."""
-    root, now = Path(config.output_dir), datetime.now()
-    base = root / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{config.name}"
-    run_dir, count = base, 1
-    while run_dir.exists():
-        count += 1
-        run_dir = base.with_name(f"{base.name}-{count}")
+def create_run_dir(config: TrainConfig, folder: Path | None = None) -> Path:
+    """Creates a run's folder, by default a `dated_folder`, and points ``<output_dir>/latest`` at it."""
+    root = Path(config.output_dir)
+    run_dir = dated_folder(root, config.name) if folder is None else folder
     run_dir.mkdir(parents=True)
     point_latest(root, run_dir)
     return run_dir
+
+
+def dated_folder(root: Path, name: str) -> Path:
+    """Returns ``<root>/<date>/<time>-<name>``, with a number behind it where that is taken; it is not created."""
+    now = datetime.now()
+    base = root / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{name}"
+    folder, count = base, 1
+    while folder.exists():
+        count += 1
+        folder = base.with_name(f"{base.name}-{count}")
+    return folder
 
 
 def point_latest(root: Path, run_dir: Path) -> None:
@@ -41,7 +48,7 @@ def point_to(link: Path, target: Path) -> None:
     """Makes `link` a relative link to a folder, atomically."""
     new = link.with_name(f".{link.name}-{os.getpid()}")
     new.unlink(missing_ok=True)
-    new.symlink_to(target.resolve().relative_to(link.parent.resolve()), target_is_directory=True)
+    new.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()), target_is_directory=True)
     new.replace(link)
 
 
