@@ -192,7 +192,8 @@ class CausalLM(nn.Module):
         longest = int((batch.past + batch.cu_query[1:] - batch.cu_query[:-1]).max())
         if longest > self.config.max_position_embeddings:
             limit = self.config.max_position_embeddings
-            raise ConfigError("sequence length", longest, f"the model allows at most {limit} positions")
+            accepted = f"the model allows at most {limit} positions (model.max_position_embeddings)"
+            raise ConfigError("sequence length", longest, accepted)
 
     # ---- generation ------------------------------------------------------------------------------------------------
 
