@@ -52,6 +52,8 @@ def test_recipe_whole(group, name):
         assert compose([f"stage={name}"]).attention.name in registry().names("attention")
     elif group == "experiment":
         assert compose([f"experiment={name}"]).name == name
+    elif group == "budget":
+        assert compose(["experiment=attention_ablation", f"budget={name}"]) != compose(["experiment=attention_ablation"])
     else:
         assert group == "sweep", "a new group of recipes needs a line here"
         for field, values in sweep_parameters(name).items():

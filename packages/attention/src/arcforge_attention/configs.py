@@ -190,9 +190,9 @@ class AblationConfig(ProcedureConfig):
     """Variants at equal budgets, each from a dense base of its seed (spec 3.5)."""
 
     name: str = "attention_ablation"
-    base_steps: int = 1600
+    base_steps: int = 1700
     """Steps of the dense base, which the variants of a seed share."""
-    further_steps: int = 80
+    further_steps: int = 85
     """Steps of every variant after its conversion."""
     further_rate: float = 0.1
     """Learning rates of these steps, as a share of the base's peak rates."""
@@ -200,11 +200,11 @@ class AblationConfig(ProcedureConfig):
     """DSA: share of the further steps in which only the indexer learns."""
     warmup_rate: float = 1.0
     """DSA: learning rates of these, as a share of the base's peak rates."""
-    window: int | None = 32
+    window: int | None = 16
     """Keys that windows show in this comparison; None leaves ``attention.window``."""
     tasks: list[str] = field(default_factory=lambda: ["single", "multi_key"])
     """Tasks of the long-context evaluation."""
-    lengths: list[int] = field(default_factory=lambda: [256, 512])
+    lengths: list[int] = field(default_factory=lambda: [160, 256])
     """Tokens of the examples: at least four times model.index_topk and eight times the window."""
     depths: list[float] = field(default_factory=lambda: [0.1, 0.3, 0.5, 0.7, 0.9])
     samples: int = 20
