@@ -34,6 +34,7 @@ RUN = {
     "trainer.eval_tokens": "64",
     "trainer.samples": "0",
     "trainer.python_functions": "0",
+    "trainer.mtp_acceptance": "0",
     "trainer.threads": "1",
 }
 """What makes a documented training run cheap."""

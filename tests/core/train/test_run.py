@@ -11,7 +11,11 @@ import torch
 
 from arcforge_core import load_pretrained
 from arcforge_core.checkpoint import atomic
+from arcforge_core.configs import FilesDataConfig
+from arcforge_core.data.pipeline import build_data
 from arcforge_core.errors import CheckpointError, ConfigError, DataError
+from arcforge_core.eval.mtp_acceptance import mtp_acceptance
+from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.runs import tiny_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train.callbacks.stopping import Stopping
@@ -87,6 +91,25 @@ def test_summary_holds_the_final_figures(finished):
     assert summary["bits_per_byte"] == pytest.approx(float(rows(result.dir / "eval.csv")[-1]["bits_per_byte"]))
     assert 0 < summary["gzip_bits_per_byte"] < 8 and summary["parameters"] > summary["active_parameters"]
     assert result.metrics == summary
+
+
+def test_accepted_drafts_are_among_the_final_figures(tmp_path):
+    """Those of the last weights, at the run's sequence length."""
+    result = train(tiny_run(tmp_path, "trainer.max_steps=2", "trainer.mtp_acceptance=16", "trainer.samples=0"))
+    written = json.loads((result.dir / "summary.json").read_text())
+    places = ("length", 1, 2, 3, 4)
+    names = {f"mtp_accept_{place}_{kind}" for place in places for kind in ("generated", "text")}
+    assert {name for name in written if name.startswith("mtp_accept")} == names <= set(result.metrics)
+    data = FilesDataConfig(paths=[str(tmp_path / "corpus")], cache_dir=str(tmp_path / "cache"), heldout=0.2)
+    corpus = build_data(data, model_vocab_size=512, progress=False)
+    model = load_pretrained(checkpoints(result.dir)[-1], ops=Ops(None))
+    found = mtp_acceptance(model, corpus, 16, 64).figures()
+    assert {name: written[name] for name in names} == pytest.approx(found)
+
+
+def test_no_drafts_without_a_module(tmp_path):
+    with pytest.raises(ConfigError, match=r"trainer\.mtp_acceptance=16: must be 0: with model\.mtp\.depths=0"):
+        tiny_run(tmp_path, "model.mtp.depths=0", "trainer.mtp_acceptance=16")
 
 
 def test_keeps_the_last_checkpoints_only(finished):

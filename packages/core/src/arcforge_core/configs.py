@@ -311,6 +311,24 @@ class LongContextSuiteConfig(SuiteConfig):
 
 
 @dataclass
+class MtpAcceptanceSuiteConfig(SuiteConfig):
+    """Tokens drafted by the MTP module that the main model accepts."""
+
+    name: str = "mtp_acceptance"
+    drafts: int = 4
+    """Tokens drafted at each position."""
+    positions: int = 1024
+    """Positions of held-out text, and as many of greedy continuations of it; rounded up to whole texts."""
+    sequence_length: int = 128
+    """Tokens before a position at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("drafts", "positions"):
+            check_at_least(f"suite.{name}", getattr(self, name), 1)
+        check_at_least("suite.sequence_length", self.sequence_length, 2)
+
+
+@dataclass
 class DataCommandConfig:
     """The root of ``arcforge-data``."""
 

@@ -85,3 +85,7 @@ def arcforge_register_components(registry: Registrar) -> None:
         "suite", "long_context", "arcforge_core.eval.long_context.command:measure_long_context",
         schema="arcforge_core.configs:LongContextSuiteConfig", summary="Retrieval and aggregation at growing lengths",
     )  # fmt: skip
+    registry.add(
+        "suite", "mtp_acceptance", "arcforge_core.eval.mtp_acceptance:measure_mtp_acceptance",
+        schema="arcforge_core.configs:MtpAcceptanceSuiteConfig", summary="Drafts of the MTP module that are accepted",
+    )  # fmt: skip

@@ -332,6 +332,8 @@ class TrainerConfig:
     """Texts generated before and after training for the report."""
     python_functions: int = 0
     """Python functions sampled and parsed before and after training; for corpora of Python code."""
+    mtp_acceptance: int = 0
+    """Held-out positions at which the MTP module drafts after training, to count what the main model accepts."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -342,6 +344,7 @@ class TrainerConfig:
             check_at_least(f"trainer.{name}", getattr(self, name), 1)
         check_at_least("trainer.samples", self.samples, 0)
         check_at_least("trainer.python_functions", self.python_functions, 0)
+        check_at_least("trainer.mtp_acceptance", self.mtp_acceptance, 0)
         check_at_least("trainer.clip_norm", self.clip_norm, 0.0)
         if self.minutes is not None and not self.minutes > 0:
             raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
@@ -385,6 +388,9 @@ class TrainConfig:
             if length > limit:
                 accepted = f"the model allows at most max_position_embeddings={limit}"
                 raise ConfigError("trainer.sequence_length", length, accepted)
+            if self.trainer.mtp_acceptance and not self.model.mtp.depths:
+                accepted = "must be 0: with model.mtp.depths=0 there is no MTP module"
+                raise ConfigError("trainer.mtp_acceptance", self.trainer.mtp_acceptance, accepted)
 
 
 @dataclass

@@ -60,24 +60,34 @@ def chosen_checkpoint(checkpoint: str | None, data: DataConfig) -> Path:
     return folder
 
 
-def measure_language_model(config: EvalConfig) -> Figures:
-    """Measures a checkpoint, prints a table and returns it with the checkpoint's folder.
+def load_with_corpus(config: EvalConfig, sequence_length: int) -> tuple[Path, CausalLM, Corpus]:
+    """Returns the checkpoint's folder, its model, and the corpus in its tokenizer's tokens.
 
     Raises:
         CheckpointError, ConfigError: see `chosen_checkpoint`; or the sequence length is beyond the model's.
-        DataError: no held-out text.
+        DataError: the corpus cannot be used.
     """
-    suite = config.suite
-    assert isinstance(suite, LanguageModelSuiteConfig)
     folder = chosen_checkpoint(config.checkpoint, config.data)
     hardware = build_hardware(config.hardware)
     model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
     limit = model.config.max_position_embeddings
-    if suite.sequence_length > limit:
-        raise ConfigError("suite.sequence_length", suite.sequence_length, f"the model allows at most {limit} positions")
+    if sequence_length > limit:
+        raise ConfigError("suite.sequence_length", sequence_length, f"the model allows at most {limit} positions")
     tokenizer = dataclasses.replace(config.data.tokenizer, path=str(folder))
     data = dataclasses.replace(config.data, tokenizer=tokenizer)
-    corpus = build_data(data, model_vocab_size=model.config.vocab_size)
+    return folder, model, build_data(data, model_vocab_size=model.config.vocab_size)
+
+
+def measure_language_model(config: EvalConfig) -> Figures:
+    """Measures a checkpoint, prints a table and returns it with the checkpoint's folder.
+
+    Raises:
+        CheckpointError, ConfigError: see `load_with_corpus`.
+        DataError: no held-out text.
+    """
+    suite = config.suite
+    assert isinstance(suite, LanguageModelSuiteConfig)
+    folder, model, corpus = load_with_corpus(config, suite.sequence_length)
     figures = Figures(folder, measure(model, corpus, suite))
     figures.show(str(folder), LABELS)
     return figures

@@ -24,6 +24,7 @@ from arcforge_core.config.sweep import PageWriter
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
+from arcforge_core.eval.mtp_acceptance import mtp_acceptance
 from arcforge_core.model.build import build_model, check_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.compat import fast_bf16
@@ -41,7 +42,7 @@ from arcforge_core.train.rundir import create_run_dir, point_latest, write_json,
 from arcforge_core.train.samples import Samples
 from arcforge_core.train.snapshot import TrainingState
 from arcforge_core.train.step import NonFiniteError, StepBatch
-from arcforge_core.train.summary import HEADLINE, Summary
+from arcforge_core.train.summary import HEADLINE, MTP_ACCEPTANCE, Summary
 from arcforge_core.train.throughput import matmul_rate
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -218,6 +219,10 @@ def fit(
     elif trainer.is_global_zero:
         evaluation.evaluate(trainer, module, None)
         samples.write(module.model, "after")
+        if config.trainer.mtp_acceptance:
+            length, positions = config.trainer.sequence_length, config.trainer.mtp_acceptance
+            acceptance = mtp_acceptance(module.model, corpus, positions, length)
+            write_json(run_dir / MTP_ACCEPTANCE, acceptance.figures())
         figures = summary.write("finished")
     else:
         return RunResult(run_dir)

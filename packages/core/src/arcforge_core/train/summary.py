@@ -20,7 +20,10 @@ HEADLINE = (
     "xz_bits_per_byte",
     "functions_rate_before",
     "functions_rate",
+    "mtp_accept_length_generated",
+    "mtp_accept_length_text",
 )
+MTP_ACCEPTANCE = "mtp_acceptance.json"
 
 
 @dataclass
@@ -60,5 +63,8 @@ class Summary:
             content = json.loads(functions.read_text())
             names = {"before": "functions_rate_before", "after": "functions_rate"}
             figures |= {names[when]: report["rate"] for when, report in content.items()}
+        acceptance = self.run_dir / MTP_ACCEPTANCE
+        if acceptance.exists():
+            figures |= json.loads(acceptance.read_text())
         write_json(self.run_dir / "summary.json", figures)
         return figures
