@@ -26,7 +26,7 @@ RECIPES = [(preset.group, preset.name) for preset in presets() if preset.group n
 
 
 def test_groups_are_found():
-    assert set(GROUPS) == {"attention", "model", "optimizer", "schedule", "data", "hardware"}
+    assert set(GROUPS) == {"attention", "model", "optimizer", "schedule", "data", "hardware", "procedure"}
 
 
 @pytest.mark.parametrize(("group", "option"), [(group, option) for group in GROUPS for option in options(group)])
