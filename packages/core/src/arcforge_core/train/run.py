@@ -160,7 +160,7 @@ def train(config: TrainConfig, folder: Path | None = None) -> RunResult:
             rewind(run_dir, restored.step)
     else:
         if config.init is not None:
-            console.print(start_from(module.model, config.init))
+            console.print(str(start_from(module.model, config.init)))
         # only the first process writes
         run_dir = create_run_dir(config, folder) if rank == 0 else Path(config.output_dir)
     if rank == 0:
