@@ -10,10 +10,12 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-from arcforge_core.config.compose import compose
+from arcforge_core.config.compose import compose, compose_config
 from arcforge_core.config.schema import ComponentConfig, ModelConfig, TrainConfig
 from arcforge_core.config.search_path import options, presets
+from arcforge_core.configs import PipelineConfig
 from arcforge_core.errors import ArcforgeError
+from arcforge_core.pipeline.plan import CommandLine, plan_stages
 from arcforge_core.registry import registry
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,9 @@ def test_recipe_whole(group, name):
         assert compose([f"stage={name}"]).attention.name in registry().names("attention")
     elif group == "experiment":
         assert compose([f"experiment={name}"]).name == name
+    elif group == "pipeline":
+        recipe = compose_config("pipeline", PipelineConfig, [f"pipeline={name}"])
+        assert recipe.name == name and plan_stages(recipe, CommandLine())
     elif group == "budget":
         assert compose(["experiment=attention_ablation", f"budget={name}"]) != compose(["experiment=attention_ablation"])
     else:

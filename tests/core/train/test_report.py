@@ -291,5 +291,6 @@ def test_picture_of_a_run(complete, tmp_path):
 
 def test_formats():
     assert [count(v) for v in (0, 999, 12345, 5931264, 753864139008)] == ["0", "999", "12,345", "5.93 M", "754 B"]
+    assert [count(v) for v in (999_499, 999_500, 999_999_995_904)] == ["999,499", "1 M", "1 T"]
     assert [duration(s) for s in (0.4, 59.6, 471.3, 7380)] == ["0 s", "1 min 00 s", "7 min 51 s", "2 h 03 min"]
     assert running_mean(np.array([1.0, 2.0, 6.0]), 3).tolist() == pytest.approx([1.5, 3.0, 4.0])

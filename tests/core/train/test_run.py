@@ -226,6 +226,12 @@ def test_a_budget_of_time_ends_the_run_and_decays_fully(tmp_path):
     assert lrs[-1] <= max(lrs)
 
 
+def test_samples_fit_a_short_context(tmp_path):
+    result = train(tiny_run(tmp_path, "trainer.max_steps=1", "model.max_position_embeddings=64"))
+    samples = json.loads((result.dir / "samples.json").read_text())
+    assert samples["before"][0]["prompt"] and samples["after"][0]["text"]
+
+
 def test_accumulation_changes_nothing_but_rounding(tmp_path):
     one = train(tiny_run(tmp_path / "one", "trainer.max_steps=2", "trainer.precision=fp32", "model.mtp.fraction=1.0"))
     two = train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 
 from omegaconf import MISSING
@@ -340,3 +341,27 @@ class DataCommandConfig:
 
     def __post_init__(self) -> None:
         check_at_least("vocab_size", self.vocab_size, 300)
+
+
+@dataclass
+class PipelineConfig:
+    """The root of ``arcforge-pipeline``."""
+
+    name: str = MISSING
+    """Name of the recipe, part of its folder's name."""
+    overrides: list[str] = field(default_factory=list)
+    """What all stages have, as typed for ``arcforge-train``."""
+    stages: dict[str, list[str]] = field(default_factory=dict)
+    """Stages in their order, and what each has besides. On the command line ``stages.NAME.FIELD=VALUE`` adds to one."""
+    check: bool = False
+    """Compose and check all stages, print the plan, and stop; no data is read and nothing is written."""
+    resume: str | None = None
+    """``latest``, or the folder of a pipeline's run to go on with."""
+    output_dir: str = "outputs/pipelines"
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise ConfigError("stages", {}, "a pipeline needs at least one")
+        for name in self.stages:
+            if not re.fullmatch(r"[A-Za-z]\w*", name):
+                raise ConfigError("stages", name, "names are letters, digits and _, e.g. extend_2k")

@@ -15,6 +15,7 @@ COMMANDS = {
     "eval": ("arcforge-core", "evaluate a checkpoint on held-out text"),
     "convert": ("arcforge-core", "convert checkpoints from and to transformers and GGUF"),
     "data": ("arcforge-core", "prepare and look at training data"),
+    "pipeline": ("arcforge-core", "run training stages one after another, each from the weights of the one before"),
     "report": ("arcforge-core", "write a run's report again from its metrics"),
     "plugins": ("arcforge-core", "list plugins and components"),
     "conformance": ("arcforge-core", "hold a hardware backend's kernels against the reference"),

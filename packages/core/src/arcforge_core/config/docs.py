@@ -16,7 +16,7 @@ from omegaconf import MISSING
 
 from arcforge_core.config.schema import ComponentConfig, EvalConfig, TrainConfig
 from arcforge_core.config.validate import type_words
-from arcforge_core.configs import DataCommandConfig
+from arcforge_core.configs import DataCommandConfig, PipelineConfig
 from arcforge_core.registry import FIRST_PARTY, registry
 
 HEADER = """\
@@ -31,6 +31,7 @@ ROOTS: dict[str, type[Any]] = {
     "arcforge-train": TrainConfig,
     "arcforge-eval": EvalConfig,
     "arcforge-data": DataCommandConfig,
+    "arcforge-pipeline": PipelineConfig,
 }
 
 

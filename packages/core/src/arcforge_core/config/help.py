@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import yaml
+from omegaconf import MISSING
 
 from arcforge_core.config.search_path import first_comment, presets, sources
 from arcforge_core.errors import ConfigError
@@ -22,16 +23,17 @@ Fields of every section and component are listed in docs/config.md.
 """
 
 
-def render_help(config_name: str) -> str:
+def render_help(config_name: str, usage: str = USAGE, more: str = MORE) -> str:
     """Returns the help of ``arcforge-<config_name>``."""
     script = f"arcforge-{config_name}"
     text = _primary(config_name)
-    blocks = [f"{script}: {first_comment(text)}.\n", USAGE.format(script=script)]
+    blocks = [f"{script}: {first_comment(text)}.\n", usage.format(script=script)]
     for group, default in _groups(text).items():
         lines = _option_lines(group)
         if lines:
-            blocks.append("\n".join([f"{group}" + (f" (default {default})" if default else ""), *lines, ""]))
-    blocks.append(MORE.format(script=script))
+            note = {None: "", MISSING: " (to be chosen)"}.get(default, f" (default {default})")
+            blocks.append("\n".join([f"{group}{note}", *lines, ""]))
+    blocks.append(more.format(script=script))
     return "\n".join(blocks).rstrip()
 
 

@@ -71,6 +71,11 @@ def summary_text(jobs: Sequence[Job]) -> str:
     rows = table(jobs)
     lines = [[name, *(row[name] for row in rows)] for name in rows[0] if name not in ("outcome", "folder")]
     lines.append(["outcome", *("failed" if job.error else "ok" for job in jobs)])
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Returns lines of cells as text in columns."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

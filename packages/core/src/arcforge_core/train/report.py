@@ -71,7 +71,7 @@ def missing(what: str = "") -> str:
 def count(value: float) -> str:
     """Returns 1,234 or 12.3 M."""
     for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if abs(value) >= limit:
+        if abs(value) >= 0.9995 * limit:  # what rounds to it
             return f"{value / limit:.3g} {letter}"
     return f"{value:,.0f}"
 

@@ -240,20 +240,20 @@ PLOTS = (
 
 def plot_svg(plot: Plot, run: Run) -> str:
     """Returns a chart as an inline ``<svg>`` element. Nothing that it needs may be missing."""
-    with _style(plot.name):
+    with chart_style(plot.name):
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         plot.draw(figure.subplots(), run)
-        return _inline(figure, plot.name, plot.title)
+        return inline_svg(figure, plot.name, plot.title)
 
 
 def experts_svg(run: Run) -> str:
     """Returns the expert heat maps as an inline ``<svg>`` element. There must be loads."""
     _, loads = run.expert_loads()
-    with _style("experts"):
+    with chart_style("experts"):
         height = 0.7 + sum(min(1.6, max(0.55, 0.075 * load_ER.shape[0])) for load_ER in loads.values())
         figure = Figure(figsize=(2 * WIDTH, height), layout="constrained")
         draw_experts(figure, run)
-        return _inline(figure, "experts", "Expert load")
+        return inline_svg(figure, "experts", "Expert load")
 
 
 def plot_run_png(run_dir: Path, out: Path) -> None:
@@ -268,7 +268,7 @@ def plot_run_png(run_dir: Path, out: Path) -> None:
     gaps = left.missing(run) + ([] if has_loads else mtp.missing(run))
     if gaps:
         raise DataError(f"{run_dir}: missing {', '.join(gaps)}")
-    with _style("run"):
+    with chart_style("run"):
         figure = Figure(figsize=(11, 3.8), layout="constrained")
         panels: Any = figure.subfigures(1, 2)
         axes = panels[0].subplots()
@@ -284,7 +284,7 @@ def plot_run_png(run_dir: Path, out: Path) -> None:
         figure.savefig(out, dpi=160, facecolor="white")
 
 
-def _style(name: str) -> AbstractContextManager[None]:
+def chart_style(name: str) -> AbstractContextManager[None]:
     """Small, quiet axes; `name` keeps the ids of several charts in one page apart."""
     settings: Any = {
         "font.size": 9,
@@ -307,7 +307,7 @@ def _style(name: str) -> AbstractContextManager[None]:
     return matplotlib.rc_context(settings)
 
 
-def _inline(figure: Figure, name: str, title: str) -> str:
+def inline_svg(figure: Figure, name: str, title: str) -> str:
     """Returns the figure as one element: no prologue, no namespaces, no own size, colours as CSS variables."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, dpi=200)

@@ -41,14 +41,17 @@ class Samples:
             self._add("functions.json", when, dataclasses.asdict(report))
 
     def _continuations(self, engine: SimpleEngine) -> list[dict[str, str]]:
-        """Continues the openings of held-out documents, spread evenly over them."""
+        """Continues the openings of held-out documents, spread evenly over them; both are short where the model is."""
         documents = self.corpus.heldout_documents()
         count = min(self.config.trainer.samples, len(documents))
         tokenizer = self.corpus.tokenizer
         chosen = [documents[i * len(documents) // count] for i in range(count)]
-        prompts = [[tokenizer.bos_id, *tokenizer.encode(d.text[: 8 * PROMPT_TOKENS])[:PROMPT_TOKENS]] for d in chosen]
+        positions = self.config.model.max_position_embeddings
+        opening = min(PROMPT_TOKENS, positions // 3)
+        new = min(NEW_TOKENS, positions - opening - 1)
+        prompts = [[tokenizer.bos_id, *tokenizer.encode(d.text[: 8 * PROMPT_TOKENS])[:opening]] for d in chosen]
         params = [
-            SamplingParams(NEW_TOKENS, TEMPERATURE, stop_token_ids=(tokenizer.eos_id,), seed=self.config.seed + n)
+            SamplingParams(new, TEMPERATURE, stop_token_ids=(tokenizer.eos_id,), seed=self.config.seed + n)
             for n in range(count)
         ]
         outputs = engine.generate(prompts, params)
