@@ -190,13 +190,13 @@ class AblationConfig(ProcedureConfig):
     """Variants at equal budgets, each from a dense base of its seed (spec 3.5)."""
 
     name: str = "attention_ablation"
-    base_steps: int = 1700
+    base_steps: int = 2200
     """Steps of the dense base, which the variants of a seed share."""
-    further_steps: int = 85
+    further_steps: int = 110
     """Steps of every variant after its conversion."""
     further_rate: float = 0.1
     """Learning rates of these steps, as a share of the base's peak rates."""
-    warmup_share: float = 0.5
+    warmup_share: float = 0.6
     """DSA: share of the further steps in which only the indexer learns."""
     warmup_rate: float = 1.0
     """DSA: learning rates of these, as a share of the base's peak rates."""
