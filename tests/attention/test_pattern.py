@@ -75,6 +75,14 @@ def test_on_the_command_line():
     assert [getattr(layer.self_attn, "window", None) for layer in model.model.layers] == [9, None, 9, None]
 
 
+@pytest.mark.parametrize(("ours", "other"), [("G", "M"), ("G", "L"), ("L", "G"), ("L", "I"), ("M", "D"), ("D", "M")])
+def test_a_cache_of_another_variant_is_refused(ours, other):
+    model, stranger = (build_model(MODEL, PatternConfig(pattern=k, kinds={k: KINDS[k]})).eval() for k in (ours, other))
+    cache = stranger.new_cache([8])
+    with torch.no_grad(), pytest.raises(ValueError, match="this cache holds"):
+        model(torch.arange(5), cache.batch([0], [5]), cache)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

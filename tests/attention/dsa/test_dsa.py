@@ -88,3 +88,11 @@ def test_index_key_is_cached_and_indexer_has_the_names_of_checkpoints():
     assert [entry.name for entry in layer.cache_spec()] == ["latent", "rope", "index_key"]
     names = {name for name, _ in layer.indexer.named_parameters()}
     assert names == {"wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight"}
+
+
+def test_topk_must_fit_into_the_context():
+    with pytest.raises(ConfigError, match=r"index_topk=.*at most max_position_embeddings=128"):
+        DSA.check(DsaConfig(), small_config(index_topk=129))
+    with pytest.raises(ConfigError, match="index_topk"):
+        small_config(index_topk=0)
+    DSA.check(DsaConfig(), small_config(index_topk=128))

@@ -64,8 +64,12 @@ class DSA(MLA):
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
-        """Checks that the rotated part fits into an index head and that every layer has its indexer type."""
+        """Checks top-k, that the rotated part fits into an index head and that every layer has its indexer type."""
         assert isinstance(config, DsaConfig)
+        if model.index_topk > model.max_position_embeddings:
+            limit = model.max_position_embeddings
+            accepted = f"nothing would ever be left out: must be at most max_position_embeddings={limit}"
+            raise ConfigError("model.index_topk", model.index_topk, accepted)
         if model.qk_rope_head_dim > model.index_head_dim:
             accepted = f"the indexer rotates as many: must be at most index_head_dim={model.index_head_dim}"
             raise ConfigError("model.qk_rope_head_dim", model.qk_rope_head_dim, accepted)

@@ -55,14 +55,19 @@ class PagedLayerCache:
 
     def read_state(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
         """Returns a fixed-size entry of the group's segments; see the contract."""
-        slots = _state_slots(batch, group, self.states[name].device)
-        value_N = self.states[name][slots]
+        state = self._state(name)
+        value_N = state[_state_slots(batch, group, state.device)]
         fresh_N = (batch.past[list(group.segments)] == 0).to(value_N.device)
         return value_N.masked_fill(fresh_N.view(-1, *[1] * (value_N.ndim - 1)), 0)  # a row may have been used before
 
+    def _state(self, name: str) -> Tensor:
+        if name not in self.states:
+            raise ValueError(f"this cache holds {sorted({**self.entries, **self.states})}, not {name!r}")
+        return self.states[name]
+
     def write_state(self, name: str, batch: SequenceBatch, group: Group, value_N: Tensor) -> None:
         """Replaces a fixed-size entry of the group's segments."""
-        state = self.states[name]
+        state = self._state(name)
         state.index_copy_(0, _state_slots(batch, group, state.device), value_N.to(state.dtype))
 
 
