@@ -60,7 +60,8 @@ CHEAP = {
 }
 FORM_OF_THE_COMMAND = ("data", "data.paths")
 """What a page chooses stays: only what makes a run long is replaced."""
-LOOKS_ONLY = ("--help", "--cfg", "--info", "-sc", "--version")
+LOOKS_ONLY = ("--help", "--cfg", "--info", "-sc", "--version", "check=true")
+TRAINING = ("arcforge-train", "arcforge-pipeline")
 EXEMPT = {"source .venv/bin/activate": "the tests run inside the environment"}
 
 
@@ -100,10 +101,10 @@ def short(script, arguments, cheap_run):
     if script == "arcforge-conformance":
         return [*arguments, "--op", "rms_norm"]
     suite = next((f"{script} {argument}" for argument in arguments if argument.startswith("suite=")), script)
-    replaced = dict(cheap_run if script == "arcforge-train" else CHEAP.get(suite, {}))
+    replaced = dict(cheap_run if script in TRAINING else CHEAP.get(suite, {}))
     if script == "arcforge-train" and not ({"-m", "--multirun"} & set(arguments)):
         compose(arguments)
-    if any(argument.startswith("resume=") for argument in arguments):
+    if script == "arcforge-train" and any(argument.startswith("resume=") for argument in arguments):
         replaced["trainer.max_steps"] = "2"  # one step more than the run has
     given = {argument.partition("=")[0] for argument in arguments}
     replaced = {name: value for name, value in replaced.items() if name not in given or name not in FORM_OF_THE_COMMAND}
