@@ -38,6 +38,7 @@ def test_plugin_modules_and_schemas(module):
         "from arcforge_core.cli.plugins import main; main([])",
         "from arcforge_core.cli.main import main; main(['--help'])",
         "from arcforge_core.config.help import render_help; render_help('train')",
+        "from arcforge_core.cli.pipeline import main; sys.argv[1:] = ['--help']; main()",
         "from arcforge_core.config.compose import compose; compose([])",
     ],
 )

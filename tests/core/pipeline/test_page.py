@@ -39,10 +39,10 @@ def test_a_line_per_stage(folder, state):
     page = write_page(folder, state).read_text()
     base, extend, last = cells(page)
     assert base[:7] == ["base", "finished", "reference", "32", "48", "10,000", "0.001 → 0.00025"]
-    assert base[7:] == ["200", "3.000", "2.125", "1,234", "1 min 15 s", "report"]
+    assert base[7:] == ["200", "3.000", "2.125", "1,234", "1 min 15 s"]
     assert extend[:7] == ["extend", "failed: &lt;loss&gt; is nan", "reference", "64", "64", "1,000,000", base[6]]
     assert set(extend[7:12]) == set(last[7:12]) == {"missing"} and last[1] == "planned"
-    assert 'href="1-base/report.html"' in page and "2-extend/report.html" not in page
+    assert '<a href="1-base/report.html">base</a>' in page and "2-extend/report.html" not in page
     assert "failed: &lt;loss&gt; is nan</span></h1>" in page
 
 

@@ -27,7 +27,7 @@ PAGE = "index.html"
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 HEAD = (
     "stage", "status", "attention", "context", "positions", "rope theta", "learning rate", "tokens", "training loss",
-    "held-out bits per byte", "tokens/s", "time", "",
+    "held-out bits per byte", "tokens/s", "time",
 )  # fmt: skip
 NOTE = (
     "Held-out text is read in rows of a stage's context and tokens see nothing of other rows, so bits per byte fall "
@@ -51,7 +51,9 @@ def write_page(folder: Path, state: PipelineState) -> Path:
         f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-{style[0]}</head><body>
+{style[0]}
+<style>td {{ white-space: nowrap; }} td:nth-child(2) {{ white-space: normal; overflow-wrap: normal; }}</style>
+</head><body>
 <header><p class="eyebrow">arcforge pipeline · {escape(folder.name)}</p>
 <h1>{title} <span class="badge {"finished" if status == "finished" else ""}">{status}</span></h1></header>
 <main><h2>Stages</h2>
@@ -70,9 +72,9 @@ def _row(folder: Path, record: StageRecord) -> list[str]:
     config, report = record.config, folder / record.folder / "report.html"
     peak = config["optimizer"]["lr"]
     rates = dict.fromkeys(f"{rate:g}" for rate in (peak, peak * config["schedule"]["final"]))
-    link = f'<a href="{escape(os.path.relpath(report, folder))}">report</a>' if report.is_file() else missing("report")
+    name = escape(record.name)
     return [
-        escape(record.name),
+        f'<a href="{escape(os.path.relpath(report, folder))}">{name}</a>' if report.is_file() else name,
         escape(record.status),
         escape(config["attention"]["name"]),
         f"{config['trainer']['sequence_length']:,}",
@@ -84,7 +86,6 @@ def _row(folder: Path, record: StageRecord) -> list[str]:
         _figure(record, "bits_per_byte", "{:.3f}".format),
         _figure(record, "tokens_per_s", "{:,.0f}".format),
         _figure(record, "seconds", duration),
-        link,
     ]
 
 
@@ -114,7 +115,7 @@ def _plot(curves: dict[str, Curve]) -> str:
             marker = "o" if tokens.size == 1 else None
             axes.plot(tokens, losses, color=SERIES[number % len(SERIES)], label=name, linewidth=1.4, marker=marker)
         for tokens, _ in list(curves.values())[:-1]:
-            axes.axvline(tokens[-1], color=MUTED, linewidth=0.8)
+            axes.axvline(tokens[-1], color=MUTED, linewidth=0.8, linestyle=":")
         axes.set(xlabel="training tokens", ylabel="nats per token")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.legend()
