@@ -3,11 +3,13 @@
 import pytest
 
 from arcforge_core import registry
+from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.testing import AttentionSuite
 
 OPTIONS = {
     "reference": [{"form": "gqa"}],
     "gqa": [{"qk_norm": True, "bias": True}],
+    "pattern": [{"pattern": "R", "kinds": {"R": ReferenceAttentionConfig()}}],
     "swa": [{"window": 2}, {"window": 5}, {"window": 5, "pattern": "F"}],
     "swa_pattern": [{"pattern": "SF", "window": 3}],
     "gdn": [{"pattern": "FL", "qk_norm": True}],
@@ -19,7 +21,7 @@ OPTIONS = {
     "mla": [{"form": "absorbed"}, {"form": "expanded"}],
     "dsa": [{"index_relu": False}],
 }
-NEEDS_OPTIONS = ("swa_pattern",)
+NEEDS_OPTIONS = ("swa_pattern", "pattern")
 VARIANTS = [
     (name, options)
     for name in registry().names("attention")

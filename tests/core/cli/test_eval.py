@@ -26,7 +26,7 @@ def test_options_of_suites_may_stand_without_their_section():
         ([], "checkpoint=None: a run or a model must be named, as checkpoint=outputs/latest"),
         (["functions=many"], "suite.functions='many': must be int"),
         (["suite=long_context", "functions=3"], "unknown field suite.functions: LongContextSuiteConfig"),
-        (["suite=long_contxt"], "accepted: language_model, long_context; did you mean 'long_context'"),
+        (["suite=long_contxt"], "accepted: language_model, long_context, mtp_acceptance; did you mean 'long_context'"),
         (["suite=long_context"], "checkpoint=None: a run or a model must be named"),
         (["suite=long_context", "tasks=[singel]"], "suite.tasks='singel': .* did you mean 'single'"),
         (["suite=long_context", "lengths=[]"], r"suite.lengths=\[\]"),

@@ -48,15 +48,21 @@ the tokens of all experts of all layers."""
 
 
 def golden_cases() -> dict[str, list[str]]:
-    """Returns the overrides of each run, before `SHRUNK`: all recipes, and all variants on the test-sized model.
+    """Returns the overrides of each run, before `SHRUNK`: all recipes of one run, and all variants on the small model.
 
     Variants with a pattern of full and other layers get one for its three layers.
     """
-    cases = {f"experiment={name}": [f"experiment={name}"] for name in options("experiment")}
+    cases = {
+        f"experiment={name}": [f"experiment={name}"]
+        for name in options("experiment")
+        if compose([f"experiment={name}"]).procedure.name == "one_run"
+    }
     for kind in ("attention", "optimizer"):
         for name in registry().names(kind):
             letter = getattr(registry().get(kind, name).load_schema(), "letter", "")
             pattern = [f"attention.pattern={letter}F{letter}"] if letter else []
+            if name == "pattern":
+                pattern = ["attention.pattern=R", "+attention@attention.kinds.R=reference"]
             cases[f"{kind}={name}"] = ["model=tiny", f"{kind}={name}", *pattern]
     return cases
 
