@@ -4,14 +4,14 @@
 
 GLM-5 (spec 1.3) takes a third of MLA's heads away and makes the others larger by a third, so that training costs the
 same and decoding less: in absorbed form every head multiplies with the whole latent of every cached token. Here 12
-heads of 32 + 16 stand beside 8 heads of 48 + 16, in the preset `small` otherwise. The paper does not say how large the
-values of the 96 heads were; theirs are of 40, which makes the parameters equal, and is asserted. (At the released
-sizes that would be 164 beside 256.)
+heads of 32 + 16 stand beside 8 heads of 48 + 16, in the preset `small` with a query latent of 256 otherwise. The paper
+does not say how large the values of the 96 heads were; here they are of 40 beside 64, which makes the parameters equal
+and is asserted. (At the released sizes that would be 164 beside 256.)
 
 Measured are one attention layer and the whole model, each decoding a token of 4 sequences behind caches of random
-entries. Before, each side's absorbed decode is held against its expanded form, and the multiplications that are counted
-on the reference operators against a formula. Rounds alternate; ratios are many heads over few: above 1, few are
-cheaper.
+entries. Before, each side's absorbed decode is held against its expanded form, and the operations that torch counts on
+the reference operators against a formula. Rounds alternate; ratios are many heads over few: above 1, few are cheaper.
+Both sides read the same entries, so where reading and not multiplying takes the time, the ratio is nearer to 1.
 """
 
 from __future__ import annotations
