@@ -96,9 +96,11 @@ def test_an_interrupted_run_ends_the_job_and_is_gone_on_with(folder, monkeypatch
         (["procedure.window=40"], "procedure.lengths=.*at least 320"),
         (["procedure.window=null", "attention.window=50"], "procedure.lengths=.*at least 400"),
         (["procedure.lengths=[5000]"], "procedure.lengths=.*at most 4096"),
+        (["resume=latest"], "resume='latest'"),
+        (["trainer.minutes=3"], r"trainer.minutes=3.*base_steps"),
     ],
 )
-def test_lengths_that_prove_nothing_are_refused_before_any_work(folder, monkeypatch, overrides, told):
+def test_what_proves_nothing_or_has_no_effect_is_refused_before_any_work(folder, monkeypatch, overrides, told):
     monkeypatch.setattr(procedure_module, "train", None)
     with pytest.raises(ConfigError, match=told):
         run(config_of(folder, "swa", *overrides))

@@ -59,10 +59,10 @@ def write_page(folder: Path, jobs: Sequence[Job], procedure: AblationConfig) -> 
     """Writes and returns ``ablation.html`` in a sweep's folder."""
     results = results_of(jobs)
     path = folder / PAGE
-    waiting = [
+    failures = [
         f"{job.overrides.get('attention')} seed {job.overrides.get('seed')}: {job.outcome}" for job in jobs if job.error
     ]
-    path.write_text(render(results, procedure, waiting, folder, jobs), encoding="utf-8")
+    path.write_text(render(results, procedure, failures, folder, jobs), encoding="utf-8")
     return path
 
 

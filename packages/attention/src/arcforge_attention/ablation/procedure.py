@@ -7,15 +7,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from arcforge_attention.ablation.page import write_page
 from arcforge_attention.ablation.stages import base_run, dense_attention, further_runs, procedure_of
-from arcforge_attention.configs import AblationConfig, HybridConfig, SwaConfig
+from arcforge_attention.configs import AblationConfig, SwaConfig, SwaPatternConfig
+from arcforge_attention.swa_command import PatternScore, windowed
 from arcforge_attention.swa_search import checked_windows, search_pattern
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.checkpoint.start import start_from
+from arcforge_core.cli.figures import Figures
 from arcforge_core.config.schema import AttentionConfig, TrainConfig
 from arcforge_core.config.sweep import Job
 from arcforge_core.configs import SimpleEngineConfig
@@ -23,7 +24,7 @@ from arcforge_core.contracts.data import Document
 from arcforge_core.data.pipeline import build_data
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError
-from arcforge_core.eval.long_context.run import evaluate_long_context
+from arcforge_core.eval.long_context.run import Grid, evaluate_long_context, filler_texts
 from arcforge_core.model.build import build_model, check_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
@@ -49,8 +50,9 @@ def run(config: TrainConfig) -> RunResult:
     if base.metrics["status"] != "finished":
         return base
     measuring = Measuring(config, base.dir)
-    if isinstance(config.attention, HybridConfig) and not config.attention.pattern:
-        config = replace(config, attention=replace(config.attention, pattern=measuring.search(config.attention)))
+    if isinstance(config.attention, SwaPatternConfig) and not config.attention.pattern:
+        pattern = measuring.search(config.attention.window)
+        config = replace(config, attention=replace(config.attention, pattern=pattern))
     before = measuring.scores(measuring.converted(config.attention))
     figures: dict[str, Any] = {f"converted {name}": score for name, score in before.items()}
     last = base
@@ -64,6 +66,7 @@ def run(config: TrainConfig) -> RunResult:
         figures[name] = last.metrics[name]
     longest = max(procedure.lengths)
     figures["cache_bytes_per_token"] = cache_bytes(model, longest) / longest
+    Figures(last.dir, figures).show(f"attention={config.attention.name} seed={config.seed}")
     figures["pattern"] = getattr(config.attention, "pattern", "")
     figures["status"] = "finished"
 
@@ -74,12 +77,17 @@ def run(config: TrainConfig) -> RunResult:
 
 
 def check(config: TrainConfig, procedure: AblationConfig) -> None:
-    """Refuses lengths at which windows or selections hide little, before anything is trained."""
+    """Refuses options that the procedure sets itself, and lengths at which windows or selections hide little."""
+    if config.resume is not None:
+        raise ConfigError("resume", config.resume, "must be null: the same command goes on with what is not finished")
+    if config.trainer.minutes is not None:
+        accepted = "must be null: budgets are steps, procedure.base_steps and procedure.further_steps"
+        raise ConfigError("trainer.minutes", config.trainer.minutes, accepted)
     check_model(config.model, dense_attention(config.attention))
-    if not (isinstance(config.attention, HybridConfig) and not config.attention.pattern):
+    if not (isinstance(config.attention, SwaPatternConfig) and not config.attention.pattern):  # still to be searched
         check_model(config.model, config.attention)
-    windows = [getattr(config.attention, "window", 0) if procedure.window is None else procedure.window]
-    least = max(4 * config.model.index_topk, 8 * max(windows))
+    window = getattr(config.attention, "window", 0) if procedure.window is None else procedure.window
+    least = max(4 * config.model.index_topk, 8 * window)
     if min(procedure.lengths) < least:
         accepted = f"must be at least {least}: four times model.index_topk, eight times the window"
         raise ConfigError("procedure.lengths", procedure.lengths, accepted)
@@ -121,24 +129,25 @@ class Measuring:
         start_from(model, str(self.base))
         return model.eval()
 
-    def scores(self, model: CausalLM, samples: int | None = None) -> dict[str, Any]:
+    def scores(self, model: CausalLM) -> dict[str, float]:
         """Returns the share of right answers by task and length, and by length."""
         p = self.procedure
         report = evaluate_long_context(
             SimpleEngine(SimpleEngineConfig(max_batch_size=64), model), self.tokenizer, self.documents,
-            p.tasks, p.lengths, p.depths, p.samples if samples is None else samples,
+            p.tasks, p.lengths, p.depths, p.samples,
         )  # fmt: skip
-        by_task = {f"{task}@{n}": report.score(task, n) for task in p.tasks for n in p.lengths}
-        return by_task | {f"retrieval@{n}": score for n, score in report.by_length().items()}
+        scores = {f"{task}@{n}": report.score(task, n) for task in p.tasks for n in p.lengths}
+        scores |= {f"retrieval@{n}": score for n, score in report.by_length().items()}
+        return {name: score for name, score in scores.items() if score is not None}
 
-    def search(self, attention: HybridConfig) -> str:
+    def search(self, window: int) -> str:
         """Returns the pattern with windows in half of the layers that keeps most of the base's retrieval, untrained."""
-        layers, samples = self.config.model.num_hidden_layers, self.procedure.search_samples
-
-        def score(pattern: str) -> tuple[float, ...]:
-            found = self.scores(self.converted(replace(attention, pattern=pattern)), samples)
-            return (mean(found[f"retrieval@{length}"] for length in self.procedure.lengths),)
-
-        result = search_pattern(score, layers, windows=checked_windows(None, layers))
+        p, layers = self.procedure, self.config.model.num_hidden_layers
+        base = load_pretrained(find_checkpoint(self.base), ops=self.ops)
+        grid = Grid(p.tasks, p.lengths, p.depths, p.search_samples)
+        scorer = PatternScore(
+            windowed(base, window, str(self.base)), self.tokenizer, filler_texts(self.documents), grid
+        )
+        result = search_pattern(scorer, layers, windows=checked_windows(None, layers))
         assert result.pattern is not None  # it is only missing from a search that was cut off
         return result.pattern
