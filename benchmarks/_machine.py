@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 
@@ -39,3 +41,17 @@ def read_bandwidth(size: int = 2**28, rounds: int = 5) -> float:
         data.sum()
         best = max(best, size / (time.perf_counter() - start))
     return best
+
+
+def peak_growth(run: Callable[[], object]) -> float:
+    """Returns the megabytes by which a call raises this process's peak memory (Linux)."""
+    status = Path("/proc/self/status")
+
+    def kilobytes(field: str) -> int:
+        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
+        return int(line.split()[1])
+
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of what came before
+    before = kilobytes("VmRSS")
+    run()
+    return (kilobytes("VmHWM") - before) / 1024

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from _machine import describe_machine
+from _machine import describe_machine, peak_growth
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import ModelConfig, TrainConfig
@@ -237,22 +237,17 @@ def measure_memory(spec: str, preset: str) -> None:
     import transformers  # noqa: F401  # both sides pay for the import
 
     side, precision, folder, attention, experts, cast = json.loads(spec)
-    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
-    def kilobytes(field: str) -> int:
-        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
-        return int(line.split()[1])
+    def two_steps() -> None:
+        if side == "ours":
+            step = our_step(our_model(preset, precision, mtp=False))
+        else:
+            peer = Peer(attention, experts, cast, False)
+            step = their_step(their_model(Path(folder), peer), peer)
+        for _ in range(2):
+            step(torch.randint(256, (ROWS, LENGTH + 1)))
 
-    clear.write_text("5")  # forgets the peak of the imports
-    before = kilobytes("VmRSS")
-    if side == "ours":
-        step = our_step(our_model(preset, precision, mtp=False))
-    else:
-        peer = Peer(attention, experts, cast, False)
-        step = their_step(their_model(Path(folder), peer), peer)
-    for _ in range(2):
-        step(torch.randint(256, (ROWS, LENGTH + 1)))
-    print((kilobytes("VmHWM") - before) / 1024)
+    print(peak_growth(two_steps))
 
 
 def main() -> None:

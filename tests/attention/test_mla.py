@@ -88,7 +88,7 @@ def test_yarn_sharpens_the_softmax_by_mscale_all_dim(form):
 
 def test_cache_is_the_latent_and_one_rotated_key():
     spec = build_layer(MlaConfig(), MODEL).cache_spec()
-    assert [(entry.name, entry.shape) for entry in spec] == [("latent", (20,)), ("rope", (6,))]
+    assert [(entry.name, entry.shape) for entry in spec] == [("latent", (26,))]
 
 
 def test_parameters_have_the_names_of_checkpoints():

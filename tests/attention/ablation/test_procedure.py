@@ -5,7 +5,7 @@ import json
 import pytest
 
 import arcforge_attention.ablation.procedure as procedure_module
-from arcforge_attention.ablation.procedure import run
+from arcforge_attention.ablation.procedure import compared, run
 from arcforge_core.config.compose import compose
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.runs import tiny_overrides
@@ -35,6 +35,22 @@ def config_of(folder, attention, *overrides):
 
 def names(folder):
     return sorted(path.name.split("-", 3)[3].rsplit("-", 1)[0] for path in (folder / "outputs").glob("20*/*"))
+
+
+def test_windows_and_their_turns_are_the_comparisons_unless_it_leaves_them(folder):
+    def found(attention, *overrides):
+        config = config_of(folder, attention, *overrides)
+        return compared(config.attention, config.procedure)
+
+    assert (found("swa").pattern, found("swa").window) == ("FS", 8)
+    assert found("swa", "procedure.interleave=SF").pattern == "SF"
+    own = found(
+        "swa", "procedure.interleave=null", "procedure.window=null", "attention.pattern=S", "attention.window=5"
+    )
+    assert (own.pattern, own.window) == ("S", 5)
+    searched = found("swa_pattern", "attention.pattern=SF")
+    assert (searched.pattern, searched.window) == ("SF", 8)
+    assert found("gqa") == config_of(folder, "gqa").attention
 
 
 @pytest.mark.slow(reason="three training runs and two evaluations")
@@ -96,6 +112,7 @@ def test_an_interrupted_run_ends_the_job_and_is_gone_on_with(folder, monkeypatch
         (["procedure.window=40"], "procedure.lengths=.*at least 320"),
         (["procedure.window=null", "attention.window=50"], "procedure.lengths=.*at least 400"),
         (["procedure.lengths=[5000]"], "procedure.lengths=.*at most 4096"),
+        (["procedure.interleave=FX"], "attention.pattern='FX'"),
         (["resume=latest"], "resume='latest'"),
         (["trainer.minutes=3"], r"trainer.minutes=3.*base_steps"),
     ],

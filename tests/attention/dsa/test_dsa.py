@@ -85,7 +85,7 @@ def test_rotated_part_must_fit_into_an_index_head():
 
 def test_index_key_is_cached_and_indexer_has_the_names_of_checkpoints():
     layer = build_layer(DsaConfig(), MODEL)
-    assert [entry.name for entry in layer.cache_spec()] == ["latent", "rope", "index_key"]
+    assert [entry.name for entry in layer.cache_spec()] == ["latent", "index_key"]
     names = {name for name, _ in layer.indexer.named_parameters()}
     assert names == {"wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight"}
 

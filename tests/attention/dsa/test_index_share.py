@@ -43,7 +43,7 @@ def naive_logits(model, tokens_T):
             for t in range(length):
                 best = sorted(range(t + 1), key=lambda s: (-float(score_TS[t, s]), s))
                 seen_TS[t, best[:TOPK]] = True
-        latent_SC, rope_SR = attention.entries(h_TD, rope)
+        latent_SC, rope_SR = attention.entries(h_TD, rope).split((attention.latent, attention.rotary), -1)
         up_SHX = attention.kv_b_proj(latent_SC).view(length, attention.heads, -1)
         k_SHK = torch.cat([up_SHX[..., : attention.nope], rope_SR[:, None].expand(-1, attention.heads, -1)], -1)
         scores_HTS = torch.einsum("thk,shk->hts", attention.queries(q_TQ, rope), k_SHK) * attention.scale
@@ -154,7 +154,7 @@ def test_shared_layers_have_no_indexer_and_no_index_key():
     owners = {n.split(".self_attn.")[0] for n in model.state_dict() if ".indexer." in n}
     assert owners == {"model.layers.0", "model.layers.3", "mtp"}
     cached = [[entry.name for entry in layer] for layer in model.cache_spec()]
-    assert cached == [["latent", "rope", *["index_key"] * (kind == "full")] for kind in PATTERN]
+    assert cached == [["latent", *["index_key"] * (kind == "full")] for kind in PATTERN]
 
 
 def test_counts_leave_shared_indexers_out():

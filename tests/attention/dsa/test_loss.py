@@ -5,8 +5,8 @@ import torch
 
 import arcforge_attention.dsa.loss as loss_module
 from arcforge_attention.configs import DsaConfig, MlaConfig
-from arcforge_attention.dsa.loss import kl
 from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.ops.reference import kl
 from arcforge_core.testing.attention_suite import build_layer, close, inputs, rope, run
 from arcforge_core.testing.small_models import small_config
 
@@ -30,7 +30,8 @@ def naive_loss(layer, x_TD, lengths, sparse):
     for x in x_TD.detach().split(lengths):
         tables = rope(SequenceBatch.build([len(x)]), MODEL)
         q_TQ = layer.query_latent(x)
-        q_THK, (latent_SC, rope_SR) = layer.queries(q_TQ, tables), layer.entries(x, tables)
+        q_THK = layer.queries(q_TQ, tables)
+        latent_SC, rope_SR = layer.entries(x, tables).split((layer.latent, layer.rotary), -1)
         k_SHN = layer.kv_b_proj(latent_SC).view(len(x), layer.heads, -1)[..., : layer.nope]
         k_SHK = torch.cat([k_SHN, rope_SR[:, None].expand(-1, layer.heads, -1)], -1)
         scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * layer.scale
@@ -81,18 +82,18 @@ def test_gradient_is_softmax_minus_target():
     scores_TS = torch.randn(4, 7, generator=generator, dtype=torch.float64, requires_grad=True)
     visible_TS = torch.ones(4, 7, dtype=torch.bool).tril(3)
     target_TS = torch.randn(4, 7, generator=generator).double().masked_fill(~visible_TS, -torch.inf).softmax(-1)
-    value = kl(target_TS, scores_TS, visible_TS)
+    value = kl(target_TS, scores_TS, visible_TS).sum()
     (grad_TS,) = torch.autograd.grad(value, scores_TS)
     close(grad_TS, scores_TS.masked_fill(~visible_TS, -torch.inf).softmax(-1) - target_TS, 1e-12)
     assert value > 0
     logs_TS = target_TS.masked_fill(~visible_TS, 1.0).log() + 3.0
-    assert abs(kl(target_TS, logs_TS, visible_TS)) < 1e-12
+    assert kl(target_TS, logs_TS, visible_TS).abs().max() < 1e-12
 
 
 def test_a_target_of_zero_costs_nothing():
     visible_TS = torch.ones(1, 3, dtype=torch.bool)
     scores_TS = torch.tensor([[0.0, -500.0, 1.0]], requires_grad=True)
-    value = kl(torch.tensor([[0.5, 0.0, 0.5]]), scores_TS, visible_TS)
+    value = kl(torch.tensor([[0.5, 0.0, 0.5]]), scores_TS, visible_TS).sum()
     assert bool(value.isfinite())
     assert bool(torch.autograd.grad(value, scores_TS)[0].isfinite().all())
 

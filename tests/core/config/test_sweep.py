@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.config.sweep import Job, loss_curve, summary_text, table, write_comparison
+from arcforge_core.config.sweep import Job, loss_curve, over_seeds, summary_text, table, write_comparison
 
 
 @dataclass
@@ -42,6 +42,27 @@ def test_page_has_figures_curves_and_links(jobs, tmp_path):
     assert 'href="../a/report.html"' in page and "attention=gqa" in page
     assert "No loss curve (missing): attention=dsa" in page
     assert (tmp_path / "sweep/summary.csv").read_text().startswith("job,attention,outcome,")
+
+
+def test_seeds_of_equal_jobs_are_summed_up(tmp_path):
+    losses = {("gqa", "0"): 3.0, ("gqa", "1"): 4.0, ("mla", "0"): 2.0}
+    jobs = [
+        Job(n, {"attention": name, "seed": seed}, Result(tmp_path, {"loss": loss, "status": "finished"}))
+        for n, ((name, seed), loss) in enumerate(losses.items())
+    ]
+    jobs.append(Job(3, {"attention": "mla", "seed": "1"}, error=ValueError("no memory")))
+    assert over_seeds(jobs) == [
+        {"attention": "gqa", "seeds": "2", "loss": "3.5 (3 to 4)"},
+        {"attention": "mla", "seeds": "1", "loss": "2 (2 to 2)"},
+    ]
+    write_comparison(tmp_path, jobs)
+    assert "<h2>Over seeds</h2>" in (tmp_path / "index.html").read_text()
+
+
+def test_sweeps_without_seeds_have_no_such_table(jobs, tmp_path):
+    assert over_seeds(jobs) == []
+    write_comparison(tmp_path / "sweep", jobs)
+    assert "Over seeds" not in (tmp_path / "sweep/index.html").read_text()
 
 
 def test_page_without_any_curve_says_so(tmp_path):

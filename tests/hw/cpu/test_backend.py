@@ -35,7 +35,7 @@ def backend_registry():
 @pytest.mark.parametrize("op", OPS)
 def test_ops_bind_to_its_kernels(cpu, op):
     ops = Ops(cpu)
-    assert ops.bind(OpCall(op, "cpu", torch.float32)).__module__ == f"arcforge_hw.cpu.{op}"
+    assert ops.bind(OpCall(op, "cpu", torch.float32)).__module__.startswith("arcforge_hw.cpu.")
 
 
 def test_float64_experts_are_left_to_the_reference(cpu):

@@ -34,7 +34,7 @@ def test_gradcheck():
 
 def test_opcheck():
     args = CASES[1].inputs(torch.float64, "cpu")
-    rows_TK = kernel._rows(args["indices_TK"], args["cu_query"], args["cu_key"])
+    rows_TK = kernel.key_rows(args["indices_TK"], args["cu_query"], args["cu_key"])
     inputs = args["q_THC"].requires_grad_(), args["kv_SC"].requires_grad_(), rows_TK, 24, 0.3
     torch.library.opcheck(torch.ops.arcforge_cpu.sparse_mla.default, inputs)
 

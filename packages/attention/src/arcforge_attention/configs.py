@@ -190,21 +190,24 @@ class AblationConfig(ProcedureConfig):
     """Variants at equal budgets, each from a dense base of its seed (spec 3.5)."""
 
     name: str = "attention_ablation"
-    base_steps: int = 2200
+    base_steps: int = 2400
     """Steps of the dense base, which the variants of a seed share."""
-    further_steps: int = 110
+    further_steps: int = 120
     """Steps of every variant after its conversion."""
     further_rate: float = 0.1
     """Learning rates of these steps, as a share of the base's peak rates."""
-    warmup_share: float = 0.6
+    warmup_share: float = 0.3
     """DSA: share of the further steps in which only the indexer learns."""
-    warmup_rate: float = 1.0
+    warmup_rate: float = 2.0
     """DSA: learning rates of these, as a share of the base's peak rates."""
     window: int | None = 16
     """Keys that windows show in this comparison; None leaves ``attention.window``."""
+    interleave: str | None = "FS"
+    """Layers of ``swa`` in this comparison, as ``attention.pattern``, which None leaves. Which of the layers in turn
+    are full decides what is lost: those that find a key again are seldom the first."""
     tasks: list[str] = field(default_factory=lambda: ["single", "multi_key"])
     """Tasks of the long-context evaluation."""
-    lengths: list[int] = field(default_factory=lambda: [160, 256])
+    lengths: list[int] = field(default_factory=lambda: [256, 288])
     """Tokens of the examples: at least four times model.index_topk and eight times the window."""
     depths: list[float] = field(default_factory=lambda: [0.1, 0.3, 0.5, 0.7, 0.9])
     samples: int = 20

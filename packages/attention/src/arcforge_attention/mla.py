@@ -5,8 +5,8 @@ chunks). Absorbed: the key up-projection moves into the query and the value up-p
 all heads share the cached ``[latent | rope]`` entry (few tokens behind a cache). The softmax scale is that of the
 expanded head size in both.
 
-Shapes: T new tokens, S visible keys, D hidden, Q query latent, C key/value latent, H heads, N nope, R rope, V value
-size of a head.
+Shapes: T new tokens, S visible keys, D hidden, Q query latent, C key/value latent (in ``kv_SC`` and ``q_THC`` with the
+rope part), H heads, N nope, R rope, V value size of a head.
 """
 
 from __future__ import annotations
@@ -73,12 +73,10 @@ class MLA(nn.Module):
     ) -> AttentionOutput:
         """Attends; see the contract."""
         q_THK = self.queries(self.query_latent(x_TD), rope)
-        latent_TC, rope_TR = self.entries(x_TD, rope)
-        entries = Entries.store(batch, cache, latent=latent_TC, rope=rope_TR)
+        entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope))
         outs = []
         for group in batch.plan.groups():
-            q, latent_SC, rope_SR = group.take(q_THK), entries.read("latent", group), entries.read("rope", group)
-            outs.append(self.dense(q, latent_SC, rope_SR, batch, group))
+            outs.append(self.dense(group.take(q_THK), entries.read("latent", group), batch, group))
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
     def query_latent(self, x_TD: Tensor) -> Tensor:
@@ -91,27 +89,33 @@ class MLA(nn.Module):
         q_THK = self.q_b_proj(q_TQ).unflatten(-1, (self.heads, -1))
         return torch.cat((q_THK[..., : self.nope], self.rope(q_THK[..., self.nope :], *rope)), dim=-1)
 
-    def entries(self, x_TD: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-        """Returns what a token leaves for later ones: its latent [T, C] and rotated rope part [T, R]."""
-        latent_TC, rope_TR = self.kv_a_proj_with_mqa(x_TD).split((self.latent, self.rotary), dim=-1)
-        return self.kv_a_layernorm(latent_TC), self.rope(rope_TR[:, None], *rope)[:, 0]
+    def entries(self, x_TD: Tensor, rope: Rope) -> Tensor:
+        """Returns what a token leaves for later ones [T, C + R]: its latent, and behind it the rotated rope part.
 
-    def dense(self, q_THK: Tensor, latent_SC: Tensor, rope_SR: Tensor, batch: SequenceBatch, group: Group) -> Tensor:
+        They are kept together because the absorbed form reads them together: apart, each step would copy the cache.
+        """
+        latent_TC, rope_TR = self.kv_a_proj_with_mqa(x_TD).split((self.latent, self.rotary), dim=-1)
+        return torch.cat((self.kv_a_layernorm(latent_TC), self.rope(rope_TR[:, None], *rope)[:, 0]), dim=-1)
+
+    def dense(self, q_THK: Tensor, kv_SC: Tensor, batch: SequenceBatch, group: Group) -> Tensor:
         """Attends to every visible key in the form that suits the group; returns [T, H, V]."""
         if self.absorbed or (self.form == "auto" and group is batch.plan.decode):
-            q_THC, kv_SC = self.absorb(q_THK, latent_SC, rope_SR)
-            return self.up_project(self.mla_decode(q_THC, kv_SC, group.cu_query, group.cu_key, self.latent, self.scale))
+            latents_THC = self.mla_decode(
+                self.absorb(q_THK), kv_SC, group.cu_query, group.cu_key, self.latent, self.scale
+            )
+            return self.up_project(latents_THC)
+        latent_SC, rope_SR = kv_SC.split((self.latent, self.rotary), dim=-1)
         kv_SHX = self.kv_b_proj(latent_SC).unflatten(-1, (self.heads, -1))
         k_SHN, v_SHV = kv_SHX.split((self.nope, self.value), dim=-1)
         k_SHK = torch.cat((k_SHN, rope_SR[:, None].expand(-1, self.heads, -1)), dim=-1)
         out_THV: Tensor = self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
         return out_THV
 
-    def absorb(self, q_THK: Tensor, latent_SC: Tensor, rope_SR: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns queries [T, H, C + R] with the key up-projection inside, and the shared entries [S, C + R]."""
+    def absorb(self, q_THK: Tensor) -> Tensor:
+        """Returns queries [T, H, C + R] with the key up-projection inside; they meet entries as they are kept."""
         up_HNC = self._up_projections(q_THK.dtype)[:, : self.nope]
         q_THC = self.head_linear(q_THK[..., : self.nope], up_HNC.mT)
-        return torch.cat((q_THC, q_THK[..., self.nope :]), dim=-1), torch.cat((latent_SC, rope_SR), dim=-1)
+        return torch.cat((q_THC, q_THK[..., self.nope :]), dim=-1)
 
     def up_project(self, out_THC: Tensor) -> Tensor:
         """Applies the value up-projection to attended latents; returns [T, H, V]."""
@@ -122,8 +126,8 @@ class MLA(nn.Module):
         return self.kv_b_proj.weight.to(dtype).view(self.heads, -1, self.latent)
 
     def cache_spec(self) -> CacheSpec:
-        """Returns the latent and the rope part."""
-        return CacheEntry("latent", (self.latent,)), CacheEntry("rope", (self.rotary,))
+        """Returns the latent with the rotated part behind it."""
+        return (CacheEntry("latent", (self.latent + self.rotary,)),)
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
         """Returns ``2 H (nope + rope + value)`` per key, three times: forward, and backward to both factors."""

@@ -43,9 +43,8 @@ def run(config: TrainConfig) -> RunResult:
         ConfigError: lengths that prove nothing, a variant without a dense one to start from, or options of a run.
     """
     procedure = procedure_of(config)
+    config = replace(config, attention=compared(config.attention, procedure))
     check(config, procedure)
-    if isinstance(config.attention, SwaConfig) and procedure.window is not None:
-        config = replace(config, attention=replace(config.attention, window=procedure.window))
     base = finished(base_run(config))
     if base.metrics["status"] != "finished":
         return base
@@ -76,6 +75,15 @@ def run(config: TrainConfig) -> RunResult:
     return RunResult(last.dir, figures, page)
 
 
+def compared(attention: AttentionConfig, procedure: AblationConfig) -> AttentionConfig:
+    """Returns a variant with this comparison's windows, and with its pattern where it is to alternate."""
+    if isinstance(attention, SwaConfig) and procedure.window is not None:
+        attention = replace(attention, window=procedure.window)
+    if type(attention) is SwaConfig and procedure.interleave is not None:
+        attention = replace(attention, pattern=procedure.interleave)
+    return attention
+
+
 def check(config: TrainConfig, procedure: AblationConfig) -> None:
     """Refuses options that the procedure sets itself, and lengths at which windows or selections hide little."""
     if config.resume is not None:
@@ -86,8 +94,7 @@ def check(config: TrainConfig, procedure: AblationConfig) -> None:
     check_model(config.model, dense_attention(config.attention))
     if not (isinstance(config.attention, SwaPatternConfig) and not config.attention.pattern):  # still to be searched
         check_model(config.model, config.attention)
-    window = getattr(config.attention, "window", 0) if procedure.window is None else procedure.window
-    least = max(4 * config.model.index_topk, 8 * window)
+    least = max(4 * config.model.index_topk, 8 * getattr(config.attention, "window", procedure.window or 0))
     if min(procedure.lengths) < least:
         accepted = f"must be at least {least}: four times model.index_topk, eight times the window"
         raise ConfigError("procedure.lengths", procedure.lengths, accepted)

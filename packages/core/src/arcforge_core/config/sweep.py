@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from statistics import mean
 from typing import Protocol
 
 MISSING = "missing"
@@ -51,8 +52,7 @@ PageWriter = Callable[[Path, Sequence[Job]], Path]
 
 def table(jobs: Sequence[Job]) -> list[dict[str, str]]:
     """Returns one row per job: the overrides that differ between jobs, its outcome and its final figures."""
-    keys = list(dict.fromkeys(key for job in jobs for key in job.overrides))
-    differing = [key for key in keys if len({job.overrides.get(key) for job in jobs}) > 1]
+    differing = _differing(jobs)
     figures = list(dict.fromkeys(name for job in jobs if job.result for name in job.result.metrics))
     rows = []
     for job in jobs:
@@ -62,6 +62,34 @@ def table(jobs: Sequence[Job]) -> list[dict[str, str]]:
             value = job.result.metrics.get(name) if job.result else None
             row[name] = MISSING if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
         row["folder"] = str(job.result.dir) if job.result else MISSING
+        rows.append(row)
+    return rows
+
+
+def _differing(jobs: Sequence[Job]) -> list[str]:
+    keys = dict.fromkeys(key for job in jobs for key in job.overrides)
+    return [key for key in keys if len({job.overrides.get(key) for job in jobs}) > 1]
+
+
+def over_seeds(jobs: Sequence[Job]) -> list[dict[str, str]]:
+    """Returns one row for jobs that differ in their seed only: each figure's mean, and the lowest and the highest.
+
+    Empty where no two jobs do. Figures that are no numbers, or that a job lacks, are left out.
+    """
+    differing = _differing(jobs)
+    groups: dict[tuple[str, ...], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(tuple(job.overrides.get(key, "") for key in differing if key != "seed"), []).append(job)
+    if "seed" not in differing or len(groups) == len(jobs):
+        return []
+    rows = []
+    for values, group in groups.items():
+        done = [job.result.metrics for job in group if job.result]
+        row = dict(zip((key for key in differing if key != "seed"), values, strict=True)) | {"seeds": str(len(done))}
+        for name in dict.fromkeys(name for metrics in done for name in metrics):
+            found = [value for metrics in done if isinstance(value := metrics.get(name), int | float)]
+            if len(found) == len(done):
+                row[name] = f"{mean(found):.6g} ({min(found):.6g} to {max(found):.6g})"
         rows.append(row)
     return rows
 
@@ -134,8 +162,8 @@ def _page(folder: Path, jobs: Sequence[Job], rows: Sequence[dict[str, str]], pag
     note = f"<p>No loss curve ({MISSING}): {escape(absent)}.</p>" if absent else ""
     names = ["summary.csv", *(page.name for page in pages)]
     links = ", ".join(f'<a href="{escape(name)}">{escape(name)}</a>' for name in names)
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-    body = "\n".join(f"<tr>{''.join(_cell(folder, name, row[name]) for name in row)}</tr>" for row in rows)
+    seeds = over_seeds(jobs)
+    spread = f"<h2>Over seeds</h2>\n{_html_table(folder, seeds)}" if seeds else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>arcforge sweep</title>
 <style>body{{font:15px system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}}
@@ -144,14 +172,22 @@ td,th{{padding:.3rem .7rem;border-bottom:1px solid #8884;text-align:left;font-va
 svg{{max-width:100%;height:auto}}</style></head><body>
 <h1>Sweep, jobs: {len(jobs)}</h1>
 <p>{links}</p>
-<table><thead><tr>{head}</tr></thead><tbody>
-{body}
-</tbody></table>
+{_html_table(folder, rows)}
+{spread}
 <h2>Training loss</h2>
 {_curves_svg(drawn) if drawn else ""}
 {note}
 </body></html>
 """
+
+
+def _html_table(folder: Path, rows: Sequence[dict[str, str]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "\n".join(
+        f"<tr>{''.join(_cell(folder, name, row.get(name, MISSING)) for name in names)}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
 
 
 def _cell(folder: Path, name: str, text: str) -> str:

@@ -10,13 +10,13 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from arcforge_core.cache import cache_folder
 from arcforge_core.checkpoint.atomic import creating
 from arcforge_core.cli.progress import say, track
 from arcforge_core.config.schema import DataConfig, TokenizerConfig
@@ -36,8 +36,7 @@ HELDOUT_FILE = "heldout.jsonl"
 
 def cache_root(config: DataConfig) -> Path:
     """Returns ``data.cache_dir``, else ``$ARCFORGE_CACHE``, else ``~/.cache/arcforge``."""
-    chosen = config.cache_dir or os.environ.get("ARCFORGE_CACHE") or "~/.cache/arcforge"
-    return Path(chosen).expanduser() / "data"
+    return cache_folder("data", config.cache_dir)
 
 
 def shard_recipe(config: DataConfig, source: DocumentSource, vocab_size: int) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def sparse_mla(
     Args:
         q_THC: absorbed queries.
         kv_SC: shared entries of all segments.
-        indices_TK: key numbers inside the token's segment, -1 for none; at least one per token.
+        indices_TK: key numbers inside the token's segment, each once, -1 for none; at least one per token.
         cu_query, cu_key: segments.
         latent_dim: leading values of an entry that are the value.
         scale: softmax scale, ``(nope + rope) ** -0.5``.
@@ -190,6 +190,71 @@ def sparse_mla(
         probs = _softmax(scores.masked_fill((index < 0)[:, None], float("-inf")))
         outs.append(torch.einsum("thk,tkc->thc", probs.to(kv.dtype), entries_TKC[..., :latent_dim]))
     return torch.cat(outs)
+
+
+def kl(target_TS: Tensor, scores_TS: Tensor, visible_TS: Tensor) -> Tensor:
+    """Returns each row's ``KL(target || softmax(scores))`` over what is visible; its gradient is softmax - target."""
+    hidden = scores_TS.masked_fill(~visible_TS, float("-inf"))
+    logs_TS = hidden.log_softmax(-1).masked_fill(~visible_TS, 0.0)  # 0 * -inf would be NaN
+    return (torch.xlogy(target_TS, target_TS) - target_TS * logs_TS).sum(-1)
+
+
+@torch.no_grad()
+def mean_softmax(scores_THS: Tensor, visible_TS: Tensor) -> Tensor:
+    """Returns the mean over heads of the attention weights [T, S], without gradient."""
+    hidden = scores_THS.masked_fill(~visible_TS[:, None], float("-inf"))
+    return hidden.softmax(-1, dtype=torch.promote_types(scores_THS.dtype, torch.float32)).mean(1)
+
+
+def indexer_kl(
+    q_THC: Tensor,
+    kv_SC: Tensor,
+    q_TID: Tensor,
+    k_SD: Tensor,
+    w_TI: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    scale: float,
+    use_relu: bool = True,
+) -> Tensor:
+    """Compares index scores of selected keys with how the attention heads weigh the same keys (spec 3.4).
+
+    Args:
+        q_THC, kv_SC, scale: absorbed queries, entries and softmax scale of `sparse_mla`; they get no gradient.
+        q_TID, k_SD, w_TI, use_relu: what `index_scores` takes.
+        indices_TK: key numbers inside the token's segment, each once, -1 for none; at least one per token.
+        cu_query, cu_key: segments.
+
+    Returns:
+        [T], fp32 or wider: ``KL(p || softmax(scores))``, where p is the mean over heads of the attention weights.
+    """
+    return torch.cat(
+        [
+            indexer_kl_of_rows(q_THC[q], kv_SC[k], q_TID[q], k_SD[k], w_TI[q], indices_TK[q], scale, use_relu)
+            for q, k in segments(cu_query, cu_key)
+        ]
+    )
+
+
+def indexer_kl_of_rows(
+    q_THC: Tensor,
+    kv_SC: Tensor,
+    q_TID: Tensor,
+    k_SD: Tensor,
+    w_TI: Tensor,
+    rows_TK: Tensor,
+    scale: float,
+    use_relu: bool,
+) -> Tensor:
+    """Returns `indexer_kl` of tokens whose selected keys are given by their rows, -1 for none."""
+    there_TK, rows = rows_TK >= 0, rows_TK.clamp(min=0).flatten()
+    kv_TKC = kv_SC.detach().index_select(0, rows).unflatten(0, rows_TK.shape)
+    k_TKD = k_SD.index_select(0, rows).unflatten(0, rows_TK.shape)
+    target_TK = mean_softmax(torch.einsum("thc,tkc->thk", q_THC.detach(), kv_TKC) * scale, there_TK)
+    dots_TIK = torch.einsum("tid,tkd->tik", q_TID.to(target_TK.dtype), k_TKD.to(target_TK.dtype))
+    scores_TK = torch.einsum("ti,tik->tk", w_TI.to(target_TK.dtype), dots_TIK.relu() if use_relu else dots_TIK)
+    return kl(target_TK, scores_TK, there_TK)
 
 
 def gated_delta_rule(
@@ -295,6 +360,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "mla_decode": mla_decode,
     "indexer_topk": indexer_topk,
     "sparse_mla": sparse_mla,
+    "indexer_kl": indexer_kl,
     "gated_delta_rule": gated_delta_rule,
     "router_scores": router_scores,
     "moe_experts": moe_experts,

@@ -140,7 +140,7 @@ def like_output(case: OpCase, dtype: torch.dtype, label: str) -> torch.dtype:
         return torch.promote_types(dtype, torch.float32)
     if case.op == "indexer_topk":
         return torch.int64
-    if case.op == "linear_cross_entropy" and dtype.itemsize < 4:
+    if case.op in ("linear_cross_entropy", "indexer_kl") and dtype.itemsize < 4:
         return torch.float32
     return dtype
 

@@ -265,6 +265,29 @@ def sparse_mla_cases(g: Generator) -> list[OpCase]:
     return cases
 
 
+def indexer_kl_cases(g: Generator) -> list[OpCase]:
+    """Up to 6 selected keys a token; index weights of both signs, so that a ReLU cuts and scores fall below zero."""
+    cases = []
+    for name, (queries, keys) in SEGMENTS.items():
+        for use_relu in (True, False):
+            args = {
+                "q_THC": _normal(g, sum(queries), 3, 20),
+                "kv_SC": _normal(g, sum(keys), 20),
+                "q_TID": _normal(g, sum(queries), 2, 12),
+                "k_SD": _normal(g, sum(keys), 12),
+                "w_TI": _normal(g, sum(queries), 2) / 2,
+                "indices_TK": _selection(g, queries, keys, topk=6),
+                "cu_query": cumulative(queries),
+                "cu_key": cumulative(keys),
+                "scale": 20**-0.5,
+                "use_relu": use_relu,
+            }
+            label = name if use_relu else f"{name}, no ReLU"
+            sizes = {"heads": 3, "key_dim": 20, "index_heads": 2, "index_dim": 12, "topk": 6}
+            cases.append(OpCase("indexer_kl", label, args, ("q_TID", "k_SD", "w_TI"), sizes))
+    return cases
+
+
 def _selection(g: Generator, queries: list[int], keys: list[int], topk: int) -> Tensor:
     rows = []
     for query, key in zip(queries, keys, strict=True):
@@ -370,6 +393,7 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "mla_decode": mla_decode_cases,
     "indexer_topk": indexer_topk_cases,
     "sparse_mla": sparse_mla_cases,
+    "indexer_kl": indexer_kl_cases,
     "gated_delta_rule": gated_delta_rule_cases,
     "router_scores": router_scores_cases,
     "moe_experts": moe_experts_cases,

@@ -11,10 +11,16 @@ from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
 from arcforge_hw.cpu.gated_delta_rule import gated_delta_rule
+from arcforge_hw.cpu.indexer_kl import indexer_kl
 from arcforge_hw.cpu.indexer_topk import indexer_topk
 from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
+from arcforge_hw.cpu.native import library
+from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
+from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_topk
+from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
+from arcforge_hw.cpu.native.sparse_mla import sparse_mla as native_sparse_mla
 from arcforge_hw.cpu.rms_norm import rms_norm
 from arcforge_hw.cpu.sparse_mla import sparse_mla
 from arcforge_hw.cpu.window_attention import window_attention
@@ -39,6 +45,17 @@ def _grouped_mm(call: OpCall) -> Verdict:
     return _on_cpu(call)
 
 
+def _native(call: OpCall) -> Verdict:
+    verdict = _on_cpu(call)
+    return library().verdict() if verdict.ok else verdict
+
+
+def _native_scores(call: OpCall) -> Verdict:
+    if call.dtype == torch.float64:
+        return Verdict(False, "scores are computed in float32")
+    return _native(call)
+
+
 class Cpu(TorchCpu):
     """Core's plain backend of this machine's CPU, with kernels of its own."""
 
@@ -55,10 +72,15 @@ class Cpu(TorchCpu):
             Kernel("rms_norm", "cpu.rms_norm.function", rms_norm, _on_cpu),
             Kernel("attention_varlen", "cpu.attention_varlen.tiled", attention_varlen, _on_cpu),
             Kernel("window_attention", "cpu.window_attention.blocks", window_attention, _on_cpu),
+            Kernel("mla_decode", "cpu.mla_decode.native", native_mla_decode, _native, priority=1),
             Kernel("mla_decode", "cpu.mla_decode.tiled", mla_decode, _on_cpu),
             Kernel("gated_delta_rule", "cpu.gated_delta_rule.chunks", gated_delta_rule, _on_cpu),
+            Kernel("indexer_topk", "cpu.indexer_topk.native", native_indexer_topk, _native_scores, priority=1),
             Kernel("indexer_topk", "cpu.indexer_topk.blocks", indexer_topk, _on_cpu),
+            Kernel("sparse_mla", "cpu.sparse_mla.native", native_sparse_mla, _native, priority=1),
             Kernel("sparse_mla", "cpu.sparse_mla.blocks", sparse_mla, _on_cpu),
+            Kernel("indexer_kl", "cpu.indexer_kl.native", native_indexer_kl, _native, priority=1),
+            Kernel("indexer_kl", "cpu.indexer_kl.blocks", indexer_kl, _on_cpu),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]

@@ -18,7 +18,7 @@ ENTRIES = 1 << 21
 """Gathered values of a block at most."""
 
 
-def _rows(indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor) -> Tensor:
+def key_rows(indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor) -> Tensor:
     """Returns the row of each selected key among the keys of all segments, -1 for none."""
     starts_T = cu_key[:-1].long().repeat_interleave(cu_query.diff()).to(indices_TK.device)
     return torch.where(indices_TK < 0, -1, indices_TK + starts_T[:, None])
@@ -103,5 +103,5 @@ def sparse_mla(
     scale: float,
 ) -> Tensor:
     """See `arcforge_core.ops.reference.sparse_mla`."""
-    out_THL: Tensor = _forward(q_THC, kv_SC, _rows(indices_TK, cu_query, cu_key), latent_dim, scale)
+    out_THL: Tensor = _forward(q_THC, kv_SC, key_rows(indices_TK, cu_query, cu_key), latent_dim, scale)
     return out_THL

@@ -1,0 +1,352 @@
+"""Sparse attention on the clock: prompts, decoding and training beside transformers, dense attention and the floor.
+
+    python benchmarks/attention.py [--quick] [--only prefill decode train] [--threads N] [--json FILE] [--plot FILE]
+
+The model is the preset `small` (23M parameters, top-k 256) with random weights, the same on both sides; transformers
+runs its eager `glm_moe_dsa`. Caches of more than 8,192 tokens are filled with random entries, the same on both sides,
+because transformers' own prompt does not fit into memory there. What both sides compute is compared first.
+
+Floors count the products of a step, taken at the measured rate of matrix products, and the bytes of weights and cache
+that it must read, taken at the measured bandwidth; the larger of the two is the floor. Rates are those of this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from _machine import describe_machine, peak_growth, read_bandwidth
+from arcforge_core.checkpoint.hf import export_hf
+from arcforge_core.config.compose import compose
+from arcforge_core.config.schema import ModelConfig
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.model.build import build_model
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.params import count_parameters
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.train.throughput import matmul_rate
+
+PROMPT, TRAIN = 8192, 4096
+CACHES = (2048, 32_768, 65_536)
+LIMIT = 1 << 18
+AGREEMENT = 2e-2
+"""Relative difference of logits: sums in another order let a few keys at the border of top-k change places."""
+Job = Callable[[], Tensor]
+
+
+def our_model(attention: str, *options: str) -> CausalLM:
+    """Returns the model; equal weights for every attention but the indexer's, which only DSA has."""
+    config = compose(
+        ["model=small", f"attention={attention}", "model.mtp.depths=0", f"model.max_position_embeddings={LIMIT}"]
+        + [f"attention.{option}" for option in options]
+    )
+    torch.manual_seed(0)
+    return build_model(config.model, config.attention, Ops(select_hardware("cpu")))
+
+
+def their_model(folder: str) -> nn.Module:
+    """Returns transformers' model from exported weights."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", experts_implementation="grouped_mm"
+    ).eval()
+
+
+def prompt_job(model: Any, tokens: int) -> Job:
+    """Returns what reads a prompt into an empty cache and gives the logits of its last token."""
+    ids = torch.randint(model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(1))
+
+    @torch.no_grad()
+    def ours() -> Tensor:
+        cache = model.new_cache([tokens])
+        hidden_TD = model.hidden(ids[0], cache.batch([0], [tokens]), cache).hidden_TD
+        return model.logits(hidden_TD[-1:])[0]
+
+    @torch.no_grad()
+    def theirs() -> Tensor:
+        last: Tensor = model(ids, use_cache=True, logits_to_keep=1).logits[0, -1]
+        return last
+
+    return ours if isinstance(model, CausalLM) else theirs
+
+
+def random_entries(config: ModelConfig, tokens: int) -> list[dict[str, Tensor]]:
+    """Returns each layer's cached values, latent and rotated part together as we keep them."""
+    draw = torch.Generator().manual_seed(2)
+    width = config.kv_lora_rank + config.qk_rope_head_dim
+    return [
+        {
+            "latent": torch.randn(tokens, width, generator=draw),
+            "index_key": torch.randn(tokens, config.index_head_dim, generator=draw),
+        }
+        for _ in range(config.num_hidden_layers)
+    ]
+
+
+def our_decoding(model: CausalLM, tokens: int) -> Job:
+    """Returns what decodes one token behind a cache of so many."""
+    cache = model.new_cache([tokens + 1])
+    for layer, values in zip(cache.layers, random_entries(model.config, tokens), strict=True):
+        for name, rows in layer.entries.items():
+            rows[:tokens] = values[name]
+    token = torch.tensor([7])
+
+    @torch.no_grad()
+    def job() -> Tensor:
+        cache.lengths[0] = tokens
+        return model(token, cache.batch([0], [1]), cache).logits[0]
+
+    return job
+
+
+def their_decoding(model: Any, config: ModelConfig, tokens: int) -> Job:
+    """Returns the same of transformers, which keeps rotated pairs apart: first all even, then all odd places."""
+    from transformers import DynamicCache
+
+    def apart(x: Tensor) -> Tensor:
+        return torch.cat((x[..., 0::2], x[..., 1::2]), -1)
+
+    kept = random_entries(config, tokens)
+    rotary, token = config.qk_rope_head_dim, torch.tensor([[7]])
+
+    @torch.no_grad()
+    def job() -> Tensor:
+        cache = DynamicCache(config=model.config)
+        for number, values in enumerate(kept):
+            latent, rope = values["latent"].split((config.kv_lora_rank, rotary), -1)
+            cache.update(latent[None, None], apart(rope)[None, None], number)
+            key = values["index_key"]
+            cache.update_indexer(torch.cat((apart(key[:, :rotary]), key[:, rotary:]), -1)[None], number)
+        start = time.perf_counter()
+        logits: Tensor = model(token, past_key_values=cache, use_cache=True).logits[0, -1]
+        job.seconds = time.perf_counter() - start  # type: ignore[attr-defined]  # without filling the cache
+        return logits
+
+    return job
+
+
+def training_job(model: Any, tokens: int) -> Job:
+    """Returns what computes the loss of one sequence and all gradients but the indexer's."""
+    ids = torch.randint(model.config.vocab_size, (1, tokens + 1), generator=torch.Generator().manual_seed(3))
+    inputs, labels = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    batch = SequenceBatch.build([tokens])
+
+    def ours() -> Tensor:
+        out = model.hidden(inputs[0], batch)
+        weights = torch.full((tokens,), 1.0 / tokens)
+        loss: Tensor = model.linear_cross_entropy(out.hidden_TD, model.lm_head.weight, labels[0], weights)
+        (loss + sum(out.aux_losses.get(name, 0.0) for name in ("indexer",))).backward()
+        model.zero_grad()
+        return loss.detach()[None]
+
+    def theirs() -> Tensor:
+        loss = model(input_ids=inputs, labels=labels, shift_labels=labels, use_cache=False).loss
+        loss.backward()
+        model.zero_grad()
+        return loss.detach()[None]
+
+    return ours if isinstance(model, CausalLM) else theirs
+
+
+@dataclass(frozen=True)
+class Work:
+    """Products and bytes that a step cannot do without."""
+
+    flops: float
+    bytes: float
+
+    def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
+        """Returns the floor."""
+        return max(self.flops / flops_per_s, self.bytes / bytes_per_s)
+
+
+def work(model: CausalLM, tokens: int, past: int, heads: int = 1, dense: bool = False) -> Work:
+    """Counts a forward pass over `tokens` new tokens of one sequence behind `past` others.
+
+    Attention is counted in absorbed form over at most top-k keys, or over all where `dense` says so; index scores over
+    all keys. `heads` tokens get logits.
+    """
+    c = model.config
+    active = count_parameters(c, model.attention).active  # without embedding and head
+    seen_T = torch.arange(past + 1, past + tokens + 1, dtype=torch.float64)
+    read_T = seen_T if dense else seen_T.clamp(max=c.index_topk)
+    entry = c.kv_lora_rank + c.qk_rope_head_dim
+    pair = 2 * c.num_attention_heads * (entry + c.kv_lora_rank)
+    scored = 0.0 if dense else float(torch.where(seen_T > c.index_topk, seen_T, 0.0).sum())
+    flops = 2.0 * active * tokens + 2.0 * heads * c.hidden_size * c.vocab_size
+    flops += c.num_hidden_layers * (pair * float(read_T.sum()) + 2 * c.index_n_heads * c.index_head_dim * scored)
+    kept = float(read_T[-1]) * entry + (0.0 if dense else float(seen_T[-1]) * c.index_head_dim)
+    weights = active if tokens < c.n_routed_experts else count_parameters(c, model.attention).total_without_mtp
+    values = weights + c.hidden_size * c.vocab_size + c.num_hidden_layers * kept
+    return Work(flops, 4.0 * values)
+
+
+def median_seconds(jobs: dict[str, Job], rounds: int) -> dict[str, float]:
+    """Returns each job's median; rounds alternate, the first one warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for number in range(rounds + 1):
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            job()
+            took = getattr(job, "seconds", time.perf_counter() - start)
+            if number:
+                seconds[name].append(took)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def agree(ours: Job, theirs: Job) -> float:
+    """Returns the relative difference of two jobs' results, which must be small."""
+    a, b = ours().double(), theirs().double()
+    difference = float((a - b).norm() / b.norm())
+    if not difference < AGREEMENT:
+        raise SystemExit(f"the two sides differ by {difference:.1e}: nothing to compare")
+    return difference
+
+
+def peak(side: str, folder: str, threads: int) -> float:
+    """Returns the megabytes that reading the prompt adds to a process of its own."""
+    command = [sys.executable, __file__, "--threads", str(threads), "--memory-of", side, folder]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(f"peak memory of {side}: {result.stderr}")
+    return float(result.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Measures what is asked for and prints the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round instead of five")
+    parser.add_argument(
+        "--only", nargs="+", choices=("prefill", "decode", "train"), default=["prefill", "decode", "train"]
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="decoding by length, as an image")
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.memory_of:
+        side, folder = options.memory_of
+        model = our_model("dsa") if side == "ours" else their_model(folder)
+        print(peak_growth(prompt_job(model, PROMPT)))
+        return
+    rounds = 1 if options.quick else 5
+    report: dict[str, Any] = {"benchmark": "attention", "machine": describe_machine(options.threads), "ratios": {}}
+    ours = our_model("dsa").eval()
+    with tempfile.TemporaryDirectory() as folder:
+        export_hf(ours, folder)
+        theirs = their_model(folder)
+        for part in options.only:
+            report[part], ratios = PARTS[part](ours, theirs, rounds, folder, options.threads)
+            report["ratios"] |= ratios
+            print(json.dumps(report[part], indent=2), flush=True)
+    for name, value in report["ratios"].items():
+        print(f"{name:<28}{value:9.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2))
+    if options.plot and "decode" in report:
+        plot(report["decode"]["milliseconds"], options.plot)
+
+
+def prefill(ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int) -> tuple[dict[str, Any], Any]:
+    """A prompt of 8,192 tokens into an empty cache."""
+    jobs = {"ours": prompt_job(ours, PROMPT), "transformers": prompt_job(theirs, PROMPT)}
+    difference = agree(jobs["ours"], jobs["transformers"])
+    seconds = median_seconds(jobs, rounds)
+    floor = work(ours, PROMPT, 0).seconds(matmul_rate(torch.float32), read_bandwidth())
+    memory = {side: peak(side, folder, threads) for side in jobs}
+    ratios = {
+        "prefill_8k": seconds["transformers"] / seconds["ours"],
+        "prefill_memory": memory["ours"] / memory["transformers"],
+        "prefill_over_floor": seconds["ours"] / floor,
+    }
+    return {"seconds": seconds, "floor_s": floor, "peak_memory_mb": memory, "difference": difference}, ratios
+
+
+def decode(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
+    """One token behind caches of several lengths, beside our own dense attention in absorbed form."""
+    dense = our_model("mla").eval()
+    milliseconds: dict[str, dict[int, float]] = {
+        "dsa": {},
+        "dense": {},
+        "transformers": {},
+        "floor": {},
+        "dense floor": {},
+    }
+    difference = {}
+    for tokens in CACHES:
+        jobs = {"dsa": our_decoding(ours, tokens), "dense": our_decoding(dense, tokens)}
+        for name, seconds in median_seconds(jobs, 10 * rounds).items():
+            milliseconds[name][tokens] = 1e3 * seconds
+        rates = matmul_rate(torch.float32), read_bandwidth()
+        milliseconds["floor"][tokens] = 1e3 * work(ours, 1, tokens).seconds(*rates)
+        milliseconds["dense floor"][tokens] = 1e3 * work(dense, 1, tokens, dense=True).seconds(*rates)
+        if tokens <= CACHES[1]:
+            other = their_decoding(theirs, ours.config, tokens)
+            difference[tokens] = agree(jobs["dsa"], other)
+            milliseconds["transformers"][tokens] = 1e3 * median_seconds({"theirs": other}, rounds)["theirs"]
+    short, middle, long = CACHES
+    found, absorbed = milliseconds["dsa"], milliseconds["dense"]
+    ratios = {
+        "decode_32k": milliseconds["transformers"][middle] / found[middle],
+        "decode_32k_over_2k": found[middle] / found[short],
+        "decode_over_floor": found[short] / milliseconds["floor"][short],
+        "decode_64k_vs_absorbed": absorbed[long] / found[long],
+        "absorbed_over_floor": absorbed[long] / milliseconds["dense floor"][long],
+    }
+    return {"milliseconds": milliseconds, "difference": difference}, ratios
+
+
+def train(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
+    """Loss and gradients of a sequence of 4,096 tokens; the indexer is frozen, or learns from its own loss."""
+    learning = our_model("dsa", "indexer_training=sparse", "recall_queries=0")
+    for model in (ours, theirs):
+        model.train()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("indexer" not in name)
+    jobs = {"ours": training_job(ours, TRAIN), "transformers": training_job(theirs, TRAIN)}
+    difference = agree(jobs["ours"], jobs["transformers"])
+    seconds = median_seconds({**jobs, "ours with the indexer's loss": training_job(learning, TRAIN)}, rounds)
+    once = work(ours, TRAIN, 0, heads=TRAIN)
+    floor = 3 * once.seconds(matmul_rate(torch.float32), read_bandwidth())
+    ratios = {
+        "train_4k": seconds["transformers"] / seconds["ours"],
+        "train_over_floor": seconds["ours"] / floor,
+        "train_indexer_loss": seconds["ours with the indexer's loss"] / seconds["ours"],
+    }
+    return {"seconds": seconds, "floor_s": floor, "difference": difference}, ratios
+
+
+PARTS = {"prefill": prefill, "decode": decode, "train": train}
+
+
+def plot(milliseconds: dict[str, dict[int, float]], path: Path) -> None:
+    """Draws milliseconds by cached tokens."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5))
+    for name, points in milliseconds.items():
+        axes.plot(list(points), list(points.values()), "--" if "floor" in name else "o-", label=name)
+    axes.set(xlabel="cached tokens", ylabel="milliseconds a token", xscale="log", yscale="log")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Kernels in C++: compiled when they are first needed, and kept for the next process.
+
+They are plain functions of pointers and sizes. They share torch's OpenMP threads, because the library that torch has
+loaded is found under the same name; they know nothing else of torch, so that a build takes seconds and outlives it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from arcforge_core.cache import cache_folder
+from arcforge_core.cli.progress import say
+from arcforge_core.contracts.hardware import YES, Verdict
+
+log = logging.getLogger("arcforge.ops")
+
+FOLDER = Path(__file__).parent
+SOURCES = ("decode.cpp", "indexer_kl.cpp", "select.cpp", "sparse_mla.cpp")
+HEADERS = ("rows.h", "selected.h")
+FLAGS = (
+    "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Library:
+    """The compiled kernels, or why there are none."""
+
+    functions: ctypes.CDLL | None
+    reason: str
+
+    def verdict(self) -> Verdict:
+        """Returns whether the kernels can be used."""
+        return YES if self.functions is not None else Verdict(False, self.reason)
+
+
+def compiler() -> str:
+    """Returns the command of the C++ compiler, ``$CXX`` or ``g++``; it may not be there."""
+    return os.environ.get("CXX") or "g++"
+
+
+@functools.cache
+def library() -> Library:
+    """Returns the kernels, compiled now unless they have been; the answer holds for the process."""
+    found = shutil.which(compiler())
+    if found is None:
+        return Library(None, f"no C++ compiler: {compiler()} is not found (install g++ or set CXX)")
+    try:
+        return Library(ctypes.CDLL(str(built(found))), "")
+    except (OSError, subprocess.CalledProcessError) as error:
+        lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+        reason = f"{found} cannot build the C++ kernels: {next((x for x in lines if 'error' in x), lines[0])}"
+        log.warning("%s; torch's operators run instead, slower", reason)
+        return Library(None, reason)
+
+
+def built(compiler: str) -> Path:
+    """Returns the shared library of the sources as they are, for this compiler and this processor.
+
+    Raises:
+        OSError: there is no place to keep it.
+        subprocess.CalledProcessError: it does not compile; ``stderr`` says why.
+    """
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    parts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
+    parts += [text.encode() for text in (*FLAGS, version, processor())]
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    folder = cache_folder("native")
+    path = folder / f"kernels-{digest}.so"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        say(f"compiling C++ kernels with {compiler}, once")
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            unfinished = Path(scratch) / path.name
+            command = [compiler, *FLAGS, *(str(FOLDER / name) for name in SOURCES), "-o", str(unfinished)]
+            subprocess.run(command, capture_output=True, text=True, check=True)
+            unfinished.replace(path)  # whoever else has compiled it meanwhile has made the same
+    return path
+
+
+def processor() -> str:
+    """Returns what ``-march=native`` depends on: the processor's instructions where the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return f"{platform.machine()} {platform.processor()}"
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+@functools.cache
+def function(name: str, arguments: Sequence[type]) -> Callable[..., None]:
+    """Returns a C function that returns nothing; `arguments` are ctypes' types."""
+    functions = library().functions
+    assert functions is not None  # a kernel is only chosen when there is a library
+    found = getattr(functions, name)
+    found.argtypes, found.restype = list(arguments), None
+    return found  # type: ignore[no-any-return]
+
+
+POINTER, SIZE, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+def suffix(dtype: torch.dtype) -> str:
+    """Returns the end of a function's name for tensors of this dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
+def padded(width: int, dtype: torch.dtype) -> int:
+    """Returns the values of a row that is filled up to whole vectors of `dtype`, float32 or float64."""
+    functions = library().functions
+    assert functions is not None
+    lanes: int = functions.arcforge_vector_bytes() // dtype.itemsize
+    return -(-width // lanes) * lanes
+
+
+def pointers(*tensors: Tensor) -> list[int]:
+    """Returns where contiguous tensors begin."""
+    assert all(x.is_contiguous() and x.device.type == "cpu" for x in tensors)
+    return [x.data_ptr() for x in tensors]

@@ -1,0 +1,100 @@
+"""The indexer's loss over selected keys in C++: closed-form gradients, sums in the order of the queries.
+
+Shapes: T query tokens, S keys, H heads, C latent plus rope, I index heads, D index head size, K selected keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, function, padded, pointers, suffix
+from arcforge_hw.cpu.sparse_mla import key_rows
+
+FORWARD = (*[POINTER] * 8, *[SIZE] * 7, REAL, SIZE, SIZE)
+BACKWARD = (*[POINTER] * 9, *[SIZE] * 7)
+
+
+@torch.library.custom_op("arcforge_native::indexer_kl", mutates_args=())
+def _forward(
+    q_THC: Tensor, kv_SC: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, scale: float, relu: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns the loss of each token, and the gradients of its index scores [T, K]."""
+    run = function(f"arcforge_indexer_kl_{suffix(q_THC.dtype)}", FORWARD)
+    inputs = [x.contiguous() for x in (q_THC, kv_SC, q_TID, k_SD, w_TI, rows_TK)]
+    loss_T, dscores_TK = w_TI.new_empty(len(q_THC)), w_TI.new_empty(rows_TK.shape)
+    (tokens, heads, width), (index_heads, index_width) = q_THC.shape, q_TID.shape[1:]
+    run(
+        *pointers(*inputs, loss_T, dscores_TK),
+        tokens, len(kv_SC), heads, rows_TK.shape[1], width, index_heads, index_width, scale, relu,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return loss_T, dscores_TK
+
+
+@_forward.register_fake
+def _(
+    q_THC: Tensor, kv_SC: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, scale: float, relu: bool
+) -> tuple[Tensor, Tensor]:
+    return w_TI.new_empty(q_THC.shape[0]), w_TI.new_empty(rows_TK.shape)
+
+
+@torch.library.custom_op("arcforge_native::indexer_kl_backward", mutates_args=())
+def _backward(
+    grad_T: Tensor, dscores_TK: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the gradients of index queries, keys and weights."""
+    run = function(f"arcforge_indexer_kl_backward_{suffix(q_TID.dtype)}", BACKWARD)
+    inputs = [x.contiguous() for x in (grad_T, dscores_TK, q_TID, k_SD, w_TI, rows_TK)]
+    (tokens, heads, width), wide = q_TID.shape, w_TI.dtype
+    dq_TID, dw_TI = inputs[2].new_empty(q_TID.shape), inputs[4].new_empty(w_TI.shape)
+    dk_SP = torch.zeros(len(k_SD), padded(width, wide), dtype=wide)
+    run(
+        *pointers(*inputs, dq_TID, dk_SP, dw_TI),
+        tokens, len(k_SD), rows_TK.shape[1], heads, width, relu, torch.get_num_threads(),
+    )  # fmt: skip
+    return dq_TID, dk_SP[:, :width].to(k_SD.dtype), dw_TI
+
+
+@_backward.register_fake
+def _(
+    grad_T: Tensor, dscores_TK: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q_TID.new_empty(q_TID.shape), k_SD.new_empty(k_SD.shape), w_TI.new_empty(w_TI.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, _, q_TID, k_SD, w_TI, rows_TK, _, ctx.relu = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], q_TID, k_SD, w_TI, rows_TK)
+
+
+def _gradients(ctx: Any, grad_T: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if grad_T is None:
+        return (None,) * 8
+    return None, None, *_backward(grad_T, *ctx.saved_tensors, ctx.relu), None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
+
+
+def indexer_kl(
+    q_THC: Tensor,
+    kv_SC: Tensor,
+    q_TID: Tensor,
+    k_SD: Tensor,
+    w_TI: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    scale: float,
+    use_relu: bool = True,
+) -> Tensor:
+    """See `arcforge_core.ops.reference.indexer_kl`."""
+    rows_TK = key_rows(indices_TK, cu_query, cu_key)
+    w_TI = w_TI.to(torch.promote_types(q_TID.dtype, torch.float32))
+    loss_T: Tensor = _forward(q_THC.detach(), kv_SC.detach(), q_TID, k_SD, w_TI, rows_TK, scale, use_relu)[0]
+    return loss_T

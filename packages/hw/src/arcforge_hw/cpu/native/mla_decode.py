@@ -1,0 +1,40 @@
+"""Absorbed attention of few queries in C++: threads share the keys of one query. It has no backward pass of its own.
+
+Shapes: T query tokens, S keys, H heads, C latent plus rope, L latent.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from arcforge_hw.cpu import mla_decode as tiled
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, function, pointers, suffix
+
+ARGUMENTS = (POINTER, POINTER, POINTER, POINTER, SIZE, POINTER, SIZE, SIZE, SIZE, REAL, SIZE)
+
+
+@torch.library.custom_op("arcforge_native::mla_decode", mutates_args=())
+def _forward(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
+    run = function(f"arcforge_mla_decode_{suffix(q_THC.dtype)}", ARGUMENTS)
+    q_THC, kv_SC, cu_query, cu_key = q_THC.contiguous(), kv_SC.contiguous(), cu_query.long(), cu_key.long()
+    out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
+    q_at, kv_at, queries_at, keys_at, out_at = pointers(q_THC, kv_SC, cu_query, cu_key, out_THL)
+    run(
+        q_at, kv_at, queries_at, keys_at, len(cu_query) - 1, out_at, *q_THC.shape[1:], latent_dim, scale,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out_THL
+
+
+@_forward.register_fake
+def _(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
+    return q_THC.new_empty(*q_THC.shape[:2], latent_dim)
+
+
+def mla_decode(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
+    """See `arcforge_core.ops.reference.mla_decode`; where a gradient is wanted the tiled kernel runs."""
+    if torch.is_grad_enabled() and (q_THC.requires_grad or kv_SC.requires_grad):
+        return tiled.mla_decode(q_THC, kv_SC, cu_query, cu_key, latent_dim, scale)
+    out_THL: Tensor = _forward(q_THC, kv_SC, cu_query, cu_key, latent_dim, scale)
+    return out_THL

@@ -1,0 +1,185 @@
+// Products of small sets of rows, which is all that attention to gathered keys needs; computed in registers.
+//
+// Rows lie `stride` values apart and are padded with zeros to whole vectors, so that no loop has a tail. An element is
+// summed in the same order whatever the number of rows, so results do not depend on how work is cut.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
+
+namespace arcforge {
+
+#ifdef __AVX512F__
+constexpr int64_t VECTOR_BYTES = 64;
+#else
+constexpr int64_t VECTOR_BYTES = 32;  // the compiler makes two of it where vectors have 16
+#endif
+
+template <typename A>
+using Vector __attribute__((vector_size(VECTOR_BYTES))) = A;
+
+template <typename A>
+constexpr int64_t LANES = VECTOR_BYTES / sizeof(A);
+
+template <typename A>
+inline Vector<A> load(const A* from) {
+  Vector<A> x;
+  std::memcpy(&x, from, VECTOR_BYTES);
+  return x;
+}
+
+template <typename A>
+inline void store(A* to, Vector<A> x) {
+  std::memcpy(to, &x, VECTOR_BYTES);
+}
+
+// a * b + c, rounded once in every tile: left to itself the compiler fuses in some and not in others.
+template <typename A>
+inline Vector<A> fused(Vector<A> a, Vector<A> b, Vector<A> c) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(A) == 4) return (Vector<A>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+  if constexpr (sizeof(A) == 8) return (Vector<A>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__FMA__)
+  if constexpr (sizeof(A) == 4) return (Vector<A>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+  if constexpr (sizeof(A) == 8) return (Vector<A>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#endif
+  return a * b + c;
+}
+
+template <typename A>
+constexpr int64_t padded(int64_t n) {
+  return (n + LANES<A> - 1) / LANES<A> * LANES<A>;
+}
+
+// A 16-bit float with fp32's exponent, as torch.bfloat16 stores it.
+struct BFloat16 {
+  uint16_t bits;
+  explicit operator float() const {
+    const uint32_t wide = uint32_t(bits) << 16;
+    float x;
+    std::memcpy(&x, &wide, 4);
+    return x;
+  }
+};
+
+inline void narrow(float x, float* to) { *to = x; }
+inline void narrow(double x, double* to) { *to = x; }
+inline void narrow(float x, BFloat16* to) {  // to nearest, ties to even; NaN stays NaN
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  to->bits = std::isnan(x) ? 0x7fc0 : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+template <typename T, typename A>
+inline void widen_row(const T* from, int64_t width, A scale, A* to) {
+  for (int64_t n = 0; n < width; n++) to[n] = scale * static_cast<A>(from[n]);
+  for (int64_t n = width; n < padded<A>(width); n++) to[n] = A(0);
+}
+
+template <typename T, typename A>
+inline void narrow_row(const A* from, int64_t width, T* to) {
+  for (int64_t n = 0; n < width; n++) narrow(from[n], to + n);
+}
+
+// e to the x for x <= 0, within 2 units in the last place.
+inline float exp_of(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  const float turns = std::nearbyint(x * 1.44269504f);
+  const float r = (x - turns * 0.693359375f) + turns * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const int32_t bits = (int32_t(turns) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, 4);
+  return p * power;
+}
+inline double exp_of(double x) { return std::exp(x); }
+
+template <typename A, int M, int N>
+inline void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride, int64_t width, A* out, int64_t stride) {
+  Vector<A> sum[M][N] = {};
+  for (int64_t d = 0; d < width; d += LANES<A>) {
+    Vector<A> right[N];
+    for (int j = 0; j < N; j++) right[j] = load(b + j * b_stride + d);
+    for (int i = 0; i < M; i++) {
+      const Vector<A> left = load(a + i * a_stride + d);
+      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(left, right[j], sum[i][j]);
+    }
+  }
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < N; j++) {
+      A total = 0;
+      for (int64_t lane = 0; lane < LANES<A>; lane++) total += sum[i][j][lane];
+      out[i * stride + j] = total;
+    }
+}
+
+// out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors.
+template <typename A>
+inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
+                     int64_t width, A* out, int64_t stride) {
+  const auto panel = [&](auto n, int64_t j) {
+    constexpr int N = decltype(n)::value;
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4)
+      dot_tile<A, 4, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
+    for (; i < rows; i++)
+      dot_tile<A, 1, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
+  };
+  int64_t j = 0;
+  for (; j + 3 <= columns; j += 3) panel(std::integral_constant<int, 3>{}, j);
+  for (; j < columns; j++) panel(std::integral_constant<int, 1>{}, j);
+}
+
+template <typename A, int M, int N>
+inline void add_tile(const A* weight, int64_t weight_stride, int64_t step, const A* b, int64_t b_stride, int64_t count,
+                     A* const* out) {
+  Vector<A> sum[M][N];
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < N; j++) sum[i][j] = load(out[i] + j * LANES<A>);
+  for (int64_t k = 0; k < count; k++) {
+    Vector<A> right[N];
+    for (int j = 0; j < N; j++) right[j] = load(b + k * b_stride + j * LANES<A>);
+    for (int i = 0; i < M; i++) {
+      const Vector<A> w = weight[i * weight_stride + k * step] - Vector<A>{};
+      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(w, right[j], sum[i][j]);
+    }
+  }
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < N; j++) store<A>(out[i] + j * LANES<A>, sum[i][j]);
+}
+
+// out[i] += sum over k of weight[i * weight_stride + k * step] * b[k] for M rows whose places are given.
+template <typename A, int M>
+inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, const A* b, int64_t b_stride, int64_t count,
+                      int64_t width, A* const* out) {
+  const auto tile = [&](auto n, int64_t d) {
+    A* at[M];
+    for (int i = 0; i < M; i++) at[i] = out[i] + d;
+    add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at);
+  };
+  int64_t d = 0;
+  for (; d + 3 * LANES<A> <= width; d += 3 * LANES<A>) tile(std::integral_constant<int, 3>{}, d);
+  for (; d < width; d += LANES<A>) tile(std::integral_constant<int, 1>{}, d);
+}
+
+template <typename A>
+inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const A* b, int64_t b_stride, int64_t count,
+                     int64_t width, A* const* out, int64_t rows) {
+  int64_t i = 0;
+  for (; i + 4 <= rows; i += 4) add_panel<A, 4>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
+  for (; i < rows; i++) add_panel<A, 1>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
+}
+
+}  // namespace arcforge

@@ -1,0 +1,114 @@
+// Absorbed attention to selected keys. A query's keys are gathered once into a thread's own buffer, in the precision
+// that is computed in, and serve both products.
+//
+// T queries, S keys, H heads, K selected keys, C latent plus rope, L latent.
+#include "selected.h"
+
+namespace arcforge {
+namespace {
+
+struct Sizes {
+  int64_t tokens, keys, heads, selected, width, latent;
+  double scale;
+  int threads;
+};
+
+template <typename T, typename A>
+void forward(const T* q, const T* kv, const int64_t* rows, T* out, const Sizes& s) {
+  const int64_t stride = padded<A>(s.width);
+#pragma omp parallel num_threads(s.threads)
+  {
+    std::vector<A> entries(s.selected * stride), query(s.heads * stride), result(s.heads * stride);
+    std::vector<A> probs(s.heads * s.selected);
+    std::vector<A*> places(s.heads);
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < s.tokens; t++) {
+      const int64_t* selected = rows + t * s.selected;
+      const int64_t keys = used_slots(selected, s.selected);
+      gather(kv, s.width, selected, keys, entries.data());
+      widen_rows(q + t * s.heads * s.width, s.heads, s.width, s.scale, query.data());
+      probabilities(query.data(), entries.data(), stride, selected, s.heads, keys, s.selected,
+                    probs.data());
+      weigh(probs.data(), s.selected, s.heads, keys, entries.data(), stride, padded<A>(s.latent), result.data(), places);
+      for (int64_t h = 0; h < s.heads; h++)
+        narrow_row(&result[h * stride], s.latent, out + (t * s.heads + h) * s.latent);
+    }
+  }
+}
+
+// The gradient of some queries, and what the gradient of the entries is made of: probabilities and the gradients of
+// scores, both [tokens, H, K].
+template <typename T, typename A>
+void query_gradients(const T* grad, const T* q, const T* kv, const int64_t* rows, T* dq, A* probs, A* dscores,
+                     int64_t tokens, const Sizes& s) {
+  const int64_t stride = padded<A>(s.width), latent_stride = padded<A>(s.latent);
+#pragma omp parallel num_threads(s.threads)
+  {
+    std::vector<A> entries(s.selected * stride), query(s.heads * stride), result(s.heads * stride);
+    std::vector<A> cotangent(s.heads * latent_stride);
+    std::vector<A*> places(s.heads);
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < tokens; t++) {
+      const int64_t* selected = rows + t * s.selected;
+      const int64_t keys = used_slots(selected, s.selected);
+      A* p = probs + t * s.heads * s.selected;
+      A* ds = dscores + t * s.heads * s.selected;
+      gather(kv, s.width, selected, keys, entries.data());
+      widen_rows(q + t * s.heads * s.width, s.heads, s.width, s.scale, query.data());
+      widen_rows(grad + t * s.heads * s.latent, s.heads, s.latent, 1.0, cotangent.data());
+      probabilities(query.data(), entries.data(), stride, selected, s.heads, keys, s.selected, p);
+      dot_rows(cotangent.data(), latent_stride, s.heads, entries.data(), stride, keys, latent_stride, ds,
+               s.selected);
+      for (int64_t h = 0; h < s.heads; h++) {
+        A* row = ds + h * s.selected;
+        const A* weight = p + h * s.selected;
+        A mean = 0;
+#pragma omp simd reduction(+ : mean)
+        for (int64_t k = 0; k < keys; k++) mean += weight[k] * row[k];
+        for (int64_t k = 0; k < keys; k++) row[k] = A(s.scale) * weight[k] * (row[k] - mean);
+      }
+      weigh(ds, s.selected, s.heads, keys, entries.data(), stride, stride, result.data(), places);
+      for (int64_t h = 0; h < s.heads; h++)
+        narrow_row(&result[h * stride], s.width, dq + (t * s.heads + h) * s.width);
+    }
+  }
+}
+
+template <typename T, typename A>
+void backward(const T* grad, const T* q, const T* kv, const int64_t* rows, T* dq, A* dkv, const Sizes& s) {
+  const int64_t stride = padded<A>(s.width);
+  const int64_t block = std::max<int64_t>(1, std::min(s.tokens, KEPT / (s.heads * s.selected)));
+  std::vector<A> probs(block * s.heads * s.selected), dscores(probs.size());
+  for (int64_t first = 0; first < s.tokens; first += block) {
+    const int64_t tokens = std::min(block, s.tokens - first), query = first * s.heads;
+    const int64_t* selected = rows + first * s.selected;
+    const T *some_grad = grad + query * s.latent, *some_q = q + query * s.width;
+    query_gradients(some_grad, some_q, kv, selected, dq + query * s.width, probs.data(), dscores.data(), tokens, s);
+    const std::vector<int64_t> borders = fair_ranges(selected, tokens * s.selected, s.keys, s.threads);
+    add_to_keys(some_q, s.width, dscores.data(), selected, tokens, s.heads, s.selected, borders, dkv, stride);
+    add_to_keys(some_grad, s.latent, probs.data(), selected, tokens, s.heads, s.selected, borders, dkv, stride);
+  }
+}
+
+}  // namespace
+}  // namespace arcforge
+
+// dkv [S, padded width] is added to, in the precision that is computed in.
+#define ARCFORGE_SPARSE_MLA(NAME, T, A)                                                                               \
+  extern "C" void arcforge_sparse_mla_##NAME(const T* q, const T* kv, const int64_t* rows, T* out, int64_t tokens,    \
+                                             int64_t keys, int64_t heads, int64_t selected, int64_t width,            \
+                                             int64_t latent, double scale, int64_t threads) {                         \
+    arcforge::forward<T, A>(q, kv, rows, out, {tokens, keys, heads, selected, width, latent, scale, int(threads)});   \
+  }                                                                                                                   \
+  extern "C" void arcforge_sparse_mla_backward_##NAME(                                                                \
+      const T* grad, const T* q, const T* kv, const int64_t* rows, T* dq, A* dkv, int64_t tokens, int64_t keys,       \
+      int64_t heads, int64_t selected, int64_t width, int64_t latent, double scale, int64_t threads) {                \
+    arcforge::backward<T, A>(grad, q, kv, rows, dq, dkv,                                                              \
+                             {tokens, keys, heads, selected, width, latent, scale, int(threads)});                    \
+  }
+
+ARCFORGE_SPARSE_MLA(float32, float, float)
+ARCFORGE_SPARSE_MLA(bfloat16, arcforge::BFloat16, float)
+ARCFORGE_SPARSE_MLA(float64, double, double)
+
+extern "C" int arcforge_vector_bytes() { return int(arcforge::VECTOR_BYTES); }

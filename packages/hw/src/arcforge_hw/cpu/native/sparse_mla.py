@@ -1,0 +1,83 @@
+"""Absorbed attention to selected keys in C++: a query's keys are gathered once, forward and backward.
+
+Gradients of entries are added in the order of the queries whatever the number of threads.
+
+Shapes: T query tokens, S keys, H heads, C latent plus rope, L latent, K selected keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, function, padded, pointers, suffix
+from arcforge_hw.cpu.sparse_mla import key_rows
+
+SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
+
+
+def _sizes(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> tuple[Any, ...]:
+    tokens, heads, width = q_THC.shape
+    return tokens, len(kv_SC), heads, rows_TK.shape[1], width, latent_dim, scale, torch.get_num_threads()
+
+
+@torch.library.custom_op("arcforge_native::sparse_mla", mutates_args=())
+def _forward(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
+    run = function(f"arcforge_sparse_mla_{suffix(q_THC.dtype)}", (*[POINTER] * 4, *SIZES))
+    q_THC, kv_SC = q_THC.contiguous(), kv_SC.contiguous()
+    out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
+    run(*pointers(q_THC, kv_SC, rows_TK, out_THL), *_sizes(q_THC, kv_SC, rows_TK, latent_dim, scale))
+    return out_THL
+
+
+@_forward.register_fake
+def _(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
+    return q_THC.new_empty(*q_THC.shape[:2], latent_dim)
+
+
+@torch.library.custom_op("arcforge_native::sparse_mla_backward", mutates_args=())
+def _backward(
+    grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Returns the gradients of queries and entries."""
+    run = function(f"arcforge_sparse_mla_backward_{suffix(q_THC.dtype)}", (*[POINTER] * 6, *SIZES))
+    grad_THL, q_THC, kv_SC = grad_THL.contiguous(), q_THC.contiguous(), kv_SC.contiguous()
+    wide, width = torch.promote_types(kv_SC.dtype, torch.float32), kv_SC.shape[1]
+    dq_THC = torch.empty_like(q_THC)
+    dkv_SP = torch.zeros(len(kv_SC), padded(width, wide), dtype=wide)
+    sizes = _sizes(q_THC, kv_SC, rows_TK, latent_dim, scale)
+    run(*pointers(grad_THL, q_THC, kv_SC, rows_TK, dq_THC, dkv_SP), *sizes)
+    return dq_THC, dkv_SP[:, :width].to(kv_SC.dtype)
+
+
+@_backward.register_fake
+def _(grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q_THC.new_empty(q_THC.shape), kv_SC.new_empty(kv_SC.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    q_THC, kv_SC, rows_TK, ctx.latent_dim, ctx.scale = inputs
+    ctx.save_for_backward(q_THC, kv_SC, rows_TK)
+
+
+def _gradients(ctx: Any, grad_THL: Tensor) -> tuple[Tensor | None, ...]:
+    return *_backward(grad_THL, *ctx.saved_tensors, ctx.latent_dim, ctx.scale), None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
+
+
+def sparse_mla(
+    q_THC: Tensor,
+    kv_SC: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    latent_dim: int,
+    scale: float,
+) -> Tensor:
+    """See `arcforge_core.ops.reference.sparse_mla`."""
+    out_THL: Tensor = _forward(q_THC, kv_SC, key_rows(indices_TK, cu_query, cu_key), latent_dim, scale)
+    return out_THL

@@ -1,0 +1,93 @@
+"""Building and finding the C++ kernels: once for the same sources, and a reason where it cannot be done."""
+
+import subprocess
+
+import pytest
+import torch
+
+import arcforge_hw.cpu.native as native
+from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.ops.dispatch import Ops
+from arcforge_hw.configs import CpuConfig
+from arcforge_hw.cpu.backend import Cpu
+
+SIZES = {"heads": 2, "key_dim": 8, "latent_dim": 6, "topk": 2}
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A library of one function, in a folder of its own, that nobody has asked for yet."""
+    (tmp_path / "one.cpp").write_text('extern "C" int arcforge_vector_bytes() { return 32; }\n')
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "SOURCES", ("one.cpp",))
+    monkeypatch.setattr(native, "HEADERS", ())
+    monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path / "cache"))
+    native.library.cache_clear()
+    yield tmp_path
+    native.library.cache_clear()
+
+
+def chosen(op):
+    """Returns the kernel that a module would get, and the reasons against others."""
+    ops = Ops(Cpu(CpuConfig()))
+    ops.bind(OpCall(op, "cpu", torch.float32, True, SIZES))
+    [choice] = ops.choices.values()
+    return choice.kernel, dict(choice.rejected)
+
+
+@pytest.mark.parametrize("op", ["indexer_topk", "sparse_mla", "mla_decode"])
+def test_compiled_kernels_come_first(op):
+    assert chosen(op)[0] == f"cpu.{op}.native"
+
+
+@pytest.mark.parametrize(
+    ("op", "instead"), [("indexer_topk", "blocks"), ("sparse_mla", "blocks"), ("mla_decode", "tiled")]
+)
+def test_without_a_compiler_torch_runs_and_says_so(op, instead, small, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernel, rejected = chosen(op)
+    assert kernel == f"cpu.{op}.{instead}"
+    assert "no-such-compiler is not found" in rejected[f"cpu.{op}.native"]
+
+
+def test_sources_that_do_not_compile_are_a_reason(small, caplog):
+    (small / "one.cpp").write_text("this is no C++\n")
+    assert "error: " in native.library().reason
+    assert "torch's operators run instead" in caplog.text
+    assert not list((small / "cache" / "native").iterdir())
+
+
+def test_a_cache_that_cannot_be_written_is_a_reason(small, monkeypatch):
+    (small / "file").write_text("")
+    monkeypatch.setenv("ARCFORGE_CACHE", str(small / "file"))
+    assert "cannot build the C++ kernels" in native.library().reason
+
+
+def test_it_is_compiled_once_and_again_when_a_source_changes(small, capsys):
+    compiler = native.shutil.which(native.compiler())
+    first = native.built(compiler)
+    assert native.built(compiler) == first
+    assert capsys.readouterr().err.count("compiling C++ kernels") == 1
+    (small / "one.cpp").write_text('extern "C" int arcforge_vector_bytes() { return 64; }\n')
+    second = native.built(compiler)
+    assert second != first
+    assert native.ctypes.CDLL(str(second)).arcforge_vector_bytes() == 64
+
+
+def test_a_build_that_is_cut_off_leaves_nothing(small, monkeypatch):
+    real = subprocess.run
+
+    def cut(command, **options):
+        if "--version" in command:
+            return real(command, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(native.subprocess, "run", cut)
+    with pytest.raises(KeyboardInterrupt):
+        native.library()
+    assert not list((small / "cache" / "native").iterdir())
+
+
+def test_tensors_that_c_cannot_read_are_refused():
+    with pytest.raises(AssertionError):
+        native.pointers(torch.zeros(4, 6)[:, ::2])
