@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.testing.golden import golden_cases, golden_losses, golden_tokens, mismatches
+from arcforge_core.testing.golden import golden_cases, golden_losses, golden_tokens, mismatches, rounding
 
 GOLDEN = json.loads((Path(__file__).parent / "losses.json").read_text())
 LARGE = {"experiment=mini": "4M parameters in ten steps", "experiment=small_base": "23M parameters in ten steps"}
@@ -35,5 +35,5 @@ def test_the_corpus_is_that_of_the_golden_losses(folder):
 
 @pytest.mark.parametrize(("name", "overrides"), CASES)
 def test_losses(folder, name, overrides):
-    found = mismatches(golden_losses(overrides, folder), GOLDEN["losses"][name])
+    found = mismatches(golden_losses(overrides, folder), GOLDEN["losses"][name], rounding(overrides))
     assert not found, "\n".join(found)
