@@ -71,5 +71,11 @@ def test_other_segments_are_never_read():
     assert first.isnan().all() and torch.equal(second, kernel.mla_decode(q_THC, kv_SC, *rest)[1])
 
 
+def test_segments_beyond_the_keys_are_refused():
+    q_THC, kv_SC, *rest = make([1], [9])
+    with pytest.raises(ValueError, match="1 tokens, 8 keys"):
+        kernel.mla_decode(q_THC, kv_SC[:8], *rest)
+
+
 def test_opcheck():
     torch.library.opcheck(torch.ops.arcforge_native.mla_decode.default, make([2, 1], [9, 4]))

@@ -80,6 +80,25 @@ def test_missing_keys_may_stand_anywhere():
         torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
 
 
+def test_selections_may_lie_anyhow_in_memory():
+    q_THC, kv_SC, indices_TK, *rest = make([6], [20], 2, 8, 8, 5)
+    turned_TK = indices_TK.mT.contiguous().mT
+    for got, wanted in zip(
+        results(kernel.sparse_mla, q_THC, kv_SC, turned_TK, *rest),
+        results(kernel.sparse_mla, q_THC, kv_SC, indices_TK, *rest),
+        strict=True,
+    ):
+        assert torch.equal(got, wanted)
+
+
+def test_what_would_be_read_outside_of_the_keys_is_refused():
+    q_THC, kv_SC, indices_TK, *rest = make([3], [9], 2, 8, 8, 4)
+    with pytest.raises(IndexError, match="key 9 is selected and there are 9"):
+        kernel.sparse_mla(q_THC, kv_SC, torch.full_like(indices_TK, 9), *rest)
+    with pytest.raises(ValueError, match="one dtype"):
+        kernel.sparse_mla(q_THC, kv_SC.float(), indices_TK, *rest)
+
+
 def test_keys_that_nobody_selected_get_no_gradient():
     call = make([2], [40], 2, 8, 8, 3)
     dkv_SC = results(kernel.sparse_mla, *call)[2]

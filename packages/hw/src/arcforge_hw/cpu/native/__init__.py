@@ -128,6 +128,25 @@ def padded(width: int, dtype: torch.dtype) -> int:
 
 
 def pointers(*tensors: Tensor) -> list[int]:
-    """Returns where contiguous tensors begin."""
-    assert all(x.is_contiguous() and x.device.type == "cpu" for x in tensors)
+    """Returns where tensors begin.
+
+    Raises:
+        ValueError: one is not contiguous, or not in this machine's memory: C would read something else.
+    """
+    for x in tensors:
+        if not x.is_contiguous() or x.device.type != "cpu":
+            raise ValueError(f"a C++ kernel needs contiguous tensors on the CPU, not {x.stride()} on {x.device}")
     return [x.data_ptr() for x in tensors]
+
+
+def check_dtypes(*tensors: Tensor) -> None:
+    """Raises `ValueError` unless all have the dtype of the first, after which the C function is chosen."""
+    for x in tensors[1:]:
+        if x.dtype != tensors[0].dtype:
+            raise ValueError(f"a C++ kernel needs tensors of one dtype, not {tensors[0].dtype} and {x.dtype}")
+
+
+def check_rows(rows_TK: Tensor, keys: int) -> None:
+    """Raises `IndexError` when a selected row is none of so many keys."""
+    if rows_TK.numel() and int(rows_TK.max()) >= keys:
+        raise IndexError(f"key {int(rows_TK.max())} is selected and there are {keys}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, function, padded, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_rows, function, padded, pointers, suffix
 from arcforge_hw.cpu.sparse_mla import key_rows
 
 FORWARD = (*[POINTER] * 8, *[SIZE] * 7, REAL, SIZE, SIZE)
@@ -23,6 +23,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """Returns the loss of each token, and the gradients of its index scores [T, K]."""
     run = function(f"arcforge_indexer_kl_{suffix(q_THC.dtype)}", FORWARD)
+    check_dtypes(q_THC, kv_SC, q_TID, k_SD)
+    check_rows(rows_TK, len(kv_SC))
     inputs = [x.contiguous() for x in (q_THC, kv_SC, q_TID, k_SD, w_TI, rows_TK)]
     loss_T, dscores_TK = w_TI.new_empty(len(q_THC)), w_TI.new_empty(rows_TK.shape)
     (tokens, heads, width), (index_heads, index_width) = q_THC.shape, q_TID.shape[1:]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu import mla_decode as tiled
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, function, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, function, pointers, suffix
 
 ARGUMENTS = (POINTER, POINTER, POINTER, POINTER, SIZE, POINTER, SIZE, SIZE, SIZE, REAL, SIZE)
 
@@ -17,6 +17,11 @@ ARGUMENTS = (POINTER, POINTER, POINTER, POINTER, SIZE, POINTER, SIZE, SIZE, SIZE
 @torch.library.custom_op("arcforge_native::mla_decode", mutates_args=())
 def _forward(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
     run = function(f"arcforge_mla_decode_{suffix(q_THC.dtype)}", ARGUMENTS)
+    check_dtypes(q_THC, kv_SC)
+    if int(cu_query[-1]) != len(q_THC) or int(cu_key[-1]) > len(kv_SC):
+        raise ValueError(
+            f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {len(q_THC)} tokens, {len(kv_SC)} keys"
+        )
     q_THC, kv_SC, cu_query, cu_key = q_THC.contiguous(), kv_SC.contiguous(), cu_query.long(), cu_key.long()
     out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
     q_at, kv_at, queries_at, keys_at, out_at = pointers(q_THC, kv_SC, cu_query, cu_key, out_THL)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, function, padded, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_rows, function, padded, pointers, suffix
 from arcforge_hw.cpu.sparse_mla import key_rows
 
 SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
@@ -26,7 +26,9 @@ def _sizes(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale
 @torch.library.custom_op("arcforge_native::sparse_mla", mutates_args=())
 def _forward(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
     run = function(f"arcforge_sparse_mla_{suffix(q_THC.dtype)}", (*[POINTER] * 4, *SIZES))
-    q_THC, kv_SC = q_THC.contiguous(), kv_SC.contiguous()
+    check_dtypes(q_THC, kv_SC)
+    check_rows(rows_TK, len(kv_SC))
+    q_THC, kv_SC, rows_TK = q_THC.contiguous(), kv_SC.contiguous(), rows_TK.contiguous()
     out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
     run(*pointers(q_THC, kv_SC, rows_TK, out_THL), *_sizes(q_THC, kv_SC, rows_TK, latent_dim, scale))
     return out_THL
@@ -43,7 +45,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of queries and entries."""
     run = function(f"arcforge_sparse_mla_backward_{suffix(q_THC.dtype)}", (*[POINTER] * 6, *SIZES))
-    grad_THL, q_THC, kv_SC = grad_THL.contiguous(), q_THC.contiguous(), kv_SC.contiguous()
+    check_dtypes(q_THC, kv_SC, grad_THL)
+    grad_THL, q_THC, kv_SC, rows_TK = (x.contiguous() for x in (grad_THL, q_THC, kv_SC, rows_TK))
     wide, width = torch.promote_types(kv_SC.dtype, torch.float32), kv_SC.shape[1]
     dq_THC = torch.empty_like(q_THC)
     dkv_SP = torch.zeros(len(kv_SC), padded(width, wide), dtype=wide)
