@@ -151,7 +151,7 @@ def training_job(model: Any, tokens: int) -> Job:
         out = model.hidden(inputs[0], batch)
         weights = torch.full((tokens,), 1.0 / tokens)
         loss: Tensor = model.linear_cross_entropy(out.hidden_TD, model.lm_head.weight, labels[0], weights)
-        (loss + sum(out.aux_losses.get(name, 0.0) for name in ("indexer",))).backward()
+        (loss + out.aux_losses.get("indexer", 0.0)).backward()
         model.zero_grad()
         return loss.detach()[None]
 

@@ -112,7 +112,6 @@ def test_an_interrupted_run_ends_the_job_and_is_gone_on_with(folder, monkeypatch
         (["procedure.window=40"], "procedure.lengths=.*at least 320"),
         (["procedure.window=null", "attention.window=50"], "procedure.lengths=.*at least 400"),
         (["procedure.lengths=[5000]"], "procedure.lengths=.*at most 4096"),
-        (["procedure.interleave=FX"], "attention.pattern='FX'"),
         (["resume=latest"], "resume='latest'"),
         (["trainer.minutes=3"], r"trainer.minutes=3.*base_steps"),
     ],

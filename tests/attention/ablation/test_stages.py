@@ -75,6 +75,8 @@ def test_dsa_warms_its_indexer_up_first():
         ("procedure.lengths=[]", "lengths"),
         ("procedure.depths=[0.33]", "depths"),
         ("procedure.window=0", "window"),
+        ("procedure.interleave=FX", "interleave"),
+        ("procedure.interleave=''", "interleave"),
     ],
 )
 def test_bad_options_are_refused_by_name(override, field):

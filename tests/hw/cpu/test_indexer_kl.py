@@ -9,7 +9,7 @@ import arcforge_hw.cpu.indexer_kl as blocks
 import arcforge_hw.cpu.native.indexer_kl as native
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
-from arcforge_core.testing.op_inputs import op_cases
+from arcforge_core.testing.op_inputs import op_cases, selection
 from arcforge_hw.cpu.native import library
 
 
@@ -26,15 +26,9 @@ def make(queries, keys, heads=2, width=9, index_heads=3, index_width=5, topk=4, 
     def normal(*shape):
         return torch.randn(*shape, generator=draw, dtype=dtype)
 
-    tokens, total, rows = sum(queries), sum(keys), []
-    for query, key in zip(queries, keys, strict=True):
-        for visible in range(key - query + 1, key + 1):
-            row = torch.full((topk,), -1)
-            chosen = torch.randperm(visible, generator=draw)[:topk].sort().values
-            row[: len(chosen)] = chosen
-            rows.append(row)
+    tokens, total = sum(queries), sum(keys)
     leaves = normal(tokens, index_heads, index_width), normal(total, index_width), normal(tokens, index_heads)
-    rest = torch.stack(rows), cumulative(queries), cumulative(keys), width**-0.5
+    rest = selection(draw, queries, keys, topk), cumulative(queries), cumulative(keys), width**-0.5
     return (normal(tokens, heads, width), normal(total, width)), leaves, rest
 
 

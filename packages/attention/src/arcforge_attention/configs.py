@@ -218,6 +218,9 @@ class AblationConfig(ProcedureConfig):
     def __post_init__(self) -> None:
         for name in ("base_steps", "samples", "search_samples", "window"):
             check_at_least(f"procedure.{name}", getattr(self, name), 1)
+        if self.interleave is not None and (not self.interleave or set(self.interleave) - {"F", "S"}):
+            accepted = "must be letters F (full attention) and S (a window), e.g. FS, or null"
+            raise ConfigError("procedure.interleave", self.interleave, accepted)
         check_at_least("procedure.further_steps", self.further_steps, 2)
         check_between("procedure.warmup_share", self.warmup_share, 0.0, 1.0)
         if not 1 <= round(self.warmup_share * self.further_steps) < self.further_steps:

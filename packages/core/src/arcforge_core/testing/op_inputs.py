@@ -254,7 +254,7 @@ def sparse_mla_cases(g: Generator) -> list[OpCase]:
         args = {
             "q_THC": _normal(g, sum(queries), 4, 32),
             "kv_SC": _normal(g, sum(keys), 32),
-            "indices_TK": _selection(g, queries, keys, topk=6),
+            "indices_TK": selection(g, queries, keys, topk=6),
             "cu_query": cumulative(queries),
             "cu_key": cumulative(keys),
             "latent_dim": 24,
@@ -276,7 +276,7 @@ def indexer_kl_cases(g: Generator) -> list[OpCase]:
                 "q_TID": _normal(g, sum(queries), 2, 12),
                 "k_SD": _normal(g, sum(keys), 12),
                 "w_TI": _normal(g, sum(queries), 2) / 2,
-                "indices_TK": _selection(g, queries, keys, topk=6),
+                "indices_TK": selection(g, queries, keys, topk=6),
                 "cu_query": cumulative(queries),
                 "cu_key": cumulative(keys),
                 "scale": 20**-0.5,
@@ -288,7 +288,8 @@ def indexer_kl_cases(g: Generator) -> list[OpCase]:
     return cases
 
 
-def _selection(g: Generator, queries: list[int], keys: list[int], topk: int) -> Tensor:
+def selection(g: Generator, queries: list[int], keys: list[int], topk: int) -> Tensor:
+    """Returns keys for each token as a selection gives them: distinct, ascending, then -1."""
     rows = []
     for query, key in zip(queries, keys, strict=True):
         for visible in range(key - query + 1, key + 1):
