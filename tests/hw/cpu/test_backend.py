@@ -53,7 +53,7 @@ def test_experts_of_odd_sizes_are_left_to_the_reference(cpu, size, dtype, fits):
     assert odd.__module__ == "arcforge_core.ops.reference"
     assert f"{size}={fits + 2}" in next(iter(ops.choices.values())).rejected[0][1]
     even = ops.bind(OpCall("moe_experts", "cpu", dtype, sizes=sizes | {size: fits}))
-    assert even.__module__ == "arcforge_hw.cpu.moe_experts"
+    assert even.__module__.startswith("arcforge_hw.cpu.")
 
 
 def test_a_model_with_experts_of_odd_sizes_runs(cpu):

@@ -190,9 +190,9 @@ class AblationConfig(ProcedureConfig):
     """Variants at equal budgets, each from a dense base of its seed (spec 3.5)."""
 
     name: str = "attention_ablation"
-    base_steps: int = 2400
+    base_steps: int = 2600
     """Steps of the dense base, which the variants of a seed share."""
-    further_steps: int = 120
+    further_steps: int = 130
     """Steps of every variant after its conversion."""
     further_rate: float = 0.1
     """Learning rates of these steps, as a share of the base's peak rates."""

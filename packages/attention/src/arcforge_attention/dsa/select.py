@@ -32,7 +32,7 @@ class IndexInputs:
 
 def needs_selection(group: Group, topk: int) -> bool:
     """Says whether some segment of the group has more keys than a query may attend to."""
-    return int((group.cu_key[1:] - group.cu_key[:-1]).max()) > topk
+    return max(group.key_lengths) > topk
 
 
 def index_inputs(layer: DSA, x_TD: Tensor, q_TQ: Tensor, entries: Entries, group: Group, rope: Rope) -> IndexInputs:

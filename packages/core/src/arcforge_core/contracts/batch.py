@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,6 +32,12 @@ class Group:
     rows_T: Tensor | None
     cu_query: Tensor
     cu_key: Tensor
+
+    @cached_property
+    def key_lengths(self) -> list[int]:
+        """Visible keys (past + new) of each of the group's segments."""
+        lengths: list[int] = self.cu_key.diff().tolist()
+        return lengths
 
     def take(self, x_T: Tensor) -> Tensor:
         """Returns the group's rows of a per-token tensor."""
@@ -161,6 +168,21 @@ class SequenceBatch:
             state_slots_N,
             plan,
         )
+
+    @cached_property
+    def past_lengths(self) -> list[int]:
+        """Cached tokens of each segment."""
+        lengths: list[int] = self.past.tolist()
+        return lengths
+
+    @cached_property
+    def page_runs(self) -> list[tuple[int, int]]:
+        """For each segment its first page, and how many pages from there on lie one behind the other."""
+        if self.pages_NP is None:
+            raise ValueError("the batch has no page table")
+        follows_NP = self.pages_NP.diff(dim=1) == 1
+        runs_N = 1 + follows_NP.long().cumprod(1).sum(1)
+        return list(zip(self.pages_NP[:, 0].tolist(), runs_N.tolist(), strict=True))
 
     @property
     def num_tokens(self) -> int:

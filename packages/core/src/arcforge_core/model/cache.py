@@ -35,7 +35,7 @@ class PagedLayerCache:
 
     def read(self, name: str, batch: SequenceBatch, group: Group, window: int | None = None) -> Tensor:
         """Returns past and new entries of the group's segments laid one after another; see the contract."""
-        ends, past = group.cu_key.diff().tolist(), batch.past.tolist()
+        ends, past = group.key_lengths, batch.past_lengths
         parts = [
             self._read_one(self.entries[name], batch, n, max(0, past[n] - window + 1) if window else 0, end)
             for n, end in zip(group.segments, ends, strict=True)
@@ -43,13 +43,12 @@ class PagedLayerCache:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _read_one(self, rows: Tensor, batch: SequenceBatch, segment: int, start: int, end: int) -> Tensor:
-        if batch.pages_NP is None:
-            raise ValueError("the batch has no page table")
+        first, run = batch.page_runs[segment]
+        if end <= run * self.page_size:
+            return rows.narrow(0, first * self.page_size + start, end - start)
+        assert batch.pages_NP is not None  # else there were no runs
         skipped = start // self.page_size
-        pages_P = batch.pages_NP[segment, skipped : -(-end // self.page_size)]
-        first, offset = int(pages_P[0]), start - skipped * self.page_size
-        if bool((pages_P == torch.arange(first, first + len(pages_P))).all()):
-            return rows.narrow(0, first * self.page_size + offset, end - start)
+        pages_P, offset = batch.pages_NP[segment, skipped : -(-end // self.page_size)], start - skipped * self.page_size
         slots = (pages_P[:, None] * self.page_size + torch.arange(self.page_size)).flatten()
         return rows[slots[offset : offset + end - start].to(rows.device)]
 

@@ -11,12 +11,13 @@ from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
 from arcforge_hw.cpu.gated_delta_rule import gated_delta_rule
+from arcforge_hw.cpu.head_linear import head_linear
 from arcforge_hw.cpu.indexer_kl import indexer_kl
 from arcforge_hw.cpu.indexer_topk import indexer_topk
 from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
-from arcforge_hw.cpu.native import library
+from arcforge_hw.cpu.native import few_rows, library
 from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
 from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_topk
 from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
@@ -50,6 +51,11 @@ def _native(call: OpCall) -> Verdict:
     return library().verdict() if verdict.ok else verdict
 
 
+def _native_experts(call: OpCall) -> Verdict:
+    verdict = _grouped_mm(call)  # for more than a few tokens
+    return library().verdict() if verdict.ok else verdict
+
+
 def _native_scores(call: OpCall) -> Verdict:
     if call.dtype == torch.float64:
         return Verdict(False, "scores are computed in float32")
@@ -69,6 +75,10 @@ class Cpu(TorchCpu):
     def kernels(self) -> Sequence[Kernel]:
         """Returns the kernels of this package."""
         return [
+            Kernel("linear", "cpu.linear.native", few_rows.linear, _native),
+            Kernel("head_linear", "cpu.head_linear.bmm", head_linear, _on_cpu),
+            Kernel("rope", "cpu.rope.native", few_rows.rope, _native),
+            Kernel("rms_norm", "cpu.rms_norm.native", few_rows.rms_norm, _native, priority=1),
             Kernel("rms_norm", "cpu.rms_norm.function", rms_norm, _on_cpu),
             Kernel("attention_varlen", "cpu.attention_varlen.tiled", attention_varlen, _on_cpu),
             Kernel("window_attention", "cpu.window_attention.blocks", window_attention, _on_cpu),
@@ -81,6 +91,7 @@ class Cpu(TorchCpu):
             Kernel("sparse_mla", "cpu.sparse_mla.blocks", sparse_mla, _on_cpu),
             Kernel("indexer_kl", "cpu.indexer_kl.native", native_indexer_kl, _native, priority=1),
             Kernel("indexer_kl", "cpu.indexer_kl.blocks", indexer_kl, _on_cpu),
+            Kernel("moe_experts", "cpu.moe_experts.native", few_rows.moe_experts, _native_experts, priority=1),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]

@@ -20,6 +20,8 @@ ENTRIES = 1 << 21
 
 def key_rows(indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor) -> Tensor:
     """Returns the row of each selected key among the keys of all segments, -1 for none."""
+    if len(cu_key) == 2:
+        return indices_TK
     starts_T = cu_key[:-1].long().repeat_interleave(cu_query.diff()).to(indices_TK.device)
     return torch.where(indices_TK < 0, -1, indices_TK + starts_T[:, None])
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from arcforge_core.cache import cache_folder
 from arcforge_core.cli.progress import say
@@ -29,7 +30,7 @@ from arcforge_core.contracts.hardware import YES, Verdict
 log = logging.getLogger("arcforge.ops")
 
 FOLDER = Path(__file__).parent
-SOURCES = ("decode.cpp", "indexer_kl.cpp", "select.cpp", "sparse_mla.cpp")
+SOURCES = ("decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "select.cpp", "sparse_mla.cpp")
 HEADERS = ("rows.h", "selected.h")
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
@@ -119,12 +120,31 @@ def suffix(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def padded(width: int, dtype: torch.dtype) -> int:
-    """Returns the values of a row that is filled up to whole vectors of `dtype`, float32 or float64."""
+@functools.cache
+def vector_bytes() -> int:
+    """Returns the size of the vectors that the library was compiled for."""
     functions = library().functions
     assert functions is not None
-    lanes: int = functions.arcforge_vector_bytes() // dtype.itemsize
+    size: int = functions.arcforge_vector_bytes()
+    return size
+
+
+def padded(width: int, dtype: torch.dtype) -> int:
+    """Returns the values of a row that is filled up to whole vectors of `dtype`, float32 or float64."""
+    lanes = vector_bytes() // dtype.itemsize
     return -(-width // lanes) * lanes
+
+
+def whole_vectors(*widths: int, dtype: torch.dtype) -> bool:
+    """Says whether rows of these widths need no padding, in a dtype that products are computed in as it is."""
+    return dtype in (torch.float32, torch.float64) and all(padded(width, dtype) == width for width in widths)
+
+
+def direct(*tensors: Tensor | None) -> bool:
+    """Says whether C can be called without torch knowing: nothing is differentiated, traced or without memory."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return False
+    return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
 
 
 def pointers(*tensors: Tensor) -> list[int]:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu import mla_decode as tiled
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, function, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, direct, function, pointers, suffix
 
 ARGUMENTS = (POINTER, POINTER, POINTER, POINTER, SIZE, POINTER, SIZE, SIZE, SIZE, REAL, SIZE)
 
 
-@torch.library.custom_op("arcforge_native::mla_decode", mutates_args=())
-def _forward(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
+def _attend(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
     run = function(f"arcforge_mla_decode_{suffix(q_THC.dtype)}", ARGUMENTS)
     check_dtypes(q_THC, kv_SC)
     if int(cu_query[-1]) != len(q_THC) or int(cu_key[-1]) > len(kv_SC):
@@ -32,6 +31,9 @@ def _forward(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, lat
     return out_THL
 
 
+_forward = torch.library.custom_op("arcforge_native::mla_decode", _attend, mutates_args=())
+
+
 @_forward.register_fake
 def _(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
     return q_THC.new_empty(*q_THC.shape[:2], latent_dim)
@@ -41,5 +43,6 @@ def mla_decode(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, l
     """See `arcforge_core.ops.reference.mla_decode`; where a gradient is wanted the tiled kernel runs."""
     if torch.is_grad_enabled() and (q_THC.requires_grad or kv_SC.requires_grad):
         return tiled.mla_decode(q_THC, kv_SC, cu_query, cu_key, latent_dim, scale)
-    out_THL: Tensor = _forward(q_THC, kv_SC, cu_query, cu_key, latent_dim, scale)
+    run = _attend if direct(q_THC, kv_SC) else _forward
+    out_THL: Tensor = run(q_THC, kv_SC, cu_query, cu_key, latent_dim, scale)
     return out_THL

@@ -12,7 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_rows, function, padded, pointers, suffix
+from arcforge_hw.cpu.native import (
+    POINTER,
+    REAL,
+    SIZE,
+    check_dtypes,
+    check_rows,
+    direct,
+    function,
+    padded,
+    pointers,
+    suffix,
+)
 from arcforge_hw.cpu.sparse_mla import key_rows
 
 SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
@@ -23,8 +34,7 @@ def _sizes(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale
     return tokens, len(kv_SC), heads, rows_TK.shape[1], width, latent_dim, scale, torch.get_num_threads()
 
 
-@torch.library.custom_op("arcforge_native::sparse_mla", mutates_args=())
-def _forward(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
+def _attend(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
     run = function(f"arcforge_sparse_mla_{suffix(q_THC.dtype)}", (*[POINTER] * 4, *SIZES))
     check_dtypes(q_THC, kv_SC)
     check_rows(rows_TK, len(kv_SC))
@@ -32,6 +42,9 @@ def _forward(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, sca
     out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
     run(*pointers(q_THC, kv_SC, rows_TK, out_THL), *_sizes(q_THC, kv_SC, rows_TK, latent_dim, scale))
     return out_THL
+
+
+_forward = torch.library.custom_op("arcforge_native::sparse_mla", _attend, mutates_args=())
 
 
 @_forward.register_fake
@@ -82,5 +95,6 @@ def sparse_mla(
     scale: float,
 ) -> Tensor:
     """See `arcforge_core.ops.reference.sparse_mla`."""
-    out_THL: Tensor = _forward(q_THC, kv_SC, key_rows(indices_TK, cu_query, cu_key), latent_dim, scale)
+    run = _attend if direct(q_THC, kv_SC) else _forward
+    out_THL: Tensor = run(q_THC, kv_SC, key_rows(indices_TK, cu_query, cu_key), latent_dim, scale)
     return out_THL

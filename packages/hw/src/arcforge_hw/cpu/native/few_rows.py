@@ -1,0 +1,119 @@
+"""What surrounds attention when few tokens are decoded: products that read each weight once, norms, rotations, experts.
+
+A call of C takes a few microseconds, an op of torch about as many for each of its parts; a decoding step has hundreds.
+These serve where nothing is traced or differentiated; else, and for many rows, torch's products run.
+
+Shapes: T rows, K inputs, N outputs, H heads, R rotated width, F = R / 2, D hidden, E experts, f expert width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arcforge_hw.cpu import moe_experts as grouped
+from arcforge_hw.cpu import rms_norm as differentiable
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, direct, function, pointers, suffix, whole_vectors
+
+FEW_ROWS = 8
+"""Rows up to which reading the weights is the work; with more, torch's products reuse them better."""
+LINEAR = (POINTER, POINTER, POINTER, POINTER, SIZE, SIZE, SIZE, SIZE)
+EXPERTS = (*[POINTER] * 6, SIZE, SIZE, SIZE, SIZE, SIZE)
+RMS_NORM = (POINTER, SIZE, POINTER, POINTER, SIZE, SIZE, REAL, SIZE)
+ROPE = (POINTER, SIZE, SIZE, POINTER, POINTER, POINTER, SIZE, SIZE, SIZE, REAL, SIZE)
+
+
+def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """See `arcforge_core.ops.reference.linear`."""
+    outputs, inputs = weight_NK.shape
+    rows = x.numel() // inputs
+    if not (0 < rows <= FEW_ROWS and weight_NK.is_contiguous() and direct(x, weight_NK, bias_N)):
+        return F.linear(x, weight_NK, bias_N)
+    if not whole_vectors(inputs, dtype=x.dtype):
+        return F.linear(x, weight_NK, bias_N)
+    check_dtypes(x, weight_NK, *([] if bias_N is None else [bias_N]))
+    x, out = x.contiguous(), x.new_empty(*x.shape[:-1], outputs)
+    x_at, weight_at, out_at = pointers(x, weight_NK, out)
+    bias_at = 0 if bias_N is None else pointers(bias_N)[0]
+    run = function(f"arcforge_linear_{suffix(x.dtype)}", LINEAR)
+    run(x_at, weight_at, bias_at, out_at, rows, inputs, outputs, torch.get_num_threads())
+    return out
+
+
+def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
+    """See `arcforge_core.ops.reference.moe_experts`; reads only the experts that are chosen."""
+    (experts, hidden, width), (tokens, chosen) = down_EDF.shape, expert_TK.shape
+    inputs = (x_TD, gate_up_EFD, down_EDF, gate_TK)
+    few = 0 < tokens * chosen <= experts and x_TD.dtype == torch.float32
+    few = few and whole_vectors(hidden, width, dtype=x_TD.dtype)
+    if not (few and direct(*inputs)):
+        return grouped.moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
+    lowest, highest = torch.aminmax(expert_TK)
+    if int(lowest) < 0 or int(highest) >= experts:
+        raise ValueError(f"expert numbers must be from 0 to {experts - 1}, got {int(lowest)} to {int(highest)}")
+    gate_TK = gate_TK.to(x_TD.dtype)
+    check_dtypes(x_TD, gate_up_EFD, down_EDF, gate_TK)
+    tensors = [x.contiguous() for x in (x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)]
+    out_TD = torch.empty_like(tensors[0])
+    run = function("arcforge_experts_float32", EXPERTS)
+    run(*pointers(*tensors, out_TD), tokens, chosen, hidden, width, torch.get_num_threads())
+    return out_TD
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `arcforge_core.ops.reference.rms_norm`."""
+    if not direct(x, weight):
+        return differentiable.rms_norm(x, weight, eps)
+    x_TD, weight = x.reshape(-1, x.shape[-1]), weight.to(x.dtype).contiguous()
+    x_TD = x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
+    out = x.new_empty(x.shape)
+    weight_at, out_at = pointers(weight, out)
+    run = function(f"arcforge_rms_norm_{suffix(x.dtype)}", RMS_NORM)
+    run(x_TD.data_ptr(), x_TD.stride(0), weight_at, out_at, *x_TD.shape, eps, torch.get_num_threads())
+    return out
+
+
+def _turn(x_THR: Tensor, cos_TF: Tensor, sin_TF: Tensor, sign: float) -> Tensor:
+    tokens, heads, width = x_THR.shape
+    x_THR = x_THR if x_THR.stride(2) == 1 else x_THR.contiguous()
+    wide = torch.promote_types(x_THR.dtype, torch.float32)
+    cos_TF, sin_TF = cos_TF.to(wide).contiguous(), sin_TF.to(wide).contiguous()
+    if cos_TF.shape != (tokens, width // 2) or sin_TF.shape != cos_TF.shape:
+        raise ValueError(f"{tokens} rows of {width} need tables [{tokens}, {width // 2}], not {list(cos_TF.shape)}")
+    out_THR = x_THR.new_empty(x_THR.shape)
+    tables_at, out_at = pointers(cos_TF, sin_TF), pointers(out_THR)
+    run = function(f"arcforge_rope_{suffix(x_THR.dtype)}", ROPE)
+    run(
+        x_THR.data_ptr(), x_THR.stride(0), x_THR.stride(1), *tables_at, *out_at, tokens, heads, width, sign,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out_THR
+
+
+_rope = torch.library.custom_op("arcforge_native::rope", _turn, mutates_args=())
+
+
+@_rope.register_fake
+def _(x_THR: Tensor, *_: Any) -> Tensor:
+    return x_THR.new_empty(x_THR.shape)
+
+
+def _keep_tables(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, cos_TF, sin_TF, ctx.sign = inputs
+    ctx.save_for_backward(cos_TF, sin_TF)
+
+
+def _turn_back(ctx: Any, grad_THR: Tensor) -> tuple[Tensor | None, ...]:
+    return _rope(grad_THR, *ctx.saved_tensors, -ctx.sign), None, None, None
+
+
+_rope.register_autograd(_turn_back, setup_context=_keep_tables)
+
+
+def rope(x_THR: Tensor, cos_TF: Tensor, sin_TF: Tensor) -> Tensor:
+    """See `arcforge_core.ops.reference.rope`; the tables get no gradient."""
+    out_THR: Tensor = (_turn if direct(x_THR) else _rope)(x_THR, cos_TF, sin_TF, 1.0)
+    return out_THR
