@@ -198,7 +198,7 @@ class AblationConfig(ProcedureConfig):
     """Learning rates of these steps, as a share of the base's peak rates."""
     warmup_share: float = 0.3
     """DSA: share of the further steps in which only the indexer learns."""
-    warmup_rate: float = 2.0
+    warmup_rate: float = 4.0
     """DSA: learning rates of these, as a share of the base's peak rates."""
     window: int | None = 16
     """Keys that windows show in this comparison; None leaves ``attention.window``."""
@@ -207,7 +207,7 @@ class AblationConfig(ProcedureConfig):
     are full decides what is lost: those that find a key again are seldom the first."""
     tasks: list[str] = field(default_factory=lambda: ["single", "multi_key"])
     """Tasks of the long-context evaluation."""
-    lengths: list[int] = field(default_factory=lambda: [256, 288])
+    lengths: list[int] = field(default_factory=lambda: [320, 352])
     """Tokens of the examples: at least four times model.index_topk and eight times the window."""
     depths: list[float] = field(default_factory=lambda: [0.1, 0.3, 0.5, 0.7, 0.9])
     samples: int = 20

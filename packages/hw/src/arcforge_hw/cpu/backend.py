@@ -18,6 +18,7 @@ from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
 from arcforge_hw.cpu.native import few_rows, library
+from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
 from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
 from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_topk
 from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
@@ -80,6 +81,7 @@ class Cpu(TorchCpu):
             Kernel("rope", "cpu.rope.native", few_rows.rope, _native),
             Kernel("rms_norm", "cpu.rms_norm.native", few_rows.rms_norm, _native, priority=1),
             Kernel("rms_norm", "cpu.rms_norm.function", rms_norm, _on_cpu),
+            Kernel("attention_varlen", "cpu.attention_varlen.native", native_attention, _native, priority=1),
             Kernel("attention_varlen", "cpu.attention_varlen.tiled", attention_varlen, _on_cpu),
             Kernel("window_attention", "cpu.window_attention.blocks", window_attention, _on_cpu),
             Kernel("mla_decode", "cpu.mla_decode.native", native_mla_decode, _native, priority=1),

@@ -30,7 +30,7 @@ from arcforge_core.contracts.hardware import YES, Verdict
 log = logging.getLogger("arcforge.ops")
 
 FOLDER = Path(__file__).parent
-SOURCES = ("decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "select.cpp", "sparse_mla.cpp")
+SOURCES = ("attention.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "select.cpp", "sparse_mla.cpp")
 HEADERS = ("rows.h", "selected.h")
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",

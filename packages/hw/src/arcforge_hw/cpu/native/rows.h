@@ -170,7 +170,9 @@ inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, cons
     add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at);
   };
   int64_t d = 0;
-  for (; d + 3 * LANES<A> <= width; d += 3 * LANES<A>) tile(std::integral_constant<int, 3>{}, d);
+  for (; d + 3 * LANES<A> <= width && d + 4 * LANES<A> != width; d += 3 * LANES<A>)
+    tile(std::integral_constant<int, 3>{}, d);
+  for (; d + 2 * LANES<A> <= width; d += 2 * LANES<A>) tile(std::integral_constant<int, 2>{}, d);
   for (; d < width; d += LANES<A>) tile(std::integral_constant<int, 1>{}, d);
 }
 

@@ -1,0 +1,194 @@
+// Causal attention inside short segments: one segment and key/value group at a time, packed once, so that scores of
+// some queries and all of the segment's keys stay in the cache from the product to the gradient.
+//
+// Keys and values are also packed transposed: a row of scores is a sum of their rows, without sums across a vector.
+// A segment's sums are made by one thread in a fixed order: results do not depend on the number of threads.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "rows.h"
+
+namespace arcforge {
+namespace {
+
+constexpr int64_t QUERIES = 32;  // whose scores exist at a time
+
+struct Sizes {
+  int64_t segments, heads, groups, key_dim, value_dim;
+  double scale;
+  int threads;
+};
+
+struct Segment {
+  int64_t query, queries, key, keys;
+  Segment(const int64_t* cu_query, const int64_t* cu_key, int64_t n)
+      : query(cu_query[n]), queries(cu_query[n + 1] - cu_query[n]), key(cu_key[n]), keys(cu_key[n + 1] - cu_key[n]) {}
+};
+
+int64_t longest(const int64_t* cu_key, int64_t segments) {
+  int64_t most = 0;
+  for (int64_t n = 0; n < segments; n++) most = std::max(most, cu_key[n + 1] - cu_key[n]);
+  return most;
+}
+
+// x [S, G, width]: the rows of one group, as rows of padded values and as `width` rows of padded keys.
+template <typename T, typename A>
+void pack(const T* x, int64_t groups, int64_t width, int64_t keys, A* rows, A* turned) {
+  const int64_t stride = padded<A>(width), length = padded<A>(keys);
+  for (int64_t j = 0; j < keys; j++) {
+    A* row = rows + j * stride;
+    widen_row(x + j * groups * width, width, A(1), row);
+    for (int64_t d = 0; d < width; d++) turned[d * length + j] = row[d];
+  }
+  for (int64_t d = 0; d < width; d++) std::fill(turned + d * length + keys, turned + (d + 1) * length, A(0));
+}
+
+template <typename A>
+struct Block {  // rows of some queries, `stride` apart
+  std::vector<A> values;
+  std::vector<A*> places;
+  int64_t stride;
+  Block(int64_t rows, int64_t width) : values(rows * padded<A>(width)), places(rows), stride(padded<A>(width)) {
+    for (int64_t r = 0; r < rows; r++) places[r] = &values[r * stride];
+  }
+  void clear(int64_t rows) { std::fill_n(values.data(), rows * stride, A(0)); }
+  A* row(int64_t r) { return places[r]; }
+};
+
+template <typename T, typename A>
+void take(const T* x, int64_t step, int64_t rows, int64_t width, A scale, Block<A>& to) {
+  for (int64_t r = 0; r < rows; r++) widen_row(x + r * step, width, scale, to.row(r));
+}
+
+template <typename T, typename A>
+void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const int64_t* cu_key, T* out, A* lse,
+             const Sizes& s) {
+  const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups;
+#pragma omp parallel num_threads(s.threads)
+  {
+    Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
+    Block<A> query(QUERIES, s.key_dim), scores(QUERIES, most), result(QUERIES, s.value_dim);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < s.segments * s.groups; task++) {
+      const Segment part(cu_query, cu_key, task / s.groups);
+      const int64_t group = task % s.groups, past = part.keys - part.queries, length = padded<A>(part.keys);
+      pack(k + (part.key * s.groups + group) * s.key_dim, s.groups, s.key_dim, part.keys, keys.row(0), keys_t.row(0));
+      pack(v + (part.key * s.groups + group) * s.value_dim, s.groups, s.value_dim, part.keys, values.row(0),
+           values_t.row(0));
+      for (int64_t h = group * per_group; h < (group + 1) * per_group; h++)
+        for (int64_t first = 0; first < part.queries; first += QUERIES) {
+          const int64_t rows = std::min(QUERIES, part.queries - first), seen = past + first + rows;
+          const int64_t at = (part.query + first) * s.heads + h;
+          take(q + at * s.key_dim, s.heads * s.key_dim, rows, s.key_dim, A(s.scale), query);
+          scores.clear(rows);
+          add_rows(query.row(0), query.stride, 1, keys_t.row(0), length, s.key_dim, padded<A>(seen),
+                   scores.places.data(), rows);
+          result.clear(rows);
+          A totals[QUERIES];
+          for (int64_t r = 0; r < rows; r++) {
+            A* row = scores.row(r);
+            const int64_t visible = past + first + r + 1;
+            A top = -INFINITY, total = 0;
+#pragma omp simd reduction(max : top)
+            for (int64_t j = 0; j < visible; j++) top = row[j] > top ? row[j] : top;
+#pragma omp simd reduction(+ : total)
+            for (int64_t j = 0; j < visible; j++) total += row[j] = exp_of(row[j] - top);
+            std::fill(row + visible, row + seen, A(0));
+            totals[r] = total;
+            lse[at + r * s.heads] = top + std::log(total);
+          }
+          add_rows(scores.row(0), scores.stride, 1, values.row(0), values.stride, seen, values.stride,
+                   result.places.data(), rows);
+          for (int64_t r = 0; r < rows; r++)
+            for (int64_t d = 0; d < s.value_dim; d++)
+              narrow(result.row(r)[d] / totals[r], out + (at + r * s.heads) * s.value_dim + d);
+        }
+    }
+  }
+}
+
+template <typename T, typename A>
+void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, const int64_t* cu_query,
+              const int64_t* cu_key, T* dq, T* dk, T* dv, const Sizes& s) {
+  const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups;
+#pragma omp parallel num_threads(s.threads)
+  {
+    Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
+    Block<A> query(QUERIES, s.key_dim), cotangent(QUERIES, s.value_dim), probs(QUERIES, most), dscores(QUERIES, most);
+    Block<A> dquery(QUERIES, s.key_dim), dkeys(most, s.key_dim), dvalues(most, s.value_dim);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < s.segments * s.groups; task++) {
+      const Segment part(cu_query, cu_key, task / s.groups);
+      const int64_t group = task % s.groups, past = part.keys - part.queries, length = padded<A>(part.keys);
+      const int64_t first_key = part.key * s.groups + group;
+      pack(k + first_key * s.key_dim, s.groups, s.key_dim, part.keys, keys.row(0), keys_t.row(0));
+      pack(v + first_key * s.value_dim, s.groups, s.value_dim, part.keys, values.row(0), values_t.row(0));
+      dkeys.clear(part.keys);
+      dvalues.clear(part.keys);
+      for (int64_t h = group * per_group; h < (group + 1) * per_group; h++)
+        for (int64_t first = 0; first < part.queries; first += QUERIES) {
+          const int64_t rows = std::min(QUERIES, part.queries - first), seen = past + first + rows;
+          const int64_t at = (part.query + first) * s.heads + h;
+          take(q + at * s.key_dim, s.heads * s.key_dim, rows, s.key_dim, A(s.scale), query);
+          take(grad + at * s.value_dim, s.heads * s.value_dim, rows, s.value_dim, A(1), cotangent);
+          probs.clear(rows);
+          dscores.clear(rows);
+          dquery.clear(rows);
+          add_rows(query.row(0), query.stride, 1, keys_t.row(0), length, s.key_dim, padded<A>(seen),
+                   probs.places.data(), rows);
+          add_rows(cotangent.row(0), cotangent.stride, 1, values_t.row(0), length, s.value_dim, padded<A>(seen),
+                   dscores.places.data(), rows);
+          for (int64_t r = 0; r < rows; r++) {
+            A *p = probs.row(r), *ds = dscores.row(r);
+            const int64_t visible = past + first + r + 1;
+            const A sum = lse[at + r * s.heads];
+            A mean = 0;
+#pragma omp simd
+            for (int64_t j = 0; j < visible; j++) p[j] = exp_of(p[j] < sum ? p[j] - sum : A(0));
+#pragma omp simd reduction(+ : mean)
+            for (int64_t j = 0; j < visible; j++) mean += p[j] * ds[j];
+            for (int64_t j = 0; j < visible; j++) ds[j] = p[j] * (ds[j] - mean);
+            std::fill(p + visible, p + seen, A(0));
+            std::fill(ds + visible, ds + seen, A(0));
+          }
+          add_rows(dscores.row(0), dscores.stride, 1, keys.row(0), keys.stride, seen, keys.stride,
+                   dquery.places.data(), rows);
+          add_rows(dscores.row(0), 1, dscores.stride, query.row(0), query.stride, rows, query.stride,
+                   dkeys.places.data(), seen);
+          add_rows(probs.row(0), 1, probs.stride, cotangent.row(0), cotangent.stride, rows, cotangent.stride,
+                   dvalues.places.data(), seen);
+          for (int64_t r = 0; r < rows; r++)
+            for (int64_t d = 0; d < s.key_dim; d++)
+              narrow(A(s.scale) * dquery.row(r)[d], dq + (at + r * s.heads) * s.key_dim + d);
+        }
+      for (int64_t j = 0; j < part.keys; j++) {
+        narrow_row(dkeys.row(j), s.key_dim, dk + (first_key + j * s.groups) * s.key_dim);
+        narrow_row(dvalues.row(j), s.value_dim, dv + (first_key + j * s.groups) * s.value_dim);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace arcforge
+
+#define ARCFORGE_ATTENTION(NAME, T, A)                                                                                 \
+  extern "C" void arcforge_attention_##NAME(const T* q, const T* k, const T* v, const int64_t* cu_query,               \
+                                            const int64_t* cu_key, T* out, A* lse, int64_t segments, int64_t heads,    \
+                                            int64_t groups, int64_t key_dim, int64_t value_dim, double scale,          \
+                                            int64_t threads) {                                                         \
+    arcforge::forward<T, A>(q, k, v, cu_query, cu_key, out, lse,                                                       \
+                            {segments, heads, groups, key_dim, value_dim, scale, int(threads)});                       \
+  }                                                                                                                    \
+  extern "C" void arcforge_attention_backward_##NAME(                                                                  \
+      const T* grad, const T* q, const T* k, const T* v, const A* lse, const int64_t* cu_query, const int64_t* cu_key, \
+      T* dq, T* dk, T* dv, int64_t segments, int64_t heads, int64_t groups, int64_t key_dim, int64_t value_dim,        \
+      double scale, int64_t threads) {                                                                                 \
+    arcforge::backward<T, A>(grad, q, k, v, lse, cu_query, cu_key, dq, dk, dv,                                         \
+                             {segments, heads, groups, key_dim, value_dim, scale, int(threads)});                      \
+  }
+
+ARCFORGE_ATTENTION(float32, float, float)
+ARCFORGE_ATTENTION(bfloat16, arcforge::BFloat16, float)
+ARCFORGE_ATTENTION(float64, double, double)

@@ -1,0 +1,119 @@
+"""Attention inside short segments in C++: the reference's values and gradients, in any number of threads."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arcforge_hw.cpu.native.attention_varlen as kernel
+from arcforge_core.contracts.batch import cumulative
+from arcforge_core.ops import reference
+
+
+def make(segments, heads=4, groups=2, key_dim=6, value_dim=5, dtype=torch.float64):
+    """Random inputs for segments of (queries, past)."""
+    draw = torch.Generator().manual_seed(len(segments))
+    queries, keys = [q for q, _ in segments], [q + past for q, past in segments]
+    sizes = (sum(queries), heads, key_dim), (sum(keys), groups, key_dim), (sum(keys), groups, value_dim)
+    q, k, v = (torch.randn(size, generator=draw, dtype=dtype).requires_grad_() for size in sizes)
+    return q, k, v, cumulative(queries), cumulative(keys), key_dim**-0.5
+
+
+def results(fn, call):
+    out = fn(*call)
+    cotangent = torch.linspace(-1, 1, out.numel()).to(out).view_as(out)
+    return out, *torch.autograd.grad(out, call[:3], cotangent)
+
+
+def assert_equal_to_reference(call, tolerance):
+    for got, wanted in zip(
+        results(kernel.attention_varlen, call), results(reference.attention_varlen, call), strict=True
+    ):
+        torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 70), st.integers(0, 70)), min_size=1, max_size=4),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.integers(1, 40),
+    st.integers(1, 40),
+)
+def test_equals_the_reference(segments, heads, key_dim, value_dim):
+    """Sizes that are no whole vectors, blocks of queries with some left over, pasts, shared keys."""
+    assert_equal_to_reference(make(segments, *heads, key_dim, value_dim), 1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 6e-2)])
+def test_lower_precisions(dtype, tolerance):
+    assert_equal_to_reference(make([(130, 0), (1, 90), (40, 3)], 2, 1, 32, 24, dtype), tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_number_of_threads_changes_no_bit(dtype, monkeypatch):
+    call = make([(70, 0), (33, 40), (1, 5)], 6, 3, 48, 40, dtype)
+    found = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(kernel.torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(results(kernel.attention_varlen, call))
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_a_segment_does_not_depend_on_its_neighbours():
+    q, k, v, *_, scale = make([(20, 0), (30, 0)], dtype=torch.float32)
+    both = kernel.attention_varlen(q, k, v, cumulative([20, 30]), cumulative([20, 30]), scale)
+    one = kernel.attention_varlen(q[20:], k[20:], v[20:], cumulative([30]), cumulative([30]), scale)
+    assert torch.equal(both[20:], one)
+
+
+def test_later_keys_are_never_seen():
+    q, k, v, cu_query, cu_key, scale = make([(40, 0)], dtype=torch.float32)
+    spoilt = [x.detach().clone() for x in (k, v)]
+    for x in spoilt:
+        x[33:] = 1e3
+    got = kernel.attention_varlen(q, *spoilt, cu_query, cu_key, scale)
+    assert torch.equal(got[:33], kernel.attention_varlen(q, k, v, cu_query, cu_key, scale)[:33])
+
+
+def test_scores_that_differ_by_thousands():
+    q, k, v, *rest = make([(50, 0)], dtype=torch.float32)
+    call = tuple((x.detach() * s).requires_grad_() for x, s in ((q, 300), (k, 30), (v, 1)))
+    exact = tuple(x.detach().double().requires_grad_() for x in call)
+    for got, wanted in zip(
+        results(kernel.attention_varlen, (*call, *rest)),
+        results(reference.attention_varlen, (*exact, *rest)),
+        strict=True,
+    ):
+        assert (got - wanted).abs().max() <= 2e-2 * wanted.abs().max()  # scores of 9,000 are known to 5e-4
+
+
+def test_gradcheck():
+    call = make([(3, 0), (2, 4)], 2, 1, 3, 2)
+    assert torch.autograd.gradcheck(lambda q, k, v: kernel.attention_varlen(q, k, v, *call[3:]), call[:3])
+
+
+def test_opcheck():
+    call = make([(3, 1), (4, 0)])
+    torch.library.opcheck(torch.ops.arcforge_native.attention_varlen.default, call)
+
+
+def test_strided_inputs_and_expanded_gradients():
+    q, k, v, *rest = make([(4, 0), (7, 0)], 4, 4, 6, 6)
+    fused = torch.stack([q, k, v], dim=2).detach().requires_grad_()
+    kernel.attention_varlen(*fused.unbind(2), *rest).sum().backward()  # a gradient with stride 0
+    wanted = torch.autograd.grad(reference.attention_varlen(q, k, v, *rest).sum(), (q, k, v))
+    torch.testing.assert_close(fused.grad, torch.stack(wanted, dim=2))
+
+
+def test_long_segments_are_left_to_tiles(monkeypatch):
+    """The other kernel runs as soon as one segment is longer."""
+    monkeypatch.setattr(kernel, "SHORT", 8)
+    monkeypatch.setattr(kernel, "_forward", None)
+    call = make([(3, 0), (4, 5)])
+    torch.testing.assert_close(kernel.attention_varlen(*call), reference.attention_varlen(*call))
+
+
+def test_segments_beyond_the_rows_are_refused():
+    q, k, v, cu_query, _, scale = make([(3, 0)])
+    with pytest.raises(ValueError, match="3 tokens, 3 keys, 3 values"):
+        kernel.attention_varlen(q, k, v, cu_query, cumulative([4]), scale)
