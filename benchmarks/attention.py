@@ -1,10 +1,11 @@
 """Sparse attention on the clock: prompts, decoding and training beside transformers, dense attention and the floor.
 
-    python benchmarks/attention.py [--quick] [--only prefill decode train] [--threads N] [--json FILE] [--plot FILE]
+    python benchmarks/attention.py [--quick] [--only prefill decode train long] [--threads N] [--json F] [--plot F]
 
 The model is the preset `small` (23M parameters, top-k 256) with random weights, the same on both sides; transformers
 runs its eager `glm_moe_dsa`. Caches of more than 8,192 tokens are filled with random entries, the same on both sides,
-because transformers' own prompt does not fit into memory there. What both sides compute is compared first.
+because transformers' own prompt does not fit into memory there. What both sides compute is compared first. `long`, a
+prompt of 131,072 tokens of ours alone, takes minutes and runs only when it is asked for.
 
 Floors count the products of a step, taken at the measured rate of matrix products, and the bytes of weights and cache
 that it must read, taken at the measured bandwidth; the larger of the two is the floor. Rates are those of this run.
@@ -40,7 +41,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.train.throughput import matmul_rate
 
-PROMPT, TRAIN = 8192, 4096
+PROMPT, TRAIN, LONG = 8192, 4096, 131_072
 CACHES = (2048, 32_768, 65_536)
 LIMIT = 1 << 18
 AGREEMENT = 2e-2
@@ -236,13 +237,22 @@ def agree(ours: Job, theirs: Job) -> float:
     return difference
 
 
-def peak(side: str, folder: str, threads: int) -> float:
-    """Returns the megabytes that reading the prompt adds to a process of its own."""
-    command = [sys.executable, __file__, "--threads", str(threads), "--memory-of", side, folder]
+def alone(side: str, folder: str, tokens: int, threads: int) -> dict[str, float]:
+    """Reads a prompt in a process of its own: seconds, and the megabytes that this adds to it."""
+    command = [sys.executable, __file__, "--threads", str(threads), "--alone", side, folder, str(tokens)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise SystemExit(f"peak memory of {side}: {result.stderr}")
-    return float(result.stdout.splitlines()[-1])
+        raise SystemExit(f"prompt of {side}: {result.stderr}")
+    found: dict[str, float] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def read_alone(side: str, folder: str, tokens: int) -> dict[str, float]:
+    """What that process does."""
+    job = prompt_job(our_model("dsa").eval() if side == "ours" else their_model(folder), tokens)
+    start = time.perf_counter()
+    added = peak_growth(job)
+    return {"seconds": time.perf_counter() - start, "peak_memory_mb": added}
 
 
 def main() -> None:
@@ -250,18 +260,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round instead of five")
     parser.add_argument(
-        "--only", nargs="+", choices=("prefill", "decode", "train"), default=["prefill", "decode", "train"]
+        "--only", nargs="+", choices=("prefill", "decode", "train", "long"), default=["prefill", "decode", "train"]
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="decoding by length, as an image")
-    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.memory_of:
-        side, folder = options.memory_of
-        model = our_model("dsa") if side == "ours" else their_model(folder)
-        print(peak_growth(prompt_job(model, PROMPT)))
+    if options.alone:
+        side, folder, tokens = options.alone
+        print(json.dumps(read_alone(side, folder, int(tokens))))
         return
     rounds = 1 if options.quick else 5
     report: dict[str, Any] = {"benchmark": "attention", "machine": describe_machine(options.threads), "ratios": {}}
@@ -287,7 +296,7 @@ def prefill(ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads
     difference = agree(jobs["ours"], jobs["transformers"])
     seconds = median_seconds(jobs, rounds)
     floor = work(ours, PROMPT, 0).seconds(matmul_rate(torch.float32), read_bandwidth())
-    memory = {side: peak(side, folder, threads) for side in jobs}
+    memory = {side: alone(side, folder, PROMPT, threads)["peak_memory_mb"] for side in jobs}
     ratios = {
         "prefill_8k": seconds["transformers"] / seconds["ours"],
         "prefill_memory": memory["ours"] / memory["transformers"],
@@ -298,9 +307,10 @@ def prefill(ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads
 
 def decode(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
     """One token behind caches of several lengths, beside our own dense attention in absorbed form."""
-    dense = our_model("mla").eval()
+    dense, halved = our_model("mla").eval(), our_model("dsa", "index_cache=bf16").eval()
     milliseconds: dict[str, dict[int, float]] = {
         "dsa": {},
+        "dsa, bf16 keys": {},
         "dense": {},
         "transformers": {},
         "floor": {},
@@ -308,7 +318,8 @@ def decode(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dic
     }
     difference = {}
     for tokens in CACHES:
-        jobs = {"dsa": our_decoding(ours, tokens), "dense": our_decoding(dense, tokens)}
+        jobs = {"dsa": our_decoding(ours, tokens), "dsa, bf16 keys": our_decoding(halved, tokens)}
+        jobs["dense"] = our_decoding(dense, tokens)
         for name, seconds in median_seconds(jobs, 10 * rounds).items():
             milliseconds[name][tokens] = 1e3 * seconds
         rates = matmul_rate(torch.float32), read_bandwidth()
@@ -323,6 +334,7 @@ def decode(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dic
     ratios = {
         "decode_32k": milliseconds["transformers"][middle] / found[middle],
         "decode_32k_over_2k": found[middle] / found[short],
+        "decode_32k_over_2k_bf16": milliseconds["dsa, bf16 keys"][middle] / found[short],
         "decode_over_floor": found[short] / milliseconds["floor"][short],
         "decode_64k_vs_absorbed": absorbed[long] / found[long],
         "absorbed_over_floor": absorbed[long] / milliseconds["dense floor"][long],
@@ -350,7 +362,17 @@ def train(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict
     return {"seconds": seconds, "floor_s": floor, "difference": difference}, ratios
 
 
-PARTS = {"prefill": prefill, "decode": decode, "train": train}
+def long(ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int) -> tuple[dict[str, Any], Any]:
+    """A prompt of 131,072 tokens, and a token behind as many."""
+    found = alone("ours", folder, LONG, threads)
+    rates = matmul_rate(torch.float32), read_bandwidth()
+    floor = work(ours, LONG, 0).seconds(*rates)
+    seconds = median_seconds({"dsa": our_decoding(ours, LONG)}, 10 * rounds)["dsa"]
+    ratios = {"prefill_128k_over_floor": found["seconds"] / floor}
+    return {**found, "floor_s": floor, "decode_ms": 1e3 * seconds}, ratios
+
+
+PARTS = {"prefill": prefill, "decode": decode, "train": train, "long": long}
 
 
 def plot(milliseconds: dict[str, dict[int, float]], path: Path) -> None:

@@ -1,11 +1,17 @@
 """Attention over selected keys."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from arcforge_attention.configs import DsaConfig
-from arcforge_attention.dsa.attend import attend
+from arcforge_attention.dsa import DSA
+from arcforge_attention.dsa.attend import attend, expands
 from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.model.meta import meta_device
 from arcforge_core.testing.attention_suite import build_layer, close, inputs, rope
+from arcforge_core.testing.op_inputs import selection
 from arcforge_core.testing.small_models import small_config
 
 MODEL = small_config(index_topk=4)
@@ -31,3 +37,42 @@ def test_keys_that_are_not_selected_do_not_matter():
     before = attend(layer, q_THK, kv_SC, only_first_TK, group)
     kv_SC = torch.cat([kv_SC[:1], kv_SC[1:] + 1.0])
     assert torch.equal(before, attend(layer, q_THK, kv_SC, only_first_TK, group))
+
+
+def test_both_forms_are_the_same_function():
+    layer = build_layer(DsaConfig(), MODEL)
+    batch = SequenceBatch.build([11, 3, 9])
+    x_TD, tables, group = inputs(23, MODEL), rope(batch, MODEL), batch.plan.prompt
+    q_THK, kv_SC = layer.queries(layer.query_latent(x_TD), tables), layer.entries(x_TD, tables)
+    indices_TK = selection(torch.Generator().manual_seed(0), [11, 3, 9], [11, 3, 9], 4)
+    outs, weights = [], (layer.kv_b_proj.weight, layer.q_b_proj.weight, layer.kv_a_proj_with_mqa.weight)
+    for chosen in ("absorbed", "expanded"):
+        layer.form, layer.absorbed = chosen, chosen == "absorbed"
+        assert expands(layer, group) == (chosen == "expanded")
+        out_THV = attend(layer, q_THK, kv_SC, indices_TK, group)
+        grads = torch.autograd.grad(out_THV.square().sum(), weights, retain_graph=True)
+        outs.append((out_THV, *grads))
+    for absorbed, expanded in zip(*outs, strict=True):
+        close(absorbed, expanded, 1e-4)
+
+
+def glm5_layer():
+    """A layer of GLM-5's sizes without memory."""
+    sizes = {
+        "hidden_size": 64, "num_attention_heads": 64, "q_lora_rank": 32, "kv_lora_rank": 512, "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64, "v_head_dim": 256, "index_topk": 2048, "index_head_dim": 128,
+        "max_position_embeddings": 1 << 18,
+    }  # fmt: skip
+    with meta_device():
+        return DSA(DsaConfig(), replace(small_config(), **sizes), 0)
+
+
+@pytest.mark.parametrize(("tokens", "expanded"), [(3000, True), (7500, True), (7540, False), (60_000, False)])
+def test_prompts_are_expanded_up_to_the_length_where_gathering_takes_fewer_operations(tokens, expanded):
+    """T^2 / 2 * (256 + 256) equals (2048^2 / 2 + (T - 2048) * 2048) * (2 * 512 + 64) at T = 7519."""
+    assert expands(glm5_layer(), SequenceBatch.build([tokens]).plan.prompt) == expanded
+
+
+def test_decoded_tokens_always_gather():
+    batch = SequenceBatch.build([1, 4], [3000, 2500], write_slots_T=torch.zeros(5), pages_NP=torch.zeros(2, 1))
+    assert not expands(glm5_layer(), batch.plan.decode)

@@ -7,6 +7,7 @@ from arcforge_attention.configs import DsaConfig, MlaConfig
 from arcforge_attention.dsa import DSA
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.errors import ConfigError
+from arcforge_core.ops import reference
 from arcforge_core.testing.attention_suite import build_layer, close, inputs, new_cache, run
 from arcforge_core.testing.small_models import small_config
 
@@ -88,6 +89,20 @@ def test_index_key_is_cached_and_indexer_has_the_names_of_checkpoints():
     assert [entry.name for entry in layer.cache_spec()] == ["latent", "index_key"]
     names = {name for name, _ in layer.indexer.named_parameters()}
     assert names == {"wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight"}
+
+
+@pytest.mark.parametrize("cuts", [(40,), (20, 1, 1, 18), (13, *[1] * 27)], ids=["whole", "chunks", "decoded"])
+def test_index_keys_kept_in_bf16_select_the_same_however_a_prompt_is_cut(cuts):
+    dsa = build_layer(DsaConfig(index_cache="bf16"), MODEL)
+    x_TD, cache, seen = inputs(40, MODEL), new_cache(dsa, [40]), []
+    assert cache.layers[0].entries["index_key"].dtype == torch.bfloat16
+    assert cache.layers[0].entries["latent"].dtype == torch.float32
+    dsa.indexer_topk = lambda q, k, *rest: seen.append(k) or reference.indexer_topk(q, k, *rest)
+    outs = [run(dsa, x, cache.batch([0], [len(x)]), MODEL, cache).out_TD for x in x_TD.split(cuts)]
+    assert seen
+    assert all(k_SD.dtype == torch.bfloat16 for k_SD in seen)
+    whole = new_cache(dsa, [40])
+    close(torch.cat(outs), run(dsa, x_TD, whole.batch([0], [40]), MODEL, whole).out_TD)
 
 
 def test_topk_must_fit_into_the_context():

@@ -41,7 +41,7 @@ def test_equals_the_reference(kernel, segments, topk, use_relu, block, seed):
     queries, keys = [q for q, _ in segments], [q + past for q, past in segments]
     args = (*make(queries, keys, seed), topk, use_relu)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "SCORES", block)
+        patch.setattr(blocks, "SCORES", block)  # the other kernel's blocks are fixed
         assert torch.equal(kernel.indexer_topk(*args), reference.indexer_topk(*args))
 
 
@@ -60,16 +60,17 @@ def test_negative_zero_is_zero(kernel):
 
 
 @pytest.mark.parametrize("topk", [3, 100])
-def test_random_scores_of_every_sign_and_size(kernel, topk):
+@pytest.mark.parametrize(("queries", "heads"), [(7, 2), (20, 2), (20, 7)])
+def test_random_scores_of_every_sign_and_size(kernel, topk, queries, heads):
     """Boundaries fall into bins of many scores and of one, and below zero."""
     draw = torch.Generator().manual_seed(0)
-    q_TID, k_SD = torch.randn(7, 2, 4, generator=draw), torch.randn(3000, 4, generator=draw)
-    w_TI = torch.randn(7, 2, generator=draw)
-    sizes = cumulative([7]), cumulative([3000])
+    q_TID, k_SD = torch.randn(queries, heads, 4, generator=draw), torch.randn(3000, 4, generator=draw)
+    w_TI = torch.randn(queries, heads, generator=draw)
+    sizes = cumulative([queries]), cumulative([3000])
     for use_relu in (False, True):
         got = kernel.indexer_topk(q_TID, k_SD, w_TI, *sizes, topk, use_relu)
         scores_TS = reference.index_scores(q_TID, k_SD, w_TI, use_relu).double()
-        mask_TS = reference.causal_mask(7, 3000, k_SD.device)
+        mask_TS = reference.causal_mask(queries, 3000, k_SD.device)
         wanted = reference.top_keys(scores_TS, mask_TS, topk)
         difference = scores_TS.gather(1, got).sort(1).values - scores_TS.gather(1, wanted).sort(1).values
         assert difference.abs().max() < 1e-5  # sums in another order may swap near-equal scores, nothing else
@@ -90,3 +91,41 @@ def test_the_same_on_every_run_and_in_any_number_of_threads(kernel, monkeypatch)
     for threads in (1, 2, 5):
         monkeypatch.setattr(kernel.torch, "get_num_threads", lambda threads=threads: threads)
         assert torch.equal(first, kernel.indexer_topk(*args))
+
+
+@pytest.mark.parametrize("queries", [1, 3, 40])
+def test_keys_in_bf16_are_scored_in_float32(kernel, queries):
+    draw = torch.Generator().manual_seed(0)
+    q_TID, w_TI = torch.randn(queries, 4, 24, generator=draw), torch.randn(queries, 4, generator=draw)
+    k_SD = torch.randn(300, 24, generator=draw).bfloat16()
+    rest = w_TI, cumulative([queries]), cumulative([300]), 16
+    assert torch.equal(kernel.indexer_topk(q_TID, k_SD, *rest), reference.indexer_topk(q_TID, k_SD.float(), *rest))
+
+
+def test_few_queries_in_any_number_of_threads(monkeypatch):
+    if not library().verdict():
+        pytest.skip(library().reason)
+    args = (*make([3], [500], heads=4), 20)
+    found = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(native.torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(native.indexer_topk(*args))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("queries", [2, 30])
+def test_ties_among_thousands_of_keys(kernel, queries):
+    args = (*make([queries], [5000], heads=3), 70)
+    assert torch.equal(kernel.indexer_topk(*args), reference.indexer_topk(*args))
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("high", [0, 1])
+def test_scores_that_a_sample_of_every_fourth_key_misjudges(kernel, queries, high):
+    """Every fourth key is much better, or much worse, than what lies between."""
+    keys, topk = 2048 + queries, 600
+    k_SD = torch.linspace(0, 1, keys)[:, None] + 0.0
+    k_SD[::4] += 100.0 if high else -100.0
+    q_TID, w_TI = torch.ones(queries, 1, 1), torch.ones(queries, 1)
+    args = q_TID, k_SD, w_TI, cumulative([queries]), cumulative([keys]), topk, False
+    assert torch.equal(kernel.indexer_topk(*args), reference.indexer_topk(*args))

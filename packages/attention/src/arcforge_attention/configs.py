@@ -166,6 +166,9 @@ class DsaConfig(MlaConfig):
     recall_queries: int = 64
     """While it learns: queries of a batch on which is measured how much of the attention the indexer's choice holds
     (``indexer_recall``); 0 measures nothing."""
+    index_cache: str = "auto"
+    """Number format of cached index keys: ``auto``, the model's; ``bf16`` halves what a decoded token reads of a long
+    cache, and near-ties may be selected otherwise."""
     indexer_types: list[str] = field(default_factory=list)
     """For every layer ``full`` (selects keys with an indexer of its own) or ``shared`` (takes those of the layer before
     and has no indexer); empty makes every layer full. The MTP module is always full."""
@@ -173,6 +176,7 @@ class DsaConfig(MlaConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("attention.indexer_training", self.indexer_training, ("off", "dense", "sparse"))
+        check_choice("attention.index_cache", self.index_cache, ("auto", "bf16"))
         check_at_least("attention.indexer_loss_weight", self.indexer_loss_weight, 0.0)
         check_at_least("attention.recall_queries", self.recall_queries, 0)
         for layer, kind in enumerate(self.indexer_types):

@@ -104,12 +104,16 @@ class MLA(nn.Module):
                 self.absorb(q_THK), kv_SC, group.cu_query, group.cu_key, self.latent, self.scale
             )
             return self.up_project(latents_THC)
+        k_SHK, v_SHV = self.expand(kv_SC)
+        out_THV: Tensor = self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
+        return out_THV
+
+    def expand(self, kv_SC: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns every head's keys [S, H, N + R] and values [S, H, V] of the entries."""
         latent_SC, rope_SR = kv_SC.split((self.latent, self.rotary), dim=-1)
         kv_SHX = self.kv_b_proj(latent_SC).unflatten(-1, (self.heads, -1))
         k_SHN, v_SHV = kv_SHX.split((self.nope, self.value), dim=-1)
-        k_SHK = torch.cat((k_SHN, rope_SR[:, None].expand(-1, self.heads, -1)), dim=-1)
-        out_THV: Tensor = self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
-        return out_THV
+        return torch.cat((k_SHN, rope_SR[:, None].expand(-1, self.heads, -1)), dim=-1), v_SHV
 
     def absorb(self, q_THK: Tensor) -> Tensor:
         """Returns queries [T, H, C + R] with the key up-projection inside; they meet entries as they are kept."""

@@ -12,3 +12,10 @@ class CpuConfig(HardwareConfig):
     """A CPU."""
 
     name: str = "cpu"
+
+
+@dataclass
+class CudaConfig(HardwareConfig):
+    """An NVIDIA GPU."""
+
+    name: str = "cuda"

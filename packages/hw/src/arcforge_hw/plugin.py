@@ -25,3 +25,7 @@ def arcforge_register_components(registry: Registrar) -> None:
         "hardware", "cpu", "arcforge_hw.cpu.backend:Cpu",
         schema="arcforge_hw.configs:CpuConfig", summary="CPU with kernels of our own",
     )  # fmt: skip
+    registry.add(
+        "hardware", "cuda", "arcforge_hw.cuda.backend:Cuda",
+        schema="arcforge_hw.configs:CudaConfig", summary="NVIDIA GPUs with kernels in Triton",
+    )  # fmt: skip

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arcforge_hw.cpu.native.attention_varlen as kernel
+import arcforge_hw.cpu.selected_attention as tiles
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
+from arcforge_core.testing.op_inputs import selection
 
 
 def make(segments, heads=4, groups=2, key_dim=6, value_dim=5, dtype=torch.float64):
@@ -92,9 +94,45 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda q, k, v: kernel.attention_varlen(q, k, v, *call[3:]), call[:3])
 
 
-def test_opcheck():
-    call = make([(3, 1), (4, 0)])
-    torch.library.opcheck(torch.ops.arcforge_native.attention_varlen.default, call)
+@pytest.mark.parametrize("selected", [False, True])
+def test_opcheck(selected):
+    *call, scale = make([(3, 1), (4, 0)])
+    indices_TN = selection(torch.Generator().manual_seed(0), [3, 4], [4, 4], 2) if selected else None
+    torch.library.opcheck(torch.ops.arcforge_native.attention_varlen.default, (*call, indices_TN, scale))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 70), st.integers(0, 70)), min_size=1, max_size=3),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.integers(1, 90),
+    st.sampled_from([kernel.selected_attention, tiles.selected_attention]),
+)
+def test_selected_keys_equal_the_reference(segments, heads, topk, fn):
+    q, k, v, cu_query, cu_key, scale = make(segments, *heads, 7, 9)
+    draw = torch.Generator().manual_seed(topk)
+    indices_TN = selection(draw, [n for n, _ in segments], [n + past for n, past in segments], topk)
+    call = q, k, v, indices_TN, cu_query, cu_key, scale
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "SCORES", 500)
+        for got, wanted in zip(results(fn, call), results(reference.selected_attention, call), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_selection_of_all_visible_keys_is_dense_attention():
+    *call, scale = make([(40, 0)], dtype=torch.float32)
+    every = torch.arange(40).expand(40, 40)
+    every = torch.where(every <= torch.arange(40)[:, None], every, -1)
+    got, wanted = kernel.selected_attention(*call[:3], every, *call[3:], scale), kernel.attention_varlen(*call, scale)
+    assert torch.equal(got, wanted)
+
+
+def test_selections_of_keys_that_a_query_does_not_see_are_refused():
+    q, k, v, *rest = make([(3, 1)])
+    with pytest.raises(IndexError, match="does not see"):
+        kernel.selected_attention(q, k, v, torch.tensor([[0], [3], [2]]), *rest)
+    with pytest.raises(ValueError, match="3 tokens need int64 selections"):
+        kernel.selected_attention(q, k, v, torch.tensor([[0], [1]]), *rest)
 
 
 def test_strided_inputs_and_expanded_gradients():

@@ -50,6 +50,17 @@ def test_without_a_compiler_torch_runs_and_says_so(op, instead, small, monkeypat
     assert "no-such-compiler is not found" in rejected[f"cpu.{op}.native"]
 
 
+def test_without_a_compiler_the_probe_tells_what_is_lost(monkeypatch):
+    """That is what `arcforge doctor` prints."""
+    backend = Cpu(CpuConfig())
+    assert "compiler" not in backend.probe().reason
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    reason = backend.probe().reason
+    assert backend.probe().ok
+    assert "no-such-compiler is not found (install g++ or set CXX)" in reason
+    assert "attention_varlen, indexer_kl, indexer_topk, linear, mla_decode" in reason
+
+
 def test_sources_that_do_not_compile_are_a_reason(small, caplog):
     (small / "one.cpp").write_text("this is no C++\n")
     assert "error: " in native.library().reason

@@ -60,8 +60,9 @@ class DSA(MLA):
         self.hands_on = config.is_shared(layer_index + 1)
         self.stage, self.loss_weight = config.indexer_training, config.indexer_loss_weight
         self.recall_queries = config.recall_queries
+        self.index_cache = {"auto": None, "bf16": torch.bfloat16}[config.index_cache]
         self.indexer_topk, self.indexer_kl = reference.indexer_topk, reference.indexer_kl
-        self.sparse_mla = reference.sparse_mla
+        self.sparse_mla, self.selected_attention = reference.sparse_mla, reference.selected_attention
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
@@ -94,6 +95,11 @@ class DSA(MLA):
             "sparse_mla",
             heads=self.heads, key_dim=self.latent + self.rotary, latent_dim=self.latent, topk=self.topk,
         )  # fmt: skip
+        self.selected_attention = bind(
+            "selected_attention",
+            heads=self.heads, kv_heads=self.heads, key_dim=self.nope + self.rotary, value_dim=self.value,
+            topk=self.topk,
+        )  # fmt: skip
 
     def forward(
         self,
@@ -108,6 +114,8 @@ class DSA(MLA):
         q_TQ = self.query_latent(x_TD)
         q_THK = self.queries(q_TQ, rope)
         index_key = {} if self.indexer is None else {"index_key": self.indexer.keys(x_TD.detach(), rope)}
+        if index_key and cache is not None and self.index_cache is not None:  # new keys are rounded like cached ones
+            index_key["index_key"] = index_key["index_key"].to(self.index_cache)
         entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope), **index_key)
         if self.indexer is None and selection is None:
             raise ValueError("a layer without an indexer needs the selection of the layer before")
@@ -153,7 +161,7 @@ class DSA(MLA):
         """Returns MLA's entries, and the index key where there is an indexer."""
         if self.indexer is None:
             return super().cache_spec()
-        return *super().cache_spec(), CacheEntry("index_key", (self.indexer.head_dim,))
+        return *super().cache_spec(), CacheEntry("index_key", (self.indexer.head_dim,), self.index_cache)
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
         """Returns MLA's for the selected keys, and the indexer's, which has no backward, where more are visible."""

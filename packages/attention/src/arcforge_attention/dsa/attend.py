@@ -1,10 +1,15 @@
-"""Attention over selected keys, in absorbed form: every head reads the same gathered ``[latent | rope]`` entries.
+"""Attention over selected keys, in the form that takes fewer operations.
 
-Shapes: T the group's tokens, S visible keys, H heads, K selected keys, V value size, C latent and rope part.
+Absorbed: every head reads the same gathered ``[latent | rope]`` entries, ``2 C + R`` products for each selected key.
+Expanded: keys and values of every head are built, all scores computed and those of other keys dropped, ``K + V`` for
+each visible key. With GLM-5's sizes the second is less work for prompts of up to some 7,500 tokens.
+
+Shapes: T the group's tokens, S visible keys, H heads, N selected keys, K key size, V value size, C latent, R rope.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -15,9 +20,31 @@ if TYPE_CHECKING:
     from arcforge_attention.dsa import DSA
 
 
-def attend(layer: DSA, q_THK: Tensor, kv_SC: Tensor, indices_TK: Tensor, group: Group) -> Tensor:
+def attend(layer: DSA, q_THK: Tensor, kv_SC: Tensor, indices_TN: Tensor, group: Group) -> Tensor:
     """Returns [T, H, V]."""
+    if expands(layer, group):
+        k_SHK, v_SHV = layer.expand(kv_SC)
+        out_THV: Tensor = layer.selected_attention(
+            q_THK, k_SHK, v_SHV, indices_TN, group.cu_query, group.cu_key, layer.scale
+        )
+        return out_THV
     latents_THC = layer.sparse_mla(
-        layer.absorb(q_THK), kv_SC, indices_TK, group.cu_query, group.cu_key, layer.latent, layer.scale
+        layer.absorb(q_THK), kv_SC, indices_TN, group.cu_query, group.cu_key, layer.latent, layer.scale
     )
     return layer.up_project(latents_THC)
+
+
+def expands(layer: DSA, group: Group) -> bool:
+    """Says whether the expanded form is wanted, or takes fewer operations."""
+    if layer.absorbed or layer.form != "auto":
+        return not layer.absorbed
+    visible = selected = 0
+    for (start, end), keys in zip(pairwise(group.cu_query.tolist()), group.key_lengths, strict=True):
+        queries, past = end - start, keys - (end - start)
+        dense = min(max(layer.topk - past, 0), queries)  # queries that see no more keys than they may select
+        visible += queries * past + queries * (queries + 1) // 2
+        selected += dense * past + dense * (dense + 1) // 2 + (queries - dense) * layer.topk
+    projection = layer.latent * (layer.nope + layer.value)  # of a key here, into and out of the latent space of a query
+    expanded = visible * (layer.nope + layer.rotary + layer.value) + sum(group.key_lengths) * projection
+    absorbed = selected * (2 * layer.latent + layer.rotary) + int(group.cu_query[-1]) * projection
+    return expanded < absorbed

@@ -22,6 +22,7 @@ LIBRARIES = ("torch", "lightning", "numpy", "hydra-core", "omegaconf", "pluggy",
 OPTIONAL = {
     "pyarrow": ("parquet files", "arcforge-core[parquet]"),
     "datasets": ("data=hub", "arcforge-core[datasets]"),
+    "triton": ("kernels of hardware=cuda", "arcforge-hw[cuda]"),
     "pytest": ("the conformance suites as tests", "arcforge-core[test]"),
 }
 """Modules that some work needs: what is lost without each, and the extra that brings it."""

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arcforge_core.ops.quantize import integer_rows, quantize_rows
+
 
 def segments(cu_query: Tensor, cu_key: Tensor) -> Iterator[tuple[slice, slice]]:
     """Yields (query rows, key rows) of each segment."""
@@ -58,6 +60,61 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
 def head_linear(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
     """Returns [T, H, N]: each head's rows times the head's own weight."""
     return torch.einsum("thk,hnk->thn", x_THK, weight_HNK)
+
+
+def hadamard_matrix(size: int, like: Tensor) -> Tensor:
+    """Returns an orthonormal Hadamard matrix [size, size], in the dtype and on the device of `like`.
+
+    Sylvester's doubling of 1, or of Paley's matrix of 12 or 20 rows, which covers hidden sizes such as 6144 = 12 * 512.
+
+    Raises:
+        ValueError: `size` is none of 1, 12 and 20 times a power of two.
+    """
+    core = next((m for m in (1, 12, 20) if size % m == 0 and (size // m).bit_count() == 1), None)
+    if core is None:
+        raise ValueError(f"no Hadamard matrix of {size} rows is known here: 1, 12 or 20 times a power of two")
+    rows = torch.ones(1, 1, dtype=torch.float64) if core == 1 else _paley(core - 1)
+    pair = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    while len(rows) < size:
+        rows = torch.kron(pair, rows)
+    return (rows * size**-0.5).to(like)
+
+
+def _paley(prime: int) -> Tensor:
+    """Returns the Hadamard matrix of prime + 1 rows for a prime that is 3 modulo 4."""
+    squares = {n * n % prime for n in range(1, prime)}
+    character = torch.tensor([0.0] + [1.0 if n in squares else -1.0 for n in range(1, prime)], dtype=torch.float64)
+    index = torch.arange(prime)
+    skew = torch.zeros(prime + 1, prime + 1, dtype=torch.float64)
+    skew[0, 1:], skew[1:, 0] = 1.0, -1.0
+    skew[1:, 1:] = character[(index[:, None] - index) % prime]
+    return skew + torch.eye(prime + 1, dtype=torch.float64)
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """Multiplies the last axis by `hadamard_matrix`: spreads outliers, keeps lengths and dot products (QuaRot)."""
+    rotated: Tensor = x @ hadamard_matrix(x.shape[-1], x)
+    return rotated
+
+
+def quant_linear(x: Tensor, weight: Tensor, scale_N: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """Linear layer of integer weights and activations that are rounded to int8 token by token (W8A8, W4A8; spec 16).
+
+    Args:
+        x: [..., K].
+        weight: int8 [N, K], or packed int4, uint8 [N, K / 2] (`quantize.pack_int4`).
+        scale_N: of each output, at least fp32.
+        bias_N: in x's dtype.
+
+    Returns:
+        [..., N] in x's dtype: an exact sum of integers times both scales.
+    """
+    q_TK, scale_T = quantize_rows(x.flatten(0, -2), 8)
+    weight_NK = integer_rows(weight, x.shape[-1])
+    sum_TN = q_TK.double() @ weight_NK.double().mT  # exact: below 2**53
+    out_TN = sum_TN.to(scale_T.dtype) * scale_T[:, None] * scale_N.to(scale_T.dtype)
+    out: Tensor = out_TN.to(x.dtype).unflatten(0, x.shape[:-1])
+    return out if bias_N is None else out + bias_N
 
 
 def router_scores(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
@@ -204,6 +261,37 @@ def mean_softmax(scores_THS: Tensor, visible_TS: Tensor) -> Tensor:
     """Returns the mean over heads of the attention weights [T, S], without gradient."""
     hidden = scores_THS.masked_fill(~visible_TS[:, None], float("-inf"))
     return hidden.softmax(-1, dtype=torch.promote_types(scores_THS.dtype, torch.float32)).mean(1)
+
+
+def selected_mask(indices_TK: Tensor, keys: int) -> Tensor:
+    """Returns bool [T, S], True where a query selected a key of its segment."""
+    mask_TS = torch.zeros(len(indices_TK), keys + 1, dtype=torch.bool, device=indices_TK.device)
+    return mask_TS.scatter_(1, torch.where(indices_TK < 0, keys, indices_TK), True)[:, :keys]
+
+
+def selected_attention(
+    q_THK: Tensor,
+    k_SGK: Tensor,
+    v_SGV: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    scale: float,
+) -> Tensor:
+    """As `attention_varlen`, of the selected keys only; `indices_TK` as `indexer_topk` returns them.
+
+    `sparse_mla` for keys and values that every head has its own of: the better one while there are few more keys than
+    a query selects.
+    """
+    repeat = q_THK.shape[1] // k_SGK.shape[1]
+    outs = []
+    for rows_q, rows_k in segments(cu_query, cu_key):
+        k, v = (x[rows_k].repeat_interleave(repeat, dim=1) for x in (k_SGK, v_SGV))
+        mask_TS = selected_mask(indices_TK[rows_q], len(k))
+        scores = torch.einsum("thk,shk->hts", q_THK[rows_q], k) * scale
+        probs = _softmax(scores.masked_fill(~mask_TS, float("-inf")))
+        outs.append(torch.einsum("hts,shv->thv", probs.to(v.dtype), v))
+    return torch.cat(outs)
 
 
 def indexer_kl(
@@ -360,10 +448,13 @@ OPS: dict[str, Callable[..., Any]] = {
     "mla_decode": mla_decode,
     "indexer_topk": indexer_topk,
     "sparse_mla": sparse_mla,
+    "selected_attention": selected_attention,
     "indexer_kl": indexer_kl,
     "gated_delta_rule": gated_delta_rule,
     "router_scores": router_scores,
     "moe_experts": moe_experts,
     "linear_cross_entropy": linear_cross_entropy,
     "newton_schulz": newton_schulz,
+    "hadamard": hadamard,
+    "quant_linear": quant_linear,
 }

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from arcforge_core.contracts.batch import cumulative
+from arcforge_core.ops.quantize import pack_int4, quantize_rows
 
 HOST_ARGUMENTS = ("cu_query", "cu_key")
 """Lengths stay on the host whatever the device."""
 
-FLOAT32_ARGUMENTS = ("cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T", "g_TH", "beta_TH", "state_NHKV")
+FLOAT32_ARGUMENTS = ("cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T", "g_TH", "beta_TH", "state_NHKV", "scale_N")
 """Never in a lower precision than fp32."""
 
 
@@ -265,6 +266,24 @@ def sparse_mla_cases(g: Generator) -> list[OpCase]:
     return cases
 
 
+def selected_attention_cases(g: Generator) -> list[OpCase]:
+    """Up to 6 selected keys a token, heads that share keys."""
+    cases = []
+    for name, (queries, keys) in SEGMENTS.items():
+        args = {
+            "q_THK": _normal(g, sum(queries), 4, 12),
+            "k_SGK": _normal(g, sum(keys), 2, 12),
+            "v_SGV": _normal(g, sum(keys), 2, 20),
+            "indices_TK": selection(g, queries, keys, topk=6),
+            "cu_query": cumulative(queries),
+            "cu_key": cumulative(keys),
+            "scale": 12**-0.5,
+        }
+        sizes = {"heads": 4, "kv_heads": 2, "key_dim": 12, "value_dim": 20, "topk": 6}
+        cases.append(OpCase("selected_attention", name, args, ("q_THK", "k_SGK", "v_SGV"), sizes))
+    return cases
+
+
 def indexer_kl_cases(g: Generator) -> list[OpCase]:
     """Up to 6 selected keys a token; index weights of both signs, so that a ReLU cuts and scores fall below zero."""
     cases = []
@@ -378,9 +397,47 @@ def newton_schulz_cases(g: Generator) -> list[OpCase]:
         "zero": torch.zeros(1, 4, 6, dtype=torch.float64),
     }
     return [
-        OpCase("newton_schulz", name, {"x_BMN": x_BMN, "coefficients": steps, "eps": 1e-7})
+        OpCase(
+            "newton_schulz",
+            name,
+            {"x_BMN": x_BMN, "coefficients": steps, "eps": 1e-7},
+            (),
+            {"rows": x_BMN.shape[1], "columns": x_BMN.shape[2]},
+        )
         for name, x_BMN in matrices.items()
     ]
+
+
+def hadamard_cases(g: Generator) -> list[OpCase]:
+    """Powers of two, 12 and 20 times one, a single column, one large value among small ones."""
+    cases = []
+    shapes = {"power of two": (5, 64), "one column": (3, 1), "heads": (4, 3, 16), "12": (2, 96), "20": (3, 40)}
+    for name, shape in shapes.items():
+        cases.append(OpCase("hadamard", name, {"x": _normal(g, *shape)}, ("x",), {"width": shape[-1]}))
+    outlier = _normal(g, 2, 32)
+    outlier[:, 7] = 100.0
+    return [*cases, OpCase("hadamard", "outlier", {"x": outlier}, ("x",), {"width": 32})]
+
+
+def quant_linear_cases(g: Generator) -> list[OpCase]:
+    """Eight and four bits, one row, leading axes, odd sizes, rows of zeros."""
+    cases = []
+    for name, shape, outputs, bits in (
+        ("8 bits", (9, 32), 24, 8),
+        ("4 bits", (9, 32), 24, 4),
+        ("one row", (1, 16), 8, 4),
+        ("odd sizes", (3, 5, 7), 3, 8),
+        ("zeros", (4, 8), 5, 8),
+    ):
+        weight, scale_N = quantize_rows(_normal(g, outputs, shape[-1]), bits)
+        x = torch.zeros(shape, dtype=torch.float64)
+        if name != "zeros":  # integers whose largest is 127: no kernel may round them
+            x = _integers(g, -127, 128, *shape).double()
+            x[..., 0] = 127.0
+        args = {"x": x, "weight": pack_int4(weight) if bits == 4 else weight, "scale_N": scale_N}
+        args["bias_N"] = _normal(g, outputs)
+        cases.append(OpCase("quant_linear", name, args, (), {"inputs": shape[-1], "outputs": outputs, "bits": bits}))
+    return cases
 
 
 GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
@@ -394,12 +451,15 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "mla_decode": mla_decode_cases,
     "indexer_topk": indexer_topk_cases,
     "sparse_mla": sparse_mla_cases,
+    "selected_attention": selected_attention_cases,
     "indexer_kl": indexer_kl_cases,
     "gated_delta_rule": gated_delta_rule_cases,
     "router_scores": router_scores_cases,
     "moe_experts": moe_experts_cases,
     "linear_cross_entropy": linear_cross_entropy_cases,
     "newton_schulz": newton_schulz_cases,
+    "hadamard": hadamard_cases,
+    "quant_linear": quant_linear_cases,
 }
 
 

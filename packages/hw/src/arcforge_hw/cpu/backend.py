@@ -11,19 +11,24 @@ from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
 from arcforge_hw.cpu.gated_delta_rule import gated_delta_rule
+from arcforge_hw.cpu.hadamard import hadamard
 from arcforge_hw.cpu.head_linear import head_linear
 from arcforge_hw.cpu.indexer_kl import indexer_kl
 from arcforge_hw.cpu.indexer_topk import indexer_topk
 from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
-from arcforge_hw.cpu.native import few_rows, library
+from arcforge_hw.cpu.native import few_rows, library, missing_compiler
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
+from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
 from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
 from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_topk
 from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
 from arcforge_hw.cpu.native.sparse_mla import sparse_mla as native_sparse_mla
+from arcforge_hw.cpu.newton_schulz import flops, newton_schulz, reference_flops
+from arcforge_hw.cpu.quant_linear import quant_linear
 from arcforge_hw.cpu.rms_norm import rms_norm
+from arcforge_hw.cpu.selected_attention import selected_attention
 from arcforge_hw.cpu.sparse_mla import sparse_mla
 from arcforge_hw.cpu.window_attention import window_attention
 
@@ -52,6 +57,14 @@ def _native(call: OpCall) -> Verdict:
     return library().verdict() if verdict.ok else verdict
 
 
+def _gram(call: OpCall) -> Verdict:
+    if call.dtype == torch.bfloat16:
+        return Verdict(False, "squares of singular values need more digits than bfloat16 has")
+    if flops(*(sides := (call.sizes.get("rows", 1), call.sizes.get("columns", 1)))) >= reference_flops(*sides):
+        return Verdict(False, f"the plain form has fewer operations for {sides[0]} x {sides[1]}")
+    return _on_cpu(call)
+
+
 def _native_experts(call: OpCall) -> Verdict:
     verdict = _grouped_mm(call)  # for more than a few tokens
     return library().verdict() if verdict.ok else verdict
@@ -69,9 +82,12 @@ class Cpu(TorchCpu):
     name = "cpu"
 
     def probe(self) -> Probe:
-        """A CPU is always there; tells its vector instructions too."""
-        capability = torch.backends.cpu.get_cpu_capability()
-        return Probe(True, f"{os.cpu_count()} CPU cores, {capability}")
+        """A CPU is always there; tells its vector instructions, and what runs slower without a compiler."""
+        cores = f"{os.cpu_count()} CPU cores, {torch.backends.cpu.get_cpu_capability()}"
+        if reason := missing_compiler():
+            ops = sorted({kernel.op for kernel in self.kernels() if kernel.name.endswith(".native")})
+            return Probe(True, f"{cores}; {reason}; torch's operators run instead, slower: {', '.join(ops)}")
+        return Probe(True, cores)
 
     def kernels(self) -> Sequence[Kernel]:
         """Returns the kernels of this package."""
@@ -91,9 +107,14 @@ class Cpu(TorchCpu):
             Kernel("indexer_topk", "cpu.indexer_topk.blocks", indexer_topk, _on_cpu),
             Kernel("sparse_mla", "cpu.sparse_mla.native", native_sparse_mla, _native, priority=1),
             Kernel("sparse_mla", "cpu.sparse_mla.blocks", sparse_mla, _on_cpu),
+            Kernel("selected_attention", "cpu.selected_attention.native", native_selected, _native, priority=1),
+            Kernel("selected_attention", "cpu.selected_attention.tiles", selected_attention, _on_cpu),
             Kernel("indexer_kl", "cpu.indexer_kl.native", native_indexer_kl, _native, priority=1),
             Kernel("indexer_kl", "cpu.indexer_kl.blocks", indexer_kl, _on_cpu),
             Kernel("moe_experts", "cpu.moe_experts.native", few_rows.moe_experts, _native_experts, priority=1),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
+            Kernel("newton_schulz", "cpu.newton_schulz.gram", newton_schulz, _gram),
+            Kernel("hadamard", "cpu.hadamard.butterfly", hadamard, _on_cpu),
+            Kernel("quant_linear", "cpu.quant_linear.int_mm", quant_linear, _on_cpu),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]

@@ -54,12 +54,19 @@ def compiler() -> str:
     return os.environ.get("CXX") or "g++"
 
 
+def missing_compiler() -> str:
+    """Returns why nothing can be compiled, or nothing where there is a compiler."""
+    if shutil.which(compiler()) is None:
+        return f"no C++ compiler: {compiler()} is not found (install g++ or set CXX)"
+    return ""
+
+
 @functools.cache
 def library() -> Library:
     """Returns the kernels, compiled now unless they have been; the answer holds for the process."""
     found = shutil.which(compiler())
     if found is None:
-        return Library(None, f"no C++ compiler: {compiler()} is not found (install g++ or set CXX)")
+        return Library(None, missing_compiler())
     try:
         return Library(ctypes.CDLL(str(built(found))), "")
     except (OSError, subprocess.CalledProcessError) as error:

@@ -1,5 +1,6 @@
 // Causal attention inside short segments: one segment and key/value group at a time, packed once, so that scores of
-// some queries and all of the segment's keys stay in the cache from the product to the gradient.
+// some queries and all of the segment's keys stay in the cache from the product to the gradient. Of a selection, scores
+// of all keys are computed and those of others dropped.
 //
 // Keys and values are also packed transposed: a row of scores is a sum of their rows, without sums across a vector.
 // A segment's sums are made by one thread in a fixed order: results do not depend on the number of threads.
@@ -18,6 +19,29 @@ struct Sizes {
   int64_t segments, heads, groups, key_dim, value_dim;
   double scale;
   int threads;
+  const int64_t* indices;  // [T, selected] keys of the segment, -1 for none; or null: all visible keys
+  int64_t selected;
+};
+
+// The scores of one query that count: all that are visible, or the selected ones, which are gathered and put back.
+template <typename A>
+struct Row {
+  A* values;
+  int64_t count;
+  const int64_t* keys;  // null: the first `count`
+
+  Row(A* row, int64_t token, int64_t visible, const Sizes& s, A* gathered) : values(row), count(visible), keys(nullptr) {
+    if (!s.indices) return;
+    keys = s.indices + token * s.selected;
+    for (count = 0; count < s.selected && keys[count] >= 0; count++) gathered[count] = row[keys[count]];
+    values = gathered;
+  }
+  // Makes the row [0, seen) zero but for these values.
+  void put_back(A* row, int64_t seen) const {
+    if (!keys) return std::fill(row + count, row + seen, A(0));
+    std::fill(row, row + seen, A(0));
+    for (int64_t n = 0; n < count; n++) row[keys[n]] = values[n];
+  }
 };
 
 struct Segment {
@@ -69,6 +93,7 @@ void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const 
   {
     Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
     Block<A> query(QUERIES, s.key_dim), scores(QUERIES, most), result(QUERIES, s.value_dim);
+    std::vector<A> gathered(s.selected);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < s.segments * s.groups; task++) {
       const Segment part(cu_query, cu_key, task / s.groups);
@@ -87,14 +112,13 @@ void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const 
           result.clear(rows);
           A totals[QUERIES];
           for (int64_t r = 0; r < rows; r++) {
-            A* row = scores.row(r);
-            const int64_t visible = past + first + r + 1;
+            const Row<A> row(scores.row(r), part.query + first + r, past + first + r + 1, s, gathered.data());
             A top = -INFINITY, total = 0;
 #pragma omp simd reduction(max : top)
-            for (int64_t j = 0; j < visible; j++) top = row[j] > top ? row[j] : top;
+            for (int64_t j = 0; j < row.count; j++) top = row.values[j] > top ? row.values[j] : top;
 #pragma omp simd reduction(+ : total)
-            for (int64_t j = 0; j < visible; j++) total += row[j] = exp_of(row[j] - top);
-            std::fill(row + visible, row + seen, A(0));
+            for (int64_t j = 0; j < row.count; j++) total += row.values[j] = exp_of(row.values[j] - top);
+            row.put_back(scores.row(r), seen);
             totals[r] = total;
             lse[at + r * s.heads] = top + std::log(total);
           }
@@ -117,6 +141,7 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
     Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
     Block<A> query(QUERIES, s.key_dim), cotangent(QUERIES, s.value_dim), probs(QUERIES, most), dscores(QUERIES, most);
     Block<A> dquery(QUERIES, s.key_dim), dkeys(most, s.key_dim), dvalues(most, s.value_dim);
+    std::vector<A> gathered(2 * s.selected);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < s.segments * s.groups; task++) {
       const Segment part(cu_query, cu_key, task / s.groups);
@@ -140,17 +165,19 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
           add_rows(cotangent.row(0), cotangent.stride, 1, values_t.row(0), length, s.value_dim, padded<A>(seen),
                    dscores.places.data(), rows);
           for (int64_t r = 0; r < rows; r++) {
-            A *p = probs.row(r), *ds = dscores.row(r);
-            const int64_t visible = past + first + r + 1;
+            const int64_t token = part.query + first + r, visible = past + first + r + 1;
+            const Row<A> p_row(probs.row(r), token, visible, s, gathered.data());
+            const Row<A> ds_row(dscores.row(r), token, visible, s, gathered.data() + s.selected);
+            A *p = p_row.values, *ds = ds_row.values;
             const A sum = lse[at + r * s.heads];
             A mean = 0;
 #pragma omp simd
-            for (int64_t j = 0; j < visible; j++) p[j] = exp_of(p[j] < sum ? p[j] - sum : A(0));
+            for (int64_t j = 0; j < p_row.count; j++) p[j] = exp_of(p[j] < sum ? p[j] - sum : A(0));
 #pragma omp simd reduction(+ : mean)
-            for (int64_t j = 0; j < visible; j++) mean += p[j] * ds[j];
-            for (int64_t j = 0; j < visible; j++) ds[j] = p[j] * (ds[j] - mean);
-            std::fill(p + visible, p + seen, A(0));
-            std::fill(ds + visible, ds + seen, A(0));
+            for (int64_t j = 0; j < p_row.count; j++) mean += p[j] * ds[j];
+            for (int64_t j = 0; j < p_row.count; j++) ds[j] = p[j] * (ds[j] - mean);
+            p_row.put_back(probs.row(r), seen);
+            ds_row.put_back(dscores.row(r), seen);
           }
           add_rows(dscores.row(0), dscores.stride, 1, keys.row(0), keys.stride, seen, keys.stride,
                    dquery.places.data(), rows);
@@ -175,18 +202,18 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
 
 #define ARCFORGE_ATTENTION(NAME, T, A)                                                                                 \
   extern "C" void arcforge_attention_##NAME(const T* q, const T* k, const T* v, const int64_t* cu_query,               \
-                                            const int64_t* cu_key, T* out, A* lse, int64_t segments, int64_t heads,    \
-                                            int64_t groups, int64_t key_dim, int64_t value_dim, double scale,          \
-                                            int64_t threads) {                                                         \
+                                            const int64_t* cu_key, const int64_t* indices, T* out, A* lse,             \
+                                            int64_t segments, int64_t heads, int64_t groups, int64_t key_dim,          \
+                                            int64_t value_dim, int64_t selected, double scale, int64_t threads) {      \
     arcforge::forward<T, A>(q, k, v, cu_query, cu_key, out, lse,                                                       \
-                            {segments, heads, groups, key_dim, value_dim, scale, int(threads)});                       \
+                            {segments, heads, groups, key_dim, value_dim, scale, int(threads), indices, selected});    \
   }                                                                                                                    \
   extern "C" void arcforge_attention_backward_##NAME(                                                                  \
       const T* grad, const T* q, const T* k, const T* v, const A* lse, const int64_t* cu_query, const int64_t* cu_key, \
-      T* dq, T* dk, T* dv, int64_t segments, int64_t heads, int64_t groups, int64_t key_dim, int64_t value_dim,        \
-      double scale, int64_t threads) {                                                                                 \
+      const int64_t* indices, T* dq, T* dk, T* dv, int64_t segments, int64_t heads, int64_t groups, int64_t key_dim,   \
+      int64_t value_dim, int64_t selected, double scale, int64_t threads) {                                            \
     arcforge::backward<T, A>(grad, q, k, v, lse, cu_query, cu_key, dq, dk, dv,                                         \
-                             {segments, heads, groups, key_dim, value_dim, scale, int(threads)});                      \
+                             {segments, heads, groups, key_dim, value_dim, scale, int(threads), indices, selected});   \
   }
 
 ARCFORGE_ATTENTION(float32, float, float)

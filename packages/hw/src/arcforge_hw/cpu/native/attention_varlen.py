@@ -1,9 +1,10 @@
-"""Causal attention inside short segments in C++; longer ones are left to tiled products.
+"""Causal attention inside short segments in C++, over all visible keys or over selected ones.
 
 Of the forward pass only a number per query and head is kept. Tiles of a few hundred keys are too small for calls of
-torch's operators: with segments of 200 tokens and heads of 32 these take most of the time.
+torch's operators: with segments of 200 tokens and heads of 32 these take most of the time. A segment and key/value head
+is one thread's work, so longer segments are left to tiled products.
 
-Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size.
+Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size, N selected keys.
 """
 
 from __future__ import annotations
@@ -18,32 +19,55 @@ from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, function, 
 
 SHORT = 512
 """Keys of a segment up to which a thread takes it as a whole."""
-SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
+SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
 
 
-def _sizes(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, scale: float) -> tuple[Any, ...]:
+def _sizes(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, selected: int, scale: float) -> Any:
     sizes = q_THK.shape[1], k_SGK.shape[1], q_THK.shape[2], v_SGV.shape[2]
-    return len(cu_query) - 1, *sizes, scale, torch.get_num_threads()
+    return len(cu_query) - 1, *sizes, selected, scale, torch.get_num_threads()
 
 
-def _check(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor) -> None:
+def _check(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, indices_TN: Tensor | None
+) -> None:
     check_dtypes(q_THK, k_SGK, v_SGV)
     if int(cu_query[-1]) != len(q_THK) or int(cu_key[-1]) > min(len(k_SGK), len(v_SGV)):
         found = f"{len(q_THK)} tokens, {len(k_SGK)} keys, {len(v_SGV)} values"
         raise ValueError(f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {found}")
+    if indices_TN is None:
+        return
+    if len(indices_TN) != len(q_THK) or indices_TN.dtype != torch.int64:
+        raise ValueError(f"{len(q_THK)} tokens need int64 selections of as many rows, not {list(indices_TN.shape)}")
+    query_N, key_N = cu_query.diff().long(), cu_key.diff().long()
+    own_T = torch.arange(len(q_THK)) - (cu_query[:-1].long()).repeat_interleave(query_N)
+    last_T = own_T + (key_N - query_N).repeat_interleave(query_N)
+    if bool((indices_TN.amax(1) > last_T).any()):
+        raise IndexError("a query selects a key that it does not see")
+
+
+def _pointer(indices_TN: Tensor | None) -> int:
+    return 0 if indices_TN is None else pointers(indices_TN)[0]
 
 
 @torch.library.custom_op("arcforge_native::attention_varlen", mutates_args=())
 def _forward(
-    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float
+    q_THK: Tensor,
+    k_SGK: Tensor,
+    v_SGV: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    indices_TN: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Returns the output [T, H, V] and the logarithm of each softmax's sum [T, H], fp32 or wider."""
-    run = function(f"arcforge_attention_{suffix(q_THK.dtype)}", (*[POINTER] * 7, *SIZES))
-    _check(q_THK, k_SGK, v_SGV, cu_query, cu_key)
+    run = function(f"arcforge_attention_{suffix(q_THK.dtype)}", (*[POINTER] * 8, *SIZES))
+    _check(q_THK, k_SGK, v_SGV, cu_query, cu_key, indices_TN)
     q, k, v, queries, keys = (x.contiguous() for x in (q_THK, k_SGK, v_SGV, cu_query.long(), cu_key.long()))
+    indices = None if indices_TN is None else indices_TN.contiguous()
     out_THV = q.new_empty(*q.shape[:2], v.shape[-1])
     lse_TH = q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
-    run(*pointers(q, k, v, queries, keys, out_THV, lse_TH), *_sizes(q, k, v, queries, scale))
+    sizes = _sizes(q, k, v, queries, 0 if indices is None else indices.shape[1], scale)
+    run(*pointers(q, k, v, queries, keys), _pointer(indices), *pointers(out_THV, lse_TH), *sizes)
     return out_THV, lse_TH
 
 
@@ -62,16 +86,19 @@ def _backward(
     lse_TH: Tensor,
     cu_query: Tensor,
     cu_key: Tensor,
+    indices_TN: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of q, k and v."""
-    run = function(f"arcforge_attention_backward_{suffix(q_THK.dtype)}", (*[POINTER] * 10, *SIZES))
-    _check(q_THK, k_SGK, v_SGV, cu_query, cu_key)
+    run = function(f"arcforge_attention_backward_{suffix(q_THK.dtype)}", (*[POINTER] * 11, *SIZES))
+    _check(q_THK, k_SGK, v_SGV, cu_query, cu_key, indices_TN)
     check_dtypes(q_THK, grad_THV)
     grad, q, k, v, lse = (x.contiguous() for x in (grad_THV, q_THK, k_SGK, v_SGV, lse_TH))
     queries, keys = cu_query.long(), cu_key.long()
+    indices = None if indices_TN is None else indices_TN.contiguous()
     dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))  # zeros: keys may lie behind the last segment's
-    run(*pointers(grad, q, k, v, lse, queries, keys, dq, dk, dv), *_sizes(q, k, v, queries, scale))
+    sizes = _sizes(q, k, v, queries, 0 if indices is None else indices.shape[1], scale)
+    run(*pointers(grad, q, k, v, lse, queries, keys), _pointer(indices), *pointers(dq, dk, dv), *sizes)
     return dq, dk, dv
 
 
@@ -81,16 +108,17 @@ def _(grad_THV: Tensor, q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, *_: Any) ->
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q_THK, k_SGK, v_SGV, cu_query, cu_key, ctx.scale = inputs
+    *tensors, ctx.scale = inputs
+    q_THK, k_SGK, v_SGV, *lengths = tensors
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q_THK, k_SGK, v_SGV, output[1], cu_query, cu_key)
+    ctx.save_for_backward(q_THK, k_SGK, v_SGV, output[1], *lengths)
 
 
 def _gradients(ctx: Any, grad_THV: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if grad_THV is None:
-        return (None,) * 6
-    return *_backward(grad_THV, *ctx.saved_tensors, ctx.scale), None, None, None
+        return (None,) * 7
+    return *_backward(grad_THV, *ctx.saved_tensors, ctx.scale), None, None, None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_setup)
@@ -102,5 +130,19 @@ def attention_varlen(
     """See `arcforge_core.ops.reference.attention_varlen`."""
     if torch.compiler.is_compiling() or max(cu_key.diff().tolist()) > SHORT:
         return tiled.attention_varlen(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)
-    out_THV: Tensor = _forward(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)[0]
+    out_THV: Tensor = _forward(q_THK, k_SGK, v_SGV, cu_query, cu_key, None, scale)[0]
+    return out_THV
+
+
+def selected_attention(
+    q_THK: Tensor,
+    k_SGK: Tensor,
+    v_SGV: Tensor,
+    indices_TK: Tensor,
+    cu_query: Tensor,
+    cu_key: Tensor,
+    scale: float,
+) -> Tensor:
+    """See `arcforge_core.ops.reference.selected_attention`."""
+    out_THV: Tensor = _forward(q_THK, k_SGK, v_SGV, cu_query, cu_key, indices_TK, scale)[0]
     return out_THV

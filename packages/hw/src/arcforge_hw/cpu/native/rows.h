@@ -134,6 +134,8 @@ inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int
     int64_t i = 0;
     for (; i + 4 <= rows; i += 4)
       dot_tile<A, 4, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
+    for (; i + 2 <= rows; i += 2)
+      dot_tile<A, 2, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
     for (; i < rows; i++)
       dot_tile<A, 1, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
   };
@@ -181,6 +183,7 @@ inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const
                      int64_t width, A* const* out, int64_t rows) {
   int64_t i = 0;
   for (; i + 4 <= rows; i += 4) add_panel<A, 4>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
+  for (; i + 2 <= rows; i += 2) add_panel<A, 2>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
   for (; i < rows; i++) add_panel<A, 1>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
 }
 

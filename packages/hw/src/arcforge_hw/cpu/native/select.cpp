@@ -1,7 +1,8 @@
-// The epilogue of the lightning indexer: head sums of index scores, and the best keys of each query.
+// The lightning indexer: head sums of index scores, and the best keys of each query.
 //
-// Ties go to the lower key and keys come out ascending: the k-th largest score is found first, then one walk over the
-// row takes what is above it and, of what equals it, as many as are missing.
+// Scores of many queries are computed a panel of keys at a time; a key's dot products with all heads stay in registers
+// until they are summed, so that nothing but the sums is written. Ties go to the lower key and keys come out ascending:
+// the k-th largest score is found first, then what is above it is taken and, of what equals it, as many as are missing.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -13,7 +14,12 @@ namespace {
 
 constexpr int BINS = 2048;
 constexpr int BIN_SHIFT = 21;
-constexpr int64_t KEYS_AT_ONCE = 48;  // whose dot products are summed over heads before the next ones are computed
+constexpr int VECTORS = 3;                           // of a panel
+constexpr int64_t PANEL = VECTORS * LANES<float>;    // keys of a panel
+constexpr int64_t QUERIES = 16;                      // that read a panel while it is near
+constexpr int64_t KEYS_AT_ONCE = 48;                 // of few queries, whose dot products are summed before the next ones
+constexpr int64_t STEP = 32;                         // scores that are passed over together when all are too low
+constexpr int64_t SAMPLED = 1 << 11;                 // keys from which on a sample guesses the k-th largest score
 
 // An integer that grows with the score; -0 and +0 must have become one before.
 inline uint32_t rank_of(float score) {
@@ -22,7 +28,130 @@ inline uint32_t rank_of(float score) {
   return bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
 }
 
-// dots [I, stride] of one query, n of each row are visible; out[n] = sum over heads of weight * ReLU(dot).
+struct Candidate {
+  uint32_t rank;
+  int32_t key;
+};
+
+// What one thread needs to select with.
+struct Scratch {
+  std::vector<uint32_t> counts = std::vector<uint32_t>(BINS), sample;
+  std::vector<Candidate> candidates, ordered;
+};
+
+// A bound that about `k` of n ranks reach: from a sample of them, or from a histogram, which never misses.
+uint32_t guess_bound(const uint32_t* ranks, int64_t n, int64_t k, Scratch& scratch) {
+  const int64_t step = n / (SAMPLED / 4), wanted = k / step + k / step / 2 + 8;
+  scratch.sample.clear();
+  for (int64_t s = 0; s < n; s += step) scratch.sample.push_back(ranks[s]);
+  if (wanted >= int64_t(scratch.sample.size())) return 0;
+  std::nth_element(scratch.sample.begin(), scratch.sample.begin() + wanted, scratch.sample.end(), std::greater<uint32_t>());
+  return scratch.sample[wanted];
+}
+
+uint32_t sure_bound(const uint32_t* ranks, int64_t n, int64_t k, Scratch& scratch) {
+  uint32_t* counts = scratch.counts.data();
+  std::fill(counts, counts + BINS, 0u);
+  for (int64_t s = 0; s < n; s++) counts[ranks[s] >> BIN_SHIFT]++;
+  int64_t bin = BINS - 1;
+  for (int64_t missing = k; int64_t(counts[bin]) < missing; bin--) missing -= counts[bin];
+  return uint32_t(bin) << BIN_SHIFT;
+}
+
+void collect(const uint32_t* ranks, int64_t n, uint32_t bound, std::vector<Candidate>& found) {
+  found.clear();
+  int64_t s = 0;
+  for (; s + STEP <= n; s += STEP) {
+    uint32_t hit = 0;
+    for (int64_t j = 0; j < STEP; j++) hit |= uint32_t(ranks[s + j] >= bound);
+    if (!hit) continue;
+    for (int64_t j = s; j < s + STEP; j++)
+      if (ranks[j] >= bound) found.push_back({ranks[j], int32_t(j)});
+  }
+  for (; s < n; s++)
+    if (ranks[s] >= bound) found.push_back({ranks[s], int32_t(s)});
+}
+
+// Writes the numbers of the k best of n ranks, k < n, ascending.
+void best(const uint32_t* ranks, int64_t n, int64_t k, Scratch& scratch, int64_t* out) {
+  std::vector<Candidate>& found = scratch.candidates;
+  found.clear();
+  if (n >= SAMPLED) collect(ranks, n, guess_bound(ranks, n, k, scratch), found);
+  if (int64_t(found.size()) < k) collect(ranks, n, sure_bound(ranks, n, k, scratch), found);
+  scratch.ordered = found;
+  const auto higher = [](const Candidate& a, const Candidate& b) { return a.rank > b.rank; };
+  std::nth_element(scratch.ordered.begin(), scratch.ordered.begin() + (k - 1), scratch.ordered.end(), higher);
+  const uint32_t last = scratch.ordered[k - 1].rank;
+  int64_t ties = k;
+  for (const Candidate& x : found) ties -= x.rank > last;
+  int64_t taken = 0;
+  for (const Candidate& x : found) {
+    const bool tie = x.rank == last && ties > 0;
+    if (x.rank > last || tie) out[taken++] = x.key;
+    ties -= tie;
+  }
+}
+
+// A query that sees no more than k keys takes them all.
+void all_keys(int64_t n, int64_t k, int64_t* out) {
+  for (int64_t s = 0; s < k; s++) out[s] = s < n ? s : -1;
+}
+
+void select(const uint32_t* ranks, int64_t n, int64_t k, Scratch& scratch, int64_t* out) {
+  if (n <= k)
+    all_keys(n, k, out);
+  else
+    best(ranks, n, k, scratch, out);
+}
+
+// ---- many queries ------------------------------------------------------------------------------------------------
+
+// Keys as panels [width, PANEL], zeros behind the last one.
+std::vector<float> pack_panels(const float* k, int64_t keys, int64_t width, int64_t threads) {
+  const int64_t panels = (keys + PANEL - 1) / PANEL;
+  std::vector<float> packed(panels * width * PANEL);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t p = 0; p < panels; p++)
+    for (int64_t j = 0; j < std::min(PANEL, keys - p * PANEL); j++)
+      for (int64_t d = 0; d < width; d++) packed[(p * width + d) * PANEL + j] = k[(p * PANEL + j) * width + d];
+  return packed;
+}
+
+template <int HEADS, bool RELU>
+inline void add_heads(const float* q, int64_t width, const float* weight, const float* panel, Vector<float>* sum) {
+  Vector<float> dot[HEADS][VECTORS] = {};
+  for (int64_t d = 0; d < width; d++) {
+    Vector<float> key[VECTORS];
+    for (int j = 0; j < VECTORS; j++) key[j] = load(panel + d * PANEL + j * LANES<float>);
+    for (int i = 0; i < HEADS; i++) {
+      const Vector<float> value = q[i * width + d] - Vector<float>{};
+      for (int j = 0; j < VECTORS; j++) dot[i][j] = fused<float>(value, key[j], dot[i][j]);
+    }
+  }
+  for (int i = 0; i < HEADS; i++) {
+    const Vector<float> w = weight[i] - Vector<float>{};
+    for (int j = 0; j < VECTORS; j++) {
+      const Vector<float> x = RELU ? (dot[i][j] > 0.0f ? dot[i][j] : Vector<float>{}) : dot[i][j];
+      sum[j] = fused<float>(w, x, sum[j]);
+    }
+  }
+}
+
+template <bool RELU>
+void score_panel(const float* q, int64_t heads, int64_t width, const float* weight, const float* panel, uint32_t* ranks) {
+  Vector<float> sum[VECTORS] = {};
+  int64_t i = 0;
+  for (; i + 4 <= heads; i += 4) add_heads<4, RELU>(q + i * width, width, weight + i, panel, sum);
+  for (; i + 2 <= heads; i += 2) add_heads<2, RELU>(q + i * width, width, weight + i, panel, sum);
+  for (; i < heads; i++) add_heads<1, RELU>(q + i * width, width, weight + i, panel, sum);
+  float scores[PANEL];
+  for (int j = 0; j < VECTORS; j++) store<float>(scores + j * LANES<float>, sum[j]);
+  for (int64_t n = 0; n < PANEL; n++) ranks[n] = rank_of(scores[n] + 0.0f);
+}
+
+// ---- few queries ---------------------------------------------------------------------------------------------------
+
+// dots [I, stride] of one query; out[n] ranks the sum over heads of weight * ReLU(dot).
 template <bool RELU>
 void head_sum(const float* dots, int64_t stride, const float* weight, int64_t heads, int64_t n, uint32_t* ranks) {
 #pragma omp simd
@@ -36,35 +165,9 @@ void head_sum(const float* dots, int64_t stride, const float* weight, int64_t he
   }
 }
 
-// Writes the numbers of the k best of n ranks, k < n, ascending.
-void best(const uint32_t* ranks, int64_t n, int64_t k, uint32_t* counts, std::vector<uint32_t>& boundary, int64_t* out) {
-  std::fill(counts, counts + BINS, 0u);
-  for (int64_t s = 0; s < n; s++) counts[ranks[s] >> BIN_SHIFT]++;
-  int64_t bin = BINS - 1, missing = k;
-  for (; int64_t(counts[bin]) < missing; bin--) missing -= counts[bin];
-  boundary.clear();
-  for (int64_t s = 0; s < n; s++)
-    if (int64_t(ranks[s] >> BIN_SHIFT) == bin) boundary.push_back(ranks[s]);
-  std::nth_element(boundary.begin(), boundary.begin() + (missing - 1), boundary.end(), std::greater<uint32_t>());
-  const uint32_t last = boundary[missing - 1];
-  int64_t ties = missing;
-  for (const uint32_t rank : boundary) ties -= rank > last;
-  for (int64_t s = 0, taken = 0; taken < k; s++) {
-    const bool tie = ranks[s] == last && ties > 0;
-    if (ranks[s] > last || tie) out[taken++] = s;
-    ties -= tie;
-  }
-}
-
-// A query that sees no more than k keys takes them all.
-void all_keys(int64_t n, int64_t k, int64_t* out) {
-  for (int64_t s = 0; s < k; s++) out[s] = s < n ? s : -1;
-}
-
-// Scores a few queries' keys as they are read, so that dot products never leave the first cache; then selects.
-// q [queries, heads, width], k [S, width]; query b sees the first `visible + b` keys.
+// Keys are read once, and all queries score them while they are near.
 template <typename T>
-void index_few(const T* q, const T* k, const float* weights, int64_t queries, int64_t heads, int64_t width,
+void index_few(const float* q, const T* k, const float* weights, int64_t queries, int64_t heads, int64_t width,
                int64_t visible, int64_t topk, bool relu, int64_t* out, int64_t threads) {
   const int64_t stride = padded<float>(width), keys = visible + queries - 1;
   std::vector<float> query(queries * heads * stride);
@@ -74,7 +177,7 @@ void index_few(const T* q, const T* k, const float* weights, int64_t queries, in
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> wide(KEYS_AT_ONCE * stride), dots(heads * KEYS_AT_ONCE);
-    std::vector<uint32_t> counts(BINS), boundary;
+    Scratch scratch;
 #pragma omp for schedule(static)
     for (int64_t first = 0; first < keys; first += KEYS_AT_ONCE) {
       const int64_t count = std::min(KEYS_AT_ONCE, keys - first);
@@ -90,44 +193,42 @@ void index_few(const T* q, const T* k, const float* weights, int64_t queries, in
       }
     }
 #pragma omp for schedule(static)
-    for (int64_t b = 0; b < queries; b++) {
-      const int64_t n = visible + b;
-      int64_t* row = out + b * topk;
-      if (n > topk)
-        best(&ranks[b * keys], n, topk, counts.data(), boundary, row);
-      else
-        all_keys(n, topk, row);
-    }
+    for (int64_t b = 0; b < queries; b++) select(&ranks[b * keys], visible + b, topk, scratch, out + b * topk);
   }
 }
 
 }  // namespace
 }  // namespace arcforge
 
-// dots [queries, heads, stride]; query b sees the first `visible + b` keys. out [queries, topk], -1 where keys are short.
-extern "C" void arcforge_select(const float* dots, const float* weights, int64_t queries, int64_t heads, int64_t stride,
-                                int64_t visible, int64_t topk, int64_t relu, int64_t* out, int64_t threads) {
+// q [queries, heads, width], k [S, width]; query b sees the first `visible + b` keys. out [queries, topk], -1 where
+// keys are short.
+extern "C" void arcforge_index(const float* q, const float* k, const float* weights, int64_t queries, int64_t heads,
+                               int64_t width, int64_t visible, int64_t topk, int64_t relu, int64_t* out,
+                               int64_t threads) {
   using namespace arcforge;
+  const int64_t keys = visible + queries - 1, stride = (keys + PANEL - 1) / PANEL * PANEL;
+  const std::vector<float> panels = pack_panels(k, keys, width, threads);
+  const auto score = relu ? score_panel<true> : score_panel<false>;
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<uint32_t> ranks(visible + queries), counts(BINS), boundary;
-#pragma omp for schedule(dynamic, 4)
-    for (int64_t b = 0; b < queries; b++) {
-      const int64_t n = visible + b;
-      int64_t* row = out + b * topk;
-      if (n <= topk) {
-        all_keys(n, topk, row);
-        continue;
-      }
-      const auto sum = relu ? head_sum<true> : head_sum<false>;
-      sum(dots + b * heads * stride, stride, weights + b * heads, heads, n, ranks.data());
-      best(ranks.data(), n, topk, counts.data(), boundary, row);
+    std::vector<uint32_t> ranks(std::min(QUERIES, queries) * stride);
+    Scratch scratch;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t first = 0; first < queries; first += QUERIES) {
+      const int64_t count = std::min(QUERIES, queries - first), seen = visible + first + count - 1;
+      if (seen > topk)
+        for (int64_t p = 0; p * PANEL < seen; p++)
+          for (int64_t b = 0; b < count; b++)
+            score(q + (first + b) * heads * width, heads, width, weights + (first + b) * heads,
+                  &panels[p * width * PANEL], &ranks[b * stride + p * PANEL]);
+      for (int64_t b = 0; b < count; b++)
+        select(&ranks[b * stride], visible + first + b, topk, scratch, out + (first + b) * topk);
     }
   }
 }
 
 #define ARCFORGE_INDEX_FEW(NAME, T)                                                                                  \
-  extern "C" void arcforge_index_few_##NAME(const T* q, const T* k, const float* weights, int64_t queries,           \
+  extern "C" void arcforge_index_few_##NAME(const float* q, const T* k, const float* weights, int64_t queries,       \
                                             int64_t heads, int64_t width, int64_t visible, int64_t topk,             \
                                             int64_t relu, int64_t* out, int64_t threads) {                           \
     arcforge::index_few<T>(q, k, weights, queries, heads, width, visible, topk, relu, out, threads);                 \

@@ -1,0 +1,1 @@
+"""The CUDA backend: kernels in Triton, which other vendors' Triton compilers can take over."""

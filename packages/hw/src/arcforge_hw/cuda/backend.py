@@ -1,0 +1,87 @@
+"""The CUDA backend: Triton kernels where Triton is installed, torch's operators for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from arcforge_core.contracts.hardware import YES, Change, Kernel, OpCall, Probe, Roofline, Verdict
+from arcforge_core.ops.hardware import sdpa_attention_varlen
+from arcforge_hw.configs import CudaConfig
+from arcforge_hw.cpu.selected_attention import selected_attention
+from arcforge_hw.cuda.launch import interpreted, missing_triton
+
+DENSE_BF16 = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12}
+"""FLOP/s of the vendor's data sheets, without sparsity (SXM)."""
+BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12, "H800": 3.35e12, "A100": 2.04e12, "A800": 2.04e12}
+"""Bytes/s of the vendor's data sheets (80 GB and 141 GB SXM)."""
+
+
+def _on_gpu(call: OpCall) -> Verdict:
+    if call.device_type != "cuda":
+        return Verdict(False, f"device {call.device_type} is not cuda")
+    return YES
+
+
+def _triton(call: OpCall) -> Verdict:
+    if call.device_type != "cuda" and not (call.device_type == "cpu" and interpreted()):
+        return Verdict(False, f"device {call.device_type} is not cuda")
+    if call.dtype not in (torch.float32, torch.bfloat16):
+        return Verdict(False, f"the kernels compute in float32 and bfloat16, not {call.dtype}")
+    if interpreted() and call.dtype == torch.bfloat16:
+        return Verdict(False, "Triton's interpreter is silently wrong in bfloat16")
+    return YES
+
+
+class Cuda:
+    """NVIDIA GPUs."""
+
+    name = "cuda"
+    device_type = "cuda"
+    distributed_backend = "nccl"
+
+    def __init__(self, config: CudaConfig) -> None:
+        self.config = config
+
+    def probe(self) -> Probe:
+        """Asks torch for a device; names what is missing."""
+        if not torch.backends.cuda.is_built():
+            return Probe(False, f"torch {torch.__version__} was built without CUDA")
+        if not torch.cuda.is_available():
+            return Probe(False, "torch finds no CUDA device (nvidia-smi shows whether the driver does)")
+        found = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+        return Probe(
+            True, f"{found}; {missing}; torch's operators run instead" if (missing := missing_triton()) else found
+        )
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Returns attention by torch's operators, and the Triton kernels where Triton is installed."""
+        attention = [
+            Kernel("attention_varlen", "cuda.attention_varlen.sdpa", sdpa_attention_varlen, _on_gpu),
+            Kernel("selected_attention", "cuda.selected_attention.tiles", selected_attention, _on_gpu),
+        ]
+        return attention if missing_triton() else [*attention, *triton_kernels()]
+
+    def roofline(self) -> Roofline:
+        """Returns the data sheet's rates of devices that are known."""
+        name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
+        flops, rate = (next((v for k, v in table.items() if k in name), None) for table in (DENSE_BF16, BANDWIDTH))
+        memory = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
+        return Roofline({"bfloat16": flops} if flops else None, rate, memory)
+
+    def adjust_config(self, config: Any) -> list[Change]:
+        """Asks for nothing: ``trainer.precision=auto`` takes bfloat16 on a GPU."""
+        return []
+
+
+def triton_kernels() -> list[Kernel]:
+    """Returns the Triton kernels; importing them imports Triton."""
+    from arcforge_hw.cuda.indexer_topk import indexer_topk
+    from arcforge_hw.cuda.mla_decode import mla_decode
+    from arcforge_hw.cuda.rows import rms_norm, rope, swiglu
+    from arcforge_hw.cuda.sparse_mla import sparse_mla
+
+    functions = (rms_norm, rope, swiglu, indexer_topk, sparse_mla, mla_decode)
+    return [Kernel(fn.__name__, f"cuda.{fn.__name__}.triton", fn, _triton, priority=1) for fn in functions]

@@ -1,0 +1,58 @@
+"""What every Triton kernel's wrapper needs: block sizes, and where a kernel may run.
+
+Kernels run on a GPU, or in Triton's interpreter on CPU tensors when ``TRITON_INTERPRET=1`` was set before Triton was
+imported. The interpreter computes in numpy, without bfloat16: it is for float32 and float64 alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+TUNING = Path(__file__).with_name("tuning.json")
+"""Tile sizes, warps and stages by kernel: of a compute capability such as ``sm_90``, else of ``default``."""
+
+
+def power_of_two(n: int, least: int = 1) -> int:
+    """Returns the smallest power of two that is at least `n` and `least`."""
+    return max(least, 1 << max(0, n - 1).bit_length())
+
+
+def row_warps(block: int) -> int:
+    """Returns the warps that hold a row of so many values in their registers."""
+    return min(16, max(1, block // 512))
+
+
+def interpreted() -> bool:
+    """Says whether Triton interprets kernels instead of compiling them."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def missing_triton() -> str:
+    """Returns why there are no Triton kernels, or nothing where there are."""
+    return "" if importlib.util.find_spec("triton") else "triton is not installed: pip install 'arcforge-hw[cuda]'"
+
+
+def check(*tensors: Tensor) -> None:
+    """Raises `ValueError` unless all tensors are where a kernel can read them, and in a precision it computes."""
+    for x in tensors:
+        if x.device != tensors[0].device:
+            raise ValueError(f"a Triton kernel needs its tensors on one device, not {tensors[0].device} and {x.device}")
+        if x.device.type == "cpu" and not interpreted():
+            raise ValueError("a Triton kernel reads CPU tensors only under TRITON_INTERPRET=1")
+        if interpreted() and x.dtype in (torch.bfloat16, torch.float16):
+            raise ValueError(f"Triton's interpreter is silently wrong in {x.dtype}: use float32")
+
+
+@functools.cache
+def tuned(kernel: str) -> dict[str, int]:
+    """Returns the options that a kernel is launched with on this device."""
+    table: dict[str, dict[str, dict[str, int]]] = json.loads(TUNING.read_text(encoding="utf-8"))
+    device = "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else "default"
+    return {**table["default"][kernel], **table.get(device, {}).get(kernel, {})}

@@ -1,0 +1,83 @@
+"""Absorbed attention of few queries over a whole cache in Triton: programs share a query's keys, parts are joined.
+
+Shapes: T query tokens, S keys, P parts of a query's keys, H heads of a program, K keys of a tile, L latent, R rope
+part, C = L + R.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from arcforge_core.ops import reference
+from arcforge_hw.cuda.launch import check, tuned
+from arcforge_hw.cuda.sparse_mla import blocks
+
+PART = 512
+"""Keys of a program."""
+
+
+@triton.jit
+def decode_parts(
+    q, kv, first_key, visible, out, top, total, heads, width, latent, scale, parts, LENGTH: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Some keys and a block of heads of one query a program; results are not normalised."""
+    token, part = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    h, k = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_K)
+    n, r = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_R)
+    has_l, has_r, has_h = (n < latent)[None, :], (r < width - latent)[None, :], (h < heads)[:, None]
+    q_at = q + (token * heads + h[:, None]) * width
+    q_HL = tl.load(q_at + n[None, :], mask=has_h & has_l, other=0.0)
+    q_HR = tl.load(q_at + latent + r[None, :], mask=has_h & has_r, other=0.0)
+    base, seen = tl.load(first_key + token), tl.load(visible + token)
+    top_H = tl.full((BLOCK_H,), float("-inf"), dtype=tl.float32)
+    total_H = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    sum_HL = tl.zeros((BLOCK_H, BLOCK_L), dtype=tl.float32)
+    for start in range(0, LENGTH, BLOCK_K):
+        key_K = part * LENGTH + start + k
+        there = (key_K < seen)[:, None]
+        kv_at = kv + (base + key_K)[:, None] * width
+        kv_KL = tl.load(kv_at + n[None, :], mask=there & has_l, other=0.0)
+        kv_KR = tl.load(kv_at + latent + r[None, :], mask=there & has_r, other=0.0)
+        score_HK = tl.dot(q_HL, tl.trans(kv_KL), input_precision="ieee")
+        score_HK = tl.dot(q_HR, tl.trans(kv_KR), score_HK, input_precision="ieee")
+        score_HK = tl.where((key_K < seen)[None, :], score_HK * scale, float("-inf"))
+        new_H = tl.maximum(top_H, tl.max(score_HK, axis=1))
+        finite_H = tl.where(new_H == float("-inf"), 0.0, new_H)
+        p_HK = tl.exp(score_HK - finite_H[:, None])
+        kept_H = tl.exp(top_H - finite_H)
+        total_H = total_H * kept_H + tl.sum(p_HK, axis=1)
+        sum_HL = tl.dot(p_HK.to(kv_KL.dtype), kv_KL, sum_HL * kept_H[:, None], input_precision="ieee")
+        top_H = new_H
+    at_H = (token * parts + part) * heads + h
+    tl.store(out + at_H[:, None] * latent + n[None, :], sum_HL, mask=has_h & has_l)
+    tl.store(top + at_H, top_H, mask=h < heads)
+    tl.store(total + at_H, total_H, mask=h < heads)
+
+
+def mla_decode(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
+    """See `arcforge_core.ops.reference.mla_decode`, which also runs where a gradient is wanted."""
+    if torch.is_grad_enabled() and (q_THC.requires_grad or kv_SC.requires_grad):
+        return reference.mla_decode(q_THC, kv_SC, cu_query, cu_key, latent_dim, scale)
+    check(q_THC, kv_SC)
+    q_THC, kv_SC = q_THC.contiguous(), kv_SC.contiguous()
+    tokens, heads, width = q_THC.shape
+    lengths_N, keys_N = cu_query.diff().long(), cu_key.diff().long()
+    first_T = cu_key[:-1].long().repeat_interleave(lengths_N)
+    place_T = torch.arange(tokens) - cu_query[:-1].long().repeat_interleave(lengths_N)
+    visible_T = (keys_N - lengths_N).repeat_interleave(lengths_N) + place_T + 1
+    parts, sizes = -(-int(visible_T.max()) // PART), blocks(heads, width, latent_dim)
+    sums, tops, totals = (
+        q_THC.new_empty(*shape, dtype=torch.float32)
+        for shape in ((tokens, parts, heads, latent_dim), (tokens, parts, heads), (tokens, parts, heads))
+    )
+    decode_parts[(tokens, -(-heads // sizes["BLOCK_H"]), parts)](
+        q_THC, kv_SC, first_T.to(q_THC.device), visible_T.to(q_THC.device), sums, tops, totals, heads, width,
+        latent_dim, scale, parts, LENGTH=PART, **sizes, **tuned("decode_parts"),
+    )  # fmt: skip
+    share_TPH = (tops - tops.amax(1, keepdim=True)).exp()
+    out_THL = (sums * share_TPH[..., None]).sum(1) / (totals * share_TPH).sum(1)[..., None]
+    return out_THL.to(q_THC.dtype)

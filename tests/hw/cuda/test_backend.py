@@ -1,0 +1,55 @@
+"""The CUDA backend without a GPU: it says why not, and declines other devices."""
+
+import pytest
+import torch
+
+import arcforge_hw.cuda.backend as backend
+from arcforge_core.contracts.hardware import OpCall
+from arcforge_hw.configs import CudaConfig
+
+
+@pytest.fixture
+def cuda():
+    return backend.Cuda(CudaConfig())
+
+
+def test_a_torch_without_cuda_is_a_reason(cuda, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    probe = cuda.probe()
+    assert not probe.ok
+    assert "built without CUDA" in probe.reason
+
+
+def test_no_device_is_a_reason(cuda, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "finds no CUDA device" in cuda.probe().reason
+
+
+def test_without_triton_torch_runs_and_says_so(cuda, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    monkeypatch.setattr(backend, "missing_triton", lambda: "triton is not installed: pip install 'arcforge-hw[cuda]'")
+    probe = cuda.probe()
+    assert probe.ok
+    assert probe.reason.startswith("2 x NVIDIA H100; triton is not installed")
+    assert [kernel.op for kernel in cuda.kernels()] == ["attention_varlen", "selected_attention"]
+
+
+@pytest.mark.parametrize(("name", "flops", "rate"), [("NVIDIA H200", 989e12, 4.8e12), ("Acme 1", None, None)])
+def test_the_roofline_is_that_of_the_data_sheet(cuda, monkeypatch, name, flops, rate):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("Properties", (), {"total_memory": 7}))
+    roofline = cuda.roofline()
+    assert roofline.memory_bytes == 7
+    assert roofline.memory_bytes_per_s == rate
+    assert (roofline.matmul_flops or {}).get("bfloat16") == flops
+
+
+def test_kernels_are_for_the_gpu_and_for_precisions_they_compute(cuda):
+    for kernel in cuda.kernels():
+        assert kernel.supports(OpCall(kernel.op, "cuda", torch.float32)).ok
+        assert "not cuda" in kernel.supports(OpCall(kernel.op, "meta", torch.float32)).reason
