@@ -77,7 +77,8 @@ def hadamard_matrix(size: int, like: Tensor) -> Tensor:
     pair = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
     while len(rows) < size:
         rows = torch.kron(pair, rows)
-    return (rows * size**-0.5).to(like)
+    matrix: Tensor = (rows * size**-0.5).to(like)
+    return matrix
 
 
 def _paley(prime: int) -> Tensor:
