@@ -73,13 +73,13 @@ def prompt_job(model: Any, tokens: int) -> Job:
     """Returns what reads a prompt into an empty cache and gives the logits of its last token."""
     ids = torch.randint(model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(1))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def ours() -> Tensor:
         cache = model.new_cache([tokens])
         hidden_TD = model.hidden(ids[0], cache.batch([0], [tokens]), cache).hidden_TD
         return model.logits(hidden_TD[-1:])[0]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def theirs() -> Tensor:
         last: Tensor = model(ids, use_cache=True, logits_to_keep=1).logits[0, -1]
         return last
@@ -108,7 +108,7 @@ def our_decoding(model: CausalLM, tokens: int) -> Job:
             rows[:tokens] = values[name]
     token = torch.tensor([7])
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def job() -> Tensor:
         cache.lengths[0] = tokens
         return model(token, cache.batch([0], [1]), cache).logits[0]
@@ -126,7 +126,7 @@ def their_decoding(model: Any, config: ModelConfig, tokens: int) -> Job:
     kept = random_entries(config, tokens)
     rotary, token = config.qk_rope_head_dim, torch.tensor([[7]])
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def job() -> Tensor:
         cache = DynamicCache(config=model.config)
         for number, values in enumerate(kept):

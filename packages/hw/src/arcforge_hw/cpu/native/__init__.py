@@ -122,6 +122,7 @@ def function(name: str, arguments: Sequence[type]) -> Callable[..., None]:
 POINTER, SIZE, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
+@functools.cache
 def suffix(dtype: torch.dtype) -> str:
     """Returns the end of a function's name for tensors of this dtype."""
     return str(dtype).removeprefix("torch.")
@@ -142,16 +143,11 @@ def padded(width: int, dtype: torch.dtype) -> int:
     return -(-width // lanes) * lanes
 
 
-def whole_vectors(*widths: int, dtype: torch.dtype) -> bool:
-    """Says whether rows of these widths need no padding, in a dtype that products are computed in as it is."""
-    return dtype in (torch.float32, torch.float64) and all(padded(width, dtype) == width for width in widths)
-
-
-def direct(*tensors: Tensor | None) -> bool:
+def direct(*tensors: Tensor) -> bool:
     """Says whether C can be called without torch knowing: nothing is differentiated, traced or without memory."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return False
-    return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
 def pointers(*tensors: Tensor) -> list[int]:

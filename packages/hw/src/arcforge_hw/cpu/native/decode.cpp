@@ -54,9 +54,14 @@ void attend(const T* q, const T* kv, const Block& block, int64_t chunk, const Si
   const int64_t first = chunk * CHUNK, keys = std::min(CHUNK, block.visible + block.queries - 1 - first);
   for (int64_t r = 0; r < rows; r++)
     widen_row(q + (block.query * s.heads + r) * s.width, s.width, A(s.scale), &query[r * stride]);
-  for (int64_t k = 0; k < keys; k++)
-    widen_row(kv + (block.key + first + k) * s.width, s.width, A(1), &entries[k * stride]);
-  dot_rows(query.data(), stride, rows, entries.data(), stride, keys, stride, scores.data(), CHUNK);
+  const A* values = entries.data();
+  if constexpr (std::is_same_v<T, A>) values = kv + (block.key + first) * s.width;
+  if (!std::is_same_v<T, A> || stride != s.width) {
+    values = entries.data();
+    for (int64_t k = 0; k < keys; k++)
+      widen_row(kv + (block.key + first + k) * s.width, s.width, A(1), &entries[k * stride]);
+  }
+  dot_rows(query.data(), stride, rows, values, stride, keys, stride, scores.data(), CHUNK);
   std::vector<A*> places(rows);
   for (int64_t r = 0; r < rows; r++) {
     A* row = &scores[r * CHUNK];
@@ -73,7 +78,7 @@ void attend(const T* q, const T* kv, const Block& block, int64_t chunk, const Si
     std::fill_n(places[r], latent_stride, A(0));
   }
   for (int64_t k = 0; k < keys; k += KEYS_AT_ONCE)
-    add_rows(&scores[k], CHUNK, 1, &entries[k * stride], stride, std::min(KEYS_AT_ONCE, keys - k), latent_stride,
+    add_rows(&scores[k], CHUNK, 1, values + k * stride, stride, std::min(KEYS_AT_ONCE, keys - k), latent_stride,
              places.data(), rows);
 }
 

@@ -8,6 +8,8 @@ Shapes: T rows, K inputs, N outputs, H heads, R rotated width, F = R / 2, D hidd
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from arcforge_hw.cpu import moe_experts as grouped
 from arcforge_hw.cpu import rms_norm as differentiable
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, direct, function, pointers, suffix, whole_vectors
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, direct, function, padded, pointers, suffix
 
 FEW_ROWS = 8
 """Rows up to which reading the weights is the work; with more, torch's products reuse them better."""
@@ -26,20 +28,30 @@ RMS_NORM = (POINTER, SIZE, POINTER, POINTER, SIZE, SIZE, REAL, SIZE)
 ROPE = (POINTER, SIZE, SIZE, POINTER, POINTER, POINTER, SIZE, SIZE, SIZE, REAL, SIZE)
 
 
+@functools.cache
+def _function(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    arguments = {"linear": LINEAR, "rms_norm": RMS_NORM, "rope": ROPE, "experts": EXPERTS}[name]
+    return function(f"arcforge_{name}_{suffix(dtype)}", arguments)
+
+
+@functools.cache
+def _fits(width: int, dtype: torch.dtype) -> bool:
+    """Whether rows need no padding, in a dtype that products are computed in as it is."""
+    return dtype in (torch.float32, torch.float64) and padded(width, dtype) == width
+
+
 def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """See `arcforge_core.ops.reference.linear`."""
-    outputs, inputs = weight_NK.shape
+    (outputs, inputs), dtype = weight_NK.shape, x.dtype
     rows = x.numel() // inputs
-    if not (0 < rows <= FEW_ROWS and weight_NK.is_contiguous() and direct(x, weight_NK, bias_N)):
+    given = (weight_NK,) if bias_N is None else (weight_NK, bias_N)
+    few = 0 < rows <= FEW_ROWS and _fits(inputs, dtype) and direct(x, *given)
+    if not (few and all(p.dtype == dtype and p.is_contiguous() for p in given)):
         return F.linear(x, weight_NK, bias_N)
-    if not whole_vectors(inputs, dtype=x.dtype):
-        return F.linear(x, weight_NK, bias_N)
-    check_dtypes(x, weight_NK, *([] if bias_N is None else [bias_N]))
     x, out = x.contiguous(), x.new_empty(*x.shape[:-1], outputs)
-    x_at, weight_at, out_at = pointers(x, weight_NK, out)
-    bias_at = 0 if bias_N is None else pointers(bias_N)[0]
-    run = function(f"arcforge_linear_{suffix(x.dtype)}", LINEAR)
-    run(x_at, weight_at, bias_at, out_at, rows, inputs, outputs, torch.get_num_threads())
+    bias_at = 0 if bias_N is None else bias_N.data_ptr()
+    run = _function("linear", dtype)
+    run(x.data_ptr(), weight_NK.data_ptr(), bias_at, out.data_ptr(), rows, inputs, outputs, torch.get_num_threads())
     return out
 
 
@@ -48,7 +60,7 @@ def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: 
     (experts, hidden, width), (tokens, chosen) = down_EDF.shape, expert_TK.shape
     inputs = (x_TD, gate_up_EFD, down_EDF, gate_TK)
     few = 0 < tokens * chosen <= experts and x_TD.dtype == torch.float32
-    few = few and whole_vectors(hidden, width, dtype=x_TD.dtype)
+    few = few and _fits(hidden, x_TD.dtype) and _fits(width, x_TD.dtype)
     if not (few and direct(*inputs)):
         return grouped.moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
     lowest, highest = torch.aminmax(expert_TK)
@@ -58,7 +70,7 @@ def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: 
     check_dtypes(x_TD, gate_up_EFD, down_EDF, gate_TK)
     tensors = [x.contiguous() for x in (x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)]
     out_TD = torch.empty_like(tensors[0])
-    run = function("arcforge_experts_float32", EXPERTS)
+    run = _function("experts", x_TD.dtype)
     run(*pointers(*tensors, out_TD), tokens, chosen, hidden, width, torch.get_num_threads())
     return out_TD
 
@@ -70,9 +82,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x_TD, weight = x.reshape(-1, x.shape[-1]), weight.to(x.dtype).contiguous()
     x_TD = x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
     out = x.new_empty(x.shape)
-    weight_at, out_at = pointers(weight, out)
-    run = function(f"arcforge_rms_norm_{suffix(x.dtype)}", RMS_NORM)
-    run(x_TD.data_ptr(), x_TD.stride(0), weight_at, out_at, *x_TD.shape, eps, torch.get_num_threads())
+    run, threads = _function("rms_norm", x.dtype), torch.get_num_threads()
+    run(x_TD.data_ptr(), x_TD.stride(0), weight.data_ptr(), out.data_ptr(), *x_TD.shape, eps, threads)
     return out
 
 
@@ -84,11 +95,9 @@ def _turn(x_THR: Tensor, cos_TF: Tensor, sin_TF: Tensor, sign: float) -> Tensor:
     if cos_TF.shape != (tokens, width // 2) or sin_TF.shape != cos_TF.shape:
         raise ValueError(f"{tokens} rows of {width} need tables [{tokens}, {width // 2}], not {list(cos_TF.shape)}")
     out_THR = x_THR.new_empty(x_THR.shape)
-    tables_at, out_at = pointers(cos_TF, sin_TF), pointers(out_THR)
-    run = function(f"arcforge_rope_{suffix(x_THR.dtype)}", ROPE)
-    run(
-        x_THR.data_ptr(), x_THR.stride(0), x_THR.stride(1), *tables_at, *out_at, tokens, heads, width, sign,
-        torch.get_num_threads(),
+    _function("rope", x_THR.dtype)(
+        x_THR.data_ptr(), x_THR.stride(0), x_THR.stride(1), cos_TF.data_ptr(), sin_TF.data_ptr(), out_THR.data_ptr(),
+        tokens, heads, width, sign, torch.get_num_threads(),
     )  # fmt: skip
     return out_THR
 

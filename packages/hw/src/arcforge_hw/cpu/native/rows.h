@@ -106,6 +106,30 @@ inline float exp_of(float x) {
 }
 inline double exp_of(double x) { return std::exp(x); }
 
+template <typename A, int BYTES>
+using VectorOf __attribute__((vector_size(BYTES))) = A;
+
+// The lower and the upper half of a vector, added.
+template <typename A, int BYTES>
+inline VectorOf<A, BYTES / 2> fold(VectorOf<A, BYTES> x) {
+  VectorOf<A, BYTES / 2> low, high;
+  std::memcpy(&low, &x, BYTES / 2);
+  std::memcpy(&high, reinterpret_cast<const char*>(&x) + BYTES / 2, BYTES / 2);
+  return low + high;
+}
+
+inline float sum_of(VectorOf<float, 16> x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+inline double sum_of(VectorOf<double, 16> x) { return x[0] + x[1]; }
+
+template <typename A>
+inline A sum_lanes(Vector<A> x) {
+#ifdef __AVX512F__
+  return sum_of(fold<A, 32>(fold<A, 64>(x)));
+#else
+  return sum_of(fold<A, 32>(x));
+#endif
+}
+
 template <typename A, int M, int N>
 inline void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride, int64_t width, A* out, int64_t stride) {
   Vector<A> sum[M][N] = {};
@@ -118,11 +142,7 @@ inline void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride,
     }
   }
   for (int i = 0; i < M; i++)
-    for (int j = 0; j < N; j++) {
-      A total = 0;
-      for (int64_t lane = 0; lane < LANES<A>; lane++) total += sum[i][j][lane];
-      out[i * stride + j] = total;
-    }
+    for (int j = 0; j < N; j++) out[i * stride + j] = sum_lanes<A>(sum[i][j]);
 }
 
 // out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors.
