@@ -27,6 +27,7 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     ("procedure", "attention_ablation"): "arcforge-attention",
     ("environment", "arithmetic"): "arcforge-rl",
     ("hardware", "cpu"): "arcforge-hw",
+    ("hardware", "cuda"): "arcforge-hw",
 }
 """Our components and the wheel that brings each, for the error shown when the wheel is absent."""
 
