@@ -7,10 +7,10 @@ torch.optim.AdamW, fused, the rest. torch's iteration is always in bfloat16; whe
 that, ours runs in float32 and so does torch's here, which is otherwise many times slower.
 
 `up_proj_vs_torch_muon` is a step on one layer's q_b and kv_b of GLM-5's sizes (64 heads of 256 x 2048, and of 192 and
-256 x 512), theirs on the whole matrices over ours on heads; `full_set_vs_torch_muon` one on all parameters of the preset
-`small` (23M). `vs_best_form` is the time of all iterations of `small` as they are chosen over the sum of the fastest
-form of each shape: the batch in one call, a matrix at a time, or on Gram matrices. `over_floor` is the same time over
-the operations of the chosen forms at the measured rate of large products.
+256 x 512), theirs on the whole matrices over ours on heads. `full_set_vs_torch_muon` is one on all parameters of the
+preset `small` (23M). `vs_best_form` is the time of all iterations of `small` as they are chosen over the sum of the
+fastest form of each shape: the batch in one call, a matrix at a time, or on Gram matrices. `over_floor` is the same time
+over the operations of the chosen forms at the measured rate of large products.
 """
 
 from __future__ import annotations
