@@ -9,7 +9,7 @@ that, ours runs in float32 and so does torch's here, which is otherwise many tim
 `up_proj_vs_torch_muon` is a step on one layer's q_b and kv_b of GLM-5's sizes (64 heads of 256 x 2048, and of 192 and
 256 x 512), theirs on the whole matrices over ours on heads. `full_set_vs_torch_muon` is one on all parameters of the
 preset `small` (23M). `vs_best_form` is the time of all iterations of `small` as they are chosen over the sum of the
-fastest form of each shape: the batch in one call, a matrix at a time, or on Gram matrices. `over_floor` is the same time
+fastest form of each shape: the batch in one call, a matrix at a time, or on Gram matrices. `over_floor` is that time
 over the operations of the chosen forms at the measured rate of large products.
 """
 
