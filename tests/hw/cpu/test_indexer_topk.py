@@ -129,3 +129,18 @@ def test_scores_that_a_sample_of_every_fourth_key_misjudges(kernel, queries, hig
     q_TID, w_TI = torch.ones(queries, 1, 1), torch.ones(queries, 1)
     args = q_TID, k_SD, w_TI, cumulative([queries]), cumulative([keys]), topk, False
     assert torch.equal(kernel.indexer_topk(*args), reference.indexer_topk(*args))
+
+
+@pytest.mark.parametrize("queries", [2, 20])
+def test_sizes_that_do_not_fit_together_are_refused(queries):
+    if not library().verdict():
+        pytest.skip(library().reason)
+    q, k, w, cu_query, cu_key = make([queries], [30])
+    for call, message in (
+        ((q, k[:, :3], w, cu_query, cu_key), "k_SD must be"),
+        ((q, k, w[:, :1], cu_query, cu_key), "w_TI must be"),
+        ((q, k[:9], w, cu_query, cu_key), "no segment has fewer keys"),
+        ((q, k, w, cu_query, cumulative([1])), "no segment has fewer keys"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            native.indexer_topk(*call, 4)

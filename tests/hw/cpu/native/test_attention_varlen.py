@@ -153,5 +153,16 @@ def test_long_segments_are_left_to_tiles(monkeypatch):
 
 def test_segments_beyond_the_rows_are_refused():
     q, k, v, cu_query, _, scale = make([(3, 0)])
-    with pytest.raises(ValueError, match="3 tokens, 3 keys, 3 values"):
+    with pytest.raises(ValueError, match="3 tokens, 3 keys"):
         kernel.attention_varlen(q, k, v, cu_query, cumulative([4]), scale)
+
+
+def test_sizes_that_do_not_fit_together_are_refused():
+    q, k, v, *rest = make([(3, 0)], 4, 2, 6, 5)
+    for call, message in (
+        ((q, k[..., :4], v), r"k_SGK must be \[3, 2, 6\], not \[3, 2, 4\]"),
+        ((q, k, v[:2]), r"v_SGV must be \[3, 2, 5\], not \[2, 2, 5\]"),
+        ((q[:, :3], k, v), "3 heads cannot share 2 key/value heads"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernel.attention_varlen(*call, *rest)

@@ -134,7 +134,7 @@ def test_experts_that_do_not_exist_are_refused(wrong):
 
 def test_tables_of_other_lengths_are_refused():
     angle_TF = normal(2, 8)
-    with pytest.raises(ValueError, match=r"3 rows of 16 need tables \[3, 8\], not \[2, 8\]"):
+    with pytest.raises(ValueError, match=r"cos_TF must be \[3, 8\], not \[2, 8\]"):
         few.rope(normal(3, 1, 16), angle_TF.cos(), angle_TF.sin())
 
 
@@ -147,3 +147,24 @@ def test_traced_calls_do_not_reach_into_memory(number):
         got = fn(*faked)
     assert isinstance(got, torch._subclasses.FakeTensor)
     assert got.shape == plain(*call).shape
+
+
+def test_what_would_be_read_beyond_its_end_is_refused():
+    x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK = experts_call()
+    for run, message in (
+        (lambda: few.linear(normal(2, 16), normal(5, 32)), "shapes"),
+        (lambda: few.linear(normal(2, 16), normal(5, 16), normal(4)), "size"),
+        (lambda: few.rms_norm(normal(2, 16), normal(8), 1e-6), r"weight must be \[16\], not \[8\]"),
+        (lambda: few.rope(normal(2, 1, 7), normal(2, 3), normal(2, 3)), "must be even, not 7"),
+        (lambda: few.moe_experts(x_TD[:, :8], gate_up_EFD, down_EDF, expert_TK, gate_TK), "x_TD must be"),
+        (lambda: few.moe_experts(x_TD, gate_up_EFD[:9], down_EDF, expert_TK, gate_TK), "gate_up_EFD must be"),
+        (lambda: few.moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK[:1]), "gate_TK must be"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            run()
+
+
+def test_expert_numbers_of_32_bits():
+    *weights, expert_TK, gate_TK = experts_call()
+    wanted = few.moe_experts(*weights, expert_TK, gate_TK)
+    assert torch.equal(few.moe_experts(*weights, expert_TK.int(), gate_TK), wanted)

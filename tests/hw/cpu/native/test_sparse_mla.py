@@ -126,3 +126,13 @@ def test_opcheck():
     rows_TK = key_rows(args["indices_TK"], args["cu_query"], args["cu_key"])
     inputs = args["q_THC"].requires_grad_(), args["kv_SC"].requires_grad_(), rows_TK, 24, 0.3
     torch.library.opcheck(torch.ops.arcforge_native.sparse_mla.default, inputs)
+
+
+def test_sizes_that_do_not_fit_together_are_refused():
+    q_THC, kv_SC, indices_TK, cu_query, cu_key, latent, scale = make([3], [9], 2, 8, 8, 4)
+    with pytest.raises(ValueError, match=r"kv_SC must be \[9, 8\], not \[9, 7\]"):
+        kernel.sparse_mla(q_THC, kv_SC[:, :7], indices_TK, cu_query, cu_key, 7, scale)
+    with pytest.raises(ValueError, match=r"indices_TK must be \[3, 4\], not \[2, 4\]"):
+        kernel.sparse_mla(q_THC, kv_SC, indices_TK[:2], cu_query, cu_key, latent, scale)
+    with pytest.raises(ValueError, match="latent_dim=9 of entries of 8"):
+        kernel.sparse_mla(q_THC, kv_SC, indices_TK, cu_query, cu_key, 9, scale)

@@ -169,6 +169,12 @@ def check_dtypes(*tensors: Tensor) -> None:
             raise ValueError(f"a C++ kernel needs tensors of one dtype, not {tensors[0].dtype} and {x.dtype}")
 
 
+def check_shape(name: str, x: Tensor, *shape: int) -> None:
+    """Raises `ValueError` unless a tensor has this shape: C would read beyond its end, or the wrong values."""
+    if x.shape != shape:
+        raise ValueError(f"{name} must be {list(shape)}, not {list(x.shape)}")
+
+
 def check_rows(rows_TK: Tensor, keys: int) -> None:
     """Raises `IndexError` when a selected row is none of so many keys."""
     if rows_TK.numel() and int(rows_TK.max()) >= keys:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu import attention_varlen as tiled
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, function, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_shape, function, pointers, suffix
 
 SHORT = 512
 """Keys of a segment up to which a thread takes it as a whole."""
@@ -31,9 +31,13 @@ def _check(
     q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, indices_TN: Tensor | None
 ) -> None:
     check_dtypes(q_THK, k_SGK, v_SGV)
-    if int(cu_query[-1]) != len(q_THK) or int(cu_key[-1]) > min(len(k_SGK), len(v_SGV)):
-        found = f"{len(q_THK)} tokens, {len(k_SGK)} keys, {len(v_SGV)} values"
-        raise ValueError(f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {found}")
+    (heads, width), (keys, groups) = q_THK.shape[1:], k_SGK.shape[:2]
+    check_shape("k_SGK", k_SGK, keys, groups, width)
+    check_shape("v_SGV", v_SGV, keys, groups, v_SGV.shape[-1])
+    if heads % groups:
+        raise ValueError(f"{heads} heads cannot share {groups} key/value heads evenly")
+    if int(cu_query[-1]) != len(q_THK) or int(cu_key[-1]) > keys:
+        raise ValueError(f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {len(q_THK)} tokens, {keys} keys")
     if indices_TN is None:
         return
     if len(indices_TN) != len(q_THK) or indices_TN.dtype != torch.int64:
@@ -93,6 +97,7 @@ def _backward(
     run = function(f"arcforge_attention_backward_{suffix(q_THK.dtype)}", (*[POINTER] * 11, *SIZES))
     _check(q_THK, k_SGK, v_SGV, cu_query, cu_key, indices_TN)
     check_dtypes(q_THK, grad_THV)
+    check_shape("grad_THV", grad_THV, *q_THK.shape[:2], v_SGV.shape[-1])
     grad, q, k, v, lse = (x.contiguous() for x in (grad_THV, q_THK, k_SGK, v_SGV, lse_TH))
     queries, keys = cu_query.long(), cu_key.long()
     indices = None if indices_TN is None else indices_TN.contiguous()

@@ -18,7 +18,18 @@ from torch import Tensor
 
 from arcforge_hw.cpu import moe_experts as grouped
 from arcforge_hw.cpu import rms_norm as differentiable
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, direct, function, padded, pointers, suffix
+from arcforge_hw.cpu.native import (
+    POINTER,
+    REAL,
+    SIZE,
+    check_dtypes,
+    check_shape,
+    direct,
+    function,
+    padded,
+    pointers,
+    suffix,
+)
 
 FEW_ROWS = 8
 """Rows up to which reading the weights is the work; with more, torch's products reuse them better."""
@@ -45,9 +56,10 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     (outputs, inputs), dtype = weight_NK.shape, x.dtype
     rows = x.numel() // inputs
     given = (weight_NK,) if bias_N is None else (weight_NK, bias_N)
-    few = 0 < rows <= FEW_ROWS and _fits(inputs, dtype) and direct(x, *given)
+    few = 0 < rows <= FEW_ROWS and x.shape[-1] == inputs and _fits(inputs, dtype) and direct(x, *given)
+    few = few and (bias_N is None or bias_N.shape == (outputs,))
     if not (few and all(p.dtype == dtype and p.is_contiguous() for p in given)):
-        return F.linear(x, weight_NK, bias_N)
+        return F.linear(x, weight_NK, bias_N)  # also where sizes do not fit: it says so
     x, out = x.contiguous(), x.new_empty(*x.shape[:-1], outputs)
     bias_at = 0 if bias_N is None else bias_N.data_ptr()
     run = _function("linear", dtype)
@@ -68,6 +80,10 @@ def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: 
         raise ValueError(f"expert numbers must be from 0 to {experts - 1}, got {int(lowest)} to {int(highest)}")
     gate_TK = gate_TK.to(x_TD.dtype)
     check_dtypes(x_TD, gate_up_EFD, down_EDF, gate_TK)
+    check_shape("x_TD", x_TD, tokens, hidden)
+    check_shape("gate_up_EFD", gate_up_EFD, experts, 2 * width, hidden)
+    check_shape("gate_TK", gate_TK, tokens, chosen)
+    expert_TK = expert_TK.long()
     tensors = [x.contiguous() for x in (x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)]
     out_TD = torch.empty_like(tensors[0])
     run = _function("experts", x_TD.dtype)
@@ -79,6 +95,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `arcforge_core.ops.reference.rms_norm`."""
     if not direct(x, weight):
         return differentiable.rms_norm(x, weight, eps)
+    check_shape("weight", weight, x.shape[-1])
     x_TD, weight = x.reshape(-1, x.shape[-1]), weight.to(x.dtype).contiguous()
     x_TD = x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
     out = x.new_empty(x.shape)
@@ -92,8 +109,10 @@ def _turn(x_THR: Tensor, cos_TF: Tensor, sin_TF: Tensor, sign: float) -> Tensor:
     x_THR = x_THR if x_THR.stride(2) == 1 else x_THR.contiguous()
     wide = torch.promote_types(x_THR.dtype, torch.float32)
     cos_TF, sin_TF = cos_TF.to(wide).contiguous(), sin_TF.to(wide).contiguous()
-    if cos_TF.shape != (tokens, width // 2) or sin_TF.shape != cos_TF.shape:
-        raise ValueError(f"{tokens} rows of {width} need tables [{tokens}, {width // 2}], not {list(cos_TF.shape)}")
+    if width % 2:
+        raise ValueError(f"pairs are rotated: the width must be even, not {width}")
+    check_shape("cos_TF", cos_TF, tokens, width // 2)
+    check_shape("sin_TF", sin_TF, tokens, width // 2)
     out_THR = x_THR.new_empty(x_THR.shape)
     _function("rope", x_THR.dtype)(
         x_THR.data_ptr(), x_THR.stride(0), x_THR.stride(1), cos_TF.data_ptr(), sin_TF.data_ptr(), out_THR.data_ptr(),

@@ -10,7 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_rows, function, padded, pointers, suffix
+from arcforge_hw.cpu.native import (
+    POINTER,
+    REAL,
+    SIZE,
+    check_dtypes,
+    check_rows,
+    check_shape,
+    function,
+    padded,
+    pointers,
+    suffix,
+)
 from arcforge_hw.cpu.sparse_mla import key_rows
 
 FORWARD = (*[POINTER] * 8, *[SIZE] * 7, REAL, SIZE, SIZE)
@@ -25,12 +36,18 @@ def _forward(
     run = function(f"arcforge_indexer_kl_{suffix(q_THC.dtype)}", FORWARD)
     check_dtypes(q_THC, kv_SC, q_TID, k_SD)
     check_rows(rows_TK, len(kv_SC))
+    tokens, keys = len(q_THC), len(kv_SC)
+    check_shape("kv_SC", kv_SC, keys, q_THC.shape[-1])
+    check_shape("q_TID", q_TID, tokens, *q_TID.shape[1:])
+    check_shape("k_SD", k_SD, keys, q_TID.shape[-1])
+    check_shape("w_TI", w_TI, tokens, q_TID.shape[1])
+    check_shape("indices_TK", rows_TK, tokens, rows_TK.shape[-1])
     inputs = [x.contiguous() for x in (q_THC, kv_SC, q_TID, k_SD, w_TI, rows_TK)]
     loss_T, dscores_TK = w_TI.new_empty(len(q_THC)), w_TI.new_empty(rows_TK.shape)
-    (tokens, heads, width), (index_heads, index_width) = q_THC.shape, q_TID.shape[1:]
+    (heads, width), (index_heads, index_width) = q_THC.shape[1:], q_TID.shape[1:]
     run(
         *pointers(*inputs, loss_T, dscores_TK),
-        tokens, len(kv_SC), heads, rows_TK.shape[1], width, index_heads, index_width, scale, relu,
+        tokens, keys, heads, rows_TK.shape[1], width, index_heads, index_width, scale, relu,
         torch.get_num_threads(),
     )  # fmt: skip
     return loss_T, dscores_TK

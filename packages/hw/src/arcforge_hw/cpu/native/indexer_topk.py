@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.ops.reference import segments
-from arcforge_hw.cpu.native import POINTER, SIZE, direct, function, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, SIZE, check_shape, direct, function, pointers, suffix
 
 FEW_QUERIES = 8
 """Queries of a segment up to which reading the keys is the work, and laying them out as panels a waste."""
@@ -19,6 +19,13 @@ ARGUMENTS = (POINTER, POINTER, POINTER, SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, POIN
 def _select(
     q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tensor, topk: int, use_relu: bool
 ) -> Tensor:
+    tokens, heads, width = q_TID.shape
+    check_shape("k_SD", k_SD, len(k_SD), width)
+    check_shape("w_TI", w_TI, tokens, heads)
+    query_N, key_N = cu_query.diff(), cu_key.diff()
+    if int(cu_query[-1]) != tokens or int(cu_key[-1]) > len(k_SD) or bool((key_N < query_N).any()):
+        lengths = f"{cu_query.tolist()} and {cu_key.tolist()}"
+        raise ValueError(f"segments of {lengths}: {tokens} tokens, {len(k_SD)} keys, and no segment has fewer keys")
     q_TID, w_TI = q_TID.float().contiguous(), w_TI.float().contiguous()
     selected_TK = torch.empty(len(q_TID), topk, dtype=torch.int64)
     for rows_q, rows_k in segments(cu_query, cu_key):

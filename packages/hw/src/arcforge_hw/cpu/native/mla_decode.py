@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu import mla_decode as tiled
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, direct, function, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_shape, direct, function, pointers, suffix
 
 ARGUMENTS = (POINTER, POINTER, POINTER, POINTER, SIZE, POINTER, SIZE, SIZE, SIZE, REAL, SIZE)
 
@@ -17,6 +17,9 @@ ARGUMENTS = (POINTER, POINTER, POINTER, POINTER, SIZE, POINTER, SIZE, SIZE, SIZE
 def _attend(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float) -> Tensor:
     run = function(f"arcforge_mla_decode_{suffix(q_THC.dtype)}", ARGUMENTS)
     check_dtypes(q_THC, kv_SC)
+    check_shape("kv_SC", kv_SC, len(kv_SC), q_THC.shape[-1])
+    if not 0 < latent_dim <= kv_SC.shape[1]:
+        raise ValueError(f"latent_dim={latent_dim} of entries of {kv_SC.shape[1]}")
     if int(cu_query[-1]) != len(q_THC) or int(cu_key[-1]) > len(kv_SC):
         raise ValueError(
             f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {len(q_THC)} tokens, {len(kv_SC)} keys"

@@ -18,6 +18,7 @@ from arcforge_hw.cpu.native import (
     SIZE,
     check_dtypes,
     check_rows,
+    check_shape,
     direct,
     function,
     padded,
@@ -29,6 +30,13 @@ from arcforge_hw.cpu.sparse_mla import key_rows
 SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
 
 
+def _check_sizes(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int) -> None:
+    check_shape("kv_SC", kv_SC, len(kv_SC), q_THC.shape[-1])
+    check_shape("indices_TK", rows_TK, len(q_THC), rows_TK.shape[-1])
+    if not 0 < latent_dim <= kv_SC.shape[1]:
+        raise ValueError(f"latent_dim={latent_dim} of entries of {kv_SC.shape[1]}")
+
+
 def _sizes(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> tuple[Any, ...]:
     tokens, heads, width = q_THC.shape
     return tokens, len(kv_SC), heads, rows_TK.shape[1], width, latent_dim, scale, torch.get_num_threads()
@@ -37,6 +45,7 @@ def _sizes(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale
 def _attend(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
     run = function(f"arcforge_sparse_mla_{suffix(q_THC.dtype)}", (*[POINTER] * 4, *SIZES))
     check_dtypes(q_THC, kv_SC)
+    _check_sizes(q_THC, kv_SC, rows_TK, latent_dim)
     check_rows(rows_TK, len(kv_SC))
     q_THC, kv_SC, rows_TK = q_THC.contiguous(), kv_SC.contiguous(), rows_TK.contiguous()
     out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
@@ -59,6 +68,8 @@ def _backward(
     """Returns the gradients of queries and entries."""
     run = function(f"arcforge_sparse_mla_backward_{suffix(q_THC.dtype)}", (*[POINTER] * 6, *SIZES))
     check_dtypes(q_THC, kv_SC, grad_THL)
+    _check_sizes(q_THC, kv_SC, rows_TK, latent_dim)
+    check_shape("grad_THL", grad_THL, *q_THC.shape[:2], latent_dim)
     grad_THL, q_THC, kv_SC, rows_TK = (x.contiguous() for x in (grad_THL, q_THC, kv_SC, rows_TK))
     wide, width = torch.promote_types(kv_SC.dtype, torch.float32), kv_SC.shape[1]
     dq_THC = torch.empty_like(q_THC)
