@@ -83,16 +83,20 @@ def _(grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, *_: Any) -> tuple[Tensor, 
     return q_THC.new_empty(q_THC.shape), kv_SC.new_empty(kv_SC.shape)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    q_THC, kv_SC, rows_TK, ctx.latent_dim, ctx.scale = inputs
-    ctx.save_for_backward(q_THC, kv_SC, rows_TK)
+def register_gradients(forward: Any, backward: Any) -> None:
+    """Makes a custom op ``forward(q_THC, kv_SC, rows_TK, latent_dim, scale)`` differentiable by another one."""
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        q_THC, kv_SC, rows_TK, ctx.latent_dim, ctx.scale = inputs
+        ctx.save_for_backward(q_THC, kv_SC, rows_TK)
+
+    def gradients(ctx: Any, grad_THL: Tensor) -> tuple[Tensor | None, ...]:
+        return *backward(grad_THL, *ctx.saved_tensors, ctx.latent_dim, ctx.scale), None, None, None
+
+    forward.register_autograd(gradients, setup_context=setup)
 
 
-def _gradients(ctx: Any, grad_THL: Tensor) -> tuple[Tensor | None, ...]:
-    return *_backward(grad_THL, *ctx.saved_tensors, ctx.latent_dim, ctx.scale), None, None, None
-
-
-_forward.register_autograd(_gradients, setup_context=_setup)
+register_gradients(_forward, _backward)
 
 
 def sparse_mla(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from arcforge_core.ops import reference
 from arcforge_hw.cuda.launch import check, tuned
-from arcforge_hw.cuda.sparse_mla import blocks
+from arcforge_hw.cuda.sparse_mla import attend_tile, blocks
 
 PART = 512
 """Keys of a program."""
@@ -42,16 +42,9 @@ def decode_parts(
         kv_at = kv + (base + key_K)[:, None] * width
         kv_KL = tl.load(kv_at + n[None, :], mask=there & has_l, other=0.0)
         kv_KR = tl.load(kv_at + latent + r[None, :], mask=there & has_r, other=0.0)
-        score_HK = tl.dot(q_HL, tl.trans(kv_KL), input_precision="ieee")
-        score_HK = tl.dot(q_HR, tl.trans(kv_KR), score_HK, input_precision="ieee")
-        score_HK = tl.where((key_K < seen)[None, :], score_HK * scale, float("-inf"))
-        new_H = tl.maximum(top_H, tl.max(score_HK, axis=1))
-        finite_H = tl.where(new_H == float("-inf"), 0.0, new_H)
-        p_HK = tl.exp(score_HK - finite_H[:, None])
-        kept_H = tl.exp(top_H - finite_H)
-        total_H = total_H * kept_H + tl.sum(p_HK, axis=1)
-        sum_HL = tl.dot(p_HK.to(kv_KL.dtype), kv_KL, sum_HL * kept_H[:, None], input_precision="ieee")
-        top_H = new_H
+        top_H, total_H, sum_HL = attend_tile(
+            q_HL, q_HR, kv_KL, kv_KR, (key_K < seen)[None, :], scale, top_H, total_H, sum_HL
+        )
     at_H = (token * parts + part) * heads + h
     tl.store(out + at_H[:, None] * latent + n[None, :], sum_HL, mask=has_h & has_l)
     tl.store(top + at_H, top_H, mask=h < heads)

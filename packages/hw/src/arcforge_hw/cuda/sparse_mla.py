@@ -24,6 +24,21 @@ beside the addresses of gathered rows (576 bytes of a thread spilled)."""
 
 
 @triton.jit
+def attend_tile(q_HL, q_HR, kv_KL, kv_KR, there_1K, scale, top_H, total_H, sum_HL):
+    """Takes a tile of keys into a softmax: the largest scores so far, sums of exponentials, and of weighted latents."""
+    score_HK = tl.dot(q_HL, tl.trans(kv_KL), input_precision="ieee")
+    score_HK = tl.dot(q_HR, tl.trans(kv_KR), score_HK, input_precision="ieee")
+    score_HK = tl.where(there_1K, score_HK * scale, float("-inf"))
+    new_H = tl.maximum(top_H, tl.max(score_HK, axis=1))
+    finite_H = tl.where(new_H == float("-inf"), 0.0, new_H)  # a tile without a key
+    p_HK = tl.exp(score_HK - finite_H[:, None])
+    kept_H = tl.exp(top_H - finite_H)
+    total_H = total_H * kept_H + tl.sum(p_HK, axis=1)
+    sum_HL = tl.dot(p_HK.to(kv_KL.dtype), kv_KL, sum_HL * kept_H[:, None], input_precision="ieee")
+    return new_H, total_H, sum_HL
+
+
+@triton.jit
 def sparse_forward(
     q, kv, rows, out, lse, heads, width, latent, scale, TOPK: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr,
@@ -45,16 +60,9 @@ def sparse_forward(
         kv_at = kv + row_K[:, None].to(tl.int64) * width
         kv_KL = tl.load(kv_at + n[None, :], mask=there & has_l, other=0.0)
         kv_KR = tl.load(kv_at + latent + r[None, :], mask=there & has_r, other=0.0)
-        score_HK = tl.dot(q_HL, tl.trans(kv_KL), input_precision="ieee")
-        score_HK = tl.dot(q_HR, tl.trans(kv_KR), score_HK, input_precision="ieee")
-        score_HK = tl.where((row_K >= 0)[None, :], score_HK * scale, float("-inf"))
-        new_H = tl.maximum(top_H, tl.max(score_HK, axis=1))
-        finite_H = tl.where(new_H == float("-inf"), 0.0, new_H)  # a tile without a key
-        p_HK = tl.exp(score_HK - finite_H[:, None])
-        kept_H = tl.exp(top_H - finite_H)
-        total_H = total_H * kept_H + tl.sum(p_HK, axis=1)
-        sum_HL = tl.dot(p_HK.to(kv_KL.dtype), kv_KL, sum_HL * kept_H[:, None], input_precision="ieee")
-        top_H = new_H
+        top_H, total_H, sum_HL = attend_tile(
+            q_HL, q_HR, kv_KL, kv_KR, (row_K >= 0)[None, :], scale, top_H, total_H, sum_HL
+        )
     out_at = out + (token * heads + h[:, None]) * latent + n[None, :]
     tl.store(out_at, (sum_HL / total_H[:, None]).to(out.dtype.element_ty), mask=has_h & has_l)
     tl.store(lse + token * heads + h, top_H + tl.log(total_H), mask=h < heads)

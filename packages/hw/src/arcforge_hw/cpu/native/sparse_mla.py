@@ -25,7 +25,7 @@ from arcforge_hw.cpu.native import (
     pointers,
     suffix,
 )
-from arcforge_hw.cpu.sparse_mla import key_rows
+from arcforge_hw.cpu.sparse_mla import key_rows, register_gradients
 
 SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
 
@@ -84,16 +84,7 @@ def _(grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, *_: Any) -> tuple[Tensor, 
     return q_THC.new_empty(q_THC.shape), kv_SC.new_empty(kv_SC.shape)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    q_THC, kv_SC, rows_TK, ctx.latent_dim, ctx.scale = inputs
-    ctx.save_for_backward(q_THC, kv_SC, rows_TK)
-
-
-def _gradients(ctx: Any, grad_THL: Tensor) -> tuple[Tensor | None, ...]:
-    return *_backward(grad_THL, *ctx.saved_tensors, ctx.latent_dim, ctx.scale), None, None, None
-
-
-_forward.register_autograd(_gradients, setup_context=_setup)
+register_gradients(_forward, _backward)
 
 
 def sparse_mla(
