@@ -18,7 +18,7 @@ from arcforge_hw.cpu.indexer_topk import indexer_topk
 from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
 from arcforge_hw.cpu.moe_experts import moe_experts
-from arcforge_hw.cpu.native import few_rows, library, missing_compiler
+from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, whole_vectors
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
 from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
 from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
@@ -70,6 +70,18 @@ def _native_experts(call: OpCall) -> Verdict:
     return library().verdict() if verdict.ok else verdict
 
 
+def _fused(call: OpCall) -> Verdict:
+    if call.dtype == torch.bfloat16:
+        return Verdict(False, "weights are multiplied as they are, in float32 or float64")
+    if call.needs_grad:
+        return Verdict(False, "fused ops have no gradients")
+    verdict = _native(call)
+    for name in ("hidden", "query", "latent", "inner", "width", "shared") if verdict.ok else ():
+        if not whole_vectors(size := call.sizes.get(name, 0), call.dtype):
+            return Verdict(False, f"rows of weights are read in whole vectors, {name}={size} is none")
+    return verdict
+
+
 def _native_scores(call: OpCall) -> Verdict:
     if call.dtype == torch.float64:
         return Verdict(False, "scores are computed in float32")
@@ -113,6 +125,10 @@ class Cpu(TorchCpu):
             Kernel("indexer_kl", "cpu.indexer_kl.blocks", indexer_kl, _on_cpu),
             Kernel("moe_experts", "cpu.moe_experts.native", few_rows.moe_experts, _native_experts, priority=1),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
+            *(
+                Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, _fused)
+                for fn in (layer.mla_prolog, layer.mla_epilog, layer.index_prolog, layer.mlp, layer.moe)
+            ),
             Kernel("newton_schulz", "cpu.newton_schulz.gram", newton_schulz, _gram),
             Kernel("hadamard", "cpu.hadamard.butterfly", hadamard, _on_cpu),
             Kernel("quant_linear", "cpu.quant_linear.int_mm", quant_linear, _on_cpu),
