@@ -23,7 +23,7 @@ from arcforge_optim.matrices import Matrices, chunks, cut
 from arcforge_optim.newton_schulz import bind_newton_schulz, iteration_dtype
 
 CHUNK_ELEMENTS = 1 << 20
-"""Elements of one ``newton_schulz`` call at most (but one matrix at least): few enough to stay in a cache between passes."""
+"""Elements of one ``newton_schulz`` call at most (but one matrix at least): a cache holds them from pass to pass."""
 
 FUSED_DEVICES = ("cpu", "cuda")
 """Devices where torch's AdamW has a fused kernel."""

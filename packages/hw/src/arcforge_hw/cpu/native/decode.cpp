@@ -41,12 +41,6 @@ std::vector<Block> blocks_of(const int32_t* cu_query, const int32_t* cu_key, int
   return blocks;
 }
 
-// Asks for values that the next step reads.
-template <typename T>
-inline void fetch_ahead(const T* from, int64_t values) {
-  for (int64_t n = 0; n < values; n += 64 / sizeof(T)) __builtin_prefetch(from + n);
-}
-
 // Unnormalised outputs of one chunk, with each row's largest score and sum.
 template <typename A>
 struct Partial {
@@ -102,9 +96,9 @@ void attend(const T* q, const T* kv, const Block& block, int64_t chunk, const Si
       entries = scratch.entries.data();
       for (int64_t j = 0; j < count; j++) widen_row(from + j * s.width, s.width, A(1), &scratch.entries[j * stride]);
     }
-    fetch_ahead(from + count * s.width, std::min(KEYS_AT_ONCE, keys - k - count) * s.width);
     A* scores = scratch.scores.data();
-    dot_rows(scratch.query.data(), stride, rows, entries, stride, count, stride, scores, KEYS_AT_ONCE);
+    dot_rows(scratch.query.data(), stride, rows, entries, stride, count, stride, scores, KEYS_AT_ONCE,
+             entries == scratch.entries.data() ? 0 : rows_ahead<A>(stride));
     for (int64_t r = 0; r < rows; r++) {
       A* row = scores + r * KEYS_AT_ONCE;
       const int64_t seen = std::clamp<int64_t>(block.visible + r / s.heads - first - k, 0, count);

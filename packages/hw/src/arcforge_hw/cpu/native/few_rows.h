@@ -28,21 +28,6 @@ inline A silu(A x) {
   return x * sigmoid(x);
 }
 
-// `dot_rows` with up to OUTPUTS rows of a weight that comes from memory. Short rows are over before the processor notices
-// that it could read ahead, so it is told.
-template <typename A>
-inline void read_rows(const A* x, int64_t x_stride, int64_t rows, const A* weight, int64_t count, int64_t inputs, A* out,
-                      int64_t stride) {
-  constexpr int64_t STEP = 3, AHEAD = 12, SHORT = 2048 / sizeof(A);
-  if (inputs > SHORT) return dot_rows(x, x_stride, rows, weight, inputs, count, inputs, out, stride);
-  for (int64_t j = 0; j < count; j += STEP) {
-    const int64_t some = std::min(STEP, count - j);
-    const A* later = weight + (j + AHEAD) * inputs;
-    for (int64_t n = 0; n < some * inputs; n += 64 / sizeof(A)) __builtin_prefetch(later + n);
-    dot_rows(x, x_stride, rows, weight + j * inputs, inputs, some, inputs, out + j, stride);
-  }
-}
-
 // out [T, N] = x [T, K] times weight [N, K] turned; rows of out lie `stride` apart.
 template <typename A>
 void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t stride, int64_t rows, int64_t inputs,
@@ -50,7 +35,7 @@ void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t st
 #pragma omp for schedule(static) nowait
   for (int64_t first = 0; first < outputs; first += OUTPUTS) {
     const int64_t count = std::min(OUTPUTS, outputs - first);
-    read_rows(x, inputs, rows, weight + first * inputs, count, inputs, out + first, stride);
+    dot_rows(x, inputs, rows, weight + first * inputs, inputs, count, inputs, out + first, stride, rows_ahead<A>(inputs));
     if (bias)
       for (int64_t r = 0; r < rows; r++)
         for (int64_t n = first; n < first + count; n++) out[r * stride + n] += bias[n];
@@ -96,8 +81,8 @@ void experts_up_part(const A* x, const Experts<A>& e, int64_t tokens, A* inner) 
 #pragma omp for schedule(static) nowait
   for (int64_t part = 0; part < tokens * e.chosen * parts; part++) {
     const int64_t r = part / parts, first = part % parts * OUTPUTS, count = std::min(OUTPUTS, twice - first);
-    read_rows(x + r / e.chosen * e.hidden, e.hidden, 1, e.gate_up + (e.expert[r] * twice + first) * e.hidden, count,
-              e.hidden, inner + r * twice + first, twice);
+    dot_rows(x + r / e.chosen * e.hidden, e.hidden, 1, e.gate_up + (e.expert[r] * twice + first) * e.hidden, e.hidden,
+             count, e.hidden, inner + r * twice + first, twice, rows_ahead<A>(e.hidden));
   }
 }
 
@@ -111,8 +96,8 @@ void experts_down_part(const A* gated, const Experts<A>& e, int64_t tokens, A* o
     A* to = out + t * e.hidden + first;
     A one[OUTPUTS];
     for (int64_t r = t * e.chosen; r < (t + 1) * e.chosen; r++) {
-      read_rows(gated + r * e.width, e.width, 1, e.down + (e.expert[r] * e.hidden + first) * e.width, count, e.width, one,
-                OUTPUTS);
+      dot_rows(gated + r * e.width, e.width, 1, e.down + (e.expert[r] * e.hidden + first) * e.width, e.width, count,
+               e.width, one, OUTPUTS, rows_ahead<A>(e.width));
       for (int64_t n = 0; n < count; n++) to[n] += one[n];
     }
   }

@@ -4,6 +4,7 @@
 // summed in the same order whatever the number of rows, so results do not depend on how work is cut.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -171,18 +172,35 @@ inline void dot_panel(const A* a, int64_t a_stride, int64_t rows, const A* b, in
 // Six rows are one tile of as many sums as the usual two of four and two, and wait less for each other.
 inline bool in_sixes(int64_t rows) { return rows % 6 == 0 && rows % 4 != 0; }
 
-// out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors.
+// How many rows from memory to ask for in advance. Short ones are over before the processor notices that it could read
+// ahead, long ones it reads better by itself.
+template <typename A>
+constexpr int64_t rows_ahead(int64_t width) {
+  const int64_t bytes = width * int64_t(sizeof(A));
+  return bytes > 2048 ? 0 : std::max<int64_t>(12, 6144 / bytes);
+}
+
+template <typename A>
+inline void fetch(const A* from, int64_t values) {
+  for (int64_t n = 0; n < values; n += 64 / sizeof(A)) __builtin_prefetch(from + n);
+}
+
+// out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors. Where b comes
+// from memory, so many rows are fetched `ahead`; there may be none.
 template <typename A>
 inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
-                     int64_t width, A* out, int64_t stride) {
+                     int64_t width, A* out, int64_t stride, int64_t ahead = 0) {
   int64_t j = 0;
+  const auto look_ahead = [&](int64_t step) {
+    if (ahead) fetch(b + (j + ahead) * b_stride, step * b_stride);
+  };
   if (in_sixes(rows)) {
-    for (; j + 2 <= columns; j += 2)
+    for (; j + 2 <= columns; look_ahead(2), j += 2)
       dot_panel<A, 2, 6>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
     for (; j < columns; j++) dot_panel<A, 1, 6>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
     return;
   }
-  for (; j + 3 <= columns; j += 3)
+  for (; j + 3 <= columns; look_ahead(3), j += 3)
     dot_panel<A, 3, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
   for (; j < columns; j++)
     dot_panel<A, 1, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);

@@ -165,10 +165,15 @@ void index_many(const float* q, const T* k, const float* weights, int64_t querie
     for (int64_t first = 0; first < queries; first += QUERIES) {
       const int64_t count = std::min(QUERIES, queries - first), seen = visible + first + count - 1;
       if (seen > topk)
-        for (int64_t p = 0; p * PANEL < seen; p++)
-          for (int64_t b = 0; b < count; b++)
-            score(q + (first + b) * heads * width, heads, width, weights + (first + b) * heads,
-                  &panels[p * width * PANEL], &ranks[b * stride + p * PANEL]);
+        for (int64_t p = 0; p * PANEL < seen; p++) {
+          const float* panel = &panels[p * width * PANEL];
+          const int64_t share = width * PANEL / count;  // of the next panel, which is fetched meanwhile
+          for (int64_t b = 0; b < count; b++) {
+            fetch(panel + width * PANEL + b * share, share);
+            score(q + (first + b) * heads * width, heads, width, weights + (first + b) * heads, panel,
+                  &ranks[b * stride + p * PANEL]);
+          }
+        }
       for (int64_t b = 0; b < count; b++)
         select(&ranks[b * stride], visible + first + b, topk, scratch, out + (first + b) * topk);
     }
@@ -214,7 +219,8 @@ void index_few(const float* q, const T* k, const float* weights, int64_t queries
         for (int64_t n = 0; n < count; n++) widen_row(k + (first + n) * width, width, 1.0f, &wide[n * stride]);
       }
       for (int64_t b = 0; b < queries; b++) {
-        dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE);
+        dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE,
+                 b == 0 && entries != wide.data() ? rows_ahead<float>(width) : 0);
         sum(dots.data(), KEYS_AT_ONCE, weights + b * heads, heads, count, &ranks[b * keys + first]);
       }
     }
