@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcforge_hw.cpu.sparse_mla import key_rows
 from arcforge_hw.cuda.launch import check, power_of_two, tuned
+from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 MOST_HEADS = 16
 """Heads of a program at most: with 64, as many rows as one of Hopper's wgmma takes, the sums do not fit into registers

@@ -22,7 +22,7 @@ from arcforge_hw.cpu.native import (
     pointers,
     suffix,
 )
-from arcforge_hw.cpu.sparse_mla import key_rows
+from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 FORWARD = (*[POINTER] * 8, *[SIZE] * 7, REAL, SIZE, SIZE)
 BACKWARD = (*[POINTER] * 9, *[SIZE] * 7)

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.ops.reference import indexer_kl_of_rows
-from arcforge_hw.cpu.sparse_mla import key_rows
+from arcforge_hw.torch_ops import block_values
+from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 SCORES = 1 << 22
-"""Attention scores of a block at most."""
+"""Attention scores of a block at most (`block_values`)."""
 
 
 def indexer_kl(
@@ -32,7 +33,7 @@ def indexer_kl(
 ) -> Tensor:
     """See `arcforge_core.ops.reference.indexer_kl`."""
     rows_TK = key_rows(indices_TK, cu_query, cu_key)
-    length = max(1, SCORES // (rows_TK.shape[1] * q_THC.shape[1]))
+    length = max(1, block_values(SCORES, q_THC.device) // (rows_TK.shape[1] * q_THC.shape[1]))
     losses = []
     for parts in zip(*(x.split(length) for x in (q_THC, q_TID, w_TI, rows_TK)), strict=True):
         q_BHC, q_BID, w_BI, rows_BK = parts

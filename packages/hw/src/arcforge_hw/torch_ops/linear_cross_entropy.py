@@ -17,15 +17,15 @@ CHUNK = 1024
 """Tokens whose logits exist at a time."""
 
 
-@torch.library.custom_op("arcforge_cpu::linear_cross_entropy", mutates_args=())
+@torch.library.custom_op("arcforge_torch::linear_cross_entropy", mutates_args=())
 def _forward(
     x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the loss and the gradients of x and of the linear weight (empty unless needed)."""
     wide = torch.promote_types(x_TD.dtype, torch.float32)
-    loss = torch.zeros((), dtype=wide)
+    loss = x_TD.new_zeros((), dtype=wide)
     grad_x_TD = x_TD.new_zeros(x_TD.shape if needs_grad else 0)
-    grad_WD = torch.zeros(weight_WD.shape if needs_grad else 0, dtype=wide)
+    grad_WD = weight_WD.new_zeros(weight_WD.shape if needs_grad else 0, dtype=wide)
     counted = weight_T.nonzero().flatten()
     # one buffer for all chunks: fresh pages for each cost more than the exponentials
     buffer = x_TD.new_empty(min(CHUNK, len(counted)), len(weight_WD))
