@@ -54,6 +54,8 @@ SIZES = {"newton_schulz": {"rows": 64, "columns": 256}}
 
 def test_kernels_are_for_the_gpu_and_for_precisions_they_compute(cuda):
     for kernel in cuda.kernels():
+        if kernel.name == "cuda.gated_delta_rule.fla":  # see test_gated_delta_rule.py
+            continue
         sizes = SIZES.get(kernel.op, {})
         assert kernel.supports(OpCall(kernel.op, "cuda", torch.float32, sizes=sizes)).ok
         assert "not cuda" in kernel.supports(OpCall(kernel.op, "meta", torch.float32, sizes=sizes)).reason

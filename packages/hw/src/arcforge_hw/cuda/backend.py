@@ -10,6 +10,7 @@ import torch
 from arcforge_core.contracts.hardware import YES, Change, Kernel, OpCall, Probe, Roofline, Verdict
 from arcforge_core.ops.hardware import sdpa_attention_varlen
 from arcforge_hw.configs import CudaConfig
+from arcforge_hw.cuda import gated_delta_rule as fla
 from arcforge_hw.cuda.launch import interpreted, missing_triton
 from arcforge_hw.torch_ops.gated_delta_rule import gated_delta_rule
 from arcforge_hw.torch_ops.hadamard import hadamard
@@ -44,6 +45,9 @@ def _int_mm(call: OpCall) -> Verdict:
         if (size := call.sizes.get(name, 8)) % 8:
             return Verdict(False, f"CUDA multiplies int8 in multiples of 8, {name}={size} is none")
     return _on_gpu(call)
+
+
+_fla = first_no(_on_gpu, fla.supports)
 
 
 def _triton(call: OpCall) -> Verdict:
@@ -83,6 +87,7 @@ class Cuda:
             Kernel("head_linear", "cuda.head_linear.bmm", head_linear, _on_gpu),
             Kernel("attention_varlen", "cuda.attention_varlen.sdpa", sdpa_attention_varlen, _on_gpu),
             Kernel("window_attention", "cuda.window_attention.blocks", window_attention, _on_gpu),
+            Kernel("gated_delta_rule", "cuda.gated_delta_rule.fla", fla.gated_delta_rule, _fla, priority=1),
             Kernel("gated_delta_rule", "cuda.gated_delta_rule.chunks", gated_delta_rule, _on_gpu),
             Kernel("indexer_topk", "cuda.indexer_topk.blocks", indexer_topk, _on_gpu),
             Kernel("sparse_mla", "cuda.sparse_mla.blocks", sparse_mla, _on_gpu),
