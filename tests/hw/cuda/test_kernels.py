@@ -19,7 +19,7 @@ from arcforge_hw.cuda.sparse_mla import pairs_by_key, sparse_mla
 KERNELS = {kernel.op: kernel for kernel in triton_kernels()}
 
 
-MANY_PROGRAMS = {"sparse_mla", "mla_decode"}
+MANY_PROGRAMS = {"sparse_mla", "mla_decode", "indexer_kl"}
 """A program per query and part: the interpreter takes minutes for all cases."""
 
 
@@ -39,7 +39,7 @@ def test_equals_the_reference_on_a_gpu(op, dtype):
     assert result.verdict == "ok", result.reason
 
 
-@pytest.mark.parametrize("op", sorted(MANY_PROGRAMS))
+@pytest.mark.parametrize("op", ["mla_decode", "sparse_mla"])
 @pytest.mark.parametrize(("queries", "keys"), [([1], [1]), ([3, 1, 2], [5, 1, 9])], ids=["one token", "ragged"])
 def test_a_few_queries_equal_the_reference(op, queries, keys, device, monkeypatch):
     """Forward and gradients, strided inputs, twice the same bits; tiles with keys left over, heads of two programs."""
@@ -94,8 +94,8 @@ def test_scores_in_blocks_of_queries_select_the_same(device, monkeypatch):
 
 def test_pairs_come_key_by_key_and_in_the_order_of_queries():
     rows_TK = torch.tensor([[2, 0, -1], [0, 2, 3], [-1, -1, 0]])
-    tokens_P, starts_S = pairs_by_key(rows_TK, 5)
-    lists = [tokens_P[a:b].tolist() for a, b in pairwise(starts_S.tolist())]
+    pairs_P, starts_S = pairs_by_key(rows_TK, 5)
+    lists = [(pairs_P // 3)[a:b].tolist() for a, b in pairwise(starts_S.tolist())]
     assert lists == [[0, 1, 2], [], [0, 1], [1], []]
 
 

@@ -7,6 +7,8 @@ Shapes: T query tokens, S keys, H heads, C latent plus rope, I index heads, D in
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -17,6 +19,38 @@ from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 SCORES = 1 << 22
 """Attention scores of a block at most (`block_values`)."""
+
+
+def register(forward: Any, backward: Any) -> None:
+    """Makes custom ops with closed-form gradients known to autograd and to tensors without data.
+
+    Args:
+        forward: ``(q_THC, kv_SC, q_TID, k_SD, w_TI, rows_TK, scale, relu)`` to the losses [T] and the gradients of the
+            index scores [T, K], both in the dtype of `w_TI`.
+        backward: ``(grad_T, dscores_TK, q_TID, k_SD, w_TI, rows_TK, relu)`` to those of `q_TID`, `k_SD` and `w_TI`.
+    """
+
+    def fake_forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        w_TI, rows_TK = inputs[4:6]
+        return w_TI.new_empty(w_TI.shape[0]), w_TI.new_empty(rows_TK.shape)
+
+    def fake_backward(*inputs: Any) -> tuple[Tensor, ...]:
+        return tuple(x.new_empty(x.shape) for x in inputs[2:5])
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, _, q_TID, k_SD, w_TI, rows_TK, _, ctx.relu = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # else zeros as large as the gradients of the scores
+        ctx.save_for_backward(output[1], q_TID, k_SD, w_TI, rows_TK)
+
+    def gradients(ctx: Any, grad_T: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if grad_T is None:
+            return (None,) * 8
+        return None, None, *backward(grad_T, *ctx.saved_tensors, ctx.relu), None, None, None
+
+    forward.register_fake(fake_forward)
+    backward.register_fake(fake_backward)
+    forward.register_autograd(gradients, setup_context=setup)
 
 
 def indexer_kl(
