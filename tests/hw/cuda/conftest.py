@@ -5,7 +5,8 @@ import importlib.util
 import pytest
 import torch
 
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["test_kernels.py", "test_indexer_kl.py"]
+KERNELS = ["test_kernels.py", "test_indexer_kl.py", "test_linear_cross_entropy.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else KERNELS
 
 
 @pytest.fixture

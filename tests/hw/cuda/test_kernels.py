@@ -19,8 +19,8 @@ from arcforge_hw.cuda.sparse_mla import pairs_by_key, sparse_mla
 KERNELS = {kernel.op: kernel for kernel in triton_kernels()}
 
 
-MANY_PROGRAMS = {"sparse_mla", "mla_decode", "indexer_kl"}
-"""A program per query and part: the interpreter takes minutes for all cases."""
+MANY_PROGRAMS = {"sparse_mla", "mla_decode", "indexer_kl", "linear_cross_entropy"}
+"""A program per query and part, or per token: the interpreter takes minutes for all cases."""
 
 
 @pytest.mark.parametrize("op", sorted(KERNELS.keys() - MANY_PROGRAMS))

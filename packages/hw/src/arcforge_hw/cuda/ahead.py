@@ -22,7 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from arcforge_hw.cuda import indexer_kl, indexer_topk, mla_decode, rows, sparse_mla
+from arcforge_hw.cuda import indexer_kl, indexer_topk, linear_cross_entropy, mla_decode, rows, sparse_mla
 from arcforge_hw.cuda.launch import interpreted, row_warps, tuned, tuning
 
 LATENT = {"BLOCK_H": sparse_mla.MOST_HEADS, "BLOCK_L": 512, "BLOCK_R": 64}
@@ -90,6 +90,9 @@ def kernels() -> dict[str, tuple[Any, str, dict[str, Any]]]:
         ),
         "kl_backward_keys": (
             indexer_kl.kl_backward_keys, "*fp32 *fp32 *bf16 *bf16 *fp32 *i64 *i64 *bf16", index,
+        ),
+        "cross_entropy_rows": (
+            linear_cross_entropy.cross_entropy_rows, "*bf16 *i64 *fp32 *fp32", {"WIDTH": 154880, "GRAD": True},
         ),
     }  # fmt: skip
 

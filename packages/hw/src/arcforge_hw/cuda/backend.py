@@ -117,9 +117,11 @@ def triton_kernels() -> list[Kernel]:
     """Returns the Triton kernels; importing them imports Triton."""
     from arcforge_hw.cuda.indexer_kl import indexer_kl
     from arcforge_hw.cuda.indexer_topk import indexer_topk
+    from arcforge_hw.cuda.linear_cross_entropy import linear_cross_entropy
     from arcforge_hw.cuda.mla_decode import mla_decode
     from arcforge_hw.cuda.rows import rms_norm, rope, swiglu
     from arcforge_hw.cuda.sparse_mla import sparse_mla
 
-    functions = (rms_norm, rope, swiglu, indexer_topk, indexer_kl, sparse_mla, mla_decode)
+    attention = (indexer_topk, indexer_kl, sparse_mla, mla_decode)
+    functions = (rms_norm, rope, swiglu, *attention, linear_cross_entropy)
     return [Kernel(fn.__name__, f"cuda.{fn.__name__}.triton", fn, _triton, priority=1) for fn in functions]
