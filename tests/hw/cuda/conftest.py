@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-KERNELS = ["test_kernels.py", "test_indexer_kl.py", "test_linear_cross_entropy.py"]
+KERNELS = [f"test_{name}.py" for name in ("kernels", "indexer_kl", "linear_cross_entropy", "newton_schulz")]
 collect_ignore_glob = [] if importlib.util.find_spec("triton") else KERNELS
 
 

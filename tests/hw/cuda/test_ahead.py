@@ -18,6 +18,7 @@ PRODUCTS = {
     "kl_sums",
     "kl_tiles",
     "kl_backward_queries",
+    "symmetric_product",
 }
 OLDER = "3.6.0"
 """Other than the installed version: what GPU images carry."""

@@ -49,14 +49,17 @@ def test_the_roofline_is_that_of_the_data_sheet(cuda, monkeypatch, name, flops, 
     assert (roofline.matmul_flops or {}).get("bfloat16") == flops
 
 
-SIZES = {"newton_schulz": {"rows": 64, "columns": 256}}
+SIZES = {
+    "cuda.newton_schulz.gram": {"rows": 64, "columns": 256},
+    "cuda.newton_schulz.triton": {"rows": 512, "columns": 512},
+}
 
 
 def test_kernels_are_for_the_gpu_and_for_precisions_they_compute(cuda):
     for kernel in cuda.kernels():
         if kernel.name == "cuda.gated_delta_rule.fla":  # see test_gated_delta_rule.py
             continue
-        sizes = SIZES.get(kernel.op, {})
+        sizes = SIZES.get(kernel.name, {})
         assert kernel.supports(OpCall(kernel.op, "cuda", torch.float32, sizes=sizes)).ok
         assert "not cuda" in kernel.supports(OpCall(kernel.op, "meta", torch.float32, sizes=sizes)).reason
         assert "float16" in kernel.supports(OpCall(kernel.op, "cuda", torch.float16, sizes=sizes)).reason

@@ -16,9 +16,8 @@ from arcforge_hw.cuda.mla_decode import mla_decode
 from arcforge_hw.cuda.rows import rms_norm
 from arcforge_hw.cuda.sparse_mla import pairs_by_key, sparse_mla
 
-KERNELS = {kernel.op: kernel for kernel in triton_kernels()}
-
-
+KERNELS = {kernel.op: kernel for kernel in triton_kernels() if kernel.op != "newton_schulz"}
+"""That one declines matrices as small as the suite's: test_newton_schulz.py."""
 MANY_PROGRAMS = {"sparse_mla", "mla_decode", "indexer_kl", "linear_cross_entropy"}
 """A program per query and part, or per token: the interpreter takes minutes for all cases."""
 

@@ -22,7 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from arcforge_hw.cuda import indexer_kl, indexer_topk, linear_cross_entropy, mla_decode, rows, sparse_mla
+from arcforge_hw.cuda import indexer_kl, indexer_topk, linear_cross_entropy, mla_decode, newton_schulz, rows, sparse_mla
 from arcforge_hw.cuda.launch import interpreted, row_warps, tuned, tuning
 
 LATENT = {"BLOCK_H": sparse_mla.MOST_HEADS, "BLOCK_L": 512, "BLOCK_R": 64}
@@ -48,7 +48,11 @@ class Resources:
 
 
 def kernels() -> dict[str, tuple[Any, str, dict[str, Any]]]:
-    """Returns kernel, types of its arguments and constants by name; `constexpr` arguments come last in all of them."""
+    """Returns kernel, types of its arguments and constants by name.
+
+    Numbers of type ``i32:16`` are multiples of 16, which Triton finds out for itself when a kernel is launched. All
+    pointers are.
+    """
     attention = "*bf16 *bf16 *i64"
     index = {"INDEX_HEADS": 32, "INDEX_WIDTH": 128, "TOPK": 2048, "RELU": True, "BLOCK_I": 32, "BLOCK_D": 128}
     entries = {"HEADS": 64, "WIDTH": 576}
@@ -94,6 +98,10 @@ def kernels() -> dict[str, tuple[Any, str, dict[str, Any]]]:
         "cross_entropy_rows": (
             linear_cross_entropy.cross_entropy_rows, "*bf16 *i64 *fp32 *fp32", {"WIDTH": 154880, "GRAD": True},
         ),
+        "symmetric_product": (
+            newton_schulz.symmetric_product, "*bf16 *bf16 *bf16 i32:16 i32:16 i32:16 i32:16 fp32 fp32",
+            {"stride_n": 1, "ADD": True},
+        ),
     }  # fmt: skip
 
 
@@ -108,10 +116,15 @@ def resources(name: str, arch: int) -> Resources:
     kernel, types, constants = kernels()[name]
     options = {**constants, **(tuned(name) if name in tuning()["default"] else {})}
     constants = {k: v for k, v in options.items() if k in kernel.arg_names}
-    signature = dict(zip(kernel.arg_names, types.split(), strict=False))
-    signature |= dict.fromkeys(kernel.arg_names[len(signature) :], "constexpr")
+    given = dict(zip((name for name in kernel.arg_names if name not in constants), types.split(), strict=True))
+    aligned = {
+        (kernel.arg_names.index(name),): [["tt.divisibility", 16]]
+        for name, type_ in given.items()
+        if type_.startswith("*") or type_.endswith(":16")
+    }
+    signature = {name: given.get(name, "constexpr").removesuffix(":16") for name in kernel.arg_names}
     compiled = triton.compile(
-        ASTSource(kernel, signature, constants),
+        ASTSource(kernel, signature, constants, aligned),
         target=GPUTarget("cuda", arch, 32),
         options={k: v for k, v in options.items() if k.startswith("num_")},
     )

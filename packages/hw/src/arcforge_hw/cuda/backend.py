@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -119,9 +119,11 @@ def triton_kernels() -> list[Kernel]:
     from arcforge_hw.cuda.indexer_topk import indexer_topk
     from arcforge_hw.cuda.linear_cross_entropy import linear_cross_entropy
     from arcforge_hw.cuda.mla_decode import mla_decode
+    from arcforge_hw.cuda.newton_schulz import newton_schulz, supports
     from arcforge_hw.cuda.rows import rms_norm, rope, swiglu
     from arcforge_hw.cuda.sparse_mla import sparse_mla
 
     attention = (indexer_topk, indexer_kl, sparse_mla, mla_decode)
-    functions = (rms_norm, rope, swiglu, *attention, linear_cross_entropy)
-    return [Kernel(fn.__name__, f"cuda.{fn.__name__}.triton", fn, _triton, priority=1) for fn in functions]
+    functions: tuple[Callable[..., Any], ...] = (rms_norm, rope, swiglu, *attention, linear_cross_entropy)
+    answers = dict.fromkeys(functions, _triton) | {newton_schulz: first_no(_triton, supports)}
+    return [Kernel(fn.__name__, f"cuda.{fn.__name__}.triton", fn, answer, priority=1) for fn, answer in answers.items()]

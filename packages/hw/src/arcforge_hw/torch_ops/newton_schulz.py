@@ -49,12 +49,17 @@ def _advance(x_BMN: Tensor, steps: Coefficients) -> Tensor:
     return x_BMN if product is None else torch.bmm(product, x_BMN)
 
 
-def newton_schulz(x_BMN: Tensor, coefficients: Coefficients, eps: float = 1e-7) -> Tensor:
-    """See `arcforge_core.ops.reference.newton_schulz`."""
+def normalized(x_BMN: Tensor, eps: float) -> tuple[Tensor, bool]:
+    """Returns the matrices over their norms, the shorter side first, and whether they were turned for it."""
     wide = torch.promote_types(x_BMN.dtype, torch.float32)
     norm = torch.linalg.vector_norm(x_BMN, dim=(-2, -1), keepdim=True, dtype=wide).clamp(min=eps)
     x = x_BMN / norm.to(x_BMN.dtype)
     tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x
+    return x.mT if tall else x, tall
+
+
+def newton_schulz(x_BMN: Tensor, coefficients: Coefficients, eps: float = 1e-7) -> Tensor:
+    """See `arcforge_core.ops.reference.newton_schulz`."""
+    x, tall = normalized(x_BMN, eps)
     x = _advance(_advance(x, coefficients[:RESTART]), coefficients[RESTART:])
     return x.mT if tall else x
