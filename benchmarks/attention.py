@@ -1,11 +1,15 @@
 """Sparse attention on the clock: prompts, decoding and training beside transformers, dense attention and the floor.
 
-    python benchmarks/attention.py [--quick] [--only prefill decode train long] [--threads N] [--json F] [--plot F]
+    python benchmarks/attention.py [--quick] [--only prefill decode train long] [--checkpoint DIR] [--threads N]
+                                   [--json FILE] [--plot FILE]
 
 The model is the preset `small` (23M parameters, top-k 256) with random weights, the same on both sides; transformers
-runs its eager `glm_moe_dsa`. Caches of more than 8,192 tokens are filled with random entries, the same on both sides,
-because transformers' own prompt does not fit into memory there. What both sides compute is compared first. `long`, a
-prompt of 131,072 tokens of ours alone, takes minutes and runs only when it is asked for.
+runs its eager `glm_moe_dsa`. Caches are filled with random entries, the same on both sides, because transformers' own
+prompt does not fit into memory above some 8,192 tokens. What both sides compute is compared first. `long`, a prompt of
+131,072 tokens of ours alone, takes minutes and runs only when it is asked for.
+
+`--checkpoint` takes a trained DSA model instead, reads Python's own library as text and fills the caches with what the
+model makes of it: random scores have no ties and no structure, trained ones do.
 
 Floors count the products of a step, taken at the measured rate of matrix products, and the bytes of weights and cache
 that it must read, taken at the measured bandwidth; the larger of the two is the floor. Rates are those of this run.
@@ -22,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +35,12 @@ from torch import Tensor, nn
 
 from _machine import describe_machine, peak_growth, read_bandwidth
 from arcforge_core.checkpoint.hf import export_hf
+from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
+from arcforge_core.checkpoint.start import start_from
 from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.params import count_parameters
@@ -49,14 +56,52 @@ AGREEMENT = 2e-2
 Job = Callable[[], Tensor]
 
 
-def our_model(attention: str, *options: str) -> CausalLM:
-    """Returns the model; equal weights for every attention but the indexer's, which only DSA has."""
-    config = compose(
-        ["model=small", f"attention={attention}", "model.mtp.depths=0", f"model.max_position_embeddings={LIMIT}"]
-        + [f"attention.{option}" for option in options]
-    )
-    torch.manual_seed(0)
-    return build_model(config.model, config.attention, Ops(select_hardware("cpu")))
+class Subject:
+    """What is measured: `small` with random weights, or a trained checkpoint."""
+
+    def __init__(self, checkpoint: str | None) -> None:
+        self.checkpoint = checkpoint
+
+    def model(self, attention: str, *options: str) -> CausalLM:
+        """Returns the model; equal weights for every attention but the indexer's, which only DSA has."""
+        config = compose(["model=small", f"attention={attention}", *(f"attention.{option}" for option in options)])
+        sizes = config.model if self.checkpoint is None else open_checkpoint(find_checkpoint(self.checkpoint)).config
+        sizes = replace(sizes, mtp=replace(sizes.mtp, depths=0), max_position_embeddings=LIMIT)
+        torch.manual_seed(0)
+        model = build_model(sizes, config.attention, Ops(select_hardware("cpu")))
+        if self.checkpoint is not None:
+            start_from(model, self.checkpoint)
+        return model
+
+    def tokens(self, model: CausalLM, count: int, seed: int) -> Tensor:
+        """Returns [1, count] random tokens, or those of a text."""
+        if self.checkpoint is None:
+            draw = torch.Generator().manual_seed(seed)
+            return torch.randint(model.config.vocab_size, (1, count), generator=draw)
+        tokenizer, found = Tokenizer.load(find_checkpoint(self.checkpoint)), []
+        for path in sorted(Path(statistics.__file__).parent.glob("*.py")):
+            found += tokenizer.encode(path.read_text(encoding="utf-8"))
+            if len(found) >= count:
+                return torch.tensor([found[:count]])
+        raise SystemExit(f"the library has {len(found)} tokens only, {count} are needed")
+
+    def entries(self, model: CausalLM, tokens: int) -> list[dict[str, Tensor]]:
+        """Returns each layer's cached values, latent and rotated part together: random ones, or those of a text."""
+        if self.checkpoint is not None:
+            ids, cache = self.tokens(model, tokens, 2)[0], model.new_cache([tokens])
+            with torch.inference_mode():
+                for part in ids.split(PROMPT):
+                    model.hidden(part, cache.batch([0], [len(part)]), cache)
+            return [{name: rows[:tokens] for name, rows in layer.entries.items()} for layer in cache.layers]
+        config, draw = model.config, torch.Generator().manual_seed(2)
+        width = config.kv_lora_rank + config.qk_rope_head_dim
+        return [
+            {
+                "latent": torch.randn(tokens, width, generator=draw),
+                "index_key": torch.randn(tokens, config.index_head_dim, generator=draw),
+            }
+            for _ in range(config.num_hidden_layers)
+        ]
 
 
 def their_model(folder: str) -> nn.Module:
@@ -69,9 +114,9 @@ def their_model(folder: str) -> nn.Module:
     ).eval()
 
 
-def prompt_job(model: Any, tokens: int) -> Job:
-    """Returns what reads a prompt into an empty cache and gives the logits of its last token."""
-    ids = torch.randint(model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(1))
+def prompt_job(model: Any, ids: Tensor) -> Job:
+    """Returns what reads a prompt [1, T] into an empty cache and gives the logits of its last token."""
+    tokens = ids.shape[1]
 
     @torch.inference_mode()
     def ours() -> Tensor:
@@ -87,23 +132,11 @@ def prompt_job(model: Any, tokens: int) -> Job:
     return ours if isinstance(model, CausalLM) else theirs
 
 
-def random_entries(config: ModelConfig, tokens: int) -> list[dict[str, Tensor]]:
-    """Returns each layer's cached values, latent and rotated part together as we keep them."""
-    draw = torch.Generator().manual_seed(2)
-    width = config.kv_lora_rank + config.qk_rope_head_dim
-    return [
-        {
-            "latent": torch.randn(tokens, width, generator=draw),
-            "index_key": torch.randn(tokens, config.index_head_dim, generator=draw),
-        }
-        for _ in range(config.num_hidden_layers)
-    ]
-
-
-def our_decoding(model: CausalLM, tokens: int) -> Job:
-    """Returns what decodes one token behind a cache of so many."""
+def our_decoding(model: CausalLM, kept: list[dict[str, Tensor]]) -> Job:
+    """Returns what decodes one token behind a cache of these entries."""
+    tokens = len(kept[0]["latent"])
     cache = model.new_cache([tokens + 1])
-    for layer, values in zip(cache.layers, random_entries(model.config, tokens), strict=True):
+    for layer, values in zip(cache.layers, kept, strict=True):
         for name, rows in layer.entries.items():
             rows[:tokens] = values[name]
     token = torch.tensor([7])
@@ -116,14 +149,13 @@ def our_decoding(model: CausalLM, tokens: int) -> Job:
     return job
 
 
-def their_decoding(model: Any, config: ModelConfig, tokens: int) -> Job:
+def their_decoding(model: Any, config: ModelConfig, kept: list[dict[str, Tensor]]) -> Job:
     """Returns the same of transformers, which keeps rotated pairs apart: first all even, then all odd places."""
     from transformers import DynamicCache
 
     def apart(x: Tensor) -> Tensor:
         return torch.cat((x[..., 0::2], x[..., 1::2]), -1)
 
-    kept = random_entries(config, tokens)
     rotary, token = config.qk_rope_head_dim, torch.tensor([[7]])
 
     @torch.inference_mode()
@@ -142,10 +174,10 @@ def their_decoding(model: Any, config: ModelConfig, tokens: int) -> Job:
     return job
 
 
-def training_job(model: Any, tokens: int) -> Job:
-    """Returns what computes the loss of one sequence and all gradients but the indexer's."""
-    ids = torch.randint(model.config.vocab_size, (1, tokens + 1), generator=torch.Generator().manual_seed(3))
+def training_job(model: Any, ids: Tensor) -> Job:
+    """Returns what computes the loss of one sequence [1, T + 1] and all gradients but the indexer's."""
     inputs, labels = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    tokens = inputs.shape[1]
     batch = SequenceBatch.build([tokens])
 
     def ours() -> Tensor:
@@ -237,9 +269,10 @@ def agree(ours: Job, theirs: Job) -> float:
     return difference
 
 
-def alone(side: str, folder: str, tokens: int, threads: int) -> dict[str, float]:
+def alone(subject: Subject, side: str, folder: str, tokens: int, threads: int) -> dict[str, float]:
     """Reads a prompt in a process of its own: seconds, and the megabytes that this adds to it."""
     command = [sys.executable, __file__, "--threads", str(threads), "--alone", side, folder, str(tokens)]
+    command += ["--checkpoint", subject.checkpoint] if subject.checkpoint else []
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise SystemExit(f"prompt of {side}: {result.stderr}")
@@ -247,9 +280,10 @@ def alone(side: str, folder: str, tokens: int, threads: int) -> dict[str, float]
     return found
 
 
-def read_alone(side: str, folder: str, tokens: int) -> dict[str, float]:
+def read_alone(subject: Subject, side: str, folder: str, tokens: int) -> dict[str, float]:
     """What that process does."""
-    job = prompt_job(our_model("dsa").eval() if side == "ours" else their_model(folder), tokens)
+    model = subject.model("dsa").eval()
+    job = prompt_job(model if side == "ours" else their_model(folder), subject.tokens(model, tokens, 1))
     start = time.perf_counter()
     added = peak_growth(job)
     return {"seconds": time.perf_counter() - start, "peak_memory_mb": added}
@@ -262,24 +296,27 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=("prefill", "decode", "train", "long"), default=["prefill", "decode", "train"]
     )
+    parser.add_argument("--checkpoint", metavar="DIR", help="a trained DSA model, or the run of one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="decoding by length, as an image")
     parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    subject = Subject(options.checkpoint)
     if options.alone:
         side, folder, tokens = options.alone
-        print(json.dumps(read_alone(side, folder, int(tokens))))
+        print(json.dumps(read_alone(subject, side, folder, int(tokens))))
         return
     rounds = 1 if options.quick else 5
     report: dict[str, Any] = {"benchmark": "attention", "machine": describe_machine(options.threads), "ratios": {}}
-    ours = our_model("dsa").eval()
+    report["checkpoint"] = options.checkpoint
+    ours = subject.model("dsa").eval()
     with tempfile.TemporaryDirectory() as folder:
         export_hf(ours, folder)
         theirs = their_model(folder)
         for part in options.only:
-            report[part], ratios = PARTS[part](ours, theirs, rounds, folder, options.threads)
+            report[part], ratios = PARTS[part](subject, ours, theirs, rounds, folder, options.threads)
             report["ratios"] |= ratios
             print(json.dumps(report[part], indent=2), flush=True)
     for name, value in report["ratios"].items():
@@ -290,13 +327,16 @@ def main() -> None:
         plot(report["decode"]["milliseconds"], options.plot)
 
 
-def prefill(ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int) -> tuple[dict[str, Any], Any]:
+def prefill(
+    subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int
+) -> tuple[dict[str, Any], Any]:
     """A prompt of 8,192 tokens into an empty cache."""
-    jobs = {"ours": prompt_job(ours, PROMPT), "transformers": prompt_job(theirs, PROMPT)}
+    ids = subject.tokens(ours, PROMPT, 1)
+    jobs = {"ours": prompt_job(ours, ids), "transformers": prompt_job(theirs, ids)}
     difference = agree(jobs["ours"], jobs["transformers"])
     seconds = median_seconds(jobs, rounds)
     floor = work(ours, PROMPT, 0).seconds(matmul_rate(torch.float32), read_bandwidth())
-    memory = {side: alone(side, folder, PROMPT, threads)["peak_memory_mb"] for side in jobs}
+    memory = {side: alone(subject, side, folder, PROMPT, threads)["peak_memory_mb"] for side in jobs}
     ratios = {
         "prefill_8k": seconds["transformers"] / seconds["ours"],
         "prefill_memory": memory["ours"] / memory["transformers"],
@@ -305,9 +345,9 @@ def prefill(ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads
     return {"seconds": seconds, "floor_s": floor, "peak_memory_mb": memory, "difference": difference}, ratios
 
 
-def decode(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
+def decode(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
     """One token behind caches of several lengths, beside our own dense attention in absorbed form."""
-    dense, halved = our_model("mla").eval(), our_model("dsa", "index_cache=bf16").eval()
+    dense, halved = subject.model("mla").eval(), subject.model("dsa", "index_cache=bf16").eval()
     milliseconds: dict[str, dict[int, float]] = {
         "dsa": {},
         "dsa, bf16 keys": {},
@@ -318,15 +358,16 @@ def decode(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dic
     }
     difference = {}
     for tokens in CACHES:
-        jobs = {"dsa": our_decoding(ours, tokens), "dsa, bf16 keys": our_decoding(halved, tokens)}
-        jobs["dense"] = our_decoding(dense, tokens)
+        kept = subject.entries(ours, tokens)
+        jobs = {"dsa": our_decoding(ours, kept), "dsa, bf16 keys": our_decoding(halved, kept)}
+        jobs["dense"] = our_decoding(dense, kept)
         for name, seconds in median_seconds(jobs, 10 * rounds).items():
             milliseconds[name][tokens] = 1e3 * seconds
         rates = matmul_rate(torch.float32), read_bandwidth()
         milliseconds["floor"][tokens] = 1e3 * work(ours, 1, tokens).seconds(*rates)
         milliseconds["dense floor"][tokens] = 1e3 * work(dense, 1, tokens, dense=True).seconds(*rates)
         if tokens <= CACHES[1]:
-            other = their_decoding(theirs, ours.config, tokens)
+            other = their_decoding(theirs, ours.config, kept)
             difference[tokens] = agree(jobs["dsa"], other)
             milliseconds["transformers"][tokens] = 1e3 * median_seconds({"theirs": other}, rounds)["theirs"]
     short, middle, long = CACHES
@@ -342,16 +383,19 @@ def decode(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dic
     return {"milliseconds": milliseconds, "difference": difference}, ratios
 
 
-def train(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
+def train(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
     """Loss and gradients of a sequence of 4,096 tokens; the indexer is frozen, or learns from its own loss."""
-    learning = our_model("dsa", "indexer_training=sparse", "recall_queries=0")
+    learning, ids = (
+        subject.model("dsa", "indexer_training=sparse", "recall_queries=0"),
+        subject.tokens(ours, TRAIN + 1, 3),
+    )
     for model in (ours, theirs):
         model.train()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("indexer" not in name)
-    jobs = {"ours": training_job(ours, TRAIN), "transformers": training_job(theirs, TRAIN)}
+    jobs = {"ours": training_job(ours, ids), "transformers": training_job(theirs, ids)}
     difference = agree(jobs["ours"], jobs["transformers"])
-    seconds = median_seconds({**jobs, "ours with the indexer's loss": training_job(learning, TRAIN)}, rounds)
+    seconds = median_seconds({**jobs, "ours with the indexer's loss": training_job(learning, ids)}, rounds)
     once = work(ours, TRAIN, 0, heads=TRAIN)
     floor = 3 * once.seconds(matmul_rate(torch.float32), read_bandwidth())
     ratios = {
@@ -362,12 +406,14 @@ def train(ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict
     return {"seconds": seconds, "floor_s": floor, "difference": difference}, ratios
 
 
-def long(ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int) -> tuple[dict[str, Any], Any]:
+def long(
+    subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int
+) -> tuple[dict[str, Any], Any]:
     """A prompt of 131,072 tokens, and a token behind as many."""
-    found = alone("ours", folder, LONG, threads)
+    found = alone(subject, "ours", folder, LONG, threads)
     rates = matmul_rate(torch.float32), read_bandwidth()
     floor = work(ours, LONG, 0).seconds(*rates)
-    seconds = median_seconds({"dsa": our_decoding(ours, LONG)}, 10 * rounds)["dsa"]
+    seconds = median_seconds({"dsa": our_decoding(ours, subject.entries(ours, LONG))}, 10 * rounds)["dsa"]
     ratios = {"prefill_128k_over_floor": found["seconds"] / floor}
     return {**found, "floor_s": floor, "decode_ms": 1e3 * seconds}, ratios
 

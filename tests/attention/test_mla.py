@@ -61,6 +61,8 @@ def test_form_decides_which_op_runs(form, used):
 
     cache = new_cache(layer, [8])
     spy.deterministic = False
+    spy.dtype = torch.float32
+    spy.fused = lambda op, **sizes: None
     layer.bind_ops(spy)
     for tokens in (7, 1):
         run(layer, inputs(tokens, MODEL), cache.batch([0], [tokens]), MODEL, cache)
@@ -104,6 +106,8 @@ def test_ops_are_bound_with_their_sizes():
         return reference.OPS[op]
 
     record.deterministic = False
+    record.dtype = torch.float32
+    record.fused = lambda op, **sizes: None
     MLA(MlaConfig(), MODEL, 0).bind_ops(record)
     assert dict(calls["attention_varlen"].sizes) == {"heads": 3, "kv_heads": 3, "key_dim": 16, "value_dim": 14}
     assert calls["mla_decode"].sizes["latent_dim"] == 20

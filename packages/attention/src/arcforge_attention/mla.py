@@ -22,6 +22,7 @@ from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
+from arcforge_core.model.fused import Fused, fuse
 from arcforge_core.model.norm import Linear, RMSNorm
 from arcforge_core.model.rope import softmax_factor
 from arcforge_core.ops import reference
@@ -49,6 +50,8 @@ class MLA(nn.Module):
         self.rope, self.attention_varlen = reference.rope, reference.attention_varlen
         self.mla_decode, self.head_linear = reference.mla_decode, reference.head_linear
         self.absorbed = self.form == "absorbed"
+        self.prolog: Fused | None = None
+        self.epilog: Fused | None = None
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
@@ -67,17 +70,58 @@ class MLA(nn.Module):
         self.head_linear = bind("head_linear", heads=self.heads)
         # the two forms round differently: deterministic runs use one of them for prompts and decoded tokens alike
         self.absorbed = self.form == "absorbed" or (self.form == "auto" and bind.deterministic)
+        parts: tuple[nn.Module, ...] = (
+            self.q_a_proj, self.q_a_layernorm, self.q_b_proj, self.kv_a_proj_with_mqa, self.kv_a_layernorm,
+            self.kv_b_proj,
+        )  # fmt: skip
+        if self.form != "expanded":
+            sizes = {"heads": self.heads, "latent": self.latent}
+            hidden, query = self.q_a_proj.in_features, self.q_a_proj.out_features
+            self.prolog = fuse(bind, "mla_prolog", (Linear, RMSNorm), parts, hidden=hidden, query=query, **sizes)
+            parts = (self.kv_b_proj, self.o_proj)
+            self.epilog = fuse(bind, "mla_epilog", (Linear,), parts, inner=self.o_proj.in_features, **sizes)
 
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
         """Attends; see the contract."""
+        if self.few(x_TD, batch):
+            return self.decode(x_TD, batch, cache, rope)
         q_THK = self.queries(self.query_latent(x_TD), rope)
         entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope))
         outs = []
         for group in batch.plan.groups():
             outs.append(self.dense(group.take(q_THK), entries.read("latent", group), batch, group))
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
+
+    def few(self, x_TD: Tensor, batch: SequenceBatch) -> bool:
+        """Says whether all that a step does is to decode so few tokens that calling ops one by one is most of it."""
+        fused = (self.prolog, self.epilog)
+        return batch.plan.only_decodes and all(op is not None and op.serves(len(x_TD)) for op in fused)
+
+    def decode(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None, rope: Rope) -> AttentionOutput:
+        """`forward` of few tokens behind a cache."""
+        _, q_THC, entry_TC = self.project(x_TD, rope)
+        (group,) = batch.plan.groups()
+        kv_SC = Entries.store(batch, cache, latent=entry_TC).read("latent", group)
+        out_THC = self.mla_decode(q_THC, kv_SC, group.cu_query, group.cu_key, self.latent, self.scale)
+        return AttentionOutput(self.put_out(out_THC))
+
+    def project(self, x_TD: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the query latent [T, Q], absorbed queries [T, H, C + R] and entries [T, C + R] of few tokens."""
+        assert self.prolog is not None  # few() was asked
+        projected: tuple[Tensor, Tensor, Tensor] = self.prolog(
+            x_TD, self.q_a_proj.weight, self.q_a_layernorm.weight, self.q_b_proj.weight,
+            self.kv_a_proj_with_mqa.weight, self.kv_a_layernorm.weight, self.kv_b_proj.weight, *rope, self.heads,
+            self.q_a_layernorm.eps,
+        )  # fmt: skip
+        return projected
+
+    def put_out(self, out_THC: Tensor) -> Tensor:
+        """Returns the layer's output [T, D] for attended latents of few tokens."""
+        assert self.epilog is not None  # few() was asked
+        out_TD: Tensor = self.epilog(out_THC, self.kv_b_proj.weight, self.o_proj.weight)
+        return out_TD
 
     def query_latent(self, x_TD: Tensor) -> Tensor:
         """Returns the normalised query latent [T, Q]."""

@@ -22,8 +22,8 @@ from arcforge_optim.configs import COEFFICIENTS, MuonConfig
 from arcforge_optim.matrices import Matrices, chunks, cut
 from arcforge_optim.newton_schulz import bind_newton_schulz, iteration_dtype
 
-CHUNK_ELEMENTS = 1 << 22
-"""Elements of one ``newton_schulz`` call at most (but one matrix at least); bounds the memory of a step."""
+CHUNK_ELEMENTS = 1 << 20
+"""Elements of one ``newton_schulz`` call at most (but one matrix at least): a cache holds them from pass to pass."""
 
 FUSED_DEVICES = ("cpu", "cuda")
 """Devices where torch's AdamW has a fused kernel."""
@@ -142,25 +142,31 @@ class Muon(torch.optim.Optimizer):
         shape = (sum(counts), *pieces[0].shape)
         update_BMN = torch.empty(shape, dtype=chunk.dtype, device=pieces[0].parameter.device)
         for piece, part_BMN in zip(pieces, update_BMN.split(counts), strict=True):
-            momentum_BGRC = self._average(piece)
-            part_BMN.view(momentum_BGRC.shape).copy_(momentum_BGRC)
+            self._average(piece, part_BMN)
         update_BMN = chunk.orthogonalize(update_BMN).contiguous()
         for piece, part_BMN in zip(pieces, update_BMN.split(counts), strict=True):
             weight_BGRC = piece.view(piece.parameter)
             weight_BGRC.mul_(1 - lr * weight_decay)
             weight_BGRC.add_(part_BMN.view(weight_BGRC.shape), alpha=-lr * chunk.scale)
 
-    def _average(self, piece: Matrices) -> Tensor:
-        """Takes the gradient into the momentum and returns what is to be orthogonalised."""
+    def _average(self, piece: Matrices, out_BMN: Tensor) -> None:
+        """Takes the gradient into the momentum and writes what is to be orthogonalised."""
         p, beta = piece.parameter, self.config.momentum
         assert p.grad is not None
         grad = piece.view(p.grad.contiguous())
         momentum = piece.view(self.state[p]["momentum_buffer"])
-        if self.config.momentum_style == "ema":
+        ema = self.config.momentum_style == "ema"
+        if ema:
             momentum.lerp_(grad, 1 - beta)
-            return grad.lerp(momentum, beta) if self.config.nesterov else momentum
-        momentum.mul_(beta).add_(grad)
-        return grad.add(momentum, alpha=beta) if self.config.nesterov else momentum
+        else:
+            momentum.mul_(beta).add_(grad)
+        out = out_BMN.view(momentum.shape)
+        if not self.config.nesterov:
+            out.copy_(momentum)
+        elif ema and out.dtype == grad.dtype:  # no copy between: memory is what these passes take
+            torch.lerp(grad, momentum, beta, out=out)
+        else:
+            out.copy_(grad.lerp(momentum, beta) if ema else grad.add(momentum, alpha=beta))
 
     def _update_adamw(self, group: dict[str, Any]) -> None:
         params = [p for p in group["params"] if p.grad is not None]

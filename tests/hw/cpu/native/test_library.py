@@ -58,7 +58,10 @@ def test_without_a_compiler_the_probe_tells_what_is_lost(monkeypatch):
     reason = backend.probe().reason
     assert backend.probe().ok
     assert "no-such-compiler is not found (install g++ or set CXX)" in reason
-    assert "attention_varlen, indexer_kl, indexer_topk, linear, mla_decode" in reason
+    assert (
+        "attention_varlen, index_prolog, indexer_kl, indexer_topk, linear, mla_decode, mla_epilog, mla_prolog, mlp, moe"
+        in reason
+    )
 
 
 def test_sources_that_do_not_compile_are_a_reason(small, caplog):

@@ -111,14 +111,16 @@ class DSA(MLA):
         selection: Selection | None = None,
     ) -> AttentionOutput:
         """Attends; see the contract. A shared layer needs the `selection` of the layer before."""
-        q_TQ = self.query_latent(x_TD)
-        q_THK = self.queries(q_TQ, rope)
-        index_key = {} if self.indexer is None else {"index_key": self.indexer.keys(x_TD.detach(), rope)}
-        if index_key and cache is not None and self.index_cache is not None:  # new keys are rounded like cached ones
-            index_key["index_key"] = index_key["index_key"].to(self.index_cache)
-        entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope), **index_key)
         if self.indexer is None and selection is None:
             raise ValueError("a layer without an indexer needs the selection of the layer before")
+        if self.few(x_TD, batch):
+            return self.decode(x_TD, batch, cache, rope, None if selection is None else selection[0])
+        q_TQ = self.query_latent(x_TD)
+        q_THK = self.queries(q_TQ, rope)
+        index_key = {}
+        if self.indexer is not None:
+            index_key["index_key"] = self.as_cached(self.indexer.keys(x_TD.detach(), rope), cache)
+        entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope), **index_key)
         learns = self.indexer is not None and self.stage != "off" and torch.is_grad_enabled()
         outs, chosen, lessons = [], [], []
         for number, group in enumerate(batch.plan.groups()):
@@ -137,6 +139,35 @@ class DSA(MLA):
         # handed on only where it is used: activation checkpointing keeps what it gives to a layer
         handed_on = {"selection": tuple(chosen)} if self.hands_on else {}
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)), *summary(lessons, batch), handed_on)
+
+    def decode(
+        self,
+        x_TD: Tensor,
+        batch: SequenceBatch,
+        cache: LayerCache | None,
+        rope: Rope,
+        selected_TK: Tensor | None = None,
+    ) -> AttentionOutput:
+        """`forward` of few tokens behind a cache."""
+        (group,) = batch.plan.groups()
+        q_TQ, q_THC, entry_TC = self.project(x_TD, rope)
+        if self.indexer is None:
+            entries = Entries.store(batch, cache, latent=entry_TC)
+        else:
+            q_TID, key_TD, w_TI = self.indexer.project(x_TD, q_TQ, rope)
+            entries = Entries.store(batch, cache, latent=entry_TC, index_key=self.as_cached(key_TD, cache))
+            if self.selects(group):
+                selected_TK = select(self, IndexInputs(q_TID, entries.read("index_key", group), w_TI), group)
+        kv_SC, lengths = entries.read("latent", group), (group.cu_query, group.cu_key)
+        if selected_TK is None:
+            out_THC = self.mla_decode(q_THC, kv_SC, *lengths, self.latent, self.scale)
+        else:
+            out_THC = self.sparse_mla(q_THC, kv_SC, selected_TK, *lengths, self.latent, self.scale)
+        return AttentionOutput(self.put_out(out_THC), handed_on={"selection": (selected_TK,)} if self.hands_on else {})
+
+    def as_cached(self, index_key_TD: Tensor, cache: LayerCache | None) -> Tensor:
+        """Returns new index keys, rounded like those in the cache."""
+        return index_key_TD if cache is None or self.index_cache is None else index_key_TD.to(self.index_cache)
 
     def learn(
         self,

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import ModelConfig
+from arcforge_core.model.fused import Fused, fuse
 from arcforge_core.model.norm import Linear
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
@@ -42,10 +43,25 @@ class Indexer(nn.Module):
         self.k_norm = IndexKeyNorm(self.head_dim, eps=KEY_NORM_EPS)
         self.weights_proj = Linear(model.hidden_size, self.heads)
         self.rope = reference.rope
+        self.prolog: Fused | None = None
 
     def bind_ops(self, bind: Binder) -> None:
-        """Resolves the op."""
+        """Resolves the ops."""
         self.rope = bind("rope", dim=self.rotary)
+        parts = (self.wq_b, self.wk, self.k_norm, self.weights_proj)
+        sizes = {"hidden": self.wk.in_features, "query": self.wq_b.in_features}
+        sizes |= {"heads": self.heads, "head_dim": self.head_dim}
+        self.prolog = fuse(bind, "index_prolog", (Linear, IndexKeyNorm), parts, **sizes)
+
+    def project(self, x_TD: Tensor, q_TQ: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns `queries`, `keys` and `weights`."""
+        if self.prolog is None or not self.prolog.serves(len(x_TD)):
+            return self.queries(q_TQ, rope), self.keys(x_TD, rope), self.weights(x_TD)
+        projected: tuple[Tensor, Tensor, Tensor] = self.prolog(
+            x_TD, q_TQ, self.wq_b.weight, self.wk.weight, self.k_norm.weight, self.k_norm.bias,
+            self.weights_proj.weight, *rope, self.k_norm.eps,
+        )  # fmt: skip
+        return projected
 
     def queries(self, q_TQ: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         """Returns index queries [T, I, K] from the normalised query latent."""

@@ -6,6 +6,7 @@ Shapes: T tokens of the batch, N segments, P pages of a segment at most.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -71,6 +72,11 @@ class Plan:
     decode: Group | None
     chunk: Group | None
 
+    @property
+    def only_decodes(self) -> bool:
+        """Whether all segments are in `decode`."""
+        return self.prompt is None and self.chunk is None
+
     def groups(self) -> list[Group]:
         """Returns the groups that are not empty."""
         return [g for g in (self.prompt, self.decode, self.chunk) if g is not None]
@@ -78,9 +84,7 @@ class Plan:
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
     """Returns int32 [n+1] cumulative sums that start at 0, on the host."""
-    out = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-    out[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
-    return out
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
 
 
 def _group(segments: list[int], query: list[int], past: list[int], device: torch.device) -> Group | None:
@@ -158,7 +162,8 @@ class SequenceBatch:
         decode = [n for n in range(len(query)) if past[n] > 0 and query[n] <= FEW_TOKENS]
         chunk = [n for n in range(len(query)) if past[n] > 0 and query[n] > FEW_TOKENS]
         plan = Plan(*(_group(part, query, past, device) for part in (prompt, decode, chunk)))
-        positions_T = torch.cat([torch.arange(p, p + q) for p, q in zip(past, query, strict=True)])
+        positions = [torch.arange(p, p + q) for p, q in zip(past, query, strict=True)]
+        positions_T = positions[0] if len(positions) == 1 else torch.cat(positions)
         return SequenceBatch(
             cumulative(query),
             torch.tensor(past, dtype=torch.int32),

@@ -135,7 +135,7 @@ class PagedCache:
         batch = SequenceBatch.build(
             query_lengths,
             past,
-            write_slots_T=torch.cat(slots),
+            write_slots_T=slots[0] if len(slots) == 1 else torch.cat(slots),
             pages_NP=self.pages_NP[list(sequences)],
             state_slots_N=torch.tensor(list(sequences)),
             device=self.device,

@@ -189,7 +189,7 @@ class CausalLM(nn.Module):
 
     def check_positions(self, batch: SequenceBatch) -> None:
         """Raises `ConfigError` when a segment reaches beyond max_position_embeddings."""
-        longest = int((batch.past + batch.cu_query[1:] - batch.cu_query[:-1]).max())
+        longest = max(max(group.key_lengths) for group in batch.plan.groups())
         if longest > self.config.max_position_embeddings:
             limit = self.config.max_position_embeddings
             accepted = f"the model allows at most {limit} positions (model.max_position_embeddings)"

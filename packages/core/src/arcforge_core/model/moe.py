@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
+from arcforge_core.model.fused import Fused, fuse
 from arcforge_core.model.norm import Linear
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
@@ -27,14 +28,21 @@ class DenseMLP(nn.Module):
         self.up_proj = Linear(hidden_size, intermediate_size)
         self.down_proj = Linear(intermediate_size, hidden_size)
         self.swiglu = reference.swiglu
+        self.fused: Fused | None = None
 
     def bind_ops(self, bind: Binder) -> None:
         """Resolves the op."""
         self.swiglu = bind("swiglu", width=self.gate_proj.out_features)
+        parts = (self.gate_proj, self.up_proj, self.down_proj)
+        self.fused = fuse(bind, "mlp", (Linear,), parts, hidden=parts[0].in_features, width=parts[0].out_features)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """Returns [T, D]."""
-        out_TD: Tensor = self.down_proj(self.swiglu(self.gate_proj(x_TD), self.up_proj(x_TD)))
+        out_TD: Tensor
+        if self.fused is not None and self.fused.serves(len(x_TD)):
+            out_TD = self.fused(x_TD, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)
+            return out_TD
+        out_TD = self.down_proj(self.swiglu(self.gate_proj(x_TD), self.up_proj(x_TD)))
         return out_TD
 
 
@@ -131,9 +139,22 @@ class MoE(nn.Module):
         self.experts = Experts(config)
         shared = config.n_shared_experts * config.moe_intermediate_size
         self.shared_experts = DenseMLP(config.hidden_size, shared) if shared else None
+        self.fused: Fused | None = None
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the fused op; it knows no groups, and needs a shared expert."""
+        gate, shared = self.gate, self.shared_experts
+        if shared is None or gate.topk_group != gate.n_group:
+            return
+        parts = (self, gate, self.experts, shared, shared.gate_proj, shared.up_proj, shared.down_proj)
+        experts, hidden, width = self.experts.down_proj.shape
+        sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared.gate_proj.out_features}
+        self.fused = fuse(bind, "moe", (MoE, Router, Experts, DenseMLP, Linear), parts, **sizes)
 
     def forward(self, x_TD: Tensor, batch: SequenceBatch | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Returns (out_TD, balance loss, load_E: tokens per expert), the last two for the segments of `batch` only."""
+        if batch is None and self.fused is not None and self.fused.serves(len(x_TD)):
+            return self._few(x_TD, self.fused), None, None
         expert_TK, gate_TK, score_TE = self.gate(x_TD)
         out_TD = self.experts(x_TD, expert_TK, gate_TK)
         if self.shared_experts is not None:
@@ -142,6 +163,15 @@ class MoE(nn.Module):
             return out_TD, None, None
         load_E = torch.bincount(expert_TK.flatten(), minlength=score_TE.shape[1]).to(torch.float32)
         return out_TD, sequence_balance_loss(score_TE, expert_TK, batch), load_E
+
+    def _few(self, x_TD: Tensor, fused: Fused) -> Tensor:
+        gate, experts, shared = self.gate, self.experts, self.shared_experts
+        assert shared is not None  # else nothing was fused
+        out_TD: Tensor = fused(
+            x_TD, gate.weight, gate.e_score_correction_bias, experts.gate_up_proj, experts.down_proj,
+            shared.gate_proj.weight, shared.up_proj.weight, shared.down_proj.weight, gate.top_k, gate.scale,
+        )  # fmt: skip
+        return out_TD
 
 
 def sequence_balance_loss(score_TE: Tensor, expert_TK: Tensor, batch: SequenceBatch) -> Tensor:

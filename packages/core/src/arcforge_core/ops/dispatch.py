@@ -98,6 +98,13 @@ class Binder:
         """Returns the function for `op` with these fixed sizes."""
         return self.ops.bind(OpCall(op, self.device_type, self.dtype, self.needs_grad, sizes))
 
+    def fused(self, op: str, **sizes: int) -> Callable[..., Any] | None:
+        """Returns a kernel without gradients for what is several ops elsewhere, or None where there is none."""
+        if self.deterministic:
+            return None
+        fn = self.ops.bind(OpCall(op, self.device_type, self.dtype, False, sizes))
+        return None if fn is reference.OPS[op] else fn
+
 
 def dispatch_mode() -> str:
     """Returns ``auto`` or ``reference`` from ARCFORGE_DISPATCH."""

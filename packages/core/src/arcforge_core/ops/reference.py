@@ -437,6 +437,102 @@ def newton_schulz(x_BMN: Tensor, coefficients: Sequence[tuple[float, float, floa
     return x.mT if tall else x
 
 
+# ---- fused: what surrounds attention while few tokens are decoded, without gradients -------------------------------
+
+
+def mla_prolog(
+    x_TD: Tensor,
+    q_a_QD: Tensor,
+    q_norm_Q: Tensor,
+    q_b_JQ: Tensor,
+    kv_a_CD: Tensor,
+    kv_norm_L: Tensor,
+    kv_b_JL: Tensor,
+    cos_TF: Tensor,
+    sin_TF: Tensor,
+    heads: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Everything of MLA before attention in absorbed form (spec 1.3); L is the latent, J the rows of all heads.
+
+    Returns:
+        The normalised query latent [T, Q]; queries [T, H, C] with the key up-projection inside; entries [T, C].
+    """
+    rotary, latent = 2 * cos_TF.shape[1], len(kv_norm_L)
+    q_TQ = rms_norm(linear(x_TD, q_a_QD), q_norm_Q, eps)
+    q_THK = linear(q_TQ, q_b_JQ).unflatten(-1, (heads, -1))
+    nope = q_THK.shape[-1] - rotary
+    up_HNL = kv_b_JL.view(heads, -1, latent)[:, :nope]
+    q_THC = torch.cat((head_linear(q_THK[..., :nope], up_HNL.mT), rope(q_THK[..., nope:], cos_TF, sin_TF)), dim=-1)
+    latent_TL, rope_TR = linear(x_TD, kv_a_CD).split((latent, rotary), dim=-1)
+    rope_TR = rope(rope_TR[:, None], cos_TF, sin_TF)[:, 0]
+    return q_TQ, q_THC, torch.cat((rms_norm(latent_TL, kv_norm_L, eps), rope_TR), dim=-1)
+
+
+def mla_epilog(out_THL: Tensor, kv_b_JL: Tensor, o_DJ: Tensor) -> Tensor:
+    """Everything of MLA behind attention in absorbed form: value up-projections and output; returns [T, D]."""
+    heads = out_THL.shape[1]
+    up_HVL = kv_b_JL.view(heads, -1, out_THL.shape[2])[:, -(o_DJ.shape[1] // heads) :]
+    return linear(head_linear(out_THL, up_HVL).flatten(1), o_DJ)
+
+
+def index_prolog(
+    x_TD: Tensor,
+    q_TQ: Tensor,
+    wq_b_JQ: Tensor,
+    wk_KD: Tensor,
+    norm_K: Tensor,
+    norm_bias_K: Tensor,
+    weights_ID: Tensor,
+    cos_TF: Tensor,
+    sin_TF: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The projections of the lightning indexer (spec 1.4); the rotated part comes first.
+
+    Returns:
+        Queries [T, I, K], keys [T, K], head weights [T, I] with the constants ``(I K)^-0.5`` inside.
+    """
+    heads, width, rotary = len(weights_ID), len(wk_KD), 2 * cos_TF.shape[1]
+
+    def rotate(x_TIK: Tensor) -> Tensor:
+        return torch.cat((rope(x_TIK[..., :rotary], cos_TF, sin_TF), x_TIK[..., rotary:]), dim=-1)
+
+    key_TK = F.layer_norm(linear(x_TD, wk_KD), (width,), norm_K, norm_bias_K, eps)
+    w_TI = linear(x_TD, weights_ID) * (heads * width) ** -0.5
+    return rotate(linear(q_TQ, wq_b_JQ).unflatten(-1, (heads, width))), rotate(key_TK[:, None])[:, 0], w_TI
+
+
+def mlp(x_TD: Tensor, gate_FD: Tensor, up_FD: Tensor, down_DF: Tensor) -> Tensor:
+    """``down(silu(gate x) * up x)``."""
+    return linear(swiglu(linear(x_TD, gate_FD), linear(x_TD, up_FD)), down_DF)
+
+
+def moe(
+    x_TD: Tensor,
+    router_ED: Tensor,
+    bias_E: Tensor,
+    gate_up_EFD: Tensor,
+    down_EDF: Tensor,
+    shared_gate_FD: Tensor,
+    shared_up_FD: Tensor,
+    shared_down_DF: Tensor,
+    chosen: int,
+    scale: float,
+) -> Tensor:
+    """A mixture of experts with a shared one (spec 1.5), without limits on groups.
+
+    A token goes to the `chosen` experts of highest score plus bias, ties to the lower number; gates are the scores, in
+    proportion, and sum to `scale`.
+    """
+    score_TE = router_scores(x_TD, router_ED)
+    expert_TK = (score_TE + bias_E).sort(dim=-1, descending=True, stable=True).indices[:, :chosen]
+    gate_TK = score_TE.gather(1, expert_TK)
+    gate_TK = gate_TK / (gate_TK.sum(-1, keepdim=True) + 1e-20) * scale
+    routed_TD = moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
+    return routed_TD + mlp(x_TD, shared_gate_FD, shared_up_FD, shared_down_DF)
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "rms_norm": rms_norm,
     "rope": rope,
@@ -457,4 +553,9 @@ OPS: dict[str, Callable[..., Any]] = {
     "newton_schulz": newton_schulz,
     "hadamard": hadamard,
     "quant_linear": quant_linear,
+    "mla_prolog": mla_prolog,
+    "mla_epilog": mla_epilog,
+    "index_prolog": index_prolog,
+    "mlp": mlp,
+    "moe": moe,
 }

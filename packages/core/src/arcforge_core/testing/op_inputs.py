@@ -440,6 +440,111 @@ def quant_linear_cases(g: Generator) -> list[OpCase]:
     return cases
 
 
+def _turns(g: Generator, tokens: int, pairs: int) -> dict[str, Tensor]:
+    angle_TF = _normal(g, tokens, pairs)
+    return {"cos_TF": angle_TF.cos(), "sin_TF": angle_TF.sin()}
+
+
+FUSED_SIZES = {"one token": (1, 32), "tokens": (5, 32), "no whole vectors": (2, 10)}
+"""Tokens, and the unit that widths are multiples of: kernels for few tokens read weights in whole vectors."""
+
+
+def mla_prolog_cases(g: Generator) -> list[OpCase]:
+    """Three heads of unlike parts."""
+    cases = []
+    for name, (tokens, unit) in FUSED_SIZES.items():
+        hidden, query, heads, nope, rotary, value, latent = 3 * unit, 2 * unit, 3, 12, 6, 10, unit
+        args = {
+            "x_TD": _normal(g, tokens, hidden),
+            "q_a_QD": _normal(g, query, hidden),
+            "q_norm_Q": _normal(g, query),
+            "q_b_JQ": _normal(g, heads * (nope + rotary), query),
+            "kv_a_CD": _normal(g, latent + rotary, hidden),
+            "kv_norm_L": _normal(g, latent),
+            "kv_b_JL": _normal(g, heads * (nope + value), latent),
+            **_turns(g, tokens, rotary // 2),
+            "heads": heads,
+            "eps": 1e-5,
+        }
+        sizes = {"heads": heads, "hidden": hidden, "query": query, "latent": latent}
+        cases.append(OpCase("mla_prolog", name, args, (), sizes))
+    return cases
+
+
+def mla_epilog_cases(g: Generator) -> list[OpCase]:
+    """Values of another size than keys."""
+    cases = []
+    for name, (tokens, unit) in FUSED_SIZES.items():
+        heads, nope, value, latent = 4, 5, unit // 2, unit
+        args = {
+            "out_THL": _normal(g, tokens, heads, latent),
+            "kv_b_JL": _normal(g, heads * (nope + value), latent),
+            "o_DJ": _normal(g, 37, heads * value),
+        }
+        sizes = {"heads": heads, "inner": heads * value, "latent": latent}
+        cases.append(OpCase("mla_epilog", name, args, (), sizes))
+    return cases
+
+
+def index_prolog_cases(g: Generator) -> list[OpCase]:
+    """Heads of which a part is rotated."""
+    cases = []
+    for name, (tokens, unit) in FUSED_SIZES.items():
+        hidden, query, heads, width, rotary = 2 * unit, unit, 3, 14, 6
+        args = {
+            "x_TD": _normal(g, tokens, hidden),
+            "q_TQ": _normal(g, tokens, query),
+            "wq_b_JQ": _normal(g, heads * width, query),
+            "wk_KD": _normal(g, width, hidden),
+            "norm_K": _normal(g, width),
+            "norm_bias_K": _normal(g, width),
+            "weights_ID": _normal(g, heads, hidden),
+            **_turns(g, tokens, rotary // 2),
+            "eps": 1e-6,
+        }
+        sizes = {"heads": heads, "head_dim": width, "hidden": hidden, "query": query}
+        cases.append(OpCase("index_prolog", name, args, (), sizes))
+    return cases
+
+
+def mlp_cases(g: Generator) -> list[OpCase]:
+    """Several widths."""
+    cases = []
+    for name, (tokens, unit) in FUSED_SIZES.items():
+        hidden, width = unit, 3 * unit
+        args = {
+            "x_TD": _normal(g, tokens, hidden),
+            "gate_FD": _normal(g, width, hidden),
+            "up_FD": _normal(g, width, hidden),
+            "down_DF": _normal(g, hidden, width),
+        }
+        cases.append(OpCase("mlp", name, args, (), {"hidden": hidden, "width": width}))
+    return cases
+
+
+def moe_cases(g: Generator) -> list[OpCase]:
+    """A bias that changes the choice, and one that leaves nothing but ties, which go to the first experts."""
+    cases = []
+    for name, (tokens, unit) in {**FUSED_SIZES, "ties": (3, 32)}.items():
+        experts, hidden, width, shared = 7, unit, 2 * unit, unit
+        ties = name == "ties"
+        args = {
+            "x_TD": _normal(g, tokens, hidden),
+            "router_ED": torch.zeros(experts, hidden, dtype=torch.float64) if ties else _normal(g, experts, hidden),
+            "bias_E": _integers(g, -2, 3, experts).double() * (0.0 if ties else 0.25),
+            "gate_up_EFD": _normal(g, experts, 2 * width, hidden),
+            "down_EDF": _normal(g, experts, hidden, width),
+            "shared_gate_FD": _normal(g, shared, hidden),
+            "shared_up_FD": _normal(g, shared, hidden),
+            "shared_down_DF": _normal(g, hidden, shared),
+            "chosen": 3,
+            "scale": 2.5,
+        }
+        sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared}
+        cases.append(OpCase("moe", name, args, (), sizes))
+    return cases
+
+
 GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "rms_norm": rms_norm_cases,
     "rope": rope_cases,
@@ -460,6 +565,11 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "newton_schulz": newton_schulz_cases,
     "hadamard": hadamard_cases,
     "quant_linear": quant_linear_cases,
+    "mla_prolog": mla_prolog_cases,
+    "mla_epilog": mla_epilog_cases,
+    "index_prolog": index_prolog_cases,
+    "mlp": mlp_cases,
+    "moe": moe_cases,
 }
 
 

@@ -11,7 +11,7 @@ from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
 from arcforge_hw.cpu.mla_decode import mla_decode
-from arcforge_hw.cpu.native import few_rows, library, missing_compiler
+from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, whole_vectors
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
 from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
 from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
@@ -45,6 +45,18 @@ def _on_cpu(call: OpCall) -> Verdict:
 def _native(call: OpCall) -> Verdict:
     verdict = _on_cpu(call)
     return library().verdict() if verdict.ok else verdict
+
+
+def _fused(call: OpCall) -> Verdict:
+    if call.dtype == torch.bfloat16:
+        return Verdict(False, "weights are multiplied as they are, in float32 or float64")
+    if call.needs_grad:
+        return Verdict(False, "fused ops have no gradients")
+    verdict = _native(call)
+    for name in ("hidden", "query", "latent", "inner", "width", "shared") if verdict.ok else ():
+        if not whole_vectors(size := call.sizes.get(name, 0), call.dtype):
+            return Verdict(False, f"rows of weights are read in whole vectors, {name}={size} is none")
+    return verdict
 
 
 def _native_scores(call: OpCall) -> Verdict:
@@ -95,6 +107,10 @@ class Cpu(TorchCpu):
             Kernel("indexer_kl", "cpu.indexer_kl.blocks", indexer_kl, _on_cpu),
             Kernel("moe_experts", "cpu.moe_experts.native", few_rows.moe_experts, _native_experts, priority=1),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
+            *(
+                Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, _fused)
+                for fn in (layer.mla_prolog, layer.mla_epilog, layer.index_prolog, layer.mlp, layer.moe)
+            ),
             Kernel("newton_schulz", "cpu.newton_schulz.gram", newton_schulz, _gram),
             Kernel("hadamard", "cpu.hadamard.butterfly", hadamard, _on_cpu),
             Kernel("quant_linear", "cpu.quant_linear.int_mm", quant_linear, _on_cpu),

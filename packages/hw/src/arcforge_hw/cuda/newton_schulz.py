@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arcforge_core.contracts.hardware import YES, OpCall, Verdict
 from arcforge_hw.cuda.launch import check, tuned
-from arcforge_hw.torch_ops.newton_schulz import flops, normalized
+from arcforge_hw.torch_ops.newton_schulz import flops
 
 
 @triton.jit
@@ -85,7 +85,11 @@ def supports(call: OpCall) -> Verdict:
 
 def newton_schulz(x_BMN: Tensor, coefficients: Sequence[tuple[float, float, float]], eps: float = 1e-7) -> Tensor:
     """See `arcforge_core.ops.reference.newton_schulz`."""
-    x, tall = normalized(x_BMN, eps)
+    wide = torch.promote_types(x_BMN.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(x_BMN, dim=(-2, -1), keepdim=True, dtype=wide).clamp(min=eps)
+    x: Tensor = x_BMN / norm.to(x_BMN.dtype)
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
     for a, b, c in coefficients:
         gram = symmetric(x)
         x = torch.baddbmm(x, symmetric(gram, c, gram, b), x, beta=a)

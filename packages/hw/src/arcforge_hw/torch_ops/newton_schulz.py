@@ -36,9 +36,8 @@ def reference_flops(rows: int, columns: int, steps: int = 5) -> int:
     return steps * (4 * m * m * n + 2 * m**3)
 
 
-def _advance(x_BMN: Tensor, steps: Coefficients) -> Tensor:
-    """Takes some steps from one Gram matrix."""
-    gram = torch.bmm(x_BMN, x_BMN.mT)
+def _polynomials(gram: Tensor, steps: Coefficients) -> Tensor:
+    """Returns the product of some steps' polynomials of a Gram matrix."""
     product: Tensor | None = None
     for number, (a, b, c) in enumerate(steps, 1):
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
@@ -46,20 +45,18 @@ def _advance(x_BMN: Tensor, steps: Coefficients) -> Tensor:
         product = polynomial if product is None else torch.bmm(polynomial, product)
         if number < len(steps):
             gram = torch.bmm(polynomial, torch.bmm(gram, polynomial))
-    return x_BMN if product is None else torch.bmm(product, x_BMN)
-
-
-def normalized(x_BMN: Tensor, eps: float) -> tuple[Tensor, bool]:
-    """Returns the matrices over their norms, the shorter side first, and whether they were turned for it."""
-    wide = torch.promote_types(x_BMN.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(x_BMN, dim=(-2, -1), keepdim=True, dtype=wide).clamp(min=eps)
-    x = x_BMN / norm.to(x_BMN.dtype)
-    tall = x.shape[-2] > x.shape[-1]
-    return x.mT if tall else x, tall
+    return torch.eye(gram.shape[-1]).to(gram).expand_as(gram).clone() if product is None else product
 
 
 def newton_schulz(x_BMN: Tensor, coefficients: Coefficients, eps: float = 1e-7) -> Tensor:
     """See `arcforge_core.ops.reference.newton_schulz`."""
-    x, tall = normalized(x_BMN, eps)
-    x = _advance(_advance(x, coefficients[:RESTART]), coefficients[RESTART:])
+    tall = x_BMN.shape[-2] > x_BMN.shape[-1]
+    x = x_BMN.mT if tall else x_BMN
+    # The norm is in the trace, and dividing by it can wait: what is as large as x is passed over as rarely as possible.
+    gram = torch.bmm(x, x.mT)
+    norm = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None].sqrt_().clamp_(min=eps)
+    gram.div_(norm).div_(norm)
+    x = torch.bmm(_polynomials(gram, coefficients[:RESTART]).div_(norm), x)
+    if later := coefficients[RESTART:]:
+        x = torch.bmm(_polynomials(torch.bmm(x, x.mT), later), x)
     return x.mT if tall else x

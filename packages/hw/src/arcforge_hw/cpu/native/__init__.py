@@ -30,8 +30,10 @@ from arcforge_core.contracts.hardware import YES, Verdict
 log = logging.getLogger("arcforge.ops")
 
 FOLDER = Path(__file__).parent
-SOURCES = ("attention.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "select.cpp", "sparse_mla.cpp")
-HEADERS = ("rows.h", "selected.h")
+SOURCES = (
+    "attention.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "select.cpp", "sparse_mla.cpp",
+)  # fmt: skip
+HEADERS = ("few_rows.h", "rows.h", "selected.h")
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
@@ -141,6 +143,12 @@ def padded(width: int, dtype: torch.dtype) -> int:
     """Returns the values of a row that is filled up to whole vectors of `dtype`, float32 or float64."""
     lanes = vector_bytes() // dtype.itemsize
     return -(-width // lanes) * lanes
+
+
+@functools.cache
+def whole_vectors(width: int, dtype: torch.dtype) -> bool:
+    """Says whether rows need no padding, in a dtype that products are computed in as it is."""
+    return dtype in (torch.float32, torch.float64) and padded(width, dtype) == width
 
 
 def direct(*tensors: Tensor) -> bool:

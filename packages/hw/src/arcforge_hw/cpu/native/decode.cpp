@@ -11,7 +11,7 @@ namespace arcforge {
 namespace {
 
 constexpr int64_t CHUNK = 256;
-constexpr int64_t KEYS_AT_ONCE = 32;
+constexpr int64_t KEYS_AT_ONCE = 32;           // that stay in the first cache from their scores to their weighted sum
 constexpr int64_t QUERIES = 8;                 // of a segment that share a chunk's keys while these are near
 constexpr int64_t PARTIAL = int64_t(1) << 22;  // values of chunks' results that wait to be joined
 
@@ -31,7 +31,7 @@ struct Task {
   int64_t block, chunk, place;  // place: where its result is, in rows of all tasks
 };
 
-std::vector<Block> blocks_of(const int64_t* cu_query, const int64_t* cu_key, int64_t segments) {
+std::vector<Block> blocks_of(const int32_t* cu_query, const int32_t* cu_key, int64_t segments) {
   std::vector<Block> blocks;
   for (int64_t n = 0; n < segments; n++) {
     const int64_t past = (cu_key[n + 1] - cu_key[n]) - (cu_query[n + 1] - cu_query[n]);
@@ -47,39 +47,66 @@ struct Partial {
   A *out, *top, *total;
 };
 
+// What a thread works in.
+template <typename A>
+struct Scratch {
+  std::vector<A> query, entries, scores;
+  std::vector<A*> places;
+  Scratch(int64_t rows, int64_t stride)
+      : query(rows * stride), entries(KEYS_AT_ONCE * stride), scores(rows * KEYS_AT_ONCE), places(rows) {}
+};
+
+// Takes `keys` more scores of a row into its softmax: makes weights of them, relative to the largest score so far, and
+// brings what was summed before to the same measure.
+template <typename A>
+void weigh(A* row, int64_t keys, A* out, int64_t width, A& top, A& total) {
+  A highest = top;
+#pragma omp simd reduction(max : highest)
+  for (int64_t k = 0; k < keys; k++) highest = row[k] > highest ? row[k] : highest;
+  if (highest > top) {
+    const A share = total > 0 ? exp_of(top - highest) : A(0);
+    for (int64_t n = 0; n < width; n++) out[n] *= share;
+    total *= share;
+    top = highest;
+  }
+  A sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t k = 0; k < keys; k++) sum += row[k] = exp_of(row[k] - highest);
+  total += sum;
+}
+
 template <typename T, typename A>
-void attend(const T* q, const T* kv, const Block& block, int64_t chunk, const Sizes& s, std::vector<A>& query,
-            std::vector<A>& entries, std::vector<A>& scores, Partial<A> result) {
+void attend(const T* q, const T* kv, const Block& block, int64_t chunk, const Sizes& s, Scratch<A>& scratch,
+            Partial<A> result) {
   const int64_t stride = padded<A>(s.width), latent_stride = padded<A>(s.latent), rows = block.queries * s.heads;
   const int64_t first = chunk * CHUNK, keys = std::min(CHUNK, block.visible + block.queries - 1 - first);
-  for (int64_t r = 0; r < rows; r++)
-    widen_row(q + (block.query * s.heads + r) * s.width, s.width, A(s.scale), &query[r * stride]);
-  const A* values = entries.data();
-  if constexpr (std::is_same_v<T, A>) values = kv + (block.key + first) * s.width;
-  if (!std::is_same_v<T, A> || stride != s.width) {
-    values = entries.data();
-    for (int64_t k = 0; k < keys; k++)
-      widen_row(kv + (block.key + first + k) * s.width, s.width, A(1), &entries[k * stride]);
-  }
-  dot_rows(query.data(), stride, rows, values, stride, keys, stride, scores.data(), CHUNK);
-  std::vector<A*> places(rows);
   for (int64_t r = 0; r < rows; r++) {
-    A* row = &scores[r * CHUNK];
-    const int64_t seen = std::clamp<int64_t>(block.visible + r / s.heads - first, 0, keys);
-    A top = -INFINITY, total = 0;
-#pragma omp simd reduction(max : top)
-    for (int64_t k = 0; k < seen; k++) top = row[k] > top ? row[k] : top;
-#pragma omp simd reduction(+ : total)
-    for (int64_t k = 0; k < seen; k++) total += row[k] = exp_of(row[k] - top);
-    std::fill(row + seen, row + keys, A(0));
-    result.top[r] = top;
-    result.total[r] = total;
-    places[r] = result.out + r * latent_stride;
-    std::fill_n(places[r], latent_stride, A(0));
+    widen_row(q + (block.query * s.heads + r) * s.width, s.width, A(s.scale), &scratch.query[r * stride]);
+    result.top[r] = -INFINITY;
+    result.total[r] = 0;
+    scratch.places[r] = result.out + r * latent_stride;
   }
-  for (int64_t k = 0; k < keys; k += KEYS_AT_ONCE)
-    add_rows(&scores[k], CHUNK, 1, values + k * stride, stride, std::min(KEYS_AT_ONCE, keys - k), latent_stride,
-             places.data(), rows);
+  std::fill_n(result.out, rows * latent_stride, A(0));
+  for (int64_t k = 0; k < keys; k += KEYS_AT_ONCE) {
+    const int64_t count = std::min(KEYS_AT_ONCE, keys - k);
+    const T* from = kv + (block.key + first + k) * s.width;
+    const A* entries = scratch.entries.data();
+    if constexpr (std::is_same_v<T, A>) entries = from;
+    if (!std::is_same_v<T, A> || stride != s.width) {
+      entries = scratch.entries.data();
+      for (int64_t j = 0; j < count; j++) widen_row(from + j * s.width, s.width, A(1), &scratch.entries[j * stride]);
+    }
+    A* scores = scratch.scores.data();
+    dot_rows(scratch.query.data(), stride, rows, entries, stride, count, stride, scores, KEYS_AT_ONCE,
+             entries == scratch.entries.data() ? 0 : rows_ahead<A>(stride));
+    for (int64_t r = 0; r < rows; r++) {
+      A* row = scores + r * KEYS_AT_ONCE;
+      const int64_t seen = std::clamp<int64_t>(block.visible + r / s.heads - first - k, 0, count);
+      if (seen) weigh(row, seen, scratch.places[r], latent_stride, result.top[r], result.total[r]);
+      std::fill(row + seen, row + count, A(0));
+    }
+    add_rows(scores, KEYS_AT_ONCE, 1, entries, stride, count, latent_stride, scratch.places.data(), rows);
+  }
 }
 
 // Joins the chunks of a row; `step` rows lie between its results. The first holds the sum afterwards.
@@ -98,7 +125,7 @@ void join(Partial<A> first, int64_t chunks, int64_t step, const Sizes& s, T* out
 }
 
 template <typename T, typename A>
-void decode(const T* q, const T* kv, const int64_t* cu_query, const int64_t* cu_key, int64_t segments, T* out,
+void decode(const T* q, const T* kv, const int32_t* cu_query, const int32_t* cu_key, int64_t segments, T* out,
             const Sizes& s) {
   const std::vector<Block> blocks = blocks_of(cu_query, cu_key, segments);
   const int64_t stride = padded<A>(s.width), latent_stride = padded<A>(s.latent), most = QUERIES * s.heads;
@@ -118,11 +145,11 @@ void decode(const T* q, const T* kv, const int64_t* cu_query, const int64_t* cu_
       if (task.chunk == 0) places[task.block - begin] = task.place;
 #pragma omp parallel num_threads(s.threads)
     {
-      std::vector<A> query(most * stride), entries(CHUNK * stride), scores(most * CHUNK);
+      Scratch<A> scratch(most, stride);
 #pragma omp for schedule(dynamic, 1)
       for (size_t n = 0; n < tasks.size(); n++) {
         const int64_t at = tasks[n].place;
-        attend<T, A>(q, kv, blocks[tasks[n].block], tasks[n].chunk, s, query, entries, scores,
+        attend<T, A>(q, kv, blocks[tasks[n].block], tasks[n].chunk, s, scratch,
                      {&outs[at * latent_stride], &tops[at], &totals[at]});
       }
 #pragma omp for schedule(static)
@@ -142,7 +169,7 @@ void decode(const T* q, const T* kv, const int64_t* cu_query, const int64_t* cu_
 }  // namespace arcforge
 
 #define ARCFORGE_MLA_DECODE(NAME, T, A)                                                                                \
-  extern "C" void arcforge_mla_decode_##NAME(const T* q, const T* kv, const int64_t* cu_query, const int64_t* cu_key,  \
+  extern "C" void arcforge_mla_decode_##NAME(const T* q, const T* kv, const int32_t* cu_query, const int32_t* cu_key,  \
                                              int64_t segments, T* out, int64_t heads, int64_t width, int64_t latent,   \
                                              double scale, int64_t threads) {                                          \
     arcforge::decode<T, A>(q, kv, cu_query, cu_key, segments, out, {heads, width, latent, scale, int(threads)});       \

@@ -1,107 +1,52 @@
 // What surrounds attention when few tokens are decoded: weights are read once, and little else is done.
 //
 // T rows, K inputs, N outputs, E experts, f expert width. Widths of inputs are whole vectors.
-#include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "rows.h"
+#include "few_rows.h"
 
 namespace arcforge {
 namespace {
 
-constexpr int64_t OUTPUTS = 48;                // of a product that a thread computes at a time
-constexpr int64_t WORTH_THREADS = 1 << 15;     // values read, below which a second thread comes too late
-
-int threads_for(int64_t values, int64_t threads) { return values < WORTH_THREADS ? 1 : int(threads); }
-
-template <typename A>
-A silu(A x) {
-  return x / (A(1) + std::exp(-x));
-}
-
 template <typename A>
 void linear(const A* x, const A* weight, const A* bias, A* out, int64_t rows, int64_t inputs, int64_t outputs,
             int64_t threads) {
-#pragma omp parallel for num_threads(threads_for(inputs * outputs, threads)) schedule(static)
-  for (int64_t first = 0; first < outputs; first += OUTPUTS) {
-    const int64_t count = std::min(OUTPUTS, outputs - first);
-    dot_rows(x, inputs, rows, weight + first * inputs, inputs, count, inputs, out + first, outputs);
-    if (bias)
-      for (int64_t r = 0; r < rows; r++)
-        for (int64_t n = first; n < first + count; n++) out[r * outputs + n] += bias[n];
-  }
+#pragma omp parallel num_threads(threads_for(inputs * outputs, threads))
+  product_part(x, weight, bias, out, outputs, rows, inputs, outputs);
 }
 
 template <typename T, typename A>
 void rms_norm(const T* x, int64_t stride, const T* weight, T* out, int64_t rows, int64_t width, double eps,
               int64_t threads) {
 #pragma omp parallel for num_threads(threads_for(rows * width, threads)) schedule(static)
-  for (int64_t r = 0; r < rows; r++) {
-    const T* from = x + r * stride;
-    A squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t n = 0; n < width; n++) squares += A(from[n]) * A(from[n]);
-    const A scale = A(1) / std::sqrt(squares / A(width) + A(eps));
-    for (int64_t n = 0; n < width; n++) {
-      T normed;
-      narrow(A(from[n]) * scale, &normed);
-      narrow(A(normed) * A(weight[n]), out + r * width + n);
-    }
-  }
+  for (int64_t r = 0; r < rows; r++) norm_row(x + r * stride, weight, out + r * width, width, A(eps));
 }
 
-// x [T, H, R] with `row` and `head` values between rows and heads, cos and sin [T, R/2], out contiguous. `sign` -1
-// turns back.
+// x [T, H, R] with `row` and `head` values between rows and heads, cos and sin [T, R/2], out contiguous.
 template <typename T, typename A>
 void rope(const T* x, int64_t row, int64_t head, const A* cos, const A* sin, T* out, int64_t tokens,
           int64_t heads, int64_t width, double sign, int64_t threads) {
+  const int64_t pairs = width / 2;
 #pragma omp parallel for num_threads(threads_for(tokens * heads * width, threads)) schedule(static)
   for (int64_t t = 0; t < tokens; t++)
-    for (int64_t h = 0; h < heads; h++) {
-      const T* from = x + t * row + h * head;
-      T* to = out + (t * heads + h) * width;
-      for (int64_t f = 0; f < width / 2; f++) {
-        const A even = A(from[2 * f]), odd = A(from[2 * f + 1]);
-        const A c = cos[t * (width / 2) + f], s = A(sign) * sin[t * (width / 2) + f];
-        narrow(even * c - odd * s, to + 2 * f);
-        narrow(even * s + odd * c, to + 2 * f + 1);
-      }
-    }
+    for (int64_t h = 0; h < heads; h++)
+      turn_row(x + t * row + h * head, cos + t * pairs, sin + t * pairs, A(sign), out + (t * heads + h) * width, width);
 }
 
-// gate_up [E, 2f, D], down [E, D, f]; a token's chosen experts are summed in the order of its choices.
 template <typename A>
-void experts(const A* x, const A* gate_up, const A* down, const int64_t* expert, const A* gate, A* out, int64_t tokens,
-             int64_t chosen, int64_t hidden, int64_t width, int64_t threads) {
-  const int64_t rows = tokens * chosen, twice = 2 * width;
-  const int64_t up_parts = (twice + OUTPUTS - 1) / OUTPUTS, down_parts = (hidden + OUTPUTS - 1) / OUTPUTS;
-  std::vector<A> inner(rows * twice), gated(rows * width);
-#pragma omp parallel num_threads(threads_for(rows * hidden * width, threads))
+void experts(const A* x, const Experts<A>& e, A* out, int64_t tokens, int64_t threads) {
+  const int64_t rows = tokens * e.chosen, width = e.width;
+  std::vector<A> inner(rows * 2 * width), gated(rows * width);
+#pragma omp parallel num_threads(threads_for(rows * e.hidden * width, threads))
   {
+    experts_up_part(x, e, tokens, inner.data());
 #pragma omp for schedule(static)
-    for (int64_t part = 0; part < rows * up_parts; part++) {
-      const int64_t r = part / up_parts, first = part % up_parts * OUTPUTS, count = std::min(OUTPUTS, twice - first);
-      dot_rows(x + r / chosen * hidden, hidden, 1, gate_up + (expert[r] * twice + first) * hidden, hidden, count,
-               hidden, &inner[r * twice + first], twice);
-    }
+    for (int64_t n = 0; n < tokens * e.hidden; n++) out[n] = A(0);
 #pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-      const A *gates = &inner[r * twice], *ups = gates + width;
-      for (int64_t n = 0; n < width; n++) gated[r * width + n] = silu(gates[n]) * ups[n] * gate[r];
-    }
-#pragma omp for schedule(static)
-    for (int64_t part = 0; part < tokens * down_parts; part++) {
-      const int64_t t = part / down_parts, first = part % down_parts * OUTPUTS, count = std::min(OUTPUTS, hidden - first);
-      A* to = out + t * hidden + first;
-      A one[OUTPUTS];
-      std::fill_n(to, count, A(0));
-      for (int64_t r = t * chosen; r < (t + 1) * chosen; r++) {
-        dot_rows(&gated[r * width], width, 1, down + (expert[r] * hidden + first) * width, width, count, width, one,
-                 OUTPUTS);
-        for (int64_t n = 0; n < count; n++) to[n] += one[n];
-      }
-    }
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t n = 0; n < width; n++)
+        gated[r * width + n] = silu(inner[r * 2 * width + n]) * inner[(r * 2 + 1) * width + n] * e.gate[r];
+    experts_down_part(gated.data(), e, tokens, out);
   }
 }
 
@@ -134,5 +79,5 @@ ARCFORGE_LINEAR(float64, double)
 extern "C" void arcforge_experts_float32(const float* x, const float* gate_up, const float* down, const int64_t* expert,
                                          const float* gate, float* out, int64_t tokens, int64_t chosen, int64_t hidden,
                                          int64_t width, int64_t threads) {
-  arcforge::experts<float>(x, gate_up, down, expert, gate, out, tokens, chosen, hidden, width, threads);
+  arcforge::experts<float>(x, {gate_up, down, expert, gate, chosen, hidden, width}, out, tokens, threads);
 }

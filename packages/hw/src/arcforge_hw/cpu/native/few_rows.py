@@ -25,9 +25,9 @@ from arcforge_hw.cpu.native import (
     check_shape,
     direct,
     function,
-    padded,
     pointers,
     suffix,
+    whole_vectors,
 )
 from arcforge_hw.torch_ops import moe_experts as grouped
 
@@ -45,18 +45,12 @@ def _function(name: str, dtype: torch.dtype) -> Callable[..., None]:
     return function(f"arcforge_{name}_{suffix(dtype)}", arguments)
 
 
-@functools.cache
-def _fits(width: int, dtype: torch.dtype) -> bool:
-    """Whether rows need no padding, in a dtype that products are computed in as it is."""
-    return dtype in (torch.float32, torch.float64) and padded(width, dtype) == width
-
-
 def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """See `arcforge_core.ops.reference.linear`."""
     (outputs, inputs), dtype = weight_NK.shape, x.dtype
     rows = x.numel() // inputs
     given = (weight_NK,) if bias_N is None else (weight_NK, bias_N)
-    few = 0 < rows <= FEW_ROWS and x.shape[-1] == inputs and _fits(inputs, dtype) and direct(x, *given)
+    few = 0 < rows <= FEW_ROWS and x.shape[-1] == inputs and whole_vectors(inputs, dtype) and direct(x, *given)
     few = few and (bias_N is None or bias_N.shape == (outputs,))
     if not (few and all(p.dtype == dtype and p.is_contiguous() for p in given)):
         return F.linear(x, weight_NK, bias_N)  # also where sizes do not fit: it says so
@@ -72,7 +66,7 @@ def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: 
     (experts, hidden, width), (tokens, chosen) = down_EDF.shape, expert_TK.shape
     inputs = (x_TD, gate_up_EFD, down_EDF, gate_TK)
     few = 0 < tokens * chosen <= experts and x_TD.dtype == torch.float32
-    few = few and _fits(hidden, x_TD.dtype) and _fits(width, x_TD.dtype)
+    few = few and whole_vectors(hidden, x_TD.dtype) and whole_vectors(width, x_TD.dtype)
     if not (few and direct(*inputs)):
         return grouped.moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
     lowest, highest = torch.aminmax(expert_TK)

@@ -1,6 +1,6 @@
 """Index scores, head sums and the selection in C++: many queries by panels of keys, few as keys are read.
 
-Shapes: T query tokens, S keys, I index heads, D index head size, K top-k, N keys of a segment.
+Shapes: T query tokens, S keys, I index heads, D index head size, K top-k.
 """
 
 from __future__ import annotations
@@ -8,12 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arcforge_core.ops.reference import segments
 from arcforge_hw.cpu.native import POINTER, SIZE, check_shape, direct, function, pointers, suffix
 
-FEW_QUERIES = 8
-"""Queries of a segment up to which reading the keys is the work, and laying them out as panels a waste."""
-ARGUMENTS = (POINTER, POINTER, POINTER, SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, POINTER, SIZE)
+ARGUMENTS = (*[POINTER] * 5, *[SIZE] * 5, POINTER, SIZE)
 
 
 def _select(
@@ -22,22 +19,20 @@ def _select(
     tokens, heads, width = q_TID.shape
     check_shape("k_SD", k_SD, len(k_SD), width)
     check_shape("w_TI", w_TI, tokens, heads)
-    query_N, key_N = cu_query.diff(), cu_key.diff()
-    if int(cu_query[-1]) != tokens or int(cu_key[-1]) > len(k_SD) or bool((key_N < query_N).any()):
-        lengths = f"{cu_query.tolist()} and {cu_key.tolist()}"
-        raise ValueError(f"segments of {lengths}: {tokens} tokens, {len(k_SD)} keys, and no segment has fewer keys")
-    q_TID, w_TI = q_TID.float().contiguous(), w_TI.float().contiguous()
-    selected_TK = torch.empty(len(q_TID), topk, dtype=torch.int64)
-    for rows_q, rows_k in segments(cu_query, cu_key):
-        k_ND, queries = k_SD[rows_k].contiguous(), rows_q.stop - rows_q.start
-        name = f"arcforge_index_few_{suffix(k_ND.dtype)}"
-        if queries > FEW_QUERIES:
-            name, k_ND = "arcforge_index", k_ND.float()
-        q_at, k_at, w_at, out_at = pointers(q_TID[rows_q], k_ND, w_TI[rows_q], selected_TK[rows_q])
-        visible = len(k_ND) - queries + 1
-        function(name, ARGUMENTS)(
-            q_at, k_at, w_at, queries, *q_TID.shape[1:], visible, topk, use_relu, out_at, torch.get_num_threads()
+    query_ends, key_ends = cu_query.tolist(), cu_key.tolist()
+    pasts = [key - query for query, key in zip(query_ends, key_ends, strict=True)]
+    if query_ends[-1] != tokens or key_ends[-1] > len(k_SD) or pasts != sorted(pasts):
+        raise ValueError(
+            f"segments of {query_ends} and {key_ends}: {tokens} tokens, {len(k_SD)} keys, and no segment has fewer keys"
         )
+    if k_SD.dtype not in (torch.float32, torch.bfloat16):
+        k_SD = k_SD.float()
+    selected_TK = torch.empty(tokens, topk, dtype=torch.int64)
+    tensors = [x.contiguous() for x in (q_TID.float(), k_SD, w_TI.float(), cu_query.int(), cu_key.int())]
+    function(f"arcforge_index_{suffix(k_SD.dtype)}", ARGUMENTS)(
+        *pointers(*tensors), len(query_ends) - 1, heads, width, topk, use_relu, selected_TK.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
     return selected_TK
 
 
@@ -60,6 +55,5 @@ def indexer_topk(
 ) -> Tensor:
     """See `arcforge_core.ops.reference.indexer_topk`."""
     run = _select if direct(q_TID, k_SD, w_TI) else _indexer_topk
-    with torch.no_grad():
-        selected_TK: Tensor = run(q_TID, k_SD, w_TI, cu_query, cu_key, topk, use_relu)
+    selected_TK: Tensor = run(q_TID.detach(), k_SD.detach(), w_TI.detach(), cu_query, cu_key, topk, use_relu)
     return selected_TK

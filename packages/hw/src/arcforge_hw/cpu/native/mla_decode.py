@@ -24,7 +24,7 @@ def _attend(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, late
         raise ValueError(
             f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {len(q_THC)} tokens, {len(kv_SC)} keys"
         )
-    q_THC, kv_SC, cu_query, cu_key = q_THC.contiguous(), kv_SC.contiguous(), cu_query.long(), cu_key.long()
+    q_THC, kv_SC, cu_query, cu_key = q_THC.contiguous(), kv_SC.contiguous(), cu_query.int(), cu_key.int()
     out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
     q_at, kv_at, queries_at, keys_at, out_at = pointers(q_THC, kv_SC, cu_query, cu_key, out_THL)
     run(

@@ -4,6 +4,7 @@
 // summed in the same order whatever the number of rows, so results do not depend on how work is cut.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -50,6 +51,17 @@ inline Vector<A> fused(Vector<A> a, Vector<A> b, Vector<A> c) {
   if constexpr (sizeof(A) == 8) return (Vector<A>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #endif
   return a * b + c;
+}
+
+// Has a vector stay in its register: the compiler would read it again for each product, and a core multiplies as many
+// vectors at a time as it reads.
+template <typename A>
+inline void keep(Vector<A>& x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__AVX__)
+  asm("" : "+x"(x));
+#endif
 }
 
 template <typename A>
@@ -135,7 +147,7 @@ inline void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride,
   Vector<A> sum[M][N] = {};
   for (int64_t d = 0; d < width; d += LANES<A>) {
     Vector<A> right[N];
-    for (int j = 0; j < N; j++) right[j] = load(b + j * b_stride + d);
+    for (int j = 0; j < N; j++) keep<A>(right[j] = load(b + j * b_stride + d));
     for (int i = 0; i < M; i++) {
       const Vector<A> left = load(a + i * a_stride + d);
       for (int j = 0; j < N; j++) sum[i][j] = fused<A>(left, right[j], sum[i][j]);
@@ -145,23 +157,53 @@ inline void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride,
     for (int j = 0; j < N; j++) out[i * stride + j] = sum_lanes<A>(sum[i][j]);
 }
 
-// out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors.
+// N columns of the product below, its rows in tiles of M, each as often as it fits.
+template <typename A, int N, int... M>
+inline void dot_panel(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t width, A* out,
+                      int64_t stride) {
+  int64_t i = 0;
+  const auto tiles = [&](auto m) {
+    for (constexpr int64_t step = decltype(m)::value; i + step <= rows; i += step)
+      dot_tile<A, step, N>(a + i * a_stride, a_stride, b, b_stride, width, out + i * stride, stride);
+  };
+  (tiles(std::integral_constant<int, M>{}), ...);
+}
+
+// Six rows are one tile of as many sums as the usual two of four and two, and wait less for each other.
+inline bool in_sixes(int64_t rows) { return rows % 6 == 0 && rows % 4 != 0; }
+
+// How many rows from memory to ask for in advance. Short ones are over before the processor notices that it could read
+// ahead, long ones it reads better by itself.
+template <typename A>
+constexpr int64_t rows_ahead(int64_t width) {
+  const int64_t bytes = width * int64_t(sizeof(A));
+  return bytes > 2048 ? 0 : std::max<int64_t>(12, 6144 / bytes);
+}
+
+template <typename A>
+inline void fetch(const A* from, int64_t values) {
+  for (int64_t n = 0; n < values; n += 64 / sizeof(A)) __builtin_prefetch(from + n);
+}
+
+// out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors. Where b comes
+// from memory, so many rows are fetched `ahead`; there may be none.
 template <typename A>
 inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
-                     int64_t width, A* out, int64_t stride) {
-  const auto panel = [&](auto n, int64_t j) {
-    constexpr int N = decltype(n)::value;
-    int64_t i = 0;
-    for (; i + 4 <= rows; i += 4)
-      dot_tile<A, 4, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
-    for (; i + 2 <= rows; i += 2)
-      dot_tile<A, 2, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
-    for (; i < rows; i++)
-      dot_tile<A, 1, N>(a + i * a_stride, a_stride, b + j * b_stride, b_stride, width, out + i * stride + j, stride);
-  };
+                     int64_t width, A* out, int64_t stride, int64_t ahead = 0) {
   int64_t j = 0;
-  for (; j + 3 <= columns; j += 3) panel(std::integral_constant<int, 3>{}, j);
-  for (; j < columns; j++) panel(std::integral_constant<int, 1>{}, j);
+  const auto look_ahead = [&](int64_t step) {
+    if (ahead) fetch(b + (j + ahead) * b_stride, step * b_stride);
+  };
+  if (in_sixes(rows)) {
+    for (; j + 2 <= columns; look_ahead(2), j += 2)
+      dot_panel<A, 2, 6>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
+    for (; j < columns; j++) dot_panel<A, 1, 6>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
+    return;
+  }
+  for (; j + 3 <= columns; look_ahead(3), j += 3)
+    dot_panel<A, 3, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
+  for (; j < columns; j++)
+    dot_panel<A, 1, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
 }
 
 template <typename A, int M, int N>
@@ -172,7 +214,7 @@ inline void add_tile(const A* weight, int64_t weight_stride, int64_t step, const
     for (int j = 0; j < N; j++) sum[i][j] = load(out[i] + j * LANES<A>);
   for (int64_t k = 0; k < count; k++) {
     Vector<A> right[N];
-    for (int j = 0; j < N; j++) right[j] = load(b + k * b_stride + j * LANES<A>);
+    for (int j = 0; j < N; j++) keep<A>(right[j] = load(b + k * b_stride + j * LANES<A>));
     for (int i = 0; i < M; i++) {
       const Vector<A> w = weight[i * weight_stride + k * step] - Vector<A>{};
       for (int j = 0; j < N; j++) sum[i][j] = fused<A>(w, right[j], sum[i][j]);
@@ -192,8 +234,9 @@ inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, cons
     add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at);
   };
   int64_t d = 0;
-  for (; d + 3 * LANES<A> <= width && d + 4 * LANES<A> != width; d += 3 * LANES<A>)
-    tile(std::integral_constant<int, 3>{}, d);
+  if constexpr (M <= 4)
+    for (; d + 3 * LANES<A> <= width && d + 4 * LANES<A> != width; d += 3 * LANES<A>)
+      tile(std::integral_constant<int, 3>{}, d);
   for (; d + 2 * LANES<A> <= width; d += 2 * LANES<A>) tile(std::integral_constant<int, 2>{}, d);
   for (; d < width; d += LANES<A>) tile(std::integral_constant<int, 1>{}, d);
 }
@@ -202,9 +245,14 @@ template <typename A>
 inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const A* b, int64_t b_stride, int64_t count,
                      int64_t width, A* const* out, int64_t rows) {
   int64_t i = 0;
-  for (; i + 4 <= rows; i += 4) add_panel<A, 4>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
-  for (; i + 2 <= rows; i += 2) add_panel<A, 2>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
-  for (; i < rows; i++) add_panel<A, 1>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
+  const auto panels = [&](auto m) {
+    for (constexpr int M = decltype(m)::value; i + M <= rows; i += M)
+      add_panel<A, M>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
+  };
+  if (in_sixes(rows)) panels(std::integral_constant<int, 6>{});
+  panels(std::integral_constant<int, 4>{});
+  panels(std::integral_constant<int, 2>{});
+  panels(std::integral_constant<int, 1>{});
 }
 
 }  // namespace arcforge

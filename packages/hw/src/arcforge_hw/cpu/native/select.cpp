@@ -17,6 +17,7 @@ constexpr int BIN_SHIFT = 21;
 constexpr int VECTORS = 3;                           // of a panel
 constexpr int64_t PANEL = VECTORS * LANES<float>;    // keys of a panel
 constexpr int64_t QUERIES = 16;                      // that read a panel while it is near
+constexpr int64_t FEW_QUERIES = 8;                   // of a segment, for which laying out keys as panels is a waste
 constexpr int64_t KEYS_AT_ONCE = 48;                 // of few queries, whose dot products are summed before the next ones
 constexpr int64_t STEP = 32;                         // scores that are passed over together when all are too low
 constexpr int64_t SAMPLED = 1 << 11;                 // keys from which on a sample guesses the k-th largest score
@@ -107,13 +108,14 @@ void select(const uint32_t* ranks, int64_t n, int64_t k, Scratch& scratch, int64
 // ---- many queries ------------------------------------------------------------------------------------------------
 
 // Keys as panels [width, PANEL], zeros behind the last one.
-std::vector<float> pack_panels(const float* k, int64_t keys, int64_t width, int64_t threads) {
+template <typename T>
+std::vector<float> pack_panels(const T* k, int64_t keys, int64_t width, int64_t threads) {
   const int64_t panels = (keys + PANEL - 1) / PANEL;
   std::vector<float> packed(panels * width * PANEL);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t p = 0; p < panels; p++)
     for (int64_t j = 0; j < std::min(PANEL, keys - p * PANEL); j++)
-      for (int64_t d = 0; d < width; d++) packed[(p * width + d) * PANEL + j] = k[(p * PANEL + j) * width + d];
+      for (int64_t d = 0; d < width; d++) packed[(p * width + d) * PANEL + j] = float(k[(p * PANEL + j) * width + d]);
   return packed;
 }
 
@@ -122,7 +124,7 @@ inline void add_heads(const float* q, int64_t width, const float* weight, const 
   Vector<float> dot[HEADS][VECTORS] = {};
   for (int64_t d = 0; d < width; d++) {
     Vector<float> key[VECTORS];
-    for (int j = 0; j < VECTORS; j++) key[j] = load(panel + d * PANEL + j * LANES<float>);
+    for (int j = 0; j < VECTORS; j++) keep<float>(key[j] = load(panel + d * PANEL + j * LANES<float>));
     for (int i = 0; i < HEADS; i++) {
       const Vector<float> value = q[i * width + d] - Vector<float>{};
       for (int j = 0; j < VECTORS; j++) dot[i][j] = fused<float>(value, key[j], dot[i][j]);
@@ -147,6 +149,35 @@ void score_panel(const float* q, int64_t heads, int64_t width, const float* weig
   float scores[PANEL];
   for (int j = 0; j < VECTORS; j++) store<float>(scores + j * LANES<float>, sum[j]);
   for (int64_t n = 0; n < PANEL; n++) ranks[n] = rank_of(scores[n] + 0.0f);
+}
+
+template <typename T>
+void index_many(const float* q, const T* k, const float* weights, int64_t queries, int64_t heads, int64_t width,
+                int64_t visible, int64_t topk, bool relu, int64_t* out, int64_t threads) {
+  const int64_t keys = visible + queries - 1, stride = (keys + PANEL - 1) / PANEL * PANEL;
+  const std::vector<float> panels = pack_panels(k, keys, width, threads);
+  const auto score = relu ? score_panel<true> : score_panel<false>;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<uint32_t> ranks(std::min(QUERIES, queries) * stride);
+    Scratch scratch;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t first = 0; first < queries; first += QUERIES) {
+      const int64_t count = std::min(QUERIES, queries - first), seen = visible + first + count - 1;
+      if (seen > topk)
+        for (int64_t p = 0; p * PANEL < seen; p++) {
+          const float* panel = &panels[p * width * PANEL];
+          const int64_t share = width * PANEL / count;  // of the next panel, which is fetched meanwhile
+          for (int64_t b = 0; b < count; b++) {
+            fetch(panel + width * PANEL + b * share, share);
+            score(q + (first + b) * heads * width, heads, width, weights + (first + b) * heads, panel,
+                  &ranks[b * stride + p * PANEL]);
+          }
+        }
+      for (int64_t b = 0; b < count; b++)
+        select(&ranks[b * stride], visible + first + b, topk, scratch, out + (first + b) * topk);
+    }
+  }
 }
 
 // ---- few queries ---------------------------------------------------------------------------------------------------
@@ -188,7 +219,8 @@ void index_few(const float* q, const T* k, const float* weights, int64_t queries
         for (int64_t n = 0; n < count; n++) widen_row(k + (first + n) * width, width, 1.0f, &wide[n * stride]);
       }
       for (int64_t b = 0; b < queries; b++) {
-        dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE);
+        dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE,
+                 b == 0 && entries != wide.data() ? rows_ahead<float>(width) : 0);
         sum(dots.data(), KEYS_AT_ONCE, weights + b * heads, heads, count, &ranks[b * keys + first]);
       }
     }
@@ -197,42 +229,29 @@ void index_few(const float* q, const T* k, const float* weights, int64_t queries
   }
 }
 
-}  // namespace
-}  // namespace arcforge
-
-// q [queries, heads, width], k [S, width]; query b sees the first `visible + b` keys. out [queries, topk], -1 where
-// keys are short.
-extern "C" void arcforge_index(const float* q, const float* k, const float* weights, int64_t queries, int64_t heads,
-                               int64_t width, int64_t visible, int64_t topk, int64_t relu, int64_t* out,
-                               int64_t threads) {
-  using namespace arcforge;
-  const int64_t keys = visible + queries - 1, stride = (keys + PANEL - 1) / PANEL * PANEL;
-  const std::vector<float> panels = pack_panels(k, keys, width, threads);
-  const auto score = relu ? score_panel<true> : score_panel<false>;
-#pragma omp parallel num_threads(threads)
-  {
-    std::vector<uint32_t> ranks(std::min(QUERIES, queries) * stride);
-    Scratch scratch;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t first = 0; first < queries; first += QUERIES) {
-      const int64_t count = std::min(QUERIES, queries - first), seen = visible + first + count - 1;
-      if (seen > topk)
-        for (int64_t p = 0; p * PANEL < seen; p++)
-          for (int64_t b = 0; b < count; b++)
-            score(q + (first + b) * heads * width, heads, width, weights + (first + b) * heads,
-                  &panels[p * width * PANEL], &ranks[b * stride + p * PANEL]);
-      for (int64_t b = 0; b < count; b++)
-        select(&ranks[b * stride], visible + first + b, topk, scratch, out + (first + b) * topk);
-    }
+// Segment n has the queries from cu_query[n] and the keys from cu_key[n] on; a query sees the keys up to its own place,
+// counted from the end. out [T, topk], -1 where keys are short.
+template <typename T>
+void index(const float* q, const T* k, const float* weights, const int32_t* cu_query, const int32_t* cu_key,
+           int64_t segments, int64_t heads, int64_t width, int64_t topk, bool relu, int64_t* out, int64_t threads) {
+  for (int64_t n = 0; n < segments; n++) {
+    const int64_t query = cu_query[n], queries = cu_query[n + 1] - query, visible = cu_key[n + 1] - cu_key[n] - queries + 1;
+    if (queries == 0) continue;
+    (queries <= FEW_QUERIES ? index_few<T> : index_many<T>)(q + query * heads * width, k + cu_key[n] * width,
+                                                            weights + query * heads, queries, heads, width, visible,
+                                                            topk, relu, out + query * topk, threads);
   }
 }
 
-#define ARCFORGE_INDEX_FEW(NAME, T)                                                                                  \
-  extern "C" void arcforge_index_few_##NAME(const float* q, const T* k, const float* weights, int64_t queries,       \
-                                            int64_t heads, int64_t width, int64_t visible, int64_t topk,             \
-                                            int64_t relu, int64_t* out, int64_t threads) {                           \
-    arcforge::index_few<T>(q, k, weights, queries, heads, width, visible, topk, relu, out, threads);                 \
+}  // namespace
+}  // namespace arcforge
+
+#define ARCFORGE_INDEX(NAME, T)                                                                                      \
+  extern "C" void arcforge_index_##NAME(const float* q, const T* k, const float* weights, const int32_t* cu_query,   \
+                                        const int32_t* cu_key, int64_t segments, int64_t heads, int64_t width,       \
+                                        int64_t topk, int64_t relu, int64_t* out, int64_t threads) {                 \
+    arcforge::index<T>(q, k, weights, cu_query, cu_key, segments, heads, width, topk, relu, out, threads);           \
   }
 
-ARCFORGE_INDEX_FEW(float32, float)
-ARCFORGE_INDEX_FEW(bfloat16, arcforge::BFloat16)
+ARCFORGE_INDEX(float32, float)
+ARCFORGE_INDEX(bfloat16, arcforge::BFloat16)

@@ -1,0 +1,106 @@
+// Pieces of what few tokens pass through. Those whose names end in `part` share the threads of the parallel region that
+// they are called in, and do not wait for each other.
+//
+// T rows, K inputs, N outputs. Widths of inputs are whole vectors.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "rows.h"
+
+namespace arcforge {
+
+constexpr int64_t OUTPUTS = 48;             // of a product that a thread computes at a time
+constexpr int64_t WORTH_THREADS = 1 << 15;  // values read, below which a second thread comes too late
+
+inline int threads_for(int64_t values, int64_t threads) { return values < WORTH_THREADS ? 1 : int(threads); }
+
+// x / (1 + e^-x) and 1 / (1 + e^-x), of which e^x is only taken for x <= 0.
+template <typename A>
+inline A sigmoid(A x) {
+  const A small = exp_of(x < 0 ? x : -x);
+  return (x < 0 ? small : A(1)) / (A(1) + small);
+}
+
+template <typename A>
+inline A silu(A x) {
+  return x * sigmoid(x);
+}
+
+// out [T, N] = x [T, K] times weight [N, K] turned; rows of out lie `stride` apart.
+template <typename A>
+void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t stride, int64_t rows, int64_t inputs,
+                  int64_t outputs) {
+#pragma omp for schedule(static) nowait
+  for (int64_t first = 0; first < outputs; first += OUTPUTS) {
+    const int64_t count = std::min(OUTPUTS, outputs - first);
+    dot_rows(x, inputs, rows, weight + first * inputs, inputs, count, inputs, out + first, stride, rows_ahead<A>(inputs));
+    if (bias)
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = first; n < first + count; n++) out[r * stride + n] += bias[n];
+  }
+}
+
+template <typename T, typename A>
+inline void norm_row(const T* from, const T* weight, T* to, int64_t width, A eps) {
+  A squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t n = 0; n < width; n++) squares += A(from[n]) * A(from[n]);
+  const A scale = A(1) / std::sqrt(squares / A(width) + eps);
+  for (int64_t n = 0; n < width; n++) {
+    T normed;
+    narrow(A(from[n]) * scale, &normed);
+    narrow(A(normed) * A(weight[n]), to + n);
+  }
+}
+
+// Rotates pairs by cos and sin [width / 2]; `sign` -1 turns back.
+template <typename T, typename A>
+inline void turn_row(const T* from, const A* cos, const A* sin, A sign, T* to, int64_t width) {
+  for (int64_t f = 0; f < width / 2; f++) {
+    const A even = A(from[2 * f]), odd = A(from[2 * f + 1]), c = cos[f], s = sign * sin[f];
+    narrow(even * c - odd * s, to + 2 * f);
+    narrow(even * s + odd * c, to + 2 * f + 1);
+  }
+}
+
+// What a token's experts are made of: gate_up [E, 2f, D], down [E, D, f]; `chosen` experts of each token with gates.
+template <typename A>
+struct Experts {
+  const A *gate_up, *down;
+  const int64_t* expert;
+  const A* gate;
+  int64_t chosen, hidden, width;
+};
+
+// inner [T * chosen, 2f]: the gate's and the up projection of each token's experts.
+template <typename A>
+void experts_up_part(const A* x, const Experts<A>& e, int64_t tokens, A* inner) {
+  const int64_t twice = 2 * e.width, parts = (twice + OUTPUTS - 1) / OUTPUTS;
+#pragma omp for schedule(static) nowait
+  for (int64_t part = 0; part < tokens * e.chosen * parts; part++) {
+    const int64_t r = part / parts, first = part % parts * OUTPUTS, count = std::min(OUTPUTS, twice - first);
+    dot_rows(x + r / e.chosen * e.hidden, e.hidden, 1, e.gate_up + (e.expert[r] * twice + first) * e.hidden, e.hidden,
+             count, e.hidden, inner + r * twice + first, twice, rows_ahead<A>(e.hidden));
+  }
+}
+
+// out += the sum over a token's experts, in the order of its choices; gated [T * chosen, f].
+template <typename A>
+void experts_down_part(const A* gated, const Experts<A>& e, int64_t tokens, A* out) {
+  const int64_t parts = (e.hidden + OUTPUTS - 1) / OUTPUTS;
+#pragma omp for schedule(static) nowait
+  for (int64_t part = 0; part < tokens * parts; part++) {
+    const int64_t t = part / parts, first = part % parts * OUTPUTS, count = std::min(OUTPUTS, e.hidden - first);
+    A* to = out + t * e.hidden + first;
+    A one[OUTPUTS];
+    for (int64_t r = t * e.chosen; r < (t + 1) * e.chosen; r++) {
+      dot_rows(gated + r * e.width, e.width, 1, e.down + (e.expert[r] * e.hidden + first) * e.width, e.width, count,
+               e.width, one, OUTPUTS, rows_ahead<A>(e.width));
+      for (int64_t n = 0; n < count; n++) to[n] += one[n];
+    }
+  }
+}
+
+}  // namespace arcforge
