@@ -37,7 +37,7 @@ from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.train.throughput import matmul_rate
-from arcforge_hw.cpu import newton_schulz as gram
+from arcforge_hw.torch_ops import newton_schulz as gram
 from arcforge_optim.configs import COEFFICIENTS, MuonSplitConfig
 from arcforge_optim.muon_split import MuonSplit
 

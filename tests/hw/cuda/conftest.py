@@ -5,7 +5,8 @@ import importlib.util
 import pytest
 import torch
 
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["test_kernels.py"]
+KERNELS = [f"test_{name}.py" for name in ("kernels", "indexer_kl", "linear_cross_entropy", "newton_schulz")]
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else KERNELS
 
 
 @pytest.fixture

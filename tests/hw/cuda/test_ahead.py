@@ -10,7 +10,16 @@ import pytest
 
 from arcforge_core.cache import cache_folder
 
-PRODUCTS = {"sparse_forward", "sparse_backward_queries", "decode_parts", "index_scores"}
+PRODUCTS = {
+    "sparse_forward",
+    "sparse_backward_queries",
+    "decode_parts",
+    "index_scores",
+    "kl_sums",
+    "kl_tiles",
+    "kl_backward_queries",
+    "symmetric_product",
+}
 OLDER = "3.6.0"
 """Other than the installed version: what GPU images carry."""
 
@@ -47,7 +56,7 @@ def older_triton():
     return str(folder)
 
 
-@pytest.mark.slow(reason="compiles ten kernels to machine code")
+@pytest.mark.slow(reason="compiles all kernels to machine code")
 @pytest.mark.parametrize("version", ["installed", OLDER])
 def test_kernels_compile_for_hopper(version):
     if importlib.util.find_spec("triton") is None:

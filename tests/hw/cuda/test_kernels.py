@@ -16,11 +16,10 @@ from arcforge_hw.cuda.mla_decode import mla_decode
 from arcforge_hw.cuda.rows import rms_norm
 from arcforge_hw.cuda.sparse_mla import pairs_by_key, sparse_mla
 
-KERNELS = {kernel.op: kernel for kernel in triton_kernels()}
-
-
-MANY_PROGRAMS = {"sparse_mla", "mla_decode"}
-"""A program per query and part: the interpreter takes minutes for all cases."""
+KERNELS = {kernel.op: kernel for kernel in triton_kernels() if kernel.op != "newton_schulz"}
+"""That one declines matrices as small as the suite's: test_newton_schulz.py."""
+MANY_PROGRAMS = {"sparse_mla", "mla_decode", "indexer_kl", "linear_cross_entropy"}
+"""A program per query and part, or per token: the interpreter takes minutes for all cases."""
 
 
 @pytest.mark.parametrize("op", sorted(KERNELS.keys() - MANY_PROGRAMS))
@@ -39,7 +38,7 @@ def test_equals_the_reference_on_a_gpu(op, dtype):
     assert result.verdict == "ok", result.reason
 
 
-@pytest.mark.parametrize("op", sorted(MANY_PROGRAMS))
+@pytest.mark.parametrize("op", ["mla_decode", "sparse_mla"])
 @pytest.mark.parametrize(("queries", "keys"), [([1], [1]), ([3, 1, 2], [5, 1, 9])], ids=["one token", "ragged"])
 def test_a_few_queries_equal_the_reference(op, queries, keys, device, monkeypatch):
     """Forward and gradients, strided inputs, twice the same bits; tiles with keys left over, heads of two programs."""
@@ -94,8 +93,8 @@ def test_scores_in_blocks_of_queries_select_the_same(device, monkeypatch):
 
 def test_pairs_come_key_by_key_and_in_the_order_of_queries():
     rows_TK = torch.tensor([[2, 0, -1], [0, 2, 3], [-1, -1, 0]])
-    tokens_P, starts_S = pairs_by_key(rows_TK, 5)
-    lists = [tokens_P[a:b].tolist() for a, b in pairwise(starts_S.tolist())]
+    pairs_P, starts_S = pairs_by_key(rows_TK, 5)
+    lists = [(pairs_P // 3)[a:b].tolist() for a, b in pairwise(starts_S.tolist())]
     assert lists == [[0, 1, 2], [], [0, 1], [1], []]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arcforge_hw.cpu.native.attention_varlen as kernel
-import arcforge_hw.cpu.selected_attention as tiles
+import arcforge_hw.torch_ops.selected_attention as tiles
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
 from arcforge_core.testing.op_inputs import selection

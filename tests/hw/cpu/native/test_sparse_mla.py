@@ -9,7 +9,7 @@ import arcforge_hw.cpu.native.sparse_mla as kernel
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
 from arcforge_core.testing.op_inputs import op_cases
-from arcforge_hw.cpu.sparse_mla import key_rows
+from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 
 def results(fn, q_THC, kv_SC, *rest):

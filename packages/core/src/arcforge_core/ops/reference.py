@@ -337,9 +337,8 @@ def indexer_kl_of_rows(
     use_relu: bool,
 ) -> Tensor:
     """Returns `indexer_kl` of tokens whose selected keys are given by their rows, -1 for none."""
-    there_TK, rows = rows_TK >= 0, rows_TK.clamp(min=0).flatten()
-    kv_TKC = kv_SC.detach().index_select(0, rows).unflatten(0, rows_TK.shape)
-    k_TKD = k_SD.index_select(0, rows).unflatten(0, rows_TK.shape)
+    there_TK, some_TK = rows_TK >= 0, rows_TK.clamp(min=0)
+    kv_TKC, k_TKD = F.embedding(some_TK, kv_SC.detach()), F.embedding(some_TK, k_SD)
     target_TK = mean_softmax(torch.einsum("thc,tkc->thk", q_THC.detach(), kv_TKC) * scale, there_TK)
     dots_TIK = torch.einsum("tid,tkd->tik", q_TID.to(target_TK.dtype), k_TKD.to(target_TK.dtype))
     scores_TK = torch.einsum("ti,tik->tk", w_TI.to(target_TK.dtype), dots_TIK.relu() if use_relu else dots_TIK)

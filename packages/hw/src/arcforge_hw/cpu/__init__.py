@@ -1,1 +1,1 @@
-"""The CPU backend: one file per op."""
+"""The CPU backend: C++ in `native`, and what is torch but shaped by a processor's caches."""

@@ -10,14 +10,7 @@ import torch
 from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_varlen
-from arcforge_hw.cpu.gated_delta_rule import gated_delta_rule
-from arcforge_hw.cpu.hadamard import hadamard
-from arcforge_hw.cpu.head_linear import head_linear
-from arcforge_hw.cpu.indexer_kl import indexer_kl
-from arcforge_hw.cpu.indexer_topk import indexer_topk
-from arcforge_hw.cpu.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.cpu.mla_decode import mla_decode
-from arcforge_hw.cpu.moe_experts import moe_experts
 from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, whole_vectors
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
 from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
@@ -25,12 +18,20 @@ from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
 from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_topk
 from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
 from arcforge_hw.cpu.native.sparse_mla import sparse_mla as native_sparse_mla
-from arcforge_hw.cpu.newton_schulz import flops, newton_schulz, reference_flops
-from arcforge_hw.cpu.quant_linear import quant_linear
 from arcforge_hw.cpu.rms_norm import rms_norm
-from arcforge_hw.cpu.selected_attention import selected_attention
-from arcforge_hw.cpu.sparse_mla import sparse_mla
-from arcforge_hw.cpu.window_attention import window_attention
+from arcforge_hw.torch_ops.gated_delta_rule import gated_delta_rule
+from arcforge_hw.torch_ops.hadamard import hadamard
+from arcforge_hw.torch_ops.head_linear import head_linear
+from arcforge_hw.torch_ops.indexer_kl import indexer_kl
+from arcforge_hw.torch_ops.indexer_topk import indexer_topk
+from arcforge_hw.torch_ops.linear_cross_entropy import linear_cross_entropy
+from arcforge_hw.torch_ops.moe_experts import moe_experts
+from arcforge_hw.torch_ops.newton_schulz import newton_schulz
+from arcforge_hw.torch_ops.quant_linear import quant_linear
+from arcforge_hw.torch_ops.selected_attention import selected_attention
+from arcforge_hw.torch_ops.sparse_mla import sparse_mla
+from arcforge_hw.torch_ops.window_attention import window_attention
+from arcforge_hw.verdicts import fewer_on_gram, first_no, grouped_mm
 
 
 def _on_cpu(call: OpCall) -> Verdict:
@@ -41,32 +42,8 @@ def _on_cpu(call: OpCall) -> Verdict:
     return YES
 
 
-def _grouped_mm(call: OpCall) -> Verdict:
-    if call.dtype == torch.float64:
-        return Verdict(False, "torch's grouped_mm has no float64")
-    if not hasattr(torch.nn.functional, "grouped_mm"):
-        return Verdict(False, f"torch {torch.__version__} has no torch.nn.functional.grouped_mm")
-    for name in ("hidden", "width"):
-        if (size := call.sizes.get(name, 0)) * call.dtype.itemsize % 16:
-            return Verdict(False, f"grouped_mm needs rows of whole 16 bytes, {name}={size} gives others")
-    return _on_cpu(call)
-
-
 def _native(call: OpCall) -> Verdict:
     verdict = _on_cpu(call)
-    return library().verdict() if verdict.ok else verdict
-
-
-def _gram(call: OpCall) -> Verdict:
-    if call.dtype == torch.bfloat16:
-        return Verdict(False, "squares of singular values need more digits than bfloat16 has")
-    if flops(*(sides := (call.sizes.get("rows", 1), call.sizes.get("columns", 1)))) >= reference_flops(*sides):
-        return Verdict(False, f"the plain form has fewer operations for {sides[0]} x {sides[1]}")
-    return _on_cpu(call)
-
-
-def _native_experts(call: OpCall) -> Verdict:
-    verdict = _grouped_mm(call)  # for more than a few tokens
     return library().verdict() if verdict.ok else verdict
 
 
@@ -86,6 +63,11 @@ def _native_scores(call: OpCall) -> Verdict:
     if call.dtype == torch.float64:
         return Verdict(False, "scores are computed in float32")
     return _native(call)
+
+
+_grouped_mm = first_no(grouped_mm, _on_cpu)
+_gram = first_no(fewer_on_gram, _on_cpu)
+_native_experts = first_no(grouped_mm, _native)  # grouped_mm for more than a few tokens
 
 
 class Cpu(TorchCpu):

@@ -22,8 +22,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from arcforge_hw.cuda import indexer_topk, mla_decode, rows, sparse_mla
-from arcforge_hw.cuda.launch import interpreted, row_warps, tuned
+from arcforge_hw.cuda import indexer_kl, indexer_topk, linear_cross_entropy, mla_decode, newton_schulz, rows, sparse_mla
+from arcforge_hw.cuda.launch import interpreted, row_warps, tuned, tuning
 
 LATENT = {"BLOCK_H": sparse_mla.MOST_HEADS, "BLOCK_L": 512, "BLOCK_R": 64}
 
@@ -48,12 +48,19 @@ class Resources:
 
 
 def kernels() -> dict[str, tuple[Any, str, dict[str, Any]]]:
-    """Returns kernel, types of its arguments and constants by name; `constexpr` arguments come last in all of them."""
+    """Returns kernel, types of its arguments and constants by name.
+
+    Numbers of type ``i32:16`` are multiples of 16, which Triton finds out for itself when a kernel is launched. All
+    pointers are.
+    """
     attention = "*bf16 *bf16 *i64"
+    index = {"INDEX_HEADS": 32, "INDEX_WIDTH": 128, "TOPK": 2048, "RELU": True, "BLOCK_I": 32, "BLOCK_D": 128}
+    entries = {"HEADS": 64, "WIDTH": 576}
+    hidden = {"BLOCK_D": 8192, "num_warps": row_warps(8192)}
     return {
-        "rms_norm_forward": (rows.rms_norm_forward, "*bf16 *bf16 *bf16 *fp32 i32 i32 fp32", {"BLOCK_D": 8192}),
+        "rms_norm_forward": (rows.rms_norm_forward, "*bf16 *bf16 *bf16 *fp32 i32 i32 fp32", hidden),
         "rms_norm_backward": (
-            rows.rms_norm_backward, "*bf16 *bf16 *bf16 *fp32 *bf16 *fp32 i32 i32 i32 i32", {"BLOCK_D": 8192},
+            rows.rms_norm_backward, "*bf16 *bf16 *bf16 *fp32 *bf16 *fp32 i32 i32 i32 i32", hidden,
         ),
         "rope_kernel": (rows.rope_kernel, "*bf16 *fp32 *fp32 *bf16 i32 i32 i32 i32 fp32", {"BLOCK_F": 32}),
         "swiglu_forward": (rows.swiglu_forward, "*bf16 *bf16 *bf16 i32", {"BLOCK_N": 1024}),
@@ -77,6 +84,24 @@ def kernels() -> dict[str, tuple[Any, str, dict[str, Any]]]:
             indexer_topk.index_scores, "*bf16 *bf16 *fp32 *fp32 i32 i32 i32 i32",
             {"HEADS": 32, "RELU": True, "BLOCK_D": 128},
         ),
+        "kl_sums": (indexer_kl.kl_sums, f"{attention} *fp32 fp32", {"TOPK": 2048, **entries}),
+        "kl_tiles": (
+            indexer_kl.kl_tiles, "*bf16 *bf16 *bf16 *bf16 *fp32 *i64 *fp32 *fp32 *fp32 fp32", {**entries, **index},
+        ),
+        "kl_rows": (indexer_kl.kl_rows, "*fp32 *fp32 *fp32", {"TOPK": 2048, "BLOCK_K": 2048, "num_warps": 4}),
+        "kl_backward_queries": (
+            indexer_kl.kl_backward_queries, "*fp32 *fp32 *bf16 *bf16 *fp32 *i64 *bf16 *fp32", index,
+        ),
+        "kl_backward_keys": (
+            indexer_kl.kl_backward_keys, "*fp32 *fp32 *bf16 *bf16 *fp32 *i64 *i64 *bf16", index,
+        ),
+        "cross_entropy_rows": (
+            linear_cross_entropy.cross_entropy_rows, "*bf16 *i64 *fp32 *fp32", {"WIDTH": 154880, "GRAD": True},
+        ),
+        "symmetric_product": (
+            newton_schulz.symmetric_product, "*bf16 *bf16 *bf16 i32:16 i32:16 i32:16 i32:16 fp32 fp32",
+            {"stride_n": 1, "ADD": True},
+        ),
     }  # fmt: skip
 
 
@@ -89,14 +114,17 @@ def resources(name: str, arch: int) -> Resources:
     if interpreted():
         raise RuntimeError("TRITON_INTERPRET=1: kernels are interpreted, not compiled")
     kernel, types, constants = kernels()[name]
-    options = tuned(name) if name not in vars(rows) else {}
-    if "BLOCK_D" in constants and not options:
-        options = {"num_warps": row_warps(constants["BLOCK_D"])}
-    constants = {**constants, **{k: v for k, v in options.items() if k.startswith("BLOCK")}}
-    signature = dict(zip(kernel.arg_names, types.split(), strict=False))
-    signature |= dict.fromkeys(kernel.arg_names[len(signature) :], "constexpr")
+    options = {**constants, **(tuned(name) if name in tuning()["default"] else {})}
+    constants = {k: v for k, v in options.items() if k in kernel.arg_names}
+    given = dict(zip((name for name in kernel.arg_names if name not in constants), types.split(), strict=True))
+    aligned = {
+        (kernel.arg_names.index(name),): [["tt.divisibility", 16]]
+        for name, type_ in given.items()
+        if type_.startswith("*") or type_.endswith(":16")
+    }
+    signature = {name: given.get(name, "constexpr").removesuffix(":16") for name in kernel.arg_names}
     compiled = triton.compile(
-        ASTSource(kernel, signature, constants),
+        ASTSource(kernel, signature, constants, aligned),
         target=GPUTarget("cuda", arch, 32),
         options={k: v for k, v in options.items() if k.startswith("num_")},
     )

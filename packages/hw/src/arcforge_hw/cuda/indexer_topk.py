@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from arcforge_core.ops.reference import segments
-from arcforge_hw.cpu.indexer_topk import best_keys
 from arcforge_hw.cuda.launch import check, power_of_two, tuned
+from arcforge_hw.torch_ops.indexer_topk import best_keys
 
 SCORES = 1 << 26
 """Scores of a block at most, in fp32."""

@@ -51,8 +51,15 @@ def check(*tensors: Tensor) -> None:
 
 
 @functools.cache
+def tuning() -> dict[str, dict[str, dict[str, int]]]:
+    """Returns the options of kernels by device."""
+    table: dict[str, dict[str, dict[str, int]]] = json.loads(TUNING.read_text(encoding="utf-8"))
+    return table
+
+
+@functools.cache
 def tuned(kernel: str) -> dict[str, int]:
     """Returns the options that a kernel is launched with on this device."""
-    table: dict[str, dict[str, dict[str, int]]] = json.loads(TUNING.read_text(encoding="utf-8"))
+    table = tuning()
     device = "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else "default"
     return {**table["default"][kernel], **table.get(device, {}).get(kernel, {})}

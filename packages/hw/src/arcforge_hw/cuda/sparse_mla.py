@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcforge_hw.cpu.sparse_mla import key_rows
 from arcforge_hw.cuda.launch import check, power_of_two, tuned
+from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 MOST_HEADS = 16
 """Heads of a program at most: with 64, as many rows as one of Hopper's wgmma takes, the sums do not fit into registers
@@ -149,13 +149,13 @@ def blocks(heads: int, width: int, latent: int) -> dict[str, int]:
 
 
 def pairs_by_key(rows_TK: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-    """Returns the queries that selected each key, key after key and ascending, and where each key's begin [S + 1]."""
+    """Returns the places in `rows_TK` of each key, key after key and ascending, and where each key's begin [S + 1]."""
     flat = rows_TK.flatten()
     order = torch.where(flat < 0, keys, flat).argsort(stable=True)
     counts_S = torch.bincount(flat + 1, minlength=keys + 1)[1:]
     starts = torch.zeros(keys + 1, dtype=torch.int64, device=flat.device)
     starts[1:] = counts_S.cumsum(0)
-    return (order // rows_TK.shape[1]).to(torch.int32), starts
+    return order, starts
 
 
 class _SparseMla(torch.autograd.Function):
@@ -187,7 +187,8 @@ class _SparseMla(torch.autograd.Function):
                 grad_THL, q_THC, kv_SC, rows_TK, lse_TH, delta_TH, dq_THC, heads, width, latent, ctx.scale,
                 TOPK=rows_TK.shape[1], **sizes, **tuned("sparse_backward_queries"),
             )  # fmt: skip
-            tokens_P, starts_S = pairs_by_key(rows_TK, len(kv_SC))
+            pairs_P, starts_S = pairs_by_key(rows_TK, len(kv_SC))
+            tokens_P = (pairs_P // rows_TK.shape[1]).to(torch.int32)
             sparse_backward_keys[(len(kv_SC),)](
                 grad_THL, q_THC, kv_SC, tokens_P, starts_S, lse_TH, delta_TH, dkv_SC, heads, width, latent, ctx.scale,
                 **{**sizes, "BLOCK_H": 16}, **tuned("sparse_backward_keys"),

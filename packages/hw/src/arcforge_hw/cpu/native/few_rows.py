@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arcforge_hw.cpu import moe_experts as grouped
 from arcforge_hw.cpu import rms_norm as differentiable
 from arcforge_hw.cpu.native import (
     POINTER,
@@ -30,6 +29,7 @@ from arcforge_hw.cpu.native import (
     suffix,
     whole_vectors,
 )
+from arcforge_hw.torch_ops import moe_experts as grouped
 
 FEW_ROWS = 8
 """Rows up to which reading the weights is the work; with more, torch's products reuse them better."""

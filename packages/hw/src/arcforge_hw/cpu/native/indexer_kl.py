@@ -5,8 +5,6 @@ Shapes: T query tokens, S keys, H heads, C latent plus rope, I index heads, D in
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,8 @@ from arcforge_hw.cpu.native import (
     pointers,
     suffix,
 )
-from arcforge_hw.cpu.sparse_mla import key_rows
+from arcforge_hw.torch_ops.indexer_kl import register
+from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 FORWARD = (*[POINTER] * 8, *[SIZE] * 7, REAL, SIZE, SIZE)
 BACKWARD = (*[POINTER] * 9, *[SIZE] * 7)
@@ -53,13 +52,6 @@ def _forward(
     return loss_T, dscores_TK
 
 
-@_forward.register_fake
-def _(
-    q_THC: Tensor, kv_SC: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, scale: float, relu: bool
-) -> tuple[Tensor, Tensor]:
-    return w_TI.new_empty(q_THC.shape[0]), w_TI.new_empty(rows_TK.shape)
-
-
 @torch.library.custom_op("arcforge_native::indexer_kl_backward", mutates_args=())
 def _backward(
     grad_T: Tensor, dscores_TK: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, relu: bool
@@ -77,27 +69,7 @@ def _backward(
     return dq_TID, dk_SP[:, :width].to(k_SD.dtype), dw_TI
 
 
-@_backward.register_fake
-def _(
-    grad_T: Tensor, dscores_TK: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q_TID.new_empty(q_TID.shape), k_SD.new_empty(k_SD.shape), w_TI.new_empty(w_TI.shape)
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, _, q_TID, k_SD, w_TI, rows_TK, _, ctx.relu = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[1], q_TID, k_SD, w_TI, rows_TK)
-
-
-def _gradients(ctx: Any, grad_T: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    if grad_T is None:
-        return (None,) * 8
-    return None, None, *_backward(grad_T, *ctx.saved_tensors, ctx.relu), None, None, None
-
-
-_forward.register_autograd(_gradients, setup_context=_setup)
+register(_forward, _backward)
 
 
 def indexer_kl(

@@ -25,7 +25,7 @@ from arcforge_hw.cpu.native import (
     pointers,
     suffix,
 )
-from arcforge_hw.cpu.sparse_mla import key_rows, register_gradients
+from arcforge_hw.torch_ops.sparse_mla import key_rows, register_gradients
 
 SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import arcforge_hw.cpu.indexer_kl as blocks
 import arcforge_hw.cpu.native.indexer_kl as native
+import arcforge_hw.torch_ops.indexer_kl as blocks
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
 from arcforge_core.testing.op_inputs import op_cases, selection

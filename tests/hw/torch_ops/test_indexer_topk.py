@@ -5,8 +5,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import arcforge_hw.cpu.indexer_topk as blocks
 import arcforge_hw.cpu.native.indexer_topk as native
+import arcforge_hw.torch_ops.indexer_topk as blocks
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
 from arcforge_hw.cpu.native import library
@@ -77,7 +77,7 @@ def test_random_scores_of_every_sign_and_size(kernel, topk, queries, heads):
         assert (got.diff() > 0).all()
 
 
-@pytest.mark.parametrize("package", ["arcforge_cpu", "arcforge_native"])
+@pytest.mark.parametrize("package", ["arcforge_torch", "arcforge_native"])
 def test_opcheck(package):
     if package == "arcforge_native" and not library().verdict():
         pytest.skip(library().reason)

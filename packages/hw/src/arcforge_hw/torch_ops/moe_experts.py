@@ -24,17 +24,15 @@ def _swiglu(gate_up_RF: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-@torch.library.custom_op("arcforge_cpu::moe_experts", mutates_args=())
+@torch.library.custom_op("arcforge_torch::moe_experts", mutates_args=())
 def _forward(
     x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the output [T, D], the up-projections [R, F], the sorting order [R] and the experts' ends [E]."""
     experts, (tokens, chosen) = len(gate_up_EFD), expert_TK.shape
-    expert_R = expert_TK.flatten()
-    order_R = expert_R.argsort(stable=True)
-    ends_E = torch.bincount(expert_R, minlength=experts)[:experts].cumsum(0).to(torch.int32)
-    if int(ends_E[-1]) != len(order_R):  # rows beyond the last end would come back as garbage
-        raise ValueError(f"expert numbers must be below {experts}, got {int(expert_R.max())}")
+    expert_R, order_R = expert_TK.flatten().sort(stable=True)
+    _check_range(expert_R, experts)
+    ends_E = torch.searchsorted(expert_R, torch.arange(experts, device=expert_R.device), right=True, out_int32=True)
     inner_RF = grouped_mm(x_TD.index_select(0, order_R // chosen), gate_up_EFD.mT, ends_E)
     gated_Rf = _swiglu(inner_RF).mul_(gate_TK.flatten()[order_R, None].to(inner_RF.dtype))
     y_RD = grouped_mm(gated_Rf, down_EDF.mT, ends_E)
@@ -42,10 +40,20 @@ def _forward(
     return out_TD, inner_RF, order_R, ends_E
 
 
+def _check_range(expert_R: Tensor, experts: int) -> None:
+    """Refuses sorted expert numbers that are none: rows beyond the last expert's would come back as garbage."""
+    fits = ((expert_R[:1] >= 0) & (expert_R[-1:] < experts)).all()
+    message = f"expert numbers must be from 0 to {experts - 1}"
+    if expert_R.device.type != "cpu":  # the host need not wait for the answer
+        torch._assert_async(fits, message)
+    elif not fits:
+        raise ValueError(f"{message}, got {int(expert_R[0])} to {int(expert_R[-1])}")
+
+
 def _combine(y_RD: Tensor, order_R: Tensor, tokens: int) -> Tensor:
     """Sums the rows of each token, in the order of its choices; in fp32 inside."""
     inverse_R = torch.empty_like(order_R)
-    inverse_R[order_R] = torch.arange(len(order_R))
+    inverse_R[order_R] = torch.arange(len(order_R), device=order_R.device)
     return F.embedding_bag(inverse_R.view(tokens, -1), y_RD, mode="sum")
 
 
@@ -62,7 +70,7 @@ def _(
     )
 
 
-@torch.library.custom_op("arcforge_cpu::moe_experts_backward", mutates_args=())
+@torch.library.custom_op("arcforge_torch::moe_experts_backward", mutates_args=())
 def _backward(
     grad_TD: Tensor,
     x_TD: Tensor,

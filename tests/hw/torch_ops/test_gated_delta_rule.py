@@ -7,7 +7,7 @@ import torch.utils.checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import arcforge_hw.cpu.gated_delta_rule as kernel
+import arcforge_hw.torch_ops.gated_delta_rule as kernel
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
 
@@ -106,12 +106,12 @@ def test_opcheck(keep):
         x.detach().requires_grad_(keep) if isinstance(x, torch.Tensor) and i < 6 else x
         for i, x in enumerate(make([3, 17]))
     ]
-    torch.library.opcheck(torch.ops.arcforge_cpu.gated_delta_rule.default, (*args, keep))
+    torch.library.opcheck(torch.ops.arcforge_torch.gated_delta_rule.default, (*args, keep))
 
 
 def test_short_segments_do_not_fill_large_chunks():
     for lengths in ([1] * 9, [4, 3, 4], [16, 13], [30, 32], [64, 128, 100]):
-        layouts = kernel.lay_chunks((0, *cumulative(lengths)[1:].tolist()), 2)
+        layouts = kernel.lay_chunks((0, *cumulative(lengths)[1:].tolist()), 2, torch.device("cpu"))
         assert sum(layout.steps[-1].stop * layout.size for layout in layouts) <= 2 * 1.35 * sum(lengths)
 
 

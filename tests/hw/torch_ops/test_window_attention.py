@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import arcforge_hw.cpu.window_attention as kernel
+import arcforge_hw.torch_ops.window_attention as kernel
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
 
@@ -66,5 +66,8 @@ def test_bfloat16_softmax_is_wide():
 
 
 def test_work_grows_with_the_tokens():
-    scores = [kernel.lay_blocks(cumulative([n]), cumulative([n]), 16).hidden_NBJ.numel() for n in (1024, 2048)]
+    scores = [
+        kernel.lay_blocks(cumulative([n]), cumulative([n]), 16, torch.device("cpu")).hidden_NBJ.numel()
+        for n in (1024, 2048)
+    ]
     assert scores[1] == 2 * scores[0] < 2048 * 64

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-import arcforge_hw.cpu.moe_experts as kernel
+import arcforge_hw.torch_ops.moe_experts as kernel
 from arcforge_core.ops import reference
 
 
@@ -53,7 +53,7 @@ def test_gradcheck(monkeypatch):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_opcheck(grad):
-    torch.library.opcheck(torch.ops.arcforge_cpu.moe_experts.default, make(grad=grad))
+    torch.library.opcheck(torch.ops.arcforge_torch.moe_experts.default, make(grad=grad))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
@@ -76,8 +76,9 @@ def test_strided_inputs():
     torch.testing.assert_close(kernel.moe_experts(*args), reference.moe_experts(*args), rtol=1e-5, atol=1e-5)
 
 
-def test_expert_numbers_out_of_range_are_refused():
+@pytest.mark.parametrize(("shift", "found"), [(1, "1 to 3"), (-1, "-1 to 1")])
+def test_expert_numbers_out_of_range_are_refused(shift, found):
     args = make(experts=3)
-    args[3] = args[3] + 1
-    with pytest.raises(ValueError, match="expert numbers must be below 3, got 3"):
+    args[3] = args[3] + shift
+    with pytest.raises(ValueError, match=f"expert numbers must be from 0 to 2, got {found}"):
         kernel.moe_experts(*args)

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arcforge_hw.torch_ops import add_rows, block_values
+
 ENTRIES = 1 << 21
-"""Gathered values of a block at most."""
+"""Gathered values of a block at most (`block_values`)."""
 
 
 def key_rows(indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor) -> Tensor:
@@ -26,8 +28,9 @@ def key_rows(indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor) -> Tensor:
     return torch.where(indices_TK < 0, -1, indices_TK + starts_T[:, None])
 
 
-def _blocks(tokens: int, selected: int, width: int) -> Iterator[slice]:
-    length = max(1, ENTRIES // (selected * width))
+def _blocks(rows_TK: Tensor, width: int) -> Iterator[slice]:
+    tokens, selected = rows_TK.shape
+    length = max(1, block_values(ENTRIES, rows_TK.device) // (selected * width))
     for start in range(0, tokens, length):
         yield slice(start, min(start + length, tokens))
 
@@ -42,10 +45,10 @@ def _probabilities(q_BHC: Tensor, kv_BKC: Tensor, rows_BK: Tensor, scale: float)
     return scores_BHK.softmax(-1, dtype=torch.promote_types(q_BHC.dtype, torch.float32))
 
 
-@torch.library.custom_op("arcforge_cpu::sparse_mla", mutates_args=())
+@torch.library.custom_op("arcforge_torch::sparse_mla", mutates_args=())
 def _forward(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float) -> Tensor:
     out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
-    for rows in _blocks(len(q_THC), rows_TK.shape[1], kv_SC.shape[1]):
+    for rows in _blocks(rows_TK, kv_SC.shape[1]):
         kv_BKC = _gather(kv_SC, rows_TK[rows])
         probs_BHK = _probabilities(q_THC[rows], kv_BKC, rows_TK[rows], scale)
         out_THL[rows] = torch.bmm(probs_BHK.to(kv_SC.dtype), kv_BKC[..., :latent_dim])
@@ -57,14 +60,14 @@ def _(q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: flo
     return q_THC.new_empty(*q_THC.shape[:2], latent_dim)
 
 
-@torch.library.custom_op("arcforge_cpu::sparse_mla_backward", mutates_args=())
+@torch.library.custom_op("arcforge_torch::sparse_mla_backward", mutates_args=())
 def _backward(
     grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, rows_TK: Tensor, latent_dim: int, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of queries and entries."""
     dq_THC = torch.empty_like(q_THC, memory_format=torch.contiguous_format)
     dkv_SC = kv_SC.new_zeros(kv_SC.shape, dtype=torch.promote_types(kv_SC.dtype, torch.float32))
-    for rows in _blocks(len(q_THC), rows_TK.shape[1], kv_SC.shape[1]):
+    for rows in _blocks(rows_TK, kv_SC.shape[1]):
         q_BHC, grad_BHL, rows_BK = q_THC[rows], grad_THL[rows], rows_TK[rows]
         kv_BKC = _gather(kv_SC, rows_BK)
         probs_BHK = _probabilities(q_BHC, kv_BKC, rows_BK, scale)
@@ -74,7 +77,7 @@ def _backward(
         dkv_BKC = torch.bmm(dscores.mT, q_BHC)
         dkv_BKC[..., :latent_dim] += torch.bmm(probs_BHK.mT.to(grad_BHL.dtype), grad_BHL)
         # keys that are none have probability 0 and add 0 to the first row
-        dkv_SC.index_add_(0, rows_BK.clamp(min=0).flatten(), dkv_BKC.flatten(0, 1).to(dkv_SC.dtype))
+        add_rows(dkv_SC, rows_BK.clamp(min=0).flatten(), dkv_BKC.flatten(0, 1).to(dkv_SC.dtype))
     return dq_THC, dkv_SC.to(kv_SC.dtype)
 
 

@@ -12,22 +12,23 @@ import torch
 from torch import Tensor
 
 from arcforge_core.ops.reference import segments
+from arcforge_hw.torch_ops import block_values
 
 SCORES = 1 << 22
-"""Scores of a block, head by head, at most."""
+"""Scores of a block, head by head, at most (`block_values`)."""
 
 
-@torch.library.custom_op("arcforge_cpu::indexer_topk", mutates_args=())
+@torch.library.custom_op("arcforge_torch::indexer_topk", mutates_args=())
 def _indexer_topk(
     q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tensor, topk: int, use_relu: bool
 ) -> Tensor:
     wide = torch.promote_types(q_TID.dtype, torch.float32)
     heads = q_TID.shape[1]
-    selected_TK = torch.full((len(q_TID), topk), -1, dtype=torch.int64)
+    selected_TK = torch.full((len(q_TID), topk), -1, dtype=torch.int64, device=q_TID.device)
     for rows_q, rows_k in segments(cu_query, cu_key):
         k_SD_segment, queries = k_SD[rows_k].to(wide), rows_q.stop - rows_q.start
         past = len(k_SD_segment) - queries
-        block = max(1, SCORES // (heads * len(k_SD_segment)))
+        block = max(1, block_values(SCORES, q_TID.device) // (heads * len(k_SD_segment)))
         for start in range(0, queries, block):
             end = min(start + block, queries)
             rows = slice(rows_q.start + start, rows_q.start + end)
@@ -36,7 +37,7 @@ def _indexer_topk(
             dots_BIN = dots_BIN.relu_() if use_relu else dots_BIN
             scores_BN = torch.bmm(w_TI[rows, None].to(wide), dots_BIN)[:, 0]
             own = scores_BN[:, past + start :]  # the block's own keys are causal, those before are seen by all
-            own.masked_fill_(torch.ones(own.shape, dtype=torch.bool).triu(1), float("-inf"))
+            own.masked_fill_(torch.ones(own.shape, dtype=torch.bool, device=own.device).triu(1), float("-inf"))
             best_BK = best_keys(scores_BN, topk)
             selected_TK[rows, : best_BK.shape[1]] = best_BK
     return selected_TK

@@ -11,9 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
+from arcforge_hw.torch_ops import block_values
 
 SCORES = 1 << 21
-"""Scores of a tile at most, all heads together."""
+"""Scores of a tile at most, all heads together (`block_values`)."""
 
 
 def selected_attention(
@@ -29,7 +30,7 @@ def selected_attention(
     outs = []
     for rows_q, rows_k in reference.segments(cu_query, cu_key):
         keys = rows_k.stop - rows_k.start
-        length = max(1, SCORES // (q_THK.shape[1] * keys))
+        length = max(1, block_values(SCORES, q_THK.device) // (q_THK.shape[1] * keys))
         for start in range(rows_q.start, rows_q.stop, length):
             rows = slice(start, min(start + length, rows_q.stop))
             out_BHV: Tensor = checkpoint(

@@ -24,10 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arcforge_hw.torch_ops import block_values
+
 SIZES = (1, 4, 16, 32, 64)
 """Tokens of a chunk: segments take the smallest that holds them, or several of the largest."""
 BLOCK = 1 << 18
-"""Values of one intermediate result at most, unless a single step has more: they should stay in the cache."""
+"""Values of one intermediate result at most, unless a single step has more: they should stay in the cache; see
+`block_values`."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ class Layout:
 
     def blocks(self, width: int) -> Iterator[list[range]]:
         """Yields runs of steps that are computed together, for values of `width` a token."""
+        most = block_values(BLOCK, self.rows_T.device)
         run: list[range] = []
         for step in self.steps:
-            if run and (step.stop - run[0].start) * self.size * width > BLOCK:
+            if run and (step.stop - run[0].start) * self.size * width > most:
                 yield run
                 run = []
             run.append(step)
@@ -77,20 +81,25 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=4)
-def lay_chunks(cu_query: tuple[int, ...], heads: int) -> list[Layout]:
-    """Sorts the segments by the size of chunks that suits them and cuts them; all layers share the result."""
+def lay_chunks(cu_query: tuple[int, ...], heads: int, device: torch.device) -> list[Layout]:
+    """Sorts the segments by the size of chunks that suits them and cuts them; all layers share the result.
+
+    Lengths are read on the host, the result is on `device`.
+    """
     cu = torch.tensor(cu_query)
     starts_N, lengths_N = cu[:-1], cu.diff()
     sizes = torch.tensor(SIZES)
     size_N = sizes[torch.searchsorted(sizes, lengths_N).clamp(max=len(SIZES) - 1)]
     return [
-        _lay(torch.where(size_N == size)[0], starts_N, lengths_N, int(size), heads)
+        _lay(torch.where(size_N == size)[0], starts_N, lengths_N, int(size), heads, device)
         for size in SIZES
         if bool((size_N == size).any())
     ]
 
 
-def _lay(segments_N: Tensor, starts_N: Tensor, lengths_N: Tensor, size: int, heads: int) -> Layout:
+def _lay(
+    segments_N: Tensor, starts_N: Tensor, lengths_N: Tensor, size: int, heads: int, device: torch.device
+) -> Layout:
     chunks_N = -(-lengths_N[segments_N] // size)
     order_N = chunks_N.argsort(descending=True, stable=True)
     segments_N, chunks_N = segments_N[order_N], chunks_N[order_N]
@@ -104,7 +113,8 @@ def _lay(segments_N: Tensor, starts_N: Tensor, lengths_N: Tensor, size: int, hea
     place_TH = (chunk_T[:, None] * heads + torch.arange(heads)) * size + (offset_T % size)[:, None]
     ends = [0, *(end_J * heads).tolist()]
     steps = [range(first, last) for first, last in pairwise(ends)]
-    return Layout(size, segments_N, starts_N[segments_N][rank_T] + offset_T, place_TH, steps)
+    rows_T = starts_N[segments_N][rank_T] + offset_T
+    return Layout(size, segments_N.to(device), rows_T.to(device), place_TH.to(device), steps)
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,7 @@ class Inner:
     def of(x: Tokens) -> Inner:
         """Computes it."""
         gamma = x.g.double().cumsum(-1)
-        above = torch.ones(x.g.shape[-1], x.g.shape[-1], dtype=torch.bool).triu(1)
+        above = torch.ones(x.g.shape[-1], x.g.shape[-1], dtype=torch.bool, device=x.g.device).triu(1)
         # hidden before the exponential, which overflows above the diagonal
         decay = (gamma[..., :, None] - gamma[..., None, :]).to(x.k.dtype).masked_fill_(above, -torch.inf).exp_()
         since = gamma.exp().to(x.k.dtype)[..., None]
@@ -263,7 +273,7 @@ def _own_states(layout: Layout, state_NHKV: Tensor, dtype: torch.dtype) -> Tenso
     return state_NHKV.index_select(0, layout.segments_N).flatten(0, 1).to(dtype)
 
 
-@torch.library.custom_op("arcforge_cpu::gated_delta_rule", mutates_args=())
+@torch.library.custom_op("arcforge_torch::gated_delta_rule", mutates_args=())
 def _forward(
     q_THK: Tensor,
     k_THK: Tensor,
@@ -280,7 +290,7 @@ def _forward(
     wide = _wide(*given, state_NHKV)
     out_THV = v_THV.new_empty(v_THV.shape)
     after_NHKV, kept = state_NHKV.new_empty(state_NHKV.shape), [out_THV.new_empty(0, dtype=wide)]
-    for layout in lay_chunks(tuple(cu_query.tolist()), q_THK.shape[1]):
+    for layout in lay_chunks(tuple(cu_query.tolist()), q_THK.shape[1], q_THK.device):
         x = _tokens(layout, given, wide, scale)
         out, last, states = run_chunks(layout, x, _own_states(layout, state_NHKV, wide))
         layout.scatter(out, out_THV)
@@ -307,7 +317,7 @@ def _(
     return v_THV.new_empty(v_THV.shape), state_NHKV.new_empty(state_NHKV.shape), kept
 
 
-@torch.library.custom_op("arcforge_cpu::gated_delta_rule_backward", mutates_args=())
+@torch.library.custom_op("arcforge_torch::gated_delta_rule_backward", mutates_args=())
 def _backward(
     grad_THV: Tensor,
     grad_NHKV: Tensor,
@@ -324,7 +334,7 @@ def _backward(
     given = (q_THK, k_THK, v_THV, g_TH, beta_TH)
     grads = [x.new_empty(x.shape) for x in given]
     grad_before_NHKV, offset = grad_NHKV.new_empty(grad_NHKV.shape), 0
-    for layout in lay_chunks(tuple(cu_query.tolist()), q_THK.shape[1]):
+    for layout in lay_chunks(tuple(cu_query.tolist()), q_THK.shape[1], q_THK.device):
         x = _tokens(layout, given, kept.dtype, scale)
         shape = (len(x.k), *grad_NHKV.shape[2:])
         states = kept[offset : offset + shape[0] * shape[1] * shape[2]].view(shape)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import arcforge_hw.cpu.sparse_mla as kernel
+import arcforge_hw.torch_ops.sparse_mla as kernel
 from arcforge_core.ops import reference
 from arcforge_core.testing.op_inputs import op_cases
 
@@ -36,7 +36,7 @@ def test_opcheck():
     args = CASES[1].inputs(torch.float64, "cpu")
     rows_TK = kernel.key_rows(args["indices_TK"], args["cu_query"], args["cu_key"])
     inputs = args["q_THC"].requires_grad_(), args["kv_SC"].requires_grad_(), rows_TK, 24, 0.3
-    torch.library.opcheck(torch.ops.arcforge_cpu.sparse_mla.default, inputs)
+    torch.library.opcheck(torch.ops.arcforge_torch.sparse_mla.default, inputs)
 
 
 def test_runs_are_bit_identical():

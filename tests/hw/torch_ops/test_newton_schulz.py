@@ -11,7 +11,7 @@ from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Ops
 from arcforge_hw.configs import CpuConfig
 from arcforge_hw.cpu.backend import Cpu
-from arcforge_hw.cpu.newton_schulz import flops, newton_schulz, reference_flops
+from arcforge_hw.torch_ops.newton_schulz import flops, newton_schulz, reference_flops
 from arcforge_optim.configs import COEFFICIENTS
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import arcforge_hw.cpu.linear_cross_entropy as kernel
+import arcforge_hw.torch_ops.linear_cross_entropy as kernel
 from arcforge_core.ops import reference
 
 
@@ -36,7 +36,7 @@ def test_gradcheck(small_chunks):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_opcheck(grad):
-    torch.library.opcheck(torch.ops.arcforge_cpu.linear_cross_entropy.default, (*make(grad=grad), grad))
+    torch.library.opcheck(torch.ops.arcforge_torch.linear_cross_entropy.default, (*make(grad=grad), grad))
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ class Blocks:
     place_T: Tensor
 
 
-def lay_blocks(cu_query: Tensor, cu_key: Tensor, window: int) -> Blocks:
-    """Cuts the segments into blocks of queries."""
+def lay_blocks(cu_query: Tensor, cu_key: Tensor, window: int, device: torch.device) -> Blocks:
+    """Cuts the segments into blocks of queries; the lengths are read on the host, the result is on `device`."""
     ends_q, ends_k = cu_query.tolist(), cu_key.tolist()
     longest = max(end - start for start, end in pairwise(ends_q))
     block = min(longest, max(LEAST, min(window, BLOCK)))
@@ -54,7 +54,8 @@ def lay_blocks(cu_query: Tensor, cu_key: Tensor, window: int) -> Blocks:
     # the band: query i of a block sees its keys i .. i + W - 1; a row past the end sees all, or it would be NaN
     band_BJ = torch.ones(block, block + window - 1, dtype=torch.bool).triu().tril(window - 1)
     hidden_NBJ = ~(band_BJ & there_NJ[:, None]) & inside_NB[..., None]
-    return Blocks(rows_NB * inside_NB, keys_NJ * there_NJ, hidden_NBJ, inside_NB.flatten().nonzero()[:, 0])
+    place_T = inside_NB.flatten().nonzero()[:, 0]
+    return Blocks(*(x.to(device) for x in (rows_NB * inside_NB, keys_NJ * there_NJ, hidden_NBJ, place_T)))
 
 
 def window_attention(
@@ -62,7 +63,7 @@ def window_attention(
 ) -> Tensor:
     """See `arcforge_core.ops.reference.window_attention`."""
     heads, groups = q_THK.shape[1], k_SGK.shape[1]
-    blocks = lay_blocks(cu_query, cu_key, min(window, int(cu_key.diff().max())))
+    blocks = lay_blocks(cu_query, cu_key, min(window, int(cu_key.diff().max())), q_THK.device)
     count, block = blocks.rows_NB.shape
 
     def key_blocks(x_SGE: Tensor) -> Tensor:

@@ -1,0 +1,106 @@
+"""Linear layer and cross-entropy, a chunk of tokens at a time: the full logits never exist.
+
+The gradients are computed in the forward pass, while a chunk's logits are at hand; the backward pass only scales them.
+Tokens of weight 0 are left out.
+
+Shapes: T tokens, B tokens of a chunk, D hidden, W vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 1024
+"""Tokens whose logits exist at a time."""
+
+
+Rows = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor, Tensor]]
+"""From logits [B, W], which it may overwrite, targets [B, 1] and whether gradients are needed: losses and sums of
+exponentials [B, 1], fp32 or wider, and if needed the logits' gradients times those sums, in their dtype."""
+
+
+def chunked(
+    x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool, chunk: int, row_losses: Rows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the loss and the gradients of x and of the linear weight (empty unless needed)."""
+    wide = torch.promote_types(x_TD.dtype, torch.float32)
+    loss = x_TD.new_zeros((), dtype=wide)
+    grad_x_TD = x_TD.new_zeros(x_TD.shape if needs_grad else 0)
+    grad_WD = weight_WD.new_zeros(weight_WD.shape if needs_grad else 0, dtype=wide)
+    counted = weight_T.nonzero().flatten()
+    # one buffer for all chunks: fresh pages for each cost more than the exponentials
+    buffer = x_TD.new_empty(min(chunk, len(counted)), len(weight_WD))
+    for rows in counted.split(chunk):
+        x, target, weight = x_TD[rows], target_T[rows, None], weight_T[rows, None].to(wide)
+        logits = torch.mm(x, weight_WD.mT, out=buffer[: len(rows)])
+        losses, total, grad = row_losses(logits, target, needs_grad)
+        loss += (losses * weight).sum()
+        if needs_grad:
+            scale = weight / total
+            grad_x_TD[rows] = ((grad @ weight_WD) * scale).to(x.dtype)
+            scaled_x = (x * scale).to(x.dtype)
+            if wide == x.dtype:
+                grad_WD.addmm_(grad.mT, scaled_x)
+            else:
+                grad_WD += grad.mT @ scaled_x
+    return loss, grad_x_TD, grad_WD.to(weight_WD.dtype)
+
+
+def row_losses(logits_BW: Tensor, target_B1: Tensor, needs_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """See `Rows`."""
+    exps = logits_BW.to(torch.promote_types(logits_BW.dtype, torch.float32))
+    target_logit, largest = exps.gather(1, target_B1), exps.amax(-1, keepdim=True)
+    total = exps.sub_(largest).exp_().sum(-1, keepdim=True)
+    if needs_grad:
+        exps.scatter_add_(1, target_B1, -total)
+        exps = exps.to(logits_BW.dtype)
+    return largest + total.log() - target_logit, total, exps
+
+
+def register(forward: Any) -> None:
+    """Makes a custom op of `_forward`'s signature known to autograd and to tensors without data."""
+
+    def fake(x_TD: Tensor, weight_WD: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        loss = x_TD.new_empty((), dtype=torch.promote_types(x_TD.dtype, torch.float32))
+        grad_x_TD, grad_WD = (x.new_empty(x.shape if rest[-1] else 0) for x in (x_TD, weight_WD))
+        return loss, grad_x_TD, grad_WD
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # else zeros as large as the saved gradients
+        ctx.save_for_backward(*output[1:])
+
+    def gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 5
+        grad_x_TD, grad_WD = ctx.saved_tensors
+        return (grad_x_TD * grad.to(grad_x_TD.dtype), grad_WD * grad.to(grad_WD.dtype), None, None, None)
+
+    forward.register_fake(fake)
+    forward.register_autograd(gradients, setup_context=setup)
+
+
+@torch.library.custom_op("arcforge_torch::linear_cross_entropy", mutates_args=())
+def _forward(
+    x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return chunked(x_TD, weight_WD, target_T, weight_T, needs_grad, CHUNK, row_losses)
+
+
+register(_forward)
+
+
+def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
+    """Weighted sum of negative log-likelihoods; see `arcforge_core.ops.reference.linear_cross_entropy`."""
+    return run(_forward, x_TD, weight_WD, target_T, weight_T)
+
+
+def run(forward: Any, x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
+    """Calls a custom op of `_forward`'s signature, for gradients only where they are wanted."""
+    needs_grad = torch.is_grad_enabled() and (x_TD.requires_grad or weight_WD.requires_grad)
+    loss: Tensor = forward(x_TD, weight_WD, target_T, weight_T.detach(), needs_grad)[0]
+    return loss

@@ -1,0 +1,22 @@
+"""Products of integers: rows that a device wants more of are added, and taken away again."""
+
+import pytest
+import torch
+
+import arcforge_hw.torch_ops.quant_linear as kernel
+from arcforge_core.ops import reference
+from arcforge_core.ops.quantize import pack_int4, quantize_rows
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rows", [1, 16, 17, 30])
+def test_few_rows_are_filled_up(rows, bits, monkeypatch):
+    draw, given = torch.Generator().manual_seed(0), []
+    monkeypatch.setitem(kernel.LEAST_ROWS, "cpu", 17)
+    product = torch._int_mm
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: given.append(len(a)) or product(a, b))
+    weight, scale_N = quantize_rows(torch.randn(8, 16, generator=draw), bits)
+    weight = pack_int4(weight) if bits == 4 else weight
+    args = torch.randn(rows, 16, generator=draw), weight, scale_N, torch.randn(8, generator=draw)
+    torch.testing.assert_close(kernel.quant_linear(*args), reference.quant_linear(*args))
+    assert given == [max(rows, 17)]
