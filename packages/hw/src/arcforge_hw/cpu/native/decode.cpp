@@ -94,7 +94,10 @@ void attend(const T* q, const T* kv, const Block& block, int64_t chunk, const Si
     if constexpr (std::is_same_v<T, A>) entries = from;
     if (!std::is_same_v<T, A> || stride != s.width) {
       entries = scratch.entries.data();
-      for (int64_t j = 0; j < count; j++) widen_row(from + j * s.width, s.width, A(1), &scratch.entries[j * stride]);
+      for (int64_t j = 0; j < count; j++) {
+        fetch(from + (j + rows_ahead<T>(s.width)) * s.width, s.width);
+        widen_row(from + j * s.width, s.width, A(1), &scratch.entries[j * stride]);
+      }
     }
     A* scores = scratch.scores.data();
     dot_rows(scratch.query.data(), stride, rows, entries, stride, count, stride, scores, KEYS_AT_ONCE,

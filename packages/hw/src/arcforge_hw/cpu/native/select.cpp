@@ -216,7 +216,10 @@ void index_few(const float* q, const T* k, const float* weights, int64_t queries
       if constexpr (std::is_same_v<T, float>) entries = k + first * width;
       if (!std::is_same_v<T, float> || stride != width) {
         entries = wide.data();
-        for (int64_t n = 0; n < count; n++) widen_row(k + (first + n) * width, width, 1.0f, &wide[n * stride]);
+        for (int64_t n = 0; n < count; n++) {
+          fetch(k + (first + n + rows_ahead<T>(width)) * width, width);
+          widen_row(k + (first + n) * width, width, 1.0f, &wide[n * stride]);
+        }
       }
       for (int64_t b = 0; b < queries; b++) {
         dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE,
