@@ -9,9 +9,6 @@ import random
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ import torch
 
 from arcforge_core import load_pretrained
 from arcforge_core.errors import CheckpointError
-from arcforge_core.testing.runs import tiny_overrides, tiny_run
+from arcforge_core.testing.runs import tiny_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train import step as step_module
 from arcforge_core.train.module import LanguageModelModule, Progress
@@ -201,25 +198,6 @@ def test_a_run_killed_in_the_middle_of_a_step_takes_it_again_from_its_first_micr
     assert sorted(recorder.losses) == [5, 6]
     assert [row["step"] for row in rows(result.dir / "metrics.csv")] == list("123456")
     assert_equal(result.dir, content(train(copy.deepcopy(config)).dir))
-
-
-@pytest.mark.slow(reason="starts two interpreters with torch, three times")
-def test_two_processes_go_on_like_two_that_were_not_stopped(tmp_path):
-    weights = []
-    script = str(Path(sys.executable).with_name("arcforge-train"))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script]
-    common = [*tiny_overrides(tmp_path), *SMALL, "trainer.precision=fp32", "schedule.warmup=0"]
-    for name, sittings in (
-        ("whole", [["trainer.max_steps=4"]]),
-        ("parts", [["trainer.max_steps=2"], ["resume=latest"]]),
-    ):
-        for changes in sittings:
-            command = [*launcher, *common, f"output_dir={tmp_path / name}", "trainer.max_steps=4", *changes]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-            assert done.returncode == 0, done.stderr[-2000:]
-        weights.append(content((tmp_path / name / "latest").resolve()))
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 # ---- from which checkpoint -------------------------------------------------------------------------------------------

@@ -64,6 +64,17 @@ inline void keep(Vector<A>& x) {
 #endif
 }
 
+// What is above zero, and zero for NaN.
+inline Vector<float> positive(Vector<float> x) {
+#if defined(__AVX512F__)
+  return (Vector<float>)_mm512_max_ps((__m512)x, _mm512_setzero_ps());
+#elif defined(__FMA__)
+  return (Vector<float>)_mm256_max_ps((__m256)x, _mm256_setzero_ps());
+#else
+  return x > 0.0f ? x : Vector<float>{};
+#endif
+}
+
 template <typename A>
 constexpr int64_t padded(int64_t n) {
   return (n + LANES<A> - 1) / LANES<A> * LANES<A>;

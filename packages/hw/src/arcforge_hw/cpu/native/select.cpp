@@ -133,7 +133,7 @@ inline void add_heads(const float* q, int64_t width, const float* weight, const 
   for (int i = 0; i < HEADS; i++) {
     const Vector<float> w = weight[i] - Vector<float>{};
     for (int j = 0; j < VECTORS; j++) {
-      const Vector<float> x = RELU ? (dot[i][j] > 0.0f ? dot[i][j] : Vector<float>{}) : dot[i][j];
+      const Vector<float> x = RELU ? positive(dot[i][j]) : dot[i][j];
       sum[j] = fused<float>(w, x, sum[j]);
     }
   }
