@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", metavar="DIR", help="a trained DSA model, or the run of one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="decoding by length, as an image")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="an image, a panel for each part")
     parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -329,8 +329,8 @@ def main() -> None:
         print(f"{name:<28}{value:9.2f}")
     if options.json:
         options.json.write_text(json.dumps(report, indent=2))
-    if options.plot and "decode" in report:
-        plot(report["decode"]["milliseconds"], options.plot)
+    if options.plot:
+        plot({part: report[part] for part in options.only}, options.plot)
 
 
 def prefill(
@@ -427,15 +427,23 @@ def long(
 PARTS = {"prefill": prefill, "decode": decode, "train": train, "long": long}
 
 
-def plot(milliseconds: dict[str, dict[int, float]], path: Path) -> None:
-    """Draws milliseconds by cached tokens."""
+def plot(parts: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draws a panel for each part: decoding by cached tokens, the others as bars; floors dashed."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.5))
-    for name, points in milliseconds.items():
-        axes.plot(list(points), list(points.values()), "--" if "floor" in name else "o-", label=name)
-    axes.set(xlabel="cached tokens", ylabel="milliseconds a token", xscale="log", yscale="log")
-    axes.legend()
+    figure, panels = plt.subplots(1, len(parts), figsize=(6 * len(parts), 4.5), squeeze=False)
+    for axes, (part, found) in zip(panels[0], parts.items(), strict=True):
+        axes.set_title(part)
+        if part == "decode":
+            for name, points in found["milliseconds"].items():
+                axes.plot(list(points), list(points.values()), "--" if "floor" in name else "o-", label=name)
+            axes.set(xlabel="cached tokens", ylabel="milliseconds a token", xscale="log", yscale="log")
+        else:
+            seconds = found["seconds"] if isinstance(found["seconds"], dict) else {"ours": found["seconds"]}
+            axes.bar(list(seconds), list(seconds.values()))
+            axes.axhline(found["floor_s"], linestyle="--", color="black", label="floor")
+            axes.set(ylabel="seconds")
+        axes.legend()
     figure.tight_layout()
     figure.savefig(path)
 

@@ -183,6 +183,16 @@ def check_shape(name: str, x: Tensor, *shape: int) -> None:
         raise ValueError(f"{name} must be {list(shape)}, not {list(x.shape)}")
 
 
+def check_segments(cu_query: Tensor, cu_key: Tensor, tokens: int, keys: int) -> None:
+    """Raises `ValueError` unless these are the segments of so many tokens and keys, each with a key for every token."""
+    query_ends, key_ends = cu_query.tolist(), cu_key.tolist()
+    pasts = [key - query for query, key in zip(query_ends, key_ends, strict=True)]
+    ordered = query_ends == sorted(query_ends) and pasts == sorted(pasts)
+    if not ordered or query_ends[0] != 0 or key_ends[0] != 0 or query_ends[-1] != tokens or key_ends[-1] > keys:
+        accepted = f"{tokens} tokens, {keys} keys, and no segment has fewer keys"
+        raise ValueError(f"segments of {query_ends} and {key_ends}: {accepted}")
+
+
 def check_rows(rows_TK: Tensor, keys: int) -> None:
     """Raises `IndexError` when a selected row is none of so many keys."""
     if rows_TK.numel() and int(rows_TK.max()) >= keys:

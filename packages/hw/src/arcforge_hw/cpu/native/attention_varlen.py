@@ -15,7 +15,17 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu import attention_varlen as tiled
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_shape, function, pointers, suffix
+from arcforge_hw.cpu.native import (
+    POINTER,
+    REAL,
+    SIZE,
+    check_dtypes,
+    check_segments,
+    check_shape,
+    function,
+    pointers,
+    suffix,
+)
 
 SHORT = 512
 """Keys of a segment up to which a thread takes it as a whole."""
@@ -36,8 +46,7 @@ def _check(
     check_shape("v_SGV", v_SGV, keys, groups, v_SGV.shape[-1])
     if heads % groups:
         raise ValueError(f"{heads} heads cannot share {groups} key/value heads evenly")
-    if int(cu_query[-1]) != len(q_THK) or int(cu_key[-1]) > keys:
-        raise ValueError(f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {len(q_THK)} tokens, {keys} keys")
+    check_segments(cu_query, cu_key, len(q_THK), keys)
     if indices_TN is None:
         return
     if len(indices_TN) != len(q_THK) or indices_TN.dtype != torch.int64:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arcforge_hw.cpu.native import POINTER, SIZE, check_shape, direct, function, pointers, suffix
+from arcforge_hw.cpu.native import POINTER, SIZE, check_segments, check_shape, direct, function, pointers, suffix
 
 ARGUMENTS = (*[POINTER] * 5, *[SIZE] * 5, POINTER, SIZE)
 
@@ -19,18 +19,13 @@ def _select(
     tokens, heads, width = q_TID.shape
     check_shape("k_SD", k_SD, len(k_SD), width)
     check_shape("w_TI", w_TI, tokens, heads)
-    query_ends, key_ends = cu_query.tolist(), cu_key.tolist()
-    pasts = [key - query for query, key in zip(query_ends, key_ends, strict=True)]
-    if query_ends[-1] != tokens or key_ends[-1] > len(k_SD) or pasts != sorted(pasts):
-        raise ValueError(
-            f"segments of {query_ends} and {key_ends}: {tokens} tokens, {len(k_SD)} keys, and no segment has fewer keys"
-        )
+    check_segments(cu_query, cu_key, tokens, len(k_SD))
     if k_SD.dtype not in (torch.float32, torch.bfloat16):
         k_SD = k_SD.float()
     selected_TK = torch.empty(tokens, topk, dtype=torch.int64)
     tensors = [x.contiguous() for x in (q_TID.float(), k_SD, w_TI.float(), cu_query.int(), cu_key.int())]
     function(f"arcforge_index_{suffix(k_SD.dtype)}", ARGUMENTS)(
-        *pointers(*tensors), len(query_ends) - 1, heads, width, topk, use_relu, selected_TK.data_ptr(),
+        *pointers(*tensors), len(cu_query) - 1, heads, width, topk, use_relu, selected_TK.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
     return selected_TK

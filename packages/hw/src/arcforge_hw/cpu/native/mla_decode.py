@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu import mla_decode as tiled
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_shape, direct, function, pointers, suffix
+from arcforge_hw.cpu.native import (
+    POINTER,
+    REAL,
+    SIZE,
+    check_dtypes,
+    check_segments,
+    check_shape,
+    direct,
+    function,
+    pointers,
+    suffix,
+)
 
 ARGUMENTS = (POINTER, POINTER, POINTER, POINTER, SIZE, POINTER, SIZE, SIZE, SIZE, REAL, SIZE)
 
@@ -20,10 +31,7 @@ def _attend(q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, late
     check_shape("kv_SC", kv_SC, len(kv_SC), q_THC.shape[-1])
     if not 0 < latent_dim <= kv_SC.shape[1]:
         raise ValueError(f"latent_dim={latent_dim} of entries of {kv_SC.shape[1]}")
-    if int(cu_query[-1]) != len(q_THC) or int(cu_key[-1]) > len(kv_SC):
-        raise ValueError(
-            f"segments of {cu_query.tolist()} and {cu_key.tolist()}: {len(q_THC)} tokens, {len(kv_SC)} keys"
-        )
+    check_segments(cu_query, cu_key, len(q_THC), len(kv_SC))
     q_THC, kv_SC, cu_query, cu_key = q_THC.contiguous(), kv_SC.contiguous(), cu_query.int(), cu_key.int()
     out_THL = q_THC.new_empty(*q_THC.shape[:2], latent_dim)
     q_at, kv_at, queries_at, keys_at, out_at = pointers(q_THC, kv_SC, cu_query, cu_key, out_THL)
