@@ -209,7 +209,7 @@ def test_a_second_result_is_not_written(tmp_path):
 
 def test_a_job_comes_back_from_the_file_as_it_was(tmp_path):
     limits = Limits(wall_seconds=1.5, disk_bytes=7)
-    whole = Job("j", Command(["a", "é"], b"\xff\0", {"K": "v"}, "/work/d", limits), {"f": b"\xfe"}, "/base", 3)
+    whole = Job("j", Command(["a", "é"], b"\xff\0", {"K": "v"}, "/workspace/d", limits), {"f": b"\xfe"}, "/base", 3)
     queue = JobQueue(tmp_path / "queue.db")
     queue.submit([whole])
     assert queue.claim(5) == [whole]

@@ -71,7 +71,7 @@ def test_a_container_is_closed_and_bounded(client):
     for part in (
         "--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--user 65534:65534",
         "--pids-limit 7", f"--memory {1 << 28} --memory-swap {1 << 28}", "--ulimit cpu=3:4", "--ulimit core=0",
-        f"--ulimit fsize={1 << 20}", "--pull never", "--workdir /work/folder", "--env K=v",
+        f"--ulimit fsize={1 << 20}", "--pull never", "--workdir /workspace/folder", "--env K=v",
         f"--tmpfs /tmp:rw,nosuid,nodev,size={1 << 20}",
     ):  # fmt: skip
         assert part in arguments

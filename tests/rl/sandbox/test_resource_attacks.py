@@ -95,7 +95,7 @@ def test_memory_of_several_processes(run, backend):
 FILL = """
 import os, sys
 total = files = 0
-folders = ["/", "/work", "/tmp", "/dev", "/dev/shm", "/run", "/var/tmp", "/etc", "/proc"]
+folders = ["/", "/workspace", "/tmp", "/dev", "/dev/shm", "/run", "/var/tmp", "/etc", "/proc"]
 for index, folder in enumerate([*folders, os.getcwd(), os.environ["TMPDIR"]]):
     try:
         for n in range(100):

@@ -102,10 +102,15 @@ def test_a_file_that_only_looks_like_an_option(run):
 
 
 def test_variables_do_not_reach_the_next_command(run):
-    env = {"LD_PRELOAD": "/work/evil.so", "BASH_ENV": "/work/evil", "PYTHONPATH": "/work", "PATH": "/work"}
+    env = {
+        "LD_PRELOAD": "/workspace/evil.so",
+        "BASH_ENV": "/workspace/evil",
+        "PYTHONPATH": "/workspace",
+        "PATH": "/workspace",
+    }
     run.wait(run.sandbox.exec(Command(("/bin/sh", "-c", "true"), env=env, limits=LIMITS)))
     done = run.shell("env")
-    assert not any(name in done.stdout.decode() for name in ("LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "/work/evil"))
+    assert not any(name in done.stdout.decode() for name in ("LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "/workspace/evil"))
     assert b"PATH=/usr/local/bin:/usr/bin:/bin\n" in done.stdout
 
 

@@ -1,6 +1,6 @@
 """The sandbox contract: untrusted programs run in a place of their own, within limits, and end in a typed result.
 
-A sandbox has a work directory, ``/work``, that is empty at the start or a copy of a base, keeps its files from one
+A sandbox has a work directory, ``/workspace``, that is empty at the start or a copy of a base, keeps its files from one
 `exec` to the next and is gone after `stop`. Files elsewhere, as in the folder that TMPDIR names, may last as long.
 Every process that an `exec` started, background ones too, is dead when its result is there. There is no network.
 """
@@ -16,6 +16,7 @@ from typing import Protocol
 from arcforge_core.errors import ArcforgeError
 
 __all__ = [
+    "WORKSPACE",
     "Command",
     "ExecResult",
     "Limits",
@@ -26,6 +27,9 @@ __all__ = [
     "SandboxFault",
     "SandboxProbe",
 ]
+
+WORKSPACE = "/workspace"
+"""The work directory, as programs inside name it."""
 
 
 class SandboxError(ArcforgeError):
@@ -86,7 +90,7 @@ class Command:
     argv: Sequence[str]
     stdin: bytes = b""
     env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str = "/work"
+    cwd: str = WORKSPACE
     limits: Limits | None = None
 
 
@@ -134,8 +138,8 @@ class SandboxProbe:
 class Sandbox(Protocol):
     """One sandbox; made by `SandboxBackend.open`.
 
-    Paths are relative to the work directory, where commands start, or absolute. ``/work`` names it for the methods here
-    with every backend, and for programs inside where the sandbox has a file system of its own.
+    Paths are relative to the work directory, where commands start, or absolute. ``/workspace`` names it for the methods
+    here with every backend, and for programs inside where the sandbox has a file system of its own.
     """
 
     async def prepare(self) -> None:
@@ -171,7 +175,7 @@ class Sandbox(Protocol):
         """
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/work`` into the new folder `target` of the host, which `SandboxBackend.open` takes as base.
+        """Copies ``/workspace`` into the new folder `target` of the host, which `SandboxBackend.open` takes as base.
 
         The tree is what untrusted code left: links in it may point anywhere. Give it to sandboxes only.
         """
@@ -193,7 +197,7 @@ class SandboxBackend(Protocol):
         """Says whether untrusted code can be run here; never raises."""
 
     async def open(self, base: Path | None = None, limits: Limits | None = None) -> Sandbox:
-        """Returns a fresh sandbox whose ``/work`` is empty or a private copy of the folder `base`.
+        """Returns a fresh sandbox whose ``/workspace`` is empty or a private copy of the folder `base`.
 
         Raises:
             SandboxError: `probe` says no, with its reason, or `base` is no folder.

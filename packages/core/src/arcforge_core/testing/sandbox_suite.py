@@ -144,7 +144,7 @@ class SandboxSuite:
         """Bytes go in and out unchanged; folders are made."""
         data = bytes(range(256)) * 300
         run(sandbox.write("new/folder/file", data))
-        assert run(sandbox.read("/work/new/folder/file")) == data
+        assert run(sandbox.read("/workspace/new/folder/file")) == data
         assert sh("cat new/folder/file | wc -c").stdout.split() == [b"%d" % len(data)]
         assert run(sandbox.read("new/folder/file", limit=len(data))) == data
         with pytest.raises(SandboxError, match="longer than"):

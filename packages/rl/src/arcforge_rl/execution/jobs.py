@@ -19,7 +19,7 @@ class Job:
         id: the caller's; submitting it again changes nothing.
         command: what to run.
         files: written into the sandbox before, by path.
-        base: folder of the host that ``/work`` is a copy of.
+        base: folder of the host that ``/workspace`` is a copy of.
         priority: higher ones first, then in order of submission.
     """
 

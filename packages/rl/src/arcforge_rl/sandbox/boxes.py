@@ -47,7 +47,7 @@ class Box:
 
     @property
     def work(self) -> str:
-        """The folder of ``/work``."""
+        """The folder of ``/workspace``."""
         return f"{self.folder}/work"
 
 
@@ -79,6 +79,7 @@ class NamespaceBoxes:
         self.user: int | None = config["user"]
         self.uid = os.getuid() if self.user is None else self.user
         self.bwrap: str = config["bwrap"]
+        self.workspace: str = config["workspace"]
         end_waiting()
         if self.user is not None:
             os.setgroups([])
@@ -153,7 +154,7 @@ class NamespaceBoxes:
             *("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"),
             *("--ro-bind", "/usr", "/usr", *self.system, "--ro-bind", f"{STATE}/etc", "/etc", "--proc", "/proc"),
             *("--dev", "/dev", "--bind", f"{box.folder}/shm", "/dev/shm", "--remount-ro", "/dev"),
-            *("--bind", f"{box.folder}/tmp", "/tmp", "--bind", box.work, "/work", "--chdir", "/work"),
+            *("--bind", f"{box.folder}/tmp", "/tmp", "--bind", box.work, self.workspace, "--chdir", self.workspace),
             *(option for path, source in self.sources.items() for option in ("--ro-bind", source, path)),
             *("--setenv", "PATH", PATH, "--setenv", "HOME", "/tmp", "--setenv", "TMPDIR", "/tmp"),
             *("--setenv", "LANG", "C.UTF-8"),

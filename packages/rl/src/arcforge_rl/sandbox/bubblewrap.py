@@ -11,7 +11,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from arcforge_core.contracts.sandbox import Limits, SandboxError
+from arcforge_core.contracts.sandbox import WORKSPACE, Limits, SandboxError
 from arcforge_rl.configs import BubblewrapConfig
 from arcforge_rl.sandbox.cgroups import find_parents
 from arcforge_rl.sandbox.facts import control_groups, system_call_filter, user_namespaces
@@ -69,6 +69,7 @@ class Bubblewrap(KeptBackend):
             "bwrap": path,
             "bundled": bundled,
             "user": as_whom(),
+            "workspace": WORKSPACE,
             "read_only": visible(self.config.read_only),
             "cgroups": [[p.folder, p.version, p.controllers] for p in find_parents(self.config.cgroup)],
         }

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arcforge_core.contracts.sandbox import (
+    WORKSPACE,
     Command,
     ExecResult,
     Limits,
@@ -71,7 +72,7 @@ class Docker:
         self.opened.append(sandbox)
         await sandbox.start()
         if base is not None:
-            await sandbox.upload(base, "/work")
+            await sandbox.upload(base, WORKSPACE)
         return sandbox
 
     async def close(self) -> None:
@@ -169,7 +170,8 @@ class DockerSandbox(FileOperations):
             *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
             *("--ulimit", f"cpu={seconds}:{seconds + 1}", "--ulimit", f"fsize={limits.disk_bytes}"),
             *("--ulimit", "core=0", "--ulimit", "nofile=512", "--shm-size", str(limits.disk_bytes)),
-            *("--tmpfs", f"/tmp:rw,nosuid,nodev,size={limits.disk_bytes},mode=1777", "--volume", f"{self.id}:/work"),
+            *("--tmpfs", f"/tmp:rw,nosuid,nodev,size={limits.disk_bytes},mode=1777"),
+            *("--volume", f"{self.id}:{WORKSPACE}"),
             *("--workdir", self.locate(command.cwd)),
             *(part for key, value in variables.items() for part in ("--env", f"{key}={value}")),
             *("--entrypoint", "", self.config.image, *command.argv),
@@ -177,12 +179,12 @@ class DockerSandbox(FileOperations):
 
     def locate(self, path: str) -> str:
         """Returns a path as a command sees it."""
-        return os.path.join("/work", path)
+        return os.path.join(WORKSPACE, path)
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/work`` out; a tree with links that leave it is refused."""
+        """Copies ``/workspace`` out; a tree with links that leave it is refused."""
         room = OVERHEAD * self.limits.disk_bytes
-        done = await self._shell('cd "$1" && exec tar -cf - .', ["/work"], output=room)
+        done = await self._shell('cd "$1" && exec tar -cf - .', [WORKSPACE], output=room)
         unpack(done.stdout, target, room)
 
     async def stop(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from arcforge_core.contracts.sandbox import (
+    WORKSPACE,
     Command,
     ExecResult,
     Limits,
@@ -57,7 +58,7 @@ class KeptSandbox(FileOperations):
         client: the keeper.
         box: its number there.
         work: its work folder in the keeper's view.
-        own_view: whether ``/work`` is a path inside; else it is `work` there.
+        own_view: whether ``/workspace`` is a path inside; else it is `work` there.
     """
 
     def __init__(self, client: KeeperClient, box: int, work: str, limits: Limits, own_view: bool) -> None:
@@ -142,12 +143,12 @@ class KeptSandbox(FileOperations):
 
     def locate(self, path: str) -> str:
         """Returns a path as a command of this sandbox sees it."""
-        relative = path.removeprefix("/work").lstrip("/") if path == "/work" or path.startswith("/work/") else path
-        root = "/work" if self.own_view else self.work
+        relative = path.removeprefix(WORKSPACE).lstrip("/") if f"{path}/".startswith(f"{WORKSPACE}/") else path
+        root = WORKSPACE if self.own_view else self.work
         return os.path.join(root, relative) if relative else root
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/work`` into the new folder `target`."""
+        """Copies ``/workspace`` into the new folder `target`."""
         self._check_open()
         await self.client.ask("copy", box=self.box, target=str(target.absolute()))
 

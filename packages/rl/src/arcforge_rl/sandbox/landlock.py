@@ -23,7 +23,7 @@ OLDEST = 6
 GAPS = (
     "names, sizes and times of files everywhere can be asked for, contents cannot be read",
     "the work folder is not bounded as a whole, only each file; files count against the host's disk",
-    "there is no /work: paths are relative to the working directory; attributes of files cannot be changed by path",
+    "there is no /workspace: paths are relative to the work directory; attributes of files cannot be changed by path",
 )
 
 
