@@ -279,8 +279,8 @@ class ConversationsDataConfig(DataConfig):
     on_invalid: str = "report"
     """``report`` leaves records that are no conversations out and lists them; ``fail`` ends at the first one."""
     filters: list[str] = field(default_factory=lambda: ["format", "truncation", "repetition", "duplicates", "answers"])
-    """Of ``format``, ``truncation``, ``repetition``, ``duplicates``, ``near_duplicates`` and ``answers`` (the checkers that
-    records name are asked again)."""
+    """Of ``format``, ``truncation``, ``repetition``, ``duplicates``, ``near_duplicates`` and ``answers`` (asks the
+    checkers that records name)."""
     max_repetition: float = 0.5
     """filters=repetition: share of an answer's phrases that may have stood there before."""
     near_duplicates: float = 0.8

@@ -199,7 +199,7 @@ class TokenStore:
         """Returns for tokens start..stop of a document whether they are targets."""
         shard, offset = self._at(document)
         if shard.mask is None:
-            return np.arange(start, stop) >= self.unlearnt_D[document]
+            return np.arange(start, stop) >= int(self.unlearnt_D[document])
         first, end = offset + start, offset + stop
         bits = np.unpackbits(shard.mask[first // 8 : -(-end // 8)])
         mask_T: NDArray[np.bool_] = bits[first % 8 : first % 8 + stop - start].astype(np.bool_)

@@ -1,4 +1,4 @@
-"""Whether a conversation keeps to the protocol: who speaks after whom, calls and their results, arguments and schemas."""
+"""Whether a conversation keeps to the protocol: who speaks after whom, calls, their results and their arguments."""
 
 from __future__ import annotations
 

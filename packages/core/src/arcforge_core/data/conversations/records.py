@@ -1,6 +1,6 @@
 """Reads records, one conversation each, from jsonl, json, parquet and folders of the `datasets` library.
 
-A record that cannot be read is yielded with the reason, for the caller to count; a file that cannot be read is an error.
+A record that cannot be read is yielded with the reason, for the caller to count; a file that cannot is an error.
 """
 
 from __future__ import annotations
