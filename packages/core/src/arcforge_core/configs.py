@@ -369,7 +369,7 @@ class MixtureDataConfig(DataConfig):
                 raise ConfigError(f"data.sources.{name}", "mixture", "a mixture holds plain sources")
             for shared in fields(DataConfig):
                 value = getattr(source, shared.name)
-                if shared.name != "name" and value != getattr(DataConfig(), shared.name):
+                if shared.name != "name" and value != getattr(type(source)(), shared.name):
                     raise ConfigError(
                         f"data.sources.{name}.{shared.name}", value, f"belongs to the mixture: data.{shared.name}"
                     )

@@ -28,7 +28,8 @@ def calculator(expression: str) -> str:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
             return node.value
         if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](value(node.left), value(node.right))
+            result: float = OPERATORS[type(node.op)](value(node.left), value(node.right))
+            return result
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -value(node.operand)
         raise ValueError("only numbers and + - * / // % are understood")

@@ -19,7 +19,7 @@ READS_AS_FAILURE = re.compile(
         Traceback\ \(most\ recent\ call\ last\)
         | [A-Za-z_.]*(Error|Exception)\b\s*(:|$)          # ValueError: ..., Error: ...
         | (error|fatal|failed|failure)\s*[:!]
-        | [\w/.-]+:\ (command\ not\ found|No\ such\ file|Permission\ denied)
+        | [^\n]+:\ (command\ not\ found|No\ such\ file\ or\ directory|Permission\ denied)\s*\Z   # one line of a shell
         | exit\ (code|status):?\ (?!0\b)\d+
     )""",
     re.VERBOSE | re.IGNORECASE,

@@ -88,7 +88,7 @@ def _openai_messages(record: Mapping[str, Any], form: str) -> list[dict[str, Any
 
 def _from_sharegpt(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     speaker, value = message.get("from"), message.get("value")
-    if speaker not in SPEAKERS:
+    if not isinstance(speaker, str) or speaker not in SPEAKERS:
         raise BadRecord(
             f"{where}.from={speaker!r}: must be one of {', '.join(SPEAKERS)}{nearest(str(speaker), SPEAKERS)}"
         )
