@@ -27,6 +27,7 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     ("procedure", "attention_ablation"): "arcforge-attention",
     ("engine", "paged"): "arcforge-serving",
     ("environment", "arithmetic"): "arcforge-rl",
+    **{("checker", name): "arcforge-rl" for name in ("reasoning_gym", "python_output", "python_doctest")},
     **{("sandbox", name): "arcforge-rl" for name in ("auto", "bubblewrap", "landlock", "docker")},
     ("hardware", "cpu"): "arcforge-hw",
     ("hardware", "cuda"): "arcforge-hw",
