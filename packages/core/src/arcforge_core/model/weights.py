@@ -34,7 +34,9 @@ def next_version(present: int, version: int | None) -> int:
     return present + 1 if version is None else version
 
 
-def stage_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None) -> dict[str, Tensor]:
+def stage_weights(
+    model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None
+) -> dict[str, Tensor]:
     """Checks everything about a state dict and makes it ready to be copied; the model is only looked at.
 
     Args:
@@ -47,17 +49,22 @@ def stage_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wante
         The tensors with the model's dtypes and devices; those of `state` itself where these are the same.
 
     Raises:
-        CheckpointError: names or shapes do not fit, a value is not finite, or the checksum differs.
+        CheckpointError: names, shapes or kinds of numbers do not fit, a value is not finite in the model's dtype, or the
+            checksum differs.
     """
     check_state(model, state, what)
-    for name, tensor in state.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise CheckpointError(f"{what}: {name} is not finite")
     if wanted is not None and (found := checksum(state)) != wanted:
         raise CheckpointError(f"{what}: the checksum of the tensors is {found}, not {wanted}")
-    present = model.state_dict()
-    # converted before the first copy: memory may be short, and a copy between equals cannot fail
-    return {name: tensor.to(present[name].device, present[name].dtype) for name, tensor in state.items()}
+    present, staged = model.state_dict(), {}
+    for name, tensor in state.items():
+        own = present[name]
+        if tensor.is_floating_point() != own.is_floating_point():
+            raise CheckpointError(f"{what}: {name} is {tensor.dtype}, the model's is {own.dtype}")
+        # converted before the first copy: memory may be short, and a copy between equals cannot fail
+        staged[name] = tensor.to(own.device, own.dtype)
+        if own.is_floating_point() and not bool(staged[name].isfinite().all()):
+            raise CheckpointError(f"{what}: {name} is not finite, as {own.dtype}")
+    return staged
 
 
 @torch.no_grad()

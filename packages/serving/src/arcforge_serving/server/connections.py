@@ -6,42 +6,52 @@ A protocol for uvicorn. By itself uvicorn waits for ever for a first request, an
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from arcforge_serving.configs import ServeConfig
 
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """What a connection may take.
-
-    Attributes:
-        most: connections at once; the one that has been idle longest makes room for another.
-        header_seconds: from the connection, or the first byte of a later request, to the end of the headers.
-        read_seconds: that a client may leave what was sent to it unread.
-    """
-
-    most: int = 4096
-    header_seconds: float = 10.0
-    read_seconds: float = 60.0
+SPARE = 128
+"""File descriptors that are not connections."""
 
 
-def bounded_protocol(limits: ConnectionLimits) -> type[H11Protocol]:
-    """Returns the class for ``uvicorn.Config(http=...)``."""
-    idle: dict[BoundedProtocol, None] = {}  # without a request in progress, the longest idle first
+def connection_options(config: ServeConfig) -> dict[str, Any]:
+    """Returns what ``uvicorn.Config`` is told of connections."""
 
     class Bounded(BoundedProtocol):
-        pass
+        most = min(config.max_connections, descriptors() - SPARE)
+        header_seconds, read_seconds = config.header_seconds, config.read_seconds
 
-    Bounded.limits, Bounded.idle = limits, idle
-    return Bounded
+    Bounded.idle = {}
+    return {"http": Bounded, "ws": "none", "timeout_keep_alive": config.keep_alive_seconds}
+
+
+def descriptors() -> int:
+    """Returns how many files this process may open, after having asked for as many as it may have."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit on Windows
+        return 2**31
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 2**31 if hard == resource.RLIM_INFINITY else hard
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection."""
+    """One connection.
 
-    limits: ConnectionLimits
+    Attributes:
+        most: connections at once.
+        header_seconds: from the connection, or the first byte of a later request, to the end of the headers.
+        read_seconds: how long a client may leave what was sent to it unread.
+        idle: the connections without a request, the longest idle first.
+    """
+
+    most: int
+    header_seconds: float
+    read_seconds: float
     idle: dict[BoundedProtocol, None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -49,7 +59,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)  # type: ignore[arg-type]
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
-        if len(self.connections) > self.limits.most:
+        if len(self.connections) > self.most:
             next(iter(self.idle), self).transport.abort()
         self.idle[self] = None
         self._await_request()
@@ -76,7 +86,7 @@ class BoundedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """What was sent piles up: a client has so long to go on reading."""
         super().pause_writing()
-        self._stall = self.loop.call_later(self.limits.read_seconds, self.transport.abort)
+        self._stall = self.loop.call_later(self.read_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """The client reads."""
@@ -90,7 +100,7 @@ class BoundedProtocol(H11Protocol):
 
     def _await_request(self) -> None:
         if self._deadline is None and not self._busy:
-            self._deadline = self.loop.call_later(self.limits.header_seconds, self.transport.abort)
+            self._deadline = self.loop.call_later(self.header_seconds, self.transport.abort)
 
     def _look(self) -> None:
         if self._busy:

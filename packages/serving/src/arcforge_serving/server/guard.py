@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -12,7 +12,8 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from arcforge_serving.server.auth import Keys, Level
+from arcforge_serving.configs import ServeConfig
+from arcforge_serving.server.auth import Keys, Level, load_keys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -33,10 +34,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Guard:
-    """What the routes of an application look at; in ``app.state.guard``."""
+    """What the routes of an application look at."""
 
-    keys: Keys = Keys()
-    limits: Limits = Limits()
+    keys: Keys = field(default_factory=Keys)
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def of(cls, config: ServeConfig, environ: Mapping[str, str]) -> Guard:
+        """Returns what a configuration and the environment say.
+
+        Raises:
+            ConfigError: see `load_keys`.
+        """
+        return cls(load_keys(config, environ), Limits(config.max_body_mb * 2**20, config.body_seconds))
 
 
 def declare(level: Level, *, streams: bool = False) -> Callable[[Function], Function]:
@@ -68,7 +78,7 @@ class GuardedRoute(APIRoute):
         level, streams = level_of(self.endpoint), getattr(self.endpoint, "arcforge_streams", False)
 
         async def guarded(request: Request) -> Response:
-            guard: Guard = request.app.state.guard
+            guard: Guard = request.app.state.server.guard
             request.state.owner = guard.keys.owner(request.headers.get("authorization"), level)
             return await handle(bounded(request, guard.limits, streams))
 
@@ -78,7 +88,9 @@ class GuardedRoute(APIRoute):
 def bounded(request: Request, limits: Limits, streams: bool) -> Request:
     """Returns the request with a body that is limited in size and time; a client that goes over is hung up on."""
     hang_up = {"Connection": "close"}
-    too_large = HTTPException(413, f"the body has more than {limits.body_bytes} bytes, which max_body_mb allows", hang_up)
+    too_large = HTTPException(
+        413, f"the body has more than {limits.body_bytes} bytes, which max_body_mb allows", hang_up
+    )
     length = request.headers.get("content-length", "")
     if not streams and length.isdecimal() and int(length[:32]) > limits.body_bytes:
         raise too_large

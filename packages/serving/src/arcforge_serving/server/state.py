@@ -15,6 +15,7 @@ from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_serving.grammar import Grammars
 from arcforge_serving.paged import PagedEngine
+from arcforge_serving.server.guard import Guard
 
 
 class Observer(Protocol):
@@ -43,6 +44,7 @@ class ServerState:
         observers: what looks on.
         created: seconds since 1970.
         closing: whether new requests are refused, because the server shuts down.
+        guard: who may ask for what.
     """
 
     engine: PagedEngine
@@ -53,6 +55,7 @@ class ServerState:
     observers: list[Observer] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
     closing: bool = False
+    guard: Guard = field(default_factory=Guard)
 
     @property
     def config(self) -> ModelConfig:
