@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 
 import uvicorn
 
+from arcforge_core.chat.load import build_chat_template
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer
 from arcforge_core.cli.progress import say
+from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.engine import build_engine
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_serving.configs import ServeConfig
+from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.app import create_app
+from arcforge_serving.server.state import ServerState
+
+SECONDS_TO_SEND = 5.0
+"""For the last words to clients that read slowly, before they are cut off."""
 
 
 def serve(config: ServeConfig) -> None:
-    """Serves until SIGINT (exit code 0) or SIGTERM; requests that have begun are finished first.
+    """Serves until SIGINT (exit code 0) or SIGTERM; requests that run may go on for a while.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
@@ -29,13 +37,53 @@ def serve(config: ServeConfig) -> None:
         name = config.served_name or folder.resolve().name
         model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
         engine = build_engine(config.engine, model)
-        app = create_app(engine, tokenizer, model.config, name, config.max_batch_size, config.max_waiting)
+        assert isinstance(engine, PagedEngine)  # the config has said so
+        state = state_of(engine, tokenizer, name)
+        if state.template is None:
+            say(f"no chats: {state.no_template}")
         print(f"{name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        server = Server(state, config.shutdown_seconds)
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
             say("stopped")
+
+
+def state_of(engine: PagedEngine, tokenizer: Tokenizer, name: str) -> ServerState:
+    """Returns what is served; with the tokenizer's chat template, if it has one that can be used."""
+    try:
+        return ServerState(engine, tokenizer, name, build_chat_template(tokenizer))
+    except ConfigError as error:
+        return ServerState(engine, tokenizer, name, None, str(error))
+
+
+class Server(uvicorn.Server):
+    """Serves an application; told to stop, it ends streams properly.
+
+    Args:
+        state: what is served.
+        shutdown_seconds: how long requests that run may go on.
+        log_level: of uvicorn.
+    """
+
+    def __init__(self, state: ServerState, shutdown_seconds: float, log_level: str = "warning") -> None:
+        cut_off = round(shutdown_seconds + SECONDS_TO_SEND)
+        super().__init__(uvicorn.Config(create_app(state), log_level=log_level, timeout_graceful_shutdown=cut_off))
+        self._state, self._shutdown_seconds = state, shutdown_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no more requests, lets those that run go on for a while, and ends the rest as aborted."""
+        self._state.closing = True
+        ending = asyncio.create_task(self._end_what_runs())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_what_runs(self) -> None:
+        await asyncio.sleep(self._shutdown_seconds)
+        if self._state.engine.alive:
+            await asyncio.to_thread(self._state.engine.abort)
 
 
 def listen(host: str, port: int) -> socket.socket:
