@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
 from arcforge_core.errors import ConfigError
-from arcforge_serving.configs import ServeConfig
+from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.server import auth
 from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS, Keys, Level, load_keys
 
@@ -15,7 +15,7 @@ ALICE, BOB, ADMIN = "alice-secret", "bob-secret-1", "admin-secret"
 
 
 def keys(users: str = f"{ALICE},{BOB}", admins: str = ADMIN) -> Keys:
-    return load_keys(ServeConfig(), {USER_KEYS: users, ADMIN_KEYS: admins})
+    return load_keys(ServeConfig(PagedEngineConfig()), {USER_KEYS: users, ADMIN_KEYS: admins})
 
 
 def status(known: Keys, key: str | None, level: Level) -> int:
@@ -92,9 +92,11 @@ def test_no_key_is_kept_or_shown() -> None:
 def test_files_win_over_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# for alice\n{ALICE}\n\n  # and bob\n  {BOB}  \n")
-    known = load_keys(ServeConfig(api_key_file=str(file)), {USER_KEYS: "somebody-else", ADMIN_KEYS: ADMIN})
+    known = load_keys(
+        ServeConfig(PagedEngineConfig(), api_key_file=str(file)), {USER_KEYS: "somebody-else", ADMIN_KEYS: ADMIN}
+    )
     assert known == keys()
-    admins = load_keys(ServeConfig(admin_key_file=str(file)), {})
+    admins = load_keys(ServeConfig(PagedEngineConfig(), admin_key_file=str(file)), {})
     assert (admins.users, len(admins.admins)) == ((), 2)
 
 
@@ -115,7 +117,7 @@ def test_files_without_keys_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for name, reason in (("missing", "cannot be read"), ("empty", "holds no key"), ("binary", "cannot be read")):
         with pytest.raises(ConfigError, match=rf"api_key_file='.*{name}': {reason}"):
-            load_keys(ServeConfig(api_key_file=str(tmp_path / name)), {USER_KEYS: ALICE})
+            load_keys(ServeConfig(PagedEngineConfig(), api_key_file=str(tmp_path / name)), {USER_KEYS: ALICE})
 
 
 @given(st.text(max_size=60))

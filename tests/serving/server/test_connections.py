@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from arcforge_serving.configs import ServeConfig
+from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.server.connections import connection_options, descriptors
 from arcforge_serving.server.run import listen
 
@@ -51,7 +51,7 @@ def small_app() -> FastAPI:
 @contextmanager
 def live(**limits: Any) -> Iterator[tuple[str, int]]:
     """Runs the server; yields its address."""
-    config = ServeConfig(**limits)
+    config = ServeConfig(PagedEngineConfig(), **limits)
     with listen("127.0.0.1", 0) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         server = uvicorn.Server(

@@ -8,7 +8,7 @@ import pytest
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.testclient import TestClient
 
-from arcforge_serving.configs import ServeConfig
+from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS, Level, load_keys
 from arcforge_serving.server.errors import add_error_handlers
 from arcforge_serving.server.guard import Guard, GuardedRoute, Limits, declare
@@ -18,7 +18,7 @@ USER, ADMIN = {"Authorization": "Bearer user-key-1"}, {"Authorization": "Bearer 
 
 def app(**limits: Any) -> FastAPI:
     """One route of each kind; the last one is of a router that is included."""
-    keys = load_keys(ServeConfig(), {USER_KEYS: "user-key-1,user-key-2", ADMIN_KEYS: "admin-key"})
+    keys = load_keys(ServeConfig(PagedEngineConfig()), {USER_KEYS: "user-key-1,user-key-2", ADMIN_KEYS: "admin-key"})
     app = FastAPI()
     app.router.route_class = GuardedRoute
     app.state.server = SimpleNamespace(guard=Guard(keys, Limits(**limits)))

@@ -67,10 +67,8 @@ class ServeConfig:
     """0 takes a free one."""
     served_name: str | None = None
     """Name of the model in requests and replies; None takes the checkpoint's folder name."""
-    max_batch_size: int = 16
-    """Sequences of waiting requests that are handed to the engine together."""
-    max_waiting: int = 256
-    """Sequences that may wait; more are refused with status 503."""
+    shutdown_seconds: float = 30.0
+    """How long requests that run may go on after SIGTERM or Ctrl-C; then they end with the reason ``abort``."""
     api_key_file: str | None = None
     """File with an API key in each line; None takes ARCFORGE_SERVE_KEYS. Without keys everybody may ask."""
     admin_key_file: str | None = None
@@ -92,9 +90,11 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_between("port", self.port, 0, 65535)
-        check_at_least("max_batch_size", self.max_batch_size, 1)
-        check_at_least("max_waiting", self.max_waiting, 1)
+        check_at_least("shutdown_seconds", self.shutdown_seconds, 0)
         for name in ("max_body_mb", "max_connections", "keep_alive_seconds"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("header_seconds", "body_seconds", "read_seconds"):
             check_between(name, getattr(self, name), 0.1, 86400.0)
+        if not isinstance(self.engine, PagedEngineConfig):
+            accepted = "must be paged: the others do not take requests one by one; arcforge_serving.Engine runs them"
+            raise ConfigError("engine", self.engine.name, accepted)

@@ -49,8 +49,8 @@ def stage_weights(
         The tensors with the model's dtypes and devices; those of `state` itself where these are the same.
 
     Raises:
-        CheckpointError: names, shapes or kinds of numbers do not fit, a value is not finite in the model's dtype, or the
-            checksum differs.
+        CheckpointError: names, shapes or kinds of numbers do not fit, the checksum differs, or a value is not finite in
+            the model's dtype.
     """
     check_state(model, state, what)
     if wanted is not None and (found := checksum(state)) != wanted:

@@ -107,7 +107,8 @@ class Control:
     @property
     def most_bytes(self) -> int:
         """Size of an upload: every tensor as float32, or as the model has it."""
-        sizes = [tensor.numel() * max(4, tensor.element_size()) for tensor in self.engine.model.state_dict().values()]
+        state = self.engine.model.state_dict()
+        sizes: list[int] = [tensor.numel() * max(4, tensor.element_size()) for tensor in state.values()]
         return SLACK + sum(sizes)
 
     def folder(self, path: str) -> Path:
@@ -232,11 +233,11 @@ def admin_routes(control: Control) -> APIRouter:
         if body.request_id is None:
             await in_thread(engine.abort)
             return status()
-        streams = server.streams_of(body.request_id)
-        if not streams:
-            raise HTTPException(404, f"no request {body.request_id!r} is open")
-        for stream in streams:
-            stream.cancel()
+        generations = list(server.open.get(body.request_id, ()))
+        if not generations:
+            raise HTTPException(404, f"no request {body.request_id[:200]!r} is open")
+        for generation in generations:
+            generation.cancel()
         return status()
 
     @router.post("/update_weights")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -12,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_serving.paged import PagedEngine, Stats
+from arcforge_serving.server.guard import GuardedRoute
 
 PREFIX = "arcforge:"
 LABEL = "model_name"
@@ -84,6 +87,19 @@ class Metrics:
         """Returns the page and its content type, in the format that the header ``Accept`` prefers."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
+
+
+def metrics_route(metrics: Metrics) -> APIRouter:
+    """Returns ``/metrics``."""
+    router = APIRouter(route_class=GuardedRoute)
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def show(request: Request) -> Response:
+        """Shows what was counted, for Prometheus."""
+        content, content_type = metrics.page(request.headers.get("accept", ""))
+        return Response(content, media_type=content_type)
+
+    return router
 
 
 class EngineCollector(Collector):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from fastapi import Depends, Request
 
@@ -16,6 +17,9 @@ from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_serving.grammar import Grammars
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.guard import Guard
+
+if TYPE_CHECKING:
+    from arcforge_serving.server.generation import Generation
 
 
 class Observer(Protocol):
@@ -45,6 +49,8 @@ class ServerState:
         created: seconds since 1970.
         closing: whether new requests are refused, because the server shuts down.
         guard: who may ask for what.
+        weights_root: folder below which updates of the weights may be read; None reads none from folders.
+        open: generations that have not ended, by the ids of their requests.
     """
 
     engine: PagedEngine
@@ -56,6 +62,8 @@ class ServerState:
     created: int = field(default_factory=lambda: int(time.time()))
     closing: bool = False
     guard: Guard = field(default_factory=Guard)
+    weights_root: Path | None = None
+    open: dict[str, list[Generation]] = field(default_factory=dict)
 
     @property
     def config(self) -> ModelConfig:
