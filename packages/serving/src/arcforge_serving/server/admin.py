@@ -18,6 +18,7 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from arcforge_core.checkpoint.pretrained import WEIGHTS, find_checkpoint
 from arcforge_core.checkpoint.shards import ShardReader
@@ -253,7 +254,10 @@ def admin_routes(control: Control) -> APIRouter:
     @declare(Level.ADMIN, streams=True)
     async def update_tensors(request: Request, version: Version = None, checksum: Checksum = None) -> dict[str, Any]:
         with control.doing("an update"), TemporaryDirectory(prefix="arcforge-weights-") as folder:
-            await store(request.stream(), Path(folder) / WEIGHTS, control.most_bytes)
+            try:
+                await store(request.stream(), Path(folder) / WEIGHTS, control.most_bytes)
+            except ClientDisconnect as error:
+                raise HTTPException(400, "the upload broke off") from error
 
             def work() -> None:
                 engine.update_weights(dict(ShardReader(Path(folder))), version=version, checksum=checksum)

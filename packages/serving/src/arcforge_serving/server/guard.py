@@ -88,9 +88,7 @@ class GuardedRoute(APIRoute):
 def bounded(request: Request, limits: Limits, streams: bool) -> Request:
     """Returns the request with a body that is limited in size and time; a client that goes over is hung up on."""
     hang_up = {"Connection": "close"}
-    too_large = HTTPException(
-        413, f"the body has more than {limits.body_bytes} bytes, which max_body_mb allows", hang_up
-    )
+    too_large = HTTPException(413, f"the body has more than the {limits.body_bytes} bytes of max_body_mb", hang_up)
     length = request.headers.get("content-length", "")
     if not streams and length.isdecimal() and int(length[:32]) > limits.body_bytes:
         raise too_large
@@ -98,18 +96,17 @@ def bounded(request: Request, limits: Limits, streams: bool) -> Request:
     end, size, more = clock() + limits.body_seconds, 0, True
 
     async def receive() -> Message:
-        nonlocal end, size, more
+        nonlocal size, more
+        limit = clock() + limits.body_seconds if streams else end
         try:
-            async with asyncio.timeout_at(end if more else None):
+            async with asyncio.timeout_at(limit if more else None):
                 message = await request.receive()
         except TimeoutError:
             waited = f"the body did not come within body_seconds={limits.body_seconds}"
             raise HTTPException(408, waited, hang_up) from None
         size += len(message.get("body", b""))
         more = message.get("more_body", False)
-        if streams:
-            end = clock() + limits.body_seconds
-        elif size > limits.body_bytes:
+        if size > limits.body_bytes and not streams:
             raise too_large
         return message
 
