@@ -1,10 +1,17 @@
-"""Drawing the next token of every row of a batch, each by its own parameters. Shapes: N rows, V vocabulary."""
+"""Drawing the next token of every row of a batch, each by its own parameters. Shapes: N rows, V vocabulary.
+
+A draw is an exponential race: of tokens with probabilities p and independent exponential noise e the one with the
+largest ``p / e`` is drawn, which is exact (Gumbel-max; Yellott 1977). The noise is a function of seed and place alone.
+So two distributions that are nearly the same mostly give the same token, which gets drafts of a smaller model accepted
+without changing what is drawn (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,11 +36,13 @@ class Sampler:
         index: which of its request's ``params.n`` sequences it is.
         prompt: ids that the repetition penalty counts as said.
         vocabulary: V.
+
+    Attributes:
+        drawn: tokens that were drawn, the place of the next one.
     """
 
     def __init__(self, params: SamplingParams, index: int, prompt: Sequence[int], vocabulary: int) -> None:
-        self.params = params
-        self.generator = torch.Generator().manual_seed(params.seed + index)
+        self.params, self.seed, self.drawn = params, params.seed + index, 0
         self.counts_V: Tensor | None = None
         if params.penalises:
             self.counts_V = torch.zeros(vocabulary)
@@ -41,27 +50,46 @@ class Sampler:
             self.prompted_V[list(prompt)] = True
 
     def observe(self, token: int) -> None:
-        """Counts a token that was generated."""
+        """Goes on by a token that was drawn."""
+        self.drawn += 1
         if self.counts_V is not None:
             self.counts_V[token] += 1
 
+    def forget(self, token: int) -> None:
+        """Goes back by the token that was observed last."""
+        self.drawn -= 1
+        if self.counts_V is not None:
+            self.counts_V[token] -= 1
+
 
 def next_tokens(
-    logits_NV: Tensor, samplers: Sequence[Sampler], allowed: Sequence[Tensor | None] | None = None
+    logits_NV: Tensor,
+    samplers: Sequence[Sampler],
+    allowed: Sequence[Tensor | None] | None = None,
+    ahead: Sequence[int] | None = None,
 ) -> list[Token]:
-    """Draws a token for each row of host logits in fp32, and has its sampler count it.
+    """Draws a token for each row of host logits in fp32; the samplers have yet to observe it.
 
     Args:
         logits_NV: finite logits.
         samplers: one for each row.
         allowed: of each row bool [V], the tokens that its grammar lets through, or None.
+        ahead: how many places behind its sampler's next one each row is; of samplers that count tokens, 0.
     """
-    params = [sampler.params for sampler in samplers]
+    ids = choose(logits_NV, samplers, allowed, ahead)
+    return score(logits_NV, ids, [sampler.params.top_logprobs for sampler in samplers])
+
+
+def choose(
+    logits_NV: Tensor,
+    samplers: Sequence[Sampler],
+    allowed: Sequence[Tensor | None] | None = None,
+    ahead: Sequence[int] | None = None,
+) -> list[int]:
+    """`next_tokens` without log-probs."""
     changed_NV = adjust(logits_NV, samplers, allowed or [None] * len(samplers))
-    ids = sample(changed_NV, params, [sampler.generator for sampler in samplers])
-    for sampler, token in zip(samplers, ids, strict=True):
-        sampler.observe(token)
-    return score(logits_NV, ids, [p.top_logprobs for p in params])
+    places = [sampler.drawn + more for sampler, more in zip(samplers, ahead or [0] * len(samplers), strict=True)]
+    return sample(changed_NV, [s.params for s in samplers], [s.seed for s in samplers], places)
 
 
 def finite_rows(logits_NV: Tensor) -> list[bool]:
@@ -170,18 +198,27 @@ def filter_logits(logits_NV: Tensor, params: Sequence[SamplingParams], candidate
     return kept_NV
 
 
-def sample(logits_NV: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator]) -> list[int]:
-    """Draws one id for each row of host logits, from its own generator; greedy takes the lowest id of equal maxima."""
+def noise(seed: int, place: int, vocabulary: int) -> Tensor:
+    """Returns float64 [V], independent exponential variables above 0: a function of seed and place, on any machine.
+
+    Philox is counted: the place is part of the counter, so that no two places share numbers.
+    """
+    bits_V = np.random.Philox(key=seed, counter=[0, place, 0, 0]).random_raw(vocabulary)
+    uniform_V = torch.from_numpy((bits_V >> np.uint64(11)).astype(np.float64))
+    return uniform_V.add_(1.0).mul_(2.0**-53).log_().neg_().clamp_(min=1e-300)
+
+
+def sample(
+    logits_NV: Tensor, params: Sequence[SamplingParams], seeds: Sequence[int], places: Sequence[int]
+) -> list[int]:
+    """Draws one id for each row of host logits, by its seed and place; greedy takes the lowest id of equal maxima."""
     chosen_N = logits_NV.argmax(-1)  # the first of equals
     drawn = [n for n, p in enumerate(params) if p.temperature > 0.0]
     if drawn:
         kept_NV = filter_logits(
             logits_NV if len(drawn) == len(params) else logits_NV[drawn], [params[n] for n in drawn]
         )
-        sums_NV = kept_NV.exp_().cumsum(-1)
-        draws = [torch.rand(1, dtype=torch.float64, generator=generators[n]) for n in drawn]
-        total_N1 = sums_NV[:, -1:]
-        draw_N1 = torch.minimum(torch.stack(draws) * total_N1, torch.nextafter(total_N1, torch.zeros_like(total_N1)))
-        chosen_N[drawn] = torch.searchsorted(sums_NV, draw_N1, right=True)[:, 0]
+        noise_NV = torch.stack([noise(seeds[n], places[n], logits_NV.shape[1]) for n in drawn])
+        chosen_N[drawn] = kept_NV.exp_().div_(noise_NV).argmax(-1)
     chosen: list[int] = chosen_N.tolist()
     return chosen
