@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import Attention, AttentionOutput, LayerCache, StateEntry
+from arcforge_core.contracts.attention import Attention, AttentionOutput, LayerCache, Remembers, StateEntry
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.cache import PagedCache
@@ -140,6 +140,19 @@ class AttentionSuite:
         assert {name: tuple(value.shape) for name, value in written.items()} == spec
         for entry in layer.cache_spec():
             assert written[entry.name].dtype == (entry.dtype or torch.float32)
+
+    def test_remembered_entries_are_those_of_forward(self, layer: Any, model_config: ModelConfig) -> None:
+        """Of prompts and of few tokens behind them; nothing else is written. Variants that cannot are left alone."""
+        if not isinstance(layer, Remembers):
+            pytest.skip("not Remembers")
+        x_TD, caches = inputs(19, model_config), [new_cache(layer, [19]) for _ in range(2)]
+        for part_TD in x_TD.split((15, 4)):
+            batches = [cache.batch([0], [len(part_TD)]) for cache in caches]
+            run(layer, part_TD, batches[0], model_config, caches[0])
+            with torch.no_grad():
+                layer.remember(part_TD, batches[1], caches[1].layers[0], rope=rope(batches[1], model_config))
+        for name, rows in caches[0].layers[0].entries.items():
+            close(caches[1].layers[0].entries[name], rows)
 
     def test_gradients_reach_inputs_and_weights(self, layer: Any, model_config: ModelConfig) -> None:
         """Every weight that the loss should reach has a finite gradient that is not zero."""
