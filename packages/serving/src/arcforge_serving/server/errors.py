@@ -125,7 +125,10 @@ def _invalid(error: RequestValidationError) -> Problem:
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "The request is wrong"},
+    401: {"model": ErrorBody, "description": "A key is needed"},
     404: {"model": ErrorBody, "description": "There is no such thing"},
+    408: {"model": ErrorBody, "description": "The body took too long"},
+    413: {"model": ErrorBody, "description": "The body is too large"},
     500: {"model": ErrorBody, "description": "A fault of the server"},
     503: {"model": ErrorBody, "description": "Too many requests, or the server shuts down"},
 }
