@@ -143,6 +143,17 @@ def test_these_are_all_routes(client: TestClient) -> None:
     assert {path for path in paths if path.startswith("/v1/rl")} == {f"/v1/rl/{path}" for _, path, _ in ROUTES}
 
 
+def test_every_other_route_wants_a_key_too(client: TestClient) -> None:
+    """Whoever adds a route and forgets to declare it gets one for users."""
+    paths = client.get("/openapi.json").json()["paths"]
+    client.headers["Authorization"] = ""
+    for path, methods in paths.items():
+        for method in methods:
+            status = client.request(method, path.replace("{name}", "small"), json={}).status_code
+            assert status == (200 if path in ("/health", "/ready") else 401), path
+    assert len(paths) > 12
+
+
 # ---- standing still --------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from arcforge_core.checkpoint.shards import ShardReader
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.auth import Level
+from arcforge_serving.server.errors import RESPONSES, ErrorBody
 from arcforge_serving.server.guard import GuardedRoute, declare
 from arcforge_serving.server.metrics import Metrics
 from arcforge_serving.server.state import Server
@@ -199,7 +200,7 @@ def write(file: BinaryIO, part: bytearray) -> None:
 
 def admin_routes(control: Control) -> APIRouter:
     """Returns the routes below ``/v1/rl``."""
-    router = APIRouter(prefix="/v1/rl", tags=["rl"], route_class=GuardedRoute)
+    router = APIRouter(prefix="/v1/rl", tags=["rl"], route_class=GuardedRoute, responses=REFUSALS)
     engine = control.engine
 
     def status() -> dict[str, Any]:
@@ -267,6 +268,16 @@ def admin_routes(control: Control) -> APIRouter:
     return router
 
 
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    **RESPONSES,
+    403: {"model": ErrorBody, "description": "An admin key is needed, or the path is not below the root"},
+    409: {
+        "model": ErrorBody,
+        "description": "Another operation is in progress, or the version is not above the present",
+    },
+    507: {"model": ErrorBody, "description": "There is no room for the upload"},
+}
+"""What every route may answer besides."""
 SAFETENSORS = {
     "required": True,
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},

@@ -36,7 +36,7 @@ class StopSearch:
         """Takes the next piece; returns whether it completes a stop string."""
         self._text += text
         found = any(stop in self._text for stop in self._stops)
-        self._text = self._text[len(self._text) - self._tail :] if self._tail else ""
+        self._text = self._text[max(0, len(self._text) - self._tail) :]
         return found
 
 

@@ -115,17 +115,35 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _invalid(error: RequestValidationError) -> Problem:
-    first = error.errors()[0]
-    path = [part for part in first["loc"] if part != "body"]
-    param = str(path[0]) if path and isinstance(path[0], str) else None
-    reason = "this server does not know the field" if first["type"] == "extra_forbidden" else str(first["msg"])
-    inside = f" (at {'.'.join(map(str, path))})" if len(path) > 1 else ""
+    """Names the first field that is wrong; where it may be of several types, all of them."""
+    errors = error.errors()
+    path = _path(errors[0])
+    reasons = []
+    for each in errors:
+        unknown = each["type"] == "extra_forbidden"
+        if _path(each)[:1] == path[:1]:
+            reasons.append("this server does not know the field" if unknown else str(each["msg"]))
+    first, *others = dict.fromkeys(reasons)
+    reason = "; ".join([first, *(other.removeprefix("Input should be ") for other in others)])
+    param = path[0] if path else None
+    inside = f" (at {'.'.join(path)})" if len(path) > 1 else ""
     return Problem(400, INVALID, f"{param or 'body'}: {reason[: 5 * SHOWN]}{inside[:SHOWN]}", param)
+
+
+def _path(error: Any) -> list[str]:
+    """Returns where in the body an error is, the field first, without pydantic's names of types."""
+    first, *inner = [*error["loc"][1:], 0]
+    if not isinstance(first, str):  # a place in malformed JSON
+        return []
+    return [first, *(str(part) for part in inner[:-1] if isinstance(part, int) or part.isidentifier())]
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "The request is wrong"},
+    401: {"model": ErrorBody, "description": "A key is needed"},
     404: {"model": ErrorBody, "description": "There is no such thing"},
+    408: {"model": ErrorBody, "description": "The body took too long"},
+    413: {"model": ErrorBody, "description": "The body is too large"},
     500: {"model": ErrorBody, "description": "A fault of the server"},
     503: {"model": ErrorBody, "description": "Too many requests, or the server shuts down"},
 }
