@@ -39,13 +39,16 @@ from torch import Tensor
 from _generation import Arm, Ids, Request, Times, compare, continuous, logits_of, mixed, ours, static, take_turns
 from _machine import describe_machine
 from arcforge_core.checkpoint.hf import export_hf
-from arcforge_core.checkpoint.pretrained import load_pretrained
+from arcforge_core.checkpoint.pretrained import load_pretrained, load_with_tokenizer
 from arcforge_core.checkpoint.smollm2 import smollm2
+from arcforge_core.config.compose import compose
 from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.data.split import heldout_documents
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.registry import registry
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.paged import PagedEngine
 from attention import Subject, their_decoding, their_model, ties_to_the_lower
@@ -53,6 +56,8 @@ from attention import Subject, their_decoding, their_model, ties_to_the_lower
 PROMPTS, OUTPUTS, COUNT = (32, 1024), (32, 256), 16
 LONG, LONG_STEPS, THEIR_TOKEN = 32_704, 16, 7
 SHARED, PREFIXED, SHORT = 0.9, 2048, 4
+BEGINNING, DRAFTS = 64, 3
+ALWAYS = {"draft_tokens": DRAFTS, "drafting": "always"}
 TIE_FP32, TIE_BF16 = 2e-2, 0.25
 """Standard deviations of the logits; the first as `benchmarks/attention.py` has it: keys at the border move them."""
 STEPS = (256, 1024, 4096)
@@ -270,25 +275,89 @@ def prefix_reuse(options: argparse.Namespace) -> Part:
     return {"arms": figures, "agreement": agreement}, ratios
 
 
+# ---- speculation -----------------------------------------------------------------------------------------------------
+
+
+def trained(options: argparse.Namespace, count: int) -> tuple[CausalLM, list[Request]]:
+    """Returns the checkpoint's model, and requests that begin documents held out from the recipe `small_base`."""
+    model, tokenizer = load_with_tokenizer(options.checkpoint, select_hardware("cpu"))
+    data = compose(["experiment=small_base"]).data
+    source = registry().get("data", data.name).load()(data)
+    found = []
+    for document in heldout_documents(source, data.heldout):
+        ids = [tokenizer.bos_id, *tokenizer.encode(document.text)][:BEGINNING]
+        if len(ids) == BEGINNING:
+            found.append(Request(ids, 32 if options.quick else 128))
+        if len(found) == count:
+            return model, found
+    raise SystemExit(f"the recipe holds out {len(found)} documents of {BEGINNING} tokens, {count} are needed")
+
+
+def tokens_per_forward(options: argparse.Namespace) -> Part:
+    """Tokens from a forward that checks three drafts: accepted ones, and the one that comes anyway."""
+    model, requests = trained(options, COUNT)
+    engine = PagedEngine(PagedEngineConfig(draft_tokens=DRAFTS, drafting="always"), model)
+    report: dict[str, Any] = {}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        before = engine.stats()
+        params = [SamplingParams(request.tokens, temperature=temperature) for request in requests]
+        engine.generate([request.prompt for request in requests], params)
+        after = engine.stats()
+        checked = after.drafts - before.drafts
+        if not checked:
+            raise SystemExit(f"nothing was drafted: {after.speculation}")
+        accepted = [a - b for a, b in zip(after.accepted_by_position, before.accepted_by_position, strict=True)]
+        report[name] = {
+            "tokens_per_forward": 1 + sum(accepted) / checked,
+            "accepted_by_position": [each / checked for each in accepted],
+        }
+    engine.close()
+    return report, {"tokens_per_forward": report["greedy"]["tokens_per_forward"]}
+
+
+def speculation_wall(options: argparse.Namespace) -> Part:
+    """With drafts against without: one request, as many as pay; and sixteen, where they may switch themselves off."""
+    report, ratios = {}, {}
+    for count in (1, COUNT):
+        model, requests = trained(options, count)
+        arms = {"off": ours(model), "on": ours(model, draft_tokens=DRAFTS), "always": ours(model, **ALWAYS)}
+        times, found = take_turns(arms, requests, options.rounds, 1)
+        tokens = sum(request.tokens for request in requests)
+        figures = {name: each.report(tokens) for name, each in times.items()}
+        agreement = compare(partial(logits_of, model), requests, found["off"], found["on"], TIE_FP32)
+        report[f"{count} at a time"] = {"arms": figures, "agreement": agreement}
+        ratios["speculation_wall" if count == 1 else f"speculation_wall_{count}"] = (
+            figures["on"]["tokens_per_s"] / figures["off"]["tokens_per_s"]
+        )
+    return report, ratios
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
     "dsa_throughput": dsa_throughput,
     "dsa_decode_32k": dsa_decode_32k,
     "dense_throughput": dense_throughput,
     "dense_single": dense_single,
     "prefix_reuse": prefix_reuse,
+    "tokens_per_forward": tokens_per_forward,
+    "speculation_wall": speculation_wall,
 }
+TRAINED = ("tokens_per_forward", "speculation_wall")
 
 
 def main() -> None:
     """Measures what is asked for and prints the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of fewer tokens, settings untried")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="all but those that need a checkpoint")
+    parser.add_argument("--checkpoint", metavar="DIR", help="a model of the recipe small_base, or its run")
     parser.add_argument("--rounds", type=int, help="3, or 1 with --quick")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="an image, a panel for each part")
     options = parser.parse_args()
+    options.only = options.only or [part for part in PARTS if options.checkpoint or part not in TRAINED]
+    if not options.checkpoint and set(options.only) & set(TRAINED):
+        parser.error(f"{' and '.join(TRAINED)} need --checkpoint: drafts of random weights are never accepted")
     options.rounds = options.rounds or (1 if options.quick else 3)
     report: dict[str, Any] = {"benchmark": "serving", "machine": describe_machine(options.threads), "ratios": {}}
     for part in options.only:
@@ -307,8 +376,15 @@ def plot(parts: dict[str, dict[str, Any]], path: Path) -> None:
     """Draws a panel of bars for each part: tokens per second, or milliseconds a token."""
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, len(parts), figsize=(4.5 * len(parts), 4.5), squeeze=False)
-    for axes, (part, found) in zip(panels[0], parts.items(), strict=True):
+    panels_of = {}
+    for part, found in parts.items():
+        nested = {f"{part}, {name}": each for name, each in found.items() if isinstance(each, dict) and "arms" in each}
+        panels_of |= nested or {part: found}
+    panels_of.pop("tokens_per_forward", None)  # one number
+    if not panels_of:
+        raise SystemExit("--plot: tokens_per_forward alone is no picture")
+    figure, panels = plt.subplots(1, len(panels_of), figsize=(4.5 * len(panels_of), 4.5), squeeze=False)
+    for axes, (part, found) in zip(panels[0], panels_of.items(), strict=True):
         values = found.get("milliseconds") or {name: arm["tokens_per_s"] for name, arm in found["arms"].items()}
         bars = axes.bar([name.replace(", ", ",\n") for name in values], list(values.values()))
         axes.bar_label(bars, fmt="{:,.1f}")
