@@ -129,7 +129,7 @@ class Worker:
                 ends = step.batch.cu_query[1:].tolist()
                 rows = [end - 1 for segment, end in zip(step.segments, ends, strict=True) if segment.draws]
                 drawn_ND = hidden_TD[torch.tensor(rows, dtype=torch.int64, device=device)]
-                logits_NV = self.model.logits(drawn_ND).float().cpu() if rows else hidden_TD.new_empty(0, 0)
+                logits_NV = self.model.logits(drawn_ND) if rows else hidden_TD.new_empty(0, 0)
             prompt_tokens = self._score_prompts(step, hidden_TD, ends)
             with self.trace.span("sample", rows=len(rows)):
                 return Outcome(self._sample(logits_NV, step.draws, step.allowed.result()), prompt_tokens)
@@ -157,11 +157,14 @@ class Worker:
         """Draws for every row whose logits are finite; the others' sequences fail, and nobody else."""
         if not sequences:
             return []
-        whole = [n for n, finite in enumerate(finite_rows(logits_NV)) if finite]
+        likeliest, logits_NV = self.model.likeliest(logits_NV), logits_NV.cpu()
+        whole = [n for n, finite in enumerate(finite_rows(likeliest)) if finite]
         drawn: list[Token | None] = [None] * len(sequences)
         if whole:
-            rows_NV = logits_NV if len(whole) == len(sequences) else logits_NV[whole]
-            tokens = next_tokens(rows_NV, [sequences[n].sampler for n in whole], [allowed[n] for n in whole])
+            if len(whole) < len(sequences):
+                logits_NV, likeliest = logits_NV[whole], (likeliest[0][whole], likeliest[1][whole])
+            samplers = [sequences[n].sampler for n in whole]
+            tokens = next_tokens(logits_NV, samplers, [allowed[n] for n in whole], likeliest)
             for n, token in zip(whole, tokens, strict=True):
                 drawn[n] = token
                 sequences[n].latest = token.id
