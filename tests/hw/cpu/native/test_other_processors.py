@@ -1,4 +1,4 @@
-"""The kernels compiled for processors with less than this one has: the same tests, in a process and a cache of its own."""
+"""The kernels compiled for processors that can do less: the same tests, in a process and with a cache of their own."""
 
 import os
 import subprocess
