@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.model import sampling
 from arcforge_core.model.sampling import Sampler, adjust, choose, filter_logits, finite_rows, next_tokens, noise, sample
+from arcforge_core.ops.likeliest import likeliest
 
 logit_lists = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=20)  # eighths: many ties
 sampling_params = st.builds(
@@ -249,4 +250,4 @@ def test_tokens_come_with_log_probs_of_the_unchanged_logits() -> None:
 def test_rows_that_are_not_finite_are_found() -> None:
     bad = float("nan"), float("inf"), -float("inf")
     logits_NV = torch.stack([torch.zeros(5), *(torch.tensor([0.0, value, 1, 2, 3]) for value in bad)])
-    assert finite_rows(logits_NV) == [True, False, False, False]
+    assert finite_rows(likeliest(logits_NV)) == [True, False, False, False]

@@ -66,7 +66,9 @@ def test_sides_share_no_operands(made: Made, name: str) -> None:
     assert tasks[0] and tasks[1] and not tasks[0] & tasks[1]
     if name in PURE:
         assert all(
-            side(name, task.partition("/")[2]) == s for s, found in zip((TRAIN, HELDOUT), tasks, strict=True) for task in found
+            side(name, task.partition("/")[2]) == s
+            for s, found in zip((TRAIN, HELDOUT), tasks, strict=True)
+            for task in found
         )
 
 

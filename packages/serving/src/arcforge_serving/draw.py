@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from arcforge_core.model.sampling import Token, finite_rows, next_tokens
+from arcforge_core.model.sampling import Likeliest, Token, finite_rows, next_tokens
 from arcforge_serving.scheduler import Segment
 
 
@@ -32,20 +32,23 @@ class Drawn:
     error: Exception | None = None
 
 
-def draw(segments: Seq[Segment], logits_RV: Tensor, allowed: Seq[Tensor | None] | None) -> list[Drawn]:
+def draw(
+    segments: Seq[Segment], logits_RV: Tensor, likeliest: Likeliest, allowed: Seq[Tensor | None] | None
+) -> list[Drawn]:
     """Draws for segments whose last ``1 + drafts`` rows follow one another in host logits.
 
     Where nothing that is drawn changes what may be drawn behind it all rows are drawn at once, else place by place.
 
     Args:
         segments: those that draw.
-        logits_RV: fp32.
+        logits_RV: in the compute dtype.
+        likeliest: of their rows.
         allowed: of each segment bool [V], what its grammar lets through; None asks the grammars here, place by place,
             and tells them what was drawn.
     """
     ends = list(itertools.accumulate(1 + segment.drafts for segment in segments))
     firsts = [end - 1 - segment.drafts for end, segment in zip(ends, segments, strict=True)]
-    finite = finite_rows(logits_RV)
+    finite = finite_rows(likeliest)
     drawn = [Drawn(finite=all(finite[first:end])) for first, end in zip(firsts, ends, strict=True)]
     waiting = [n for n, each in enumerate(drawn) if each.finite]
     while waiting:
@@ -60,10 +63,12 @@ def draw(segments: Seq[Segment], logits_RV: Tensor, allowed: Seq[Tensor | None] 
         if not places:
             break
         rows = [firsts[n] + place for n, place in places]
-        logits_NV = logits_RV if len(rows) == len(logits_RV) else logits_RV[rows]
+        logits_NV, known = logits_RV, likeliest
+        if len(rows) < len(logits_RV):
+            logits_NV, known = logits_RV[rows], (likeliest[0][rows], likeliest[1][rows])
         samplers = [segments[n].sequence.sampler for n, _ in places]
         ahead = [place - len(drawn[n].tokens) for n, place in places]
-        tokens = zip(places, next_tokens(logits_NV, samplers, masks, ahead), strict=True)
+        tokens = zip(places, next_tokens(logits_NV, samplers, masks, ahead, known), strict=True)
         waiting = []
         for n, group in itertools.groupby(tokens, key=lambda pair: pair[0][0]):
             if all(_take(segments[n], drawn[n], token, told=allowed is None) for _, token in group):

@@ -174,11 +174,13 @@ class Worker:
                 firsts = zip(step.drawn_rows, step.drawing, strict=True)
                 rows = [first + place for first, segment in firsts for place in range(1 + segment.drafts)]
                 drawn_RD = hidden_TD[torch.tensor(rows, dtype=torch.int64, device=device)]
-                logits_RV = self.model.logits(drawn_RD).float().cpu() if rows else None
+                logits_RV = self.model.logits(drawn_RD) if rows else None
             prompt_tokens = self._score_prompts(step, hidden_TD, step.batch.cu_query[1:].tolist())
             with self.trace.span("sample", rows=len(rows)):
                 allowed = None if step.in_turns else step.allowed.result()
-                drawn = [] if logits_RV is None else draw(step.drawing, logits_RV, allowed)
+                drawn: list[Drawn] = []
+                if logits_RV is not None:
+                    drawn = draw(step.drawing, logits_RV.cpu(), self.model.likeliest(logits_RV), allowed)
             drafts: list[list[int]] = [[] for _ in drawn]
             if self.drafter is not None:
                 with self.trace.span("draft", tokens=step.drafting):

@@ -33,7 +33,7 @@ def test_a_recorded_step_reads_its_inputs_anew():
         torch.testing.assert_close(again(), wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_sums_stores_and_casts_are_repeated(dtype):
     x, store, narrow = torch.zeros(2, 3, dtype=dtype), torch.zeros(5, 3, dtype=dtype), torch.zeros(5, 3).bfloat16()
     slots, plain = torch.tensor([4, 1]), torch.zeros(2, 3)

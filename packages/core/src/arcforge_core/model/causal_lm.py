@@ -221,6 +221,11 @@ class CausalLM(nn.Module):
         logits_TV: Tensor = self.lm_head(hidden_TD)
         return logits_TV
 
+    def likeliest(self, logits_TV: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what `ops.likeliest` says about logits, on the host."""
+        best_T, rest_T = self._likeliest(logits_TV)
+        return best_T.cpu(), rest_T.cpu()
+
     def check_positions(self, batch: SequenceBatch) -> None:
         """Raises `ConfigError` when a segment reaches beyond max_position_embeddings."""
         longest = max(max(group.key_lengths) for group in batch.plan.groups())
@@ -292,6 +297,7 @@ class CausalLM(nn.Module):
         self.linear_cross_entropy = bind(
             "linear_cross_entropy", width=self.config.hidden_size, vocab=self.config.vocab_size
         )
+        self._likeliest = bind("likeliest", vocab=self.config.vocab_size)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CausalLM:
         super()._apply(fn, recurse)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from arcforge_core.contracts.engine import SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError
+from arcforge_core.ops.likeliest import likeliest as plain_likeliest
 
 BINS, FAINT = 2048, 40.0
 """Of a nucleus: bins, and how far below the largest logit the last of them begins; exp(-40) weighs next to nothing."""
@@ -65,22 +66,29 @@ class Sampler:
             self.counts_V[token] -= 1
 
 
+Likeliest = tuple[Tensor, Tensor]
+"""What `ops.likeliest` says about rows of logits, on the host."""
+
+
 def next_tokens(
     logits_NV: Tensor,
     samplers: Sequence[Sampler],
     allowed: Sequence[Tensor | None] | None = None,
     ahead: Sequence[int] | None = None,
+    likeliest: Likeliest | None = None,
 ) -> list[Token]:
-    """Draws a token for each row of host logits in fp32; the samplers have yet to observe it.
+    """Draws a token for each row of host logits; the samplers have yet to observe it.
 
     Args:
         logits_NV: finite logits.
         samplers: one for each row.
         allowed: of each row bool [V], the tokens that its grammar lets through, or None.
         ahead: how many places behind its sampler's next one each row is; of samplers that count tokens, 0.
+        likeliest: what is known of the rows, computed if it is not given.
     """
-    ids = choose(logits_NV, samplers, allowed, ahead)
-    return score(logits_NV, ids, [sampler.params.top_logprobs for sampler in samplers])
+    likeliest = likeliest or plain_likeliest(logits_NV)
+    ids = choose(logits_NV, samplers, allowed, ahead, likeliest[0])
+    return score(logits_NV, ids, [sampler.params.top_logprobs for sampler in samplers], likeliest)
 
 
 def choose(
@@ -88,37 +96,55 @@ def choose(
     samplers: Sequence[Sampler],
     allowed: Sequence[Tensor | None] | None = None,
     ahead: Sequence[int] | None = None,
+    best_N: Tensor | None = None,
 ) -> list[int]:
-    """`next_tokens` without log-probs."""
-    changed_NV = adjust(logits_NV, samplers, allowed or [None] * len(samplers))
+    """`next_tokens` without log-probs; `best_N`, if known, are the likeliest: unchanged greedy rows need no more."""
+    allowed = allowed or [None] * len(samplers)
     places = [sampler.drawn + more for sampler, more in zip(samplers, ahead or [0] * len(samplers), strict=True)]
-    return sample(changed_NV, [s.params for s in samplers], [s.seed for s in samplers], places)
+    ids: list[int] = (logits_NV.argmax(-1) if best_N is None else best_N).tolist()
+    others = [n for n, s in enumerate(samplers) if s.params.temperature > 0.0 or _changes(s, allowed[n])]
+    if others:
+        rows_NV = logits_NV if len(others) == len(samplers) else logits_NV[others]
+        wide_NV = rows_NV.to(torch.promote_types(rows_NV.dtype, torch.float32))
+        mine = [samplers[n] for n in others]
+        changed_NV = adjust(wide_NV, mine, [allowed[n] for n in others])
+        drawn = sample(changed_NV, [s.params for s in mine], [s.seed for s in mine], [places[n] for n in others])
+        for n, token in zip(others, drawn, strict=True):
+            ids[n] = token
+    return ids
 
 
-def finite_rows(logits_NV: Tensor) -> list[bool]:
+def _changes(sampler: Sampler, allowed_V: Tensor | None) -> bool:
+    """Says whether `adjust` does anything to a row."""
+    return bool(sampler.params.logit_bias) or sampler.counts_V is not None or allowed_V is not None
+
+
+def finite_rows(likeliest: Likeliest) -> list[bool]:
     """Says of each row whether all its logits are finite."""
-    least_N, most_N = logits_NV.aminmax(dim=-1)
-    finite: list[bool] = (least_N.isfinite() & most_N.isfinite()).tolist()  # NaN goes through both
+    finite: list[bool] = likeliest[1].isfinite().tolist()
     return finite
 
 
-def check_finite(logits_NV: Tensor) -> None:
+def check_finite(likeliest: Likeliest) -> None:
     """Raises `CheckpointError` when a logit is not finite."""
-    if not all(finite_rows(logits_NV)):
+    if not all(finite_rows(likeliest)):
         raise CheckpointError("the model's logits are not finite: its weights are damaged or have diverged")
 
 
-def score(logits_NV: Tensor, ids: Sequence[int], top: Sequence[int]) -> list[Token]:
+def score(logits_NV: Tensor, ids: Sequence[int], top: Sequence[int], likeliest: Likeliest | None = None) -> list[Token]:
     """Returns each row's token with its log-prob, and those of so many of the likeliest tokens."""
-    logprobs_NV = logits_NV.log_softmax(-1)
-    chosen_N = logprobs_NV.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+    best_N, rest_N = likeliest or plain_likeliest(logits_NV)
+    largest_N1, rest_N1 = logits_NV.gather(1, best_N[:, None]).to(rest_N.dtype), rest_N[:, None]
+    chosen_N1 = logits_NV.gather(1, torch.tensor(ids)[:, None]).to(rest_N.dtype)
+    chosen_N = (chosen_N1 - largest_N1 - rest_N1)[:, 0].tolist()
     tops: list[TopLogprobs] = [[] for _ in ids]
     asked = [n for n, count in enumerate(top) if count]
     if asked:
         most = min(max(top), logits_NV.shape[1])
-        values_NK, ids_NK = logprobs_NV[asked].topk(most)
-        for n, values, likeliest in zip(asked, values_NK.tolist(), ids_NK.tolist(), strict=True):
-            pairs = sorted(zip(likeliest, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
+        logits_NK, ids_NK = logits_NV[asked].topk(most)
+        values_NK = logits_NK.to(rest_N.dtype) - largest_N1[asked] - rest_N1[asked]
+        for n, values, numbers in zip(asked, values_NK.tolist(), ids_NK.tolist(), strict=True):
+            pairs = sorted(zip(numbers, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
             tops[n] = pairs[: top[n]]
     return [Token(*token) for token in zip(ids, chosen_N, tops, strict=True)]
 

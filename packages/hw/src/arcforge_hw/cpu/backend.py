@@ -18,6 +18,7 @@ from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_a
 from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
 from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
 from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_topk
+from arcforge_hw.cpu.native.likeliest import likeliest
 from arcforge_hw.cpu.native.linear_cross_entropy import linear_cross_entropy as native_cross_entropy
 from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
 from arcforge_hw.cpu.native.record import record
@@ -133,5 +134,6 @@ class Cpu(TorchCpu):
             Kernel(
                 "linear_cross_entropy", "cpu.linear_cross_entropy.native", native_cross_entropy, _native, priority=1
             ),
+            Kernel("likeliest", "cpu.likeliest.native", likeliest, _native),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]

@@ -35,8 +35,8 @@ log = logging.getLogger("arcforge.ops")
 
 FOLDER = Path(__file__).parent
 SOURCES = (
-    "attention.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "record.cpp",
-    "select.cpp", "sparse_mla.cpp",
+    "attention.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "likeliest.cpp",
+    "record.cpp", "select.cpp", "sparse_mla.cpp",
 )  # fmt: skip
 HEADERS = ("few_rows.h", "record.h", "rows.h", "rows16.h", "selected.h")
 FLAGS = (

@@ -59,14 +59,13 @@ struct Partial {
 };
 
 // What a thread works in.
-template <typename T, typename A>
+template <typename A>
 struct Scratch {
   std::vector<A> query, keys, values, scores;
-  std::vector<T> narrow_query;
   std::vector<A*> places;
   Scratch(int64_t rows, int64_t stride, int64_t value_stride)
-      : query(rows * stride), keys(KEYS_AT_ONCE * stride), values(KEYS_AT_ONCE * value_stride),
-        scores(rows * KEYS_AT_ONCE), narrow_query(rows * stride), places(rows) {}
+      : query(rows * stride), keys(KEYS_AT_ONCE * std::max(stride, value_stride)), values(KEYS_AT_ONCE * value_stride),
+        scores(rows * KEYS_AT_ONCE), places(rows) {}
 };
 
 template <typename A>
@@ -107,24 +106,15 @@ void weigh(A* row, int64_t keys, A* out, int64_t width, A& top, A& total) {
   total += sum;
 }
 
-// Whether keys of bfloat16 are multiplied as they are: their products with queries are exact, and summed in fp32.
-template <typename T>
-bool paired(int64_t width) {
-  return std::is_same_v<T, BFloat16> && width % PAIRED == 0;
-}
-
 template <typename T, typename A>
 void attend(const T* q, const Source<T>& source, const Block& block, const Task& task, const Sizes& s,
-            Scratch<T, A>& scratch, Partial<A> result) {
+            Scratch<A>& scratch, Partial<A> result) {
   const int64_t stride = padded<A>(s.width), value_stride = padded<A>(s.value), per = s.shared_by();
   const int64_t rows = block.queries * per, first = task.chunk * CHUNK;
   const int64_t keys = std::min(CHUNK, block.visible + block.queries - 1 - first);
   for (int64_t r = 0; r < rows; r++) {
     const int64_t head = (block.query + r / per) * s.heads + task.group * per + r % per;
-    if (paired<T>(s.width))
-      std::copy_n(q + head * s.width, s.width, &scratch.narrow_query[r * s.width]);
-    else
-      widen_row(q + head * s.width, s.width, A(s.scale), &scratch.query[r * stride]);
+    widen_row(q + head * s.width, s.width, A(s.scale), &scratch.query[r * stride]);
     result.top[r] = -INFINITY;
     result.total[r] = 0;
     scratch.places[r] = result.out + r * value_stride;
@@ -132,18 +122,11 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
   std::fill_n(result.out, rows * value_stride, A(0));
   for (int64_t k = 0, count; k < keys; k += count) {
     count = source.keys.run(first + k, std::min(KEYS_AT_ONCE, keys - k));
-    const T* at = source.keys.at(first + k) + task.group * s.width;
+    const Rows<A> key = as_vectors(source.keys.at(first + k) + task.group * s.width, source.keys.width, count, s.width,
+                                   scratch.keys);
     A* scores = scratch.scores.data();
-    Rows<A> key{};
-    if constexpr (std::is_same_v<T, BFloat16>)
-      if (paired<T>(s.width)) {
-        dot_rows(scratch.narrow_query.data(), s.width, rows, at, source.keys.width, count, s.width, scores, KEYS_AT_ONCE);
-        for (int64_t n = 0; n < rows * KEYS_AT_ONCE; n++) scores[n] *= A(s.scale);
-      }
-    if (!paired<T>(s.width) || source.absorbed) key = as_vectors(at, source.keys.width, count, s.width, scratch.keys);
-    if (!paired<T>(s.width))
-      dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, KEYS_AT_ONCE,
-               key.in_place && s.groups == 1 ? rows_ahead<A>(stride) : 0);
+    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, KEYS_AT_ONCE,
+             key.in_place && s.groups == 1 ? rows_ahead<A>(stride) : 0);
     for (int64_t r = 0; r < rows; r++) {
       A* row = scores + r * KEYS_AT_ONCE;
       const int64_t seen = std::clamp<int64_t>(block.visible + r / per - first - k, 0, count);
@@ -154,6 +137,67 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
                                           : as_vectors(source.values.at(first + k) + task.group * s.value,
                                                        source.values.width, count, s.value, scratch.values);
     add_rows(scores, KEYS_AT_ONCE, 1, value.first, value.stride, count, value_stride, scratch.places.data(), rows);
+  }
+}
+
+// Calls with where each run of a group's keys begins, its place from the first one on, and how many they are.
+template <typename T, typename Use>
+void in_runs(const Keys<T>& from, int64_t width, int64_t group, int64_t begin, int64_t end, Use&& use) {
+  for (int64_t k = begin, count; k < end; k += count) {
+    count = from.run(k, end - k);
+    use(from.at(k) + group * width, k - begin, count);
+  }
+}
+
+template <typename T>
+void ask_for(const Keys<T>& from, int64_t width, int64_t group, int64_t begin, int64_t end) {
+  in_runs(from, width, group, begin, end, [&](const T* at, int64_t, int64_t count) {
+    for (int64_t k = 0; k < count; k++) fetch(at + k * from.width, width);
+  });
+}
+
+constexpr int64_t fours(int64_t rows) { return (rows + 3) / 4 * 4; }
+
+// Keys and values of bfloat16 in whole vectors, multiplied as they are: products of keys are exact, and sums in fp32. A
+// softmax takes KEYS_AT_ONCE keys in whatever pages; they are asked for while those before are used, also those of the
+// next group where this thread goes on with it. Rows are filled up to fours: that is one tile and not two or three.
+inline void attend_pairs(const BFloat16* q, const Source<BFloat16>& source, const Block& block, const Task& task,
+                         const Sizes& s, bool next, Scratch<float>& scratch, Partial<float> result) {
+  const int64_t per = s.shared_by(), rows = block.queries * per, first = task.chunk * CHUNK;
+  const int64_t last = std::min(first + CHUNK, block.visible + block.queries - 1);
+  auto* query = reinterpret_cast<BFloat16*>(scratch.query.data());
+  for (int64_t r = 0; r < fours(rows); r++) {
+    const int64_t head = (block.query + r / per) * s.heads + task.group * per + r % per;
+    scratch.places[r] = r < rows ? result.out + r * s.value : &scratch.keys[0];
+    if (r >= rows) continue;
+    std::copy_n(q + head * s.width, s.width, query + r * s.width);
+    result.top[r] = -INFINITY;
+    result.total[r] = 0;
+  }
+  std::fill_n(result.out, rows * s.value, 0.0f);
+  float* scores = scratch.scores.data();
+  std::fill_n(scores + rows * KEYS_AT_ONCE, (fours(rows) - rows) * KEYS_AT_ONCE, 0.0f);
+  for (int64_t k = first; k < last; k += KEYS_AT_ONCE) {
+    const int64_t end = std::min(last, k + KEYS_AT_ONCE), then = std::min(last, end + KEYS_AT_ONCE);
+    if (!source.absorbed) ask_for(source.values, s.value, task.group, k, end);
+    in_runs(source.keys, s.width, task.group, k, end, [&](const BFloat16* at, int64_t place, int64_t count) {
+      dot_rows(query, s.width, fours(rows), at, source.keys.width, count, s.width, scores + place, KEYS_AT_ONCE);
+    });
+    if (end < last)
+      ask_for(source.keys, s.width, task.group, end, then);
+    else if (next)
+      ask_for(source.keys, s.width, task.group + 1, first, std::min(last, first + KEYS_AT_ONCE));
+    for (int64_t r = 0; r < fours(rows); r++) {
+      float* row = scores + r * KEYS_AT_ONCE;
+      const int64_t seen = r < rows ? std::clamp<int64_t>(block.visible + r / per - k, 0, end - k) : 0;
+      for (int64_t n = 0; n < seen; n++) row[n] *= float(s.scale);
+      if (seen) weigh(row, seen, scratch.places[r], s.value, result.top[r], result.total[r]);
+      std::fill(row + seen, row + KEYS_AT_ONCE, 0.0f);
+    }
+    in_runs(source.values, s.value, task.group, k, end, [&](const BFloat16* at, int64_t place, int64_t count) {
+      add_rows(scores + place, KEYS_AT_ONCE, 1, at, source.values.width, count, s.value, scratch.places.data(),
+               fours(rows));
+    });
   }
 }
 
@@ -191,17 +235,25 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
         }
     } while (++next < blocks.size() && rows * value_stride < PARTIAL);
     std::vector<A> outs(rows * value_stride), tops(rows), totals(rows);
+    // tasks that a thread takes at a time: in bfloat16 all groups of a chunk, which lie side by side, if there are many
+    const int64_t at_once = sizeof(T) == 2 && int64_t(tasks.size()) >= 4 * s.groups * s.threads ? s.groups : 1;
 #pragma omp parallel num_threads(s.threads)
     {
-      Scratch<T, A> scratch(QUERIES * per, stride, value_stride);
-#pragma omp for schedule(dynamic, 1)
+      Scratch<A> scratch(fours(QUERIES * per), stride, value_stride);
+#pragma omp for schedule(dynamic, at_once)
       for (size_t n = 0; n < tasks.size(); n++) {
         const int64_t at = tasks[n].place;
         const Block& block = blocks[tasks[n].block];
         const int64_t first = cu_key[block.segment];
         const Source<T> source{pages.keys_of(block.segment, k, first, s.groups * s.width),
                                pages.keys_of(block.segment, v, first, s.groups * s.value), k == v};
-        attend<T, A>(q, source, block, tasks[n], s, scratch, {&outs[at * value_stride], &tops[at], &totals[at]});
+        const Partial<A> result{&outs[at * value_stride], &tops[at], &totals[at]};
+        if constexpr (std::is_same_v<T, BFloat16>)
+          if (s.width % PAIRED == 0 && s.value % LANES<float> == 0) {
+            attend_pairs(q, source, block, tasks[n], s, (n + 1) % at_once != 0, scratch, result);
+            continue;
+          }
+        attend<T, A>(q, source, block, tasks[n], s, scratch, result);
       }
 #pragma omp for schedule(static)
       for (size_t b = begin; b < next; b++) {

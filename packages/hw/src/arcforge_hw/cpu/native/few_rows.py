@@ -31,8 +31,8 @@ from arcforge_hw.cpu.native import (
 )
 from arcforge_hw.torch_ops import moe_experts as grouped
 
-FEW_ROWS = 16
-"""Rows up to which reading the weights is the work; with more, torch's products reuse them better."""
+FEW_ROWS = {torch.float32: 16, torch.bfloat16: 64, torch.float64: 16}
+"""Rows up to which these products are the faster ones; with more, torch's reuse the weights better."""
 LINEAR = (POINTER, POINTER, POINTER, POINTER, SIZE, SIZE, SIZE, SIZE)
 EXPERTS = (*[POINTER] * 6, SIZE, SIZE, SIZE, SIZE, SIZE)
 RMS_NORM = (POINTER, SIZE, POINTER, POINTER, SIZE, SIZE, REAL, SIZE)
@@ -50,7 +50,12 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     (outputs, inputs), dtype = weight_NK.shape, x.dtype
     rows = x.numel() // inputs
     given = (weight_NK,) if bias_N is None else (weight_NK, bias_N)
-    few = 0 < rows <= FEW_ROWS and x.shape[-1] == inputs and whole_vectors(inputs, dtype) and direct(x, *given)
+    few = (
+        0 < rows <= FEW_ROWS.get(dtype, 0)
+        and x.shape[-1] == inputs
+        and whole_vectors(inputs, dtype)
+        and direct(x, *given)
+    )
     few = few and (bias_N is None or bias_N.shape == (outputs,))
     if not (few and all(p.dtype == dtype and p.is_contiguous() for p in given)):
         return F.linear(x, weight_NK, bias_N)  # also where sizes do not fit: it says so
