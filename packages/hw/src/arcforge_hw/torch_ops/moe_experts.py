@@ -2,12 +2,12 @@
 
 A scatter would be an `index_put_` in the backward pass; the inverse permutation turns both directions into gathers.
 
-On CPUs oneDNN multiplies bfloat16, and compiles a kernel for each new number of rows, which takes as long as the product
-of a thousand. There each expert's rows are filled up to whole blocks, with rows whose gate is 0: few numbers come again
-and again.
+On CPUs oneDNN multiplies bfloat16, and compiles a kernel for each new number of rows, which takes as long as a product
+of a thousand rows. There each expert's rows are filled up to whole blocks, with rows whose gate is 0: few numbers of
+rows come again and again.
 
-Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R rows sorted by expert: T * K, and
-what fills blocks.
+Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R rows sorted by expert: T * K,
+and what fills blocks.
 """
 
 from __future__ import annotations
