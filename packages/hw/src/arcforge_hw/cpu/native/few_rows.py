@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arcforge_hw.cpu import rms_norm as differentiable
 from arcforge_hw.cpu.native import (
     POINTER,
     REAL,
@@ -29,6 +28,7 @@ from arcforge_hw.cpu.native import (
     suffix,
     whole_vectors,
 )
+from arcforge_hw.cpu.native import rms_norm as differentiable
 from arcforge_hw.torch_ops import moe_experts as grouped
 
 FEW_ROWS = {torch.float32: 16, torch.bfloat16: 64, torch.float64: 16}
