@@ -4,10 +4,11 @@
                                      [--temperature 0] [--json FILE]
 
 Prompts are beginnings of held-out Python files, 64 tokens each, in the checkpoint's own tokenizer; of each batch 128
-tokens are generated without drafts, with all drafts (``always``) and with as many as pay (``auto``), in turns, and all three
-must give the same tokens. Tokens per forward are what a sequence got on average where drafts were checked, the token that
-the model gives anyway included. Ratios are medians over rounds of tokens per second, by wall clock and by the process's
-time, which other programs disturb less.
+tokens are generated without drafts, with all drafts (``always``) and with as many as pay (``auto``), in turns;
+``equal`` is the share of sequences that were alike: kernels round by the rows of a step, so that near-ties may differ.
+Tokens per forward are what a sequence got on average where drafts were checked, the token that the model gives anyway
+included. Ratios are medians over rounds of tokens per second, by wall clock and by the process's time, which other
+programs disturb less.
 
 Without a checkpoint a model of the `mini` preset is trained for a minute on the standard library.
 """
