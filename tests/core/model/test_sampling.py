@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.model import sampling
 from arcforge_core.model.sampling import Sampler, adjust, choose, filter_logits, finite_rows, next_tokens, noise, sample
 
 logit_lists = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=20)  # eighths: many ties
@@ -185,12 +186,36 @@ def test_samplers_go_on_and_back() -> None:
     assert not adjust(logits_NV[:1], [sampler], [None]).any()
 
 
-@settings(max_examples=60, deadline=None)
-@given(logits=logit_lists, params=st.lists(sampling_params, min_size=1, max_size=4), candidates=st.integers(1, 20))
-def test_few_candidates_decide_as_all_do(logits: list[float], params: list[SamplingParams], candidates: int) -> None:
-    """Ties at the last candidate included: eighths have many."""
-    logits_NV = torch.tensor(logits).repeat(len(params), 1)
-    assert torch.equal(filter_logits(logits_NV, params, candidates), filter_logits(logits_NV, params, len(logits)))
+@pytest.mark.parametrize("bins", [1, 2, 7, 2048])
+@settings(max_examples=40, deadline=None)
+@given(logits=logit_lists, params=sampling_params)
+def test_the_number_of_bins_decides_nothing(bins: int, logits: list[float], params: SamplingParams) -> None:
+    """Ties in the last bin included: eighths have many."""
+    assume(boundary(logits, params) > 1e-9)
+    wanted = filter_logits(torch.tensor([logits]), [params])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "BINS", bins)
+        assert torch.equal(filter_logits(torch.tensor([logits]), [params]), wanted)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 0.1, 1.0, 8.0, 1e4])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_p=0.3),
+        SamplingParams(top_p=0.9, temperature=0.7),
+        SamplingParams(top_p=0.999, min_p=1e-4),
+        SamplingParams(top_k=2500, top_p=0.9001),
+        SamplingParams(top_k=40, top_p=0.95, min_p=0.02),
+    ],
+)
+def test_large_vocabularies_are_cut_as_small_ones(params: SamplingParams, spread: float) -> None:
+    logits_V = spread * torch.randn(5000, generator=torch.Generator().manual_seed(1)).mul(64).round().div(64)  # ties
+    logits_V[7], logits_V[11] = -1e30, float("-inf")  # an outlier, and what a grammar has masked
+    wanted = naive_distribution(logits_V.tolist(), params)
+    got = filter_logits(logits_V[None], [params])[0]
+    assert got.isfinite().tolist() == [p > 0 for p in wanted]
+    torch.testing.assert_close(got.softmax(-1), torch.tensor(wanted, dtype=torch.float64), atol=1e-12, rtol=1e-9)
 
 
 def test_rows_are_changed_alone_and_the_input_is_not() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -317,6 +318,7 @@ class Scheduler:
         sequence.cached = len(sequence.nodes) * self.size
         if sequence.reused is None:
             sequence.reused = min(sequence.cached, sequence.prompt_length)
+            sequence.begun = time.monotonic()
             self.counters.prompt_tokens += sequence.prompt_length
             self.counters.cached_tokens += sequence.reused
 

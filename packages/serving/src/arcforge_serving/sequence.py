@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -34,6 +36,7 @@ class Sequence:
         mask: what the grammar allows next, where that was asked for drafting; the worker's.
         generated, prompt_tokens: what goes into the output.
         versions: (weight version, tokens) spans of `generated`.
+        asked, begun: when it came and when it was first admitted; seconds of the monotonic clock.
     """
 
     def __init__(self, prompt: Seq[int], params: SamplingParams, index: int, vocabulary: int, priority: int) -> None:
@@ -54,6 +57,7 @@ class Sequence:
         self.prompt_tokens: list[Token] = []
         self.versions: list[tuple[int, int]] = []
         self.finished = False
+        self.asked, self.begun = time.monotonic(), 0.0
         self.stream = Stream()
 
     @property
@@ -88,4 +92,5 @@ class Sequence:
     def output(self, reason: str, version: int) -> GenerationOutput:
         """Returns what was generated; `version` stands for a sequence without a token."""
         versions = self.versions or [(version, 0)]
-        return output_of(self.params, self.generated, self.prompt_tokens, reason, versions, self.reused or 0)
+        output = output_of(self.params, self.generated, self.prompt_tokens, reason, versions, self.reused or 0)
+        return replace(output, queue_seconds=(self.begun or time.monotonic()) - self.asked)

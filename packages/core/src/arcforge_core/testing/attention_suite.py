@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import Attention, AttentionOutput, LayerCache, Remembers, StateEntry
+from arcforge_core.contracts.attention import AttentionOutput, LayerCache, Remembers, StateEntry
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.cache import PagedCache
@@ -267,7 +267,7 @@ def rope(batch: SequenceBatch, model: ModelConfig) -> tuple[Tensor, Tensor]:
     return rope_tables(batch.positions_T, model.qk_rope_head_dim, model.rope_theta)
 
 
-def new_cache(layer: Attention, max_lengths: Sequence[int]) -> PagedCache:
+def new_cache(layer: Any, max_lengths: Sequence[int]) -> PagedCache:
     """Returns an empty cache of one layer with small pages."""
     return PagedCache([layer.cache_spec()], list(max_lengths), dtype=torch.float32, page_size=4)
 

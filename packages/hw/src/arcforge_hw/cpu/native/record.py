@@ -32,7 +32,7 @@ class _UnrecordableError(Exception):
 def _add(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
     if not isinstance(y, Tensor) or alpha != 1:
         raise _UnrecordableError(f"aten.add of {y} times {alpha}")
-    if x.shape != y.shape or x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
+    if x.shape != y.shape or x.dtype != y.dtype or x.dtype not in (torch.float32, torch.bfloat16, torch.float64):
         raise _UnrecordableError(f"aten.add of {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}")
     out = torch.empty_like(x)
     add = function(f"arcforge_add_{suffix(x.dtype)}", (POINTER, POINTER, POINTER, SIZE))
