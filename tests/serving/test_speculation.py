@@ -251,9 +251,8 @@ def assert_in_step(engine):
 def test_entries_are_those_of_a_fresh_prefill_whatever_happens(name, drafting):
     """Prompts in parts, found prefixes, another token behind a shared page, preemption, drafts taken and refused."""
     model = deterministic(VARIANTS[name], vocab_size=8)
-    engine = speculating(
-        model, drafting=drafting, cache_tokens=100, max_batch_tokens=13, max_running=4, tier_mb=1, overlap=False
-    )
+    sizes = {"cache_tokens": 60, "max_batch_tokens": 13, "max_running": 4, "tier_mb": 1}
+    engine = speculating(model, drafting=drafting, **sizes)
     stem = [n * 3 % 8 for n in range(16)]
     prompts = [[*stem, 1, 2], [*stem, 2, 2, 5], [*stem, 1, 2], stem[:9], [*stem, 7, *stem]]
     params = SamplingParams(max_new_tokens=10, temperature=0.8)
@@ -261,7 +260,7 @@ def test_entries_are_those_of_a_fresh_prefill_whatever_happens(name, drafting):
     for step in itertools.count():
         if not engine.step():
             break
-        engine.driver.settle()
+        engine.check(checksums=True)
         assert_in_step(engine)
         if step % 9 == 8:
             engine.preempt(1)

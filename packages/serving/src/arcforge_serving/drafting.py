@@ -9,6 +9,7 @@ Shapes: T tokens of a step, N sequences that draft, D hidden, V vocabulary, W sh
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arcforge_core.contracts.attention import Remembers
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.sampling import choose
@@ -31,6 +33,10 @@ SHORT_LIST = 1024
 """Tokens that are drafted, where there are more than four times as many: the head's product is most of a draft."""
 KEPT_FOR = 256
 """Drafting steps until the short list is made anew."""
+
+
+PUT_OFF = 32
+"""Steps whose entries are put off at most."""
 
 
 class DraftHead:
@@ -77,6 +83,9 @@ class Drafter:
 
     def __init__(self, model: CausalLM, store: PageStore, head: DraftHead | None = None) -> None:
         self.model, self.store, self.head = model, store, head or DraftHead(model)
+        assert model.mtp is not None
+        self._puts_off = isinstance(model.mtp.self_attn, Remembers)
+        self._behind: list[tuple[Tensor, Tensor, SequenceBatch]] = []  # next tokens, hidden states and places of steps
 
     def follow(self, step: Step, hidden_TD: Tensor, drawn: Seq[Drawn]) -> None:
         """Writes the entries of a step's tokens: behind each, what is known or what was drawn."""
@@ -84,9 +93,39 @@ class Drafter:
         for row, each in zip(step.drawn_rows, drawn, strict=True):
             for place, token in enumerate(each.tokens):
                 step.ahead_T[row + place] = token.id
+        self.head.see(step.tokens_T)
+        plain = not step.in_turns and len(step.tokens_T) == len(step.drawing)
+        if plain and self._puts_off:
+            self._behind.append((step.ahead_T, hidden_TD, step.batch))
+            if len(self._behind) >= PUT_OFF:
+                self.catch_up()
+            return
+        self.catch_up()
         device = self.model.device
         self.model.mtp_remember(step.ahead_T.to(device), hidden_TD, step.batch.to(device), self.store)  # type: ignore[arg-type]
-        self.head.see(step.tokens_T)
+
+    def catch_up(self) -> None:
+        """Writes the entries of steps that neither drafted nor read a prompt: they are put off, as many cost as one.
+
+        Nobody reads them before the next step that does either. Before a page is moved this has to be called.
+        """
+        behind, self._behind = self._behind, []
+        last: dict[int, int] = {}  # a page may have gone from one sequence to another meanwhile
+        places = [place for *_, batch in behind for place in batch.write_slots_T.tolist()]  # type: ignore[union-attr]
+        for row, place in enumerate(places):
+            last[place] = row
+        if not last:
+            return
+        rows, device = torch.tensor(list(last.values())), self.model.device
+        ahead_T = torch.cat([ahead_T for ahead_T, _, _ in behind])[rows].to(device)
+        hidden_TD = torch.cat([hidden_TD for _, hidden_TD, _ in behind])[rows.to(device)]
+        positions_T = torch.cat([batch.positions_T for *_, batch in behind])[rows].to(device)
+        batch = dataclasses.replace(
+            SequenceBatch.build([len(rows)], device=device),
+            positions_T=positions_T,
+            write_slots_T=torch.tensor(list(last), device=device),
+        )
+        self.model.mtp_remember(ahead_T, hidden_TD, batch, self.store)  # type: ignore[arg-type]
 
     def draft(self, step: Step, hidden_TD: Tensor, drawn: Seq[Drawn]) -> list[list[int]]:
         """Returns the drafts of each segment that drew, `step.drafting` of them where there is room for so many."""

@@ -98,7 +98,7 @@ class Driver:
         self.trace = Trace()
         self.steps = self.generated = 0
         drafter = Drafter(model, self.store) if draft_tokens else None
-        self._worker = Worker(model, self.store, self.tier, self.trace, drafter)
+        self.worker = Worker(model, self.store, self.tier, self.trace, drafter)
         self._executor = ThreadPoolExecutor(1, "arcforge-worker") if overlaps(config, model.device) else None
         self._flights: deque[Step] = deque()  # launched and not handed out: at most two, for a moment
         self._last: tuple[tuple[int, int] | None, float] = None, 0.0  # kind of the last step, when it was handed out
@@ -130,10 +130,10 @@ class Driver:
         elif self._executor is None or not any(sequence.matcher for sequence in step.draws):
             self._allow(step)  # else grammars are asked while it is computed
         if self._executor is None:
-            self._worker.run(step)
+            self.worker.run(step)
             self.settle()
         else:
-            self._executor.submit(self._worker.run, step)
+            self._executor.submit(self.worker.run, step)
             self.settle(leave=0 if in_turns else 1)
             if not step.allowed.done():
                 self._allow(step)

@@ -291,6 +291,7 @@ class PagedEngine:
         def look() -> None:
             faults = self.scheduler.faults()
             if checksums:
+                self.driver.worker.catch_up()
                 seen = self._checksums
                 self._checksums = {
                     node.page: (node, self.store.checksum(node.page))

@@ -159,6 +159,8 @@ class Worker:
 
     @torch.inference_mode()
     def _compute(self, step: Step) -> Outcome:
+        if step.moves and self.drafter is not None:
+            self.drafter.catch_up()
         for move in step.moves:
             self._move(move)
         for row, sequence in step.holes:
@@ -188,6 +190,12 @@ class Worker:
                     if step.drafting:
                         drafts = self.drafter.draft(step, hidden_TD, drawn)
             return Outcome(drawn, drafts, prompt_tokens)
+
+    @torch.inference_mode()
+    def catch_up(self) -> None:
+        """Has the cache hold all that it will; no step is being computed."""
+        if self.drafter is not None:
+            self.drafter.catch_up()
 
     def _move(self, move: Move) -> None:
         if isinstance(move, Spill):
