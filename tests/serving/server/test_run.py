@@ -110,8 +110,7 @@ def test_missing_checkpoint_is_named() -> None:
     [
         ([], "checkpoint"),
         (["checkpoint=x", "port=70000"], "port=70000"),
-        (["checkpoint=x", "max_batch_size=0"], "max_batch_size=0"),
-        (["checkpoint=x", "max_waiting=0"], "max_waiting=0"),
+        (["checkpoint=x", "shutdown_seconds=-1"], "shutdown_seconds=-1"),
         (["checkpoint=x", "max_body_mb=0"], "max_body_mb=0"),
         (["checkpoint=x", "max_connections=0"], "max_connections=0"),
         (["checkpoint=x", "keep_alive_seconds=0"], "keep_alive_seconds=0"),
