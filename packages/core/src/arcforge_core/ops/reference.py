@@ -19,6 +19,7 @@ from torch import Tensor
 
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops.hadamard import hadamard_matrix
+from arcforge_core.ops.likeliest import likeliest
 from arcforge_core.ops.quantize import integer_rows, quantize_rows
 
 
@@ -563,6 +564,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "router_scores": router_scores,
     "moe_experts": moe_experts,
     "linear_cross_entropy": linear_cross_entropy,
+    "likeliest": likeliest,
     "newton_schulz": newton_schulz,
     "hadamard": hadamard,
     "quant_linear": quant_linear,

@@ -459,6 +459,17 @@ def index_prolog_cases(g: Generator) -> list[OpCase]:
     return cases
 
 
+def likeliest_cases(g: Generator) -> list[OpCase]:
+    """Equal maxima in pieces far apart, one token, a row that is nearly certain."""
+    rows_NV = 4 * _normal(g, 3, 1100)
+    rows_NV[0, [7, 600]] = rows_NV[0].max() + 1
+    rows_NV[1, 1099] = 90.0
+    return [
+        OpCase("likeliest", name, {"logits_NV": rows_NV[:, :vocab]}, (), {"vocab": vocab})
+        for name, vocab in (("pieces", 1100), ("few", 5), ("one token", 1))
+    ]
+
+
 def mlp_cases(g: Generator) -> list[OpCase]:
     """Several widths."""
     cases = []
@@ -522,6 +533,7 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "mla_epilog": mla_epilog_cases,
     "index_prolog": index_prolog_cases,
     "mlp": mlp_cases,
+    "likeliest": likeliest_cases,
     "moe": moe_cases,
 }
 
