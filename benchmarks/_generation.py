@@ -111,8 +111,8 @@ def static(model: Any, size: int) -> Arm:
     return arm
 
 
-def continuous(model: Any, page_size: int, blocks: int, max_batch_tokens: int) -> Arm:
-    """Returns transformers' continuous batching with a cache of this size; starting its thread does not count.
+def continuous(model: Any, page_size: int, max_batch_tokens: int) -> Arm:
+    """Returns transformers' continuous batching, its cache as large as the requests need; its start does not count.
 
     Raises:
         RuntimeError: it does not take the model, or loses requests.
@@ -120,6 +120,7 @@ def continuous(model: Any, page_size: int, blocks: int, max_batch_tokens: int) -
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     def arm(requests: Sequence[Request]) -> list[Ids]:
+        blocks = sum(-(-(len(request.prompt) + request.tokens) // page_size) for request in requests)
         settings = ContinuousBatchingConfig(
             page_size=page_size, num_blocks=blocks, max_batch_tokens=max_batch_tokens, allow_block_sharing=False
         )

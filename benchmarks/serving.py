@@ -62,8 +62,8 @@ TIE_FP32, TIE_BF16 = 2e-2, 0.25
 """Standard deviations of the logits; the first as `benchmarks/attention.py` has it: keys at the border move them."""
 STEPS = (256, 1024, 4096)
 BATCHES = (1, 4, 16)
-CACHES = ((32, 768, 256), (32, 768, 1024), (128, 192, 512))
-"""Of transformers' continuous batching: tokens of a page, pages, tokens of a step."""
+CACHES = ((32, 256), (32, 1024), (128, 512))
+"""Of transformers' continuous batching: tokens of a page, and of a step; pages are as many as the requests need."""
 Part = tuple[dict[str, Any], dict[str, float]]
 
 
@@ -219,7 +219,9 @@ def dense_throughput(options: argparse.Namespace) -> Part:
         },
         "transformers, single": {"1": static(theirs, 1)},
         "transformers, batches": {f"of {n}": static(theirs, n) for n in BATCHES[1:]},
-        "transformers, continuous": {f"{c[0]} x {c[1]}, {c[2]}": continuous(paged, *c) for c in CACHES},
+        "transformers, continuous": {
+            f"pages of {page}, {n} tokens a step": continuous(paged, page, n) for page, n in CACHES
+        },
     }
     arms, tried = sweep(kinds, requests, options.quick)
     times, found = take_turns(arms, requests, options.rounds, 2)
