@@ -39,7 +39,7 @@ def replace_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wan
     """Copies a state dict into the model, in place, after everything about it was checked.
 
     Args:
-        model: parameters keep their dtype, device and memory.
+        model: parameters keep their dtype, device and memory; of a quantised one the state is quantised alike.
         state: names and tensors; a tied head may be absent.
         what: the update's name, for errors.
         wanted: `checksum` of the state; None compares none.
@@ -55,6 +55,8 @@ def replace_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wan
     if wanted is not None and checksum(state) != wanted:
         raise CheckpointError(f"{what}: the checksum of the tensors is {checksum(state)}, not {wanted}")
     present = model.state_dict()
+    if model.quantised is not None:
+        state = model.quantised.of(state, model.device)
     # converted before the first copy: memory may be short, and a copy between equals cannot fail
     staged = {name: tensor.to(present[name].device, present[name].dtype) for name, tensor in state.items()}
     for name, tensor in staged.items():

@@ -7,10 +7,10 @@ import socket
 
 import uvicorn
 
-from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer, open_checkpoint
 from arcforge_core.cli.progress import say
 from arcforge_core.errors import ConfigError
-from arcforge_core.model.engine import build_engine
+from arcforge_core.model.engine import build_engine, check_engine
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.server.app import create_app
@@ -21,12 +21,13 @@ def serve(config: ServeConfig) -> None:
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or the sizes do not fit the number format of the weights.
     """
     listener = listen(config.host, config.port)
     with listener:
         folder = find_checkpoint(config.checkpoint)
         name = config.served_name or folder.resolve().name
+        check_engine(config.engine, open_checkpoint(folder))
         model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
         engine = build_engine(config.engine, model)
         app = create_app(engine, tokenizer, model.config, name, config.max_batch_size, config.max_waiting)

@@ -35,10 +35,10 @@ log = logging.getLogger("arcforge.ops")
 
 FOLDER = Path(__file__).parent
 SOURCES = (
-    "attention.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "record.cpp",
-    "select.cpp", "sparse_mla.cpp",
+    "attention.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "quant.cpp",
+    "record.cpp", "select.cpp", "sparse_mla.cpp",
 )  # fmt: skip
-HEADERS = ("few_rows.h", "record.h", "rows.h", "selected.h")
+HEADERS = ("few_rows.h", "quant.h", "record.h", "rows.h", "selected.h")
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
