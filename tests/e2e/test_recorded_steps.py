@@ -19,7 +19,10 @@ SIZES = {
     "v_head_dim": 16, "index_head_dim": 16, "index_topk": 12, "moe_intermediate_size": 16, "intermediate_size": 48,
     "head_dim": 8,
 }  # fmt: skip
-VARIANTS = {"mla": MlaConfig(), "dsa": DsaConfig(), "dsa, bf16 keys": DsaConfig(index_cache="bf16"), "gqa": GqaConfig()}
+VARIANTS = {
+    "mla": MlaConfig(), "dsa": DsaConfig(), "dsa, bf16 keys": DsaConfig(index_cache="bf16"),
+    "dsa, int8 keys": DsaConfig(index_cache="int8"), "gqa": GqaConfig(),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops import quant_reference, reference
-from arcforge_core.ops.quant import Quantised, dequantise
+from arcforge_core.ops.quant import Quantised, dequantise, wide_rows
 
 ROWS = 32
 """Rows of a linear layer's products."""
@@ -296,7 +296,7 @@ def indexer_topk(
     pages: Pages | None = None,
 ) -> Tensor:
     """See `reference.indexer_topk`."""
-    k_SD = reference.laid_out(k_SD, cu_key, pages)
+    k_SD = wide_rows(reference.laid_out(k_SD, cu_key, pages))
     wide = torch.promote_types(q_TID.dtype, torch.float32)
     outs = []
     for rows_q, rows_k in reference.segments(cu_query, cu_key):

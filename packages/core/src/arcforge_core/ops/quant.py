@@ -150,3 +150,8 @@ def from_records(records: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Reverses `to_records`, to the values [..., K] that the integers stand for."""
     scale = records[..., -SCALE_BYTES:].clone(memory_format=torch.contiguous_format).view(torch.float32)  # aligned
     return dequantise(Quantised(records[..., :-SCALE_BYTES], scale), dtype)
+
+
+def wide_rows(rows: Tensor) -> Tensor:
+    """Returns cached rows as they are, or what they stand for where they are records of int8."""
+    return from_records(rows) if rows.dtype == torch.int8 else rows

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops.hadamard import hadamard_matrix
+from arcforge_core.ops.quant import to_records, wide_rows
 from arcforge_core.ops.quant_reference import quant_experts, quant_linear, quant_mlp
 
 
@@ -181,12 +182,13 @@ def indexer_topk(
 ) -> Tensor:
     """Selects the visible keys of highest index score; ties go to the lower index (exact zeros are common).
 
-    With `pages` the keys are a cache's rows, in which the segments' keys lie there.
+    With `pages` the keys are a cache's rows, in which the segments' keys lie there. Keys of int8 are records of
+    `quant.to_records`.
 
     Returns:
         int64 [T, topk]: key numbers inside the token's segment, ascending, padded with -1. No gradient.
     """
-    k_SD = laid_out(k_SD, cu_key, pages)
+    k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     selected = []
     with torch.no_grad():
         for rows_q, rows_k in segments(cu_query, cu_key):
@@ -545,6 +547,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "linear_cross_entropy": linear_cross_entropy,
     "newton_schulz": newton_schulz,
     "hadamard": hadamard,
+    "to_records": to_records,
     "quant_linear": quant_linear,
     "quant_experts": quant_experts,
     "mla_prolog": mla_prolog,

@@ -15,7 +15,12 @@ from torch import Generator, Tensor
 
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.testing.op_case import OpCase, paged
-from arcforge_core.testing.quant_inputs import quant_experts_cases, quant_linear_cases, quant_mlp_cases
+from arcforge_core.testing.quant_inputs import (
+    quant_experts_cases,
+    quant_linear_cases,
+    quant_mlp_cases,
+    to_records_cases,
+)
 
 
 def _normal(g: Generator, *shape: int) -> Tensor:
@@ -197,7 +202,16 @@ def indexer_topk_cases(g: Generator) -> list[OpCase]:
             }
             label = name if use_relu else f"{name}, no ReLU"
             cases.append(OpCase("indexer_topk", label, args, (), {"heads": 3, "dim": 8, "topk": 6}))
-    return [*cases, *(paged(case, "k_SD") for case in cases)]
+    scale = torch.ones(1).view(torch.int8)  # records whose integers are the keys
+    records = [
+        replace(case, name=f"{case.name}, records", args={**case.args, "k_SD": _records(case.args["k_SD"], scale)})
+        for case in cases
+    ]
+    return [*cases, *records, *(paged(case, "k_SD") for case in cases)]
+
+
+def _records(k_SD: Tensor, scale: Tensor) -> Tensor:
+    return torch.cat((k_SD.to(torch.int8), scale.expand(len(k_SD), -1)), dim=-1)
 
 
 def sparse_mla_cases(g: Generator) -> list[OpCase]:
@@ -496,6 +510,7 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "linear_cross_entropy": linear_cross_entropy_cases,
     "newton_schulz": newton_schulz_cases,
     "hadamard": hadamard_cases,
+    "to_records": to_records_cases,
     "quant_linear": quant_linear_cases,
     "quant_experts": quant_experts_cases,
     "mla_prolog": mla_prolog_cases,

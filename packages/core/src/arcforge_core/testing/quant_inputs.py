@@ -85,3 +85,14 @@ def quant_experts_cases(g: Generator) -> list[OpCase]:
             sizes = {"experts": experts, "hidden": hidden, "width": width, "bits": form.bits}
             cases.append(OpCase("quant_experts", f"{name}, {tokens} tokens", args, (), sizes))
     return cases
+
+
+def to_records_cases(g: Generator) -> list[OpCase]:
+    """Integers whose largest is 127, so that every precision rounds alike; leading axes, rows of zeros."""
+    cases = []
+    for name, shape in {"rows": (5, 64), "leading axes": (2, 3, 10), "one value": (1, 1), "zeros": (3, 16)}.items():
+        x = torch.randint(-127, 128, shape, generator=g).double() * (name != "zeros")
+        if name != "zeros":
+            x[..., 0] = 127.0
+        cases.append(OpCase("to_records", name, {"x": x}, (), {"width": shape[-1]}))
+    return cases

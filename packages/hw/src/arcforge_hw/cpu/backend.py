@@ -12,7 +12,7 @@ from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_decode, attention_varlen
 from arcforge_hw.cpu.mla_decode import mla_decode
-from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, quant, whole_vectors
+from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, quant, records, whole_vectors
 from arcforge_hw.cpu.native.attention_decode import attention_decode as native_attention_decode
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
 from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
@@ -122,7 +122,9 @@ class Cpu(TorchCpu):
                 for fn in (layer.mla_prolog, layer.mla_epilog, layer.index_prolog, layer.mlp, layer.moe)
             ),
             Kernel("newton_schulz", "cpu.newton_schulz.gram", newton_schulz, _gram),
+            Kernel("hadamard", "cpu.hadamard.native", records.hadamard, _native, priority=1),
             Kernel("hadamard", "cpu.hadamard.butterfly", hadamard, _on_cpu),
+            Kernel("to_records", "cpu.to_records.native", records.to_records, _native),
             Kernel("quant_linear", "cpu.quant_linear.native", quant.quant_linear, _native, priority=1),
             Kernel("quant_linear", "cpu.quant_linear.int_mm", quant_linear, _on_cpu),
             Kernel("quant_experts", "cpu.quant_experts.native", quant.quant_experts, _native, priority=1),

@@ -97,12 +97,66 @@ void quant_experts(const T* x, const QuantWeight& gate_up, const QuantWeight& do
   }
 }
 
+// Rows of a cache: int8, and each row's scale behind it.
+template <typename T>
+void records(const T* x, int8_t* out, int64_t rows, int64_t width, int64_t threads) {
+#pragma omp parallel for num_threads(threads_for(rows * width, threads)) schedule(static)
+  for (int64_t r = 0; r < rows; r++) {
+    Activations one({nullptr, nullptr, width, 1, 1, 8, true}, 1);
+    lay_integers(x + r * width, width, one, 0);
+    std::memcpy(out + r * (width + 4), one.integers.data(), width);
+    std::memcpy(out + r * (width + 4) + width, one.scale.data(), 4);
+  }
+}
+
+// Rows times Sylvester's Hadamard matrix, of a power of two, orthonormal.
+template <typename T>
+void hadamard(const T* x, T* out, int64_t rows, int64_t width, int64_t threads) {
+  const float scale = 1.0f / std::sqrt(float(width));
+#pragma omp parallel for num_threads(threads_for(rows * width, threads)) schedule(static)
+  for (int64_t r = 0; r < rows; r++) {
+    std::vector<float> row(width);
+    for (int64_t n = 0; n < width; n++) row[n] = float(x[r * width + n]);
+    for (int64_t half = 1; half < width; half *= 2)
+      for (int64_t first = 0; first < width; first += 2 * half)
+        for (int64_t n = first; n < first + half; n++) {
+          const float low = row[n], high = row[n + half];
+          row[n] = low + high;
+          row[n + half] = low - high;
+        }
+    for (int64_t n = 0; n < width; n++) narrow(row[n] * scale, out + r * width + n);
+  }
+}
+
 // Integers [rows, K] of packed ones.
 void unpack(const uint8_t* packed, int8_t* out, int64_t bytes, int64_t threads) {
 #pragma omp parallel for num_threads(threads_for(bytes, threads)) schedule(static)
   for (int64_t n = 0; n < bytes; n++) {
     out[2 * n] = int8_t(((packed[n] & 15) ^ 8) - 8);
     out[2 * n + 1] = int8_t(((packed[n] >> 4) ^ 8) - 8);
+  }
+}
+
+// `count` values of four bits times a scale, in the order of the columns.
+template <typename T>
+inline void widen_halves(const uint8_t* from, int64_t count, float scale, T* to) {
+  int64_t k = 0;
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>) {
+    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    const __m512i shifts = _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
+    const __m512i words = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    for (; k + 16 <= count; k += 16) {
+      int64_t pairs;
+      std::memcpy(&pairs, from + k / 2, 8);
+      const __m512i halves = _mm512_srlv_epi32(_mm512_permutexvar_epi32(words, _mm512_set1_epi64(pairs)), shifts);
+      _mm512_storeu_ps(to + k, _mm512_mul_ps(_mm512_permutexvar_ps(halves, table), _mm512_set1_ps(scale)));
+    }
+  }
+#endif
+  for (; k < count; k += 2) {
+    narrow(float(((from[k / 2] & 15) ^ 8) - 8) * scale, to + k);
+    narrow(float(((from[k / 2] >> 4) ^ 8) - 8) * scale, to + k + 1);
   }
 }
 
@@ -118,10 +172,7 @@ void widen_weight(const QuantWeight& w, T* out, int64_t threads) {
     if (w.bits == 8)
       for (int64_t k = 0; k < group; k++) narrow(float(int8_t(from[k])) * scale, to + k);
     else
-      for (int64_t k = 0; k < group / 2; k++) {
-        narrow(float(((from[k] & 15) ^ 8) - 8) * scale, to + 2 * k);
-        narrow(float(((from[k] >> 4) ^ 8) - 8) * scale, to + 2 * k + 1);
-      }
+      widen_halves(from, group, scale, to);
   }
 }
 
@@ -154,6 +205,14 @@ void widen_weight(const QuantWeight& w, T* out, int64_t threads) {
                                tokens, chosen, threads);                                                              \
   }                                                                                                                   \
   ARCFORGE_RECORDED(arcforge_quant_experts_##NAME)                                                                    \
+  extern "C" void arcforge_records_##NAME(const T* x, int8_t* out, int64_t rows, int64_t width, int64_t threads) {    \
+    arcforge::records<T>(x, out, rows, width, threads);                                                               \
+  }                                                                                                                   \
+  ARCFORGE_RECORDED(arcforge_records_##NAME)                                                                          \
+  extern "C" void arcforge_hadamard_##NAME(const T* x, T* out, int64_t rows, int64_t width, int64_t threads) {        \
+    arcforge::hadamard<T>(x, out, rows, width, threads);                                                              \
+  }                                                                                                                   \
+  ARCFORGE_RECORDED(arcforge_hadamard_##NAME)                                                                         \
   extern "C" void arcforge_dequantise_##NAME(const uint8_t* weight, const float* scale, T* out, int64_t inputs,       \
                                              int64_t outputs, int64_t groups, int64_t bits, int64_t threads) {        \
     arcforge::widen_weight<T>({weight, scale, inputs, outputs, groups, bits, false}, out, threads);                   \
