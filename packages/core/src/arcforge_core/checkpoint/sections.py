@@ -107,11 +107,14 @@ def state_of(model: CausalLM) -> dict[str, Tensor]:
 
 def check_state(model: CausalLM, state: Mapping[str, Tensor], where: str) -> None:
     """Raises `CheckpointError` that names missing, unknown and mis-shaped tensors; `where` names the source."""
+    check_shapes(ordinary_shapes(model), {name: tensor.shape for name, tensor in state.items()}, where)
+
+
+def ordinary_shapes(model: CausalLM) -> dict[str, torch.Size]:
+    """Returns the shapes of a state dict that updates the model, whether it was quantised or not."""
     if model.quantised is not None:
-        wanted = dict(model.quantised.shapes)
-    else:
-        wanted = {name: tensor.shape for name, tensor in state_of(model).items()}
-    check_shapes(wanted, {name: tensor.shape for name, tensor in state.items()}, where)
+        return dict(model.quantised.shapes)
+    return {name: tensor.shape for name, tensor in state_of(model).items()}
 
 
 def check_shapes(wanted: Mapping[str, torch.Size], found: Mapping[str, torch.Size], where: str) -> None:

@@ -249,13 +249,13 @@ class QuantisedState:
     shapes: Mapping[str, torch.Size]
     forms: Mapping[str, Format]
 
-    def of(self, state: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Returns the model's state dict for an ordinary one; what is quantised is computed on `device`."""
+    def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the model's state dict for an ordinary one."""
         stored: dict[str, Tensor] = {}
         tied = {} if "lm_head.weight" in state else {"lm_head.weight": state["model.embed_tokens.weight"]}
         for name, tensor in {**state, **tied}.items():
             if name in self.forms:
-                stored[name], stored[f"{name}_scale"] = Quantised(*quantise(tensor.to(device), self.forms[name]))
+                stored[name], stored[f"{name}_scale"] = Quantised(*quantise(tensor, self.forms[name]))
             elif name in state:
                 stored[name] = tensor
         return stored

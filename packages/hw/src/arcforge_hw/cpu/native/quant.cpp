@@ -27,15 +27,13 @@ void narrow_all(const float* from, T* to, int64_t count) {
   for (int64_t n = 0; n < count; n++) narrow(from[n], to + n);
 }
 
-// gates = silu(gates) * ups, rounded to T where ops one by one would do it.
+// silu(gate) * up of sums that a layer of its own would round to T.
 template <typename T>
-inline T gated(float gate, float up) {
-  T g, u, s, product;
+inline T gated_sums(float gate, float up) {
+  T g, u;
   narrow(gate, &g);
   narrow(up, &u);
-  narrow(silu(float(g)), &s);
-  narrow(float(s) * float(u), &product);
-  return product;
+  return gated(g, u);
 }
 
 template <typename T>
@@ -52,7 +50,7 @@ void quant_mlp(const T* x, const QuantWeight& gate, const QuantWeight& up, const
     quant_part(outer, up, ups.data(), rows);
 #pragma omp barrier
 #pragma omp for schedule(static)
-    for (int64_t n = 0; n < rows * width; n++) products[n] = gated<T>(gates[n], ups[n]);
+    for (int64_t n = 0; n < rows * width; n++) products[n] = gated_sums<T>(gates[n], ups[n]);
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) lay_row(&products[r * width], width, inner, r);
     quant_part(inner, down, sums.data(), rows);
@@ -81,7 +79,7 @@ void quant_experts(const T* x, const QuantWeight& gate_up, const QuantWeight& do
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
       for (int64_t n = 0; n < width; n++)
-        products[r * width + n] = gated<T>(sums[r * twice + n], sums[r * twice + width + n]);
+        products[r * width + n] = gated_sums<T>(sums[r * twice + n], sums[r * twice + width + n]);
       lay_row(&products[r * width], width, inner, r);
     }
 #pragma omp for schedule(static)
