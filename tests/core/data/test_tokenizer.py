@@ -32,6 +32,16 @@ def test_the_byte_table_counts_every_byte(text: str) -> None:
     assert TRAINED.byte_lengths_V[TRAINED.encode(text)].sum() == len(text.encode())
 
 
+@given(texts)
+def test_bytes_of_tokens_are_those_of_the_text(text: str) -> None:
+    assert b"".join(map(TRAINED.token_bytes, TRAINED.encode(text))) == text.encode()
+    assert [TRAINED.token_bytes(id_) for id_ in TRAINED.special.values()] == [t.encode() for t in TRAINED.special]
+    assert TRAINED.token_bytes(TRAINED.vocab_size) == b""
+    definition = json.loads(TRAINED.definition)
+    definition["decoder"] = None  # not byte-level: the text is all there is to know
+    assert Tokenizer(json.dumps(definition)).token_bytes(TRAINED.encode("x")[0]) == b"x"
+
+
 @pytest.mark.parametrize("token", SPECIAL_TOKENS)
 def test_special_tokens_are_one_id_only_when_allowed(token: str) -> None:
     assert TRAINED.encode(token, allow_special=True) == [TRAINED.special[token]]

@@ -1,10 +1,8 @@
 """The long-context suite on our own server gives what it gives on the engine itself."""
 
 import json
-import threading
 
 import pytest
-import uvicorn
 
 from arcforge_core.config.schema import EvalConfig
 from arcforge_core.configs import FilesDataConfig, LongContextSuiteConfig, SimpleEngineConfig, TorchCpuConfig
@@ -15,8 +13,7 @@ from arcforge_core.eval.run import evaluate
 from arcforge_core.model.engine import SimpleEngine
 from arcforge_core.testing.runs import write_corpus
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
-from arcforge_serving.server.app import create_app
-from arcforge_serving.server.run import listen
+from arcforge_serving.server.testing import listening, small_state
 
 TEXTS = [f"text {n}: " + " ".join(f"word{n * m}" for m in range(200)) for n in range(3)]
 
@@ -25,14 +22,8 @@ TEXTS = [f"text {n}: " + " ".join(f"word{n * m}" for m in range(200)) for n in r
 def served():
     """(engine, tokenizer, URL) of a small model; the server has an engine of its own."""
     model, tokenizer = small_model(vocab_size=TOKENIZER_SIZE, max_position_embeddings=512), small_tokenizer()
-    app = create_app(SimpleEngine(SimpleEngineConfig(), model), tokenizer, model.config, "small")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    with listen("127.0.0.1", 0) as socket:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
-        thread.start()
-        yield SimpleEngine(SimpleEngineConfig(), model), tokenizer, f"http://127.0.0.1:{socket.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+    with listening(small_state(tokenizer, model)) as (_, address):
+        yield SimpleEngine(SimpleEngineConfig(), model), tokenizer, address
 
 
 def test_the_server_completes_as_the_engine_does(served):
@@ -59,5 +50,8 @@ def test_the_command_measures_it(served, tmp_path):
 def test_its_refusals_are_passed_on(served):
     _, tokenizer, url = served
     [example] = Grid(samples=1).examples(ExampleMaker(TEXTS, tokenizer), ("single", 600, 0.5))
-    with Endpoint(url) as endpoint, pytest.raises(Exception, match=r"HTTP 422: max_tokens: .*512 positions"):
+    with (
+        Endpoint(url) as endpoint,
+        pytest.raises(Exception, match=r"HTTP 400: (prompt|max_tokens): the context has 512 positions"),
+    ):
         endpoint([example])

@@ -1,7 +1,9 @@
+import json
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.server.run import listen, serve, url
+from arcforge_serving.server.testing import listening, small_state
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +64,30 @@ def test_a_taken_port_is_known_before_the_model_is_loaded(monkeypatch: pytest.Mo
             serve(config)
 
 
-def test_only_loopback_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    listen("127.0.0.1", 0).close()
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::"])
+def test_other_machines_need_a_key(
+    host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "arcforge_serving.server.run.load_with_tokenizer", lambda *args: pytest.fail("a model was loaded")
+    )
+    with pytest.raises(ConfigError, match=rf"host='{host}': .* needs an API key: api_key_file, or ARCFORGE_SERVE_KEYS"):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", f"host='{host}'"]))
+    (tmp_path / "keys").write_text("a-key-of-mine\n")
+    overrides = ["checkpoint=x", "port=0", f"host='{host}'", f"api_key_file={tmp_path / 'keys'}"]
+    with pytest.raises(CheckpointError):  # it got as far as the checkpoint
+        serve(compose_config("serve", ServeConfig, overrides))
+    monkeypatch.setenv("ARCFORGE_SERVE_ADMIN_KEYS", "an-admins-key")  # that alone leaves generating open
+    with pytest.raises(ConfigError, match="needs an API key"):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", f"host='{host}'"]))
+    monkeypatch.setenv("ARCFORGE_SERVE_KEYS", "a-users-key")
+    with pytest.raises(CheckpointError):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", f"host='{host}'"]))
     assert capsys.readouterr().err == ""
-    listen("0.0.0.0", 0).close()
-    assert "no authentication" in capsys.readouterr().err
+
+
+def test_this_machine_needs_none() -> None:
+    listen("127.0.0.1", 0).close()
 
 
 def test_addresses_of_both_families() -> None:
@@ -74,6 +96,11 @@ def test_addresses_of_both_families() -> None:
     if socket.has_ipv6:
         with listen("::1", 0) as listener:
             assert url(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+def test_a_missing_folder_of_weights_is_named() -> None:
+    with pytest.raises(ConfigError, match="weights_root='nowhere': must be a folder"):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", "weights_root=nowhere"]))
 
 
 def test_missing_checkpoint_is_named() -> None:
@@ -86,8 +113,14 @@ def test_missing_checkpoint_is_named() -> None:
     [
         ([], "checkpoint"),
         (["checkpoint=x", "port=70000"], "port=70000"),
-        (["checkpoint=x", "max_batch_size=0"], "max_batch_size=0"),
-        (["checkpoint=x", "max_waiting=0"], "max_waiting=0"),
+        (["checkpoint=x", "shutdown_seconds=-1"], "shutdown_seconds=-1"),
+        (["checkpoint=x", "max_body_mb=0"], "max_body_mb=0"),
+        (["checkpoint=x", "max_connections=0"], "max_connections=0"),
+        (["checkpoint=x", "keep_alive_seconds=0"], "keep_alive_seconds=0"),
+        (["checkpoint=x", "header_seconds=0"], "header_seconds=0"),
+        (["checkpoint=x", "body_seconds=nan"], "body_seconds=nan"),
+        (["checkpoint=x", "read_seconds=-1"], "read_seconds=-1"),
+        (["checkpoint=x", "engine=simple"], "engine='simple': must be paged"),
         (["checkpoint=x", "engine=simpel"], "did you mean 'simple'"),
         (["checkpoint=x", "hots=::"], "did you mean 'host'"),
     ],
@@ -96,3 +129,35 @@ def test_bad_configurations_are_refused(overrides: list[str], message: str) -> N
     with pytest.raises(ArcforgeError) as caught:
         compose_config("serve", ServeConfig, overrides)
     assert message in str(caught.value)
+
+
+def read_to_the_end(state, shutdown_seconds, tokens):
+    """Returns the events of a stream during which the server is told to stop, and what else happened."""
+    with listening(state, shutdown_seconds) as (server, address), httpx.Client(base_url=address, timeout=60) as client:
+        events = []
+        body = {"prompt": [1], "max_tokens": tokens, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            for line in filter(None, answer.iter_lines()):
+                events.append(line.removeprefix("data: "))
+                server.should_exit = True
+        deadline = time.monotonic() + 30
+        while state.engine.alive:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/health")
+    assert events.pop() == "[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in events]
+    return choices[-1]["finish_reason"], state.engine.stats().generated_tokens
+
+
+def test_streams_that_run_are_finished_at_the_end():
+    model = small_model(vocab_size=TOKENIZER_SIZE)
+    assert read_to_the_end(small_state(small_tokenizer(), model), 30.0, 100) == ("length", 100)
+
+
+def test_streams_that_take_too_long_are_ended_as_aborted():
+    model = small_model(vocab_size=TOKENIZER_SIZE, max_position_embeddings=20_000)
+    reason, count = read_to_the_end(small_state(small_tokenizer(), model), 0.3, 15_000)
+    assert reason == "abort"
+    assert count < 15_000

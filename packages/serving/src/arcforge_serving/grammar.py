@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import llguidance
@@ -25,6 +25,9 @@ LIMITS = llguidance.LLParserLimits(
 )  # fmt: skip
 """What a grammar may take, in llguidance's units: the size of its rules, work at the start and for one token."""
 
+KEPT = 64
+"""Compiled grammars that are kept: agents send the same tools with every request."""
+
 
 class GrammarError(ArcforgeError):
     """A grammar that took more work for a token than is allowed."""
@@ -40,6 +43,7 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
         self.vocabulary = vocabulary
+        self._compiled = lru_cache(KEPT)(self._compile)
         self._tokenizer = llguidance.LLTokenizer(
             tokenizer.definition, n_vocab=max(vocabulary, tokenizer.vocab_size), eos_token=tokenizer.eos_id
         )
@@ -70,7 +74,7 @@ class Grammars:
         """
         return self._compiled("grammar", llguidance.LLMatcher.grammar_from_lark(grammar), grammar)
 
-    def _compiled(self, field: str, grammar: str, given: str) -> partial[GrammarMatcher]:
+    def _compile(self, field: str, grammar: str, given: str) -> partial[GrammarMatcher]:
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise ConfigError(field, _short(given), matcher.get_error().strip())

@@ -95,7 +95,7 @@ def _stated_types(schema: Mapping[str, Any], root: Any, known: dict[str, frozens
     if "$ref" in schema:
         reference = str(schema["$ref"])
         if reference not in known:
-            known[reference] = _permitted(_resolve(reference, root), root, known, depth)
+            known[reference] = _permitted(resolve_reference(reference, root), root, known, depth)
         return known[reference]
     if "type" in schema:
         stated = schema["type"]
@@ -118,7 +118,7 @@ def _stated_types(schema: Mapping[str, Any], root: Any, known: dict[str, frozens
     return frozenset({"array"}) if "items" in schema else ANY
 
 
-def _resolve(reference: str, root: Any) -> Any:
+def resolve_reference(reference: str, root: Any) -> Any:
     """Follows ``#/$defs/Name``; None for what leads nowhere."""
     found = root
     for part in reference.removeprefix("#").strip("/").split("/"):

@@ -23,6 +23,7 @@ COMMANDS = {
     "env": ("arcforge-rl", "list, check and play environments"),
     "conversations": ("arcforge-rl", "make conversations whose answers can be checked"),
     "serve": ("arcforge-serving", "serve a checkpoint over OpenAI's API"),
+    "bench": ("arcforge-serving", "put load on an OpenAI endpoint and measure its answers"),
 }
 """Our console scripts ``arcforge-NAME``: the wheel that brings each, and what it does."""
 

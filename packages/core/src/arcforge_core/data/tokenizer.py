@@ -47,6 +47,12 @@ On Python source it gives 5% more bytes per token than GPT-4's pattern (3.60 aga
 
 CHAT_TEMPLATE = "chat_template.jinja"
 
+PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+BYTES = {chr(byte): byte for byte in PRINTABLE} | {
+    chr(256 + n): byte for n, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
+}
+"""The byte that each sign of a byte-level vocabulary stands for, as GPT-2 has it."""
+
 OTHER_EOS = ("</s>", "<eos>", "<|end_of_text|>", "<|im_end|>", "[SEP]")
 OTHER_BOS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[CLS]")
 
@@ -132,6 +138,13 @@ class Tokenizer:
         """Returns the text of `ids`, special tokens written out; bytes that are not UTF-8 become U+FFFD."""
         text: str = self._plain.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def token_bytes(self, id_: int) -> bytes:
+        """Returns the bytes that an id stands for, special tokens written out; none for an id that there is not."""
+        token: str | None = self._plain.id_to_token(id_)
+        if token is None or self.byte_lengths_V is None or self.byte_lengths_V[id_] != len(token):
+            return self.decode([id_]).encode()
+        return bytes(BYTES[sign] for sign in token)
 
     def save(self, folder: str | Path) -> None:
         """Writes ``tokenizer.json``, ``tokenizer_config.json`` and, if there is one, ``chat_template.jinja``.

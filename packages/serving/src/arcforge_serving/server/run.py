@@ -2,52 +2,137 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import os
 import socket
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
-from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer
+from arcforge_core.chat.load import build_chat_template
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer, open_checkpoint
 from arcforge_core.cli.progress import say
+from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError
-from arcforge_core.model.engine import build_engine
+from arcforge_core.model.engine import build_engine, check_engine
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_serving.configs import ServeConfig
+from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.app import create_app
+from arcforge_serving.server.auth import USER_KEYS
+from arcforge_serving.server.connections import connection_options
+from arcforge_serving.server.guard import Guard
+from arcforge_serving.server.state import ServerState
+
+SECONDS_TO_SEND = 5.0
+"""For the last words to clients that read slowly, before they are cut off."""
 
 
 def serve(config: ServeConfig) -> None:
-    """Serves until SIGINT (exit code 0) or SIGTERM; requests that have begun are finished first.
+    """Serves until SIGINT (exit code 0) or SIGTERM; requests that run may go on for a while.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or not without a key; a key or folder cannot be used; sizes do
+            not fit the number format of the weights.
     """
-    listener = listen(config.host, config.port)
+    guard, root = Guard.of(config, os.environ), weights_root(config)
+    listener = listen(config.host, config.port, keys=bool(guard.keys.users))
     with listener:
         folder = find_checkpoint(config.checkpoint)
         name = config.served_name or folder.resolve().name
+        check_engine(config.engine, open_checkpoint(folder))
         model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
         engine = build_engine(config.engine, model)
-        app = create_app(engine, tokenizer, model.config, name, config.max_batch_size, config.max_waiting)
+        assert isinstance(engine, PagedEngine)  # the config has said so
+        state = state_of(engine, tokenizer, name)
+        state.guard, state.weights_root = guard, root
+        if state.template is None:
+            say(f"no chats: {state.no_template}")
         print(f"{name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        server = Server(state, config.shutdown_seconds, **connection_options(config))
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
             say("stopped")
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Binds the address first of all, so that a taken port is known before a model is loaded."""
+def state_of(engine: PagedEngine, tokenizer: Tokenizer, name: str) -> ServerState:
+    """Returns what is served; with the tokenizer's chat template, if it has one that can be used."""
+    try:
+        return ServerState(engine, tokenizer, name, build_chat_template(tokenizer))
+    except ConfigError as error:
+        return ServerState(engine, tokenizer, name, None, str(error))
+
+
+class Server(uvicorn.Server):
+    """Serves an application; told to stop, it ends streams properly.
+
+    Args:
+        state: what is served.
+        shutdown_seconds: how long requests that run may go on.
+        log_level: of uvicorn.
+        options: others of uvicorn.
+    """
+
+    def __init__(self, state: ServerState, shutdown_seconds: float, log_level: str = "warning", **options: Any) -> None:
+        cut_off = round(shutdown_seconds + SECONDS_TO_SEND)
+        super().__init__(
+            uvicorn.Config(create_app(state), log_level=log_level, timeout_graceful_shutdown=cut_off, **options)
+        )
+        self._state, self._shutdown_seconds = state, shutdown_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no more requests, lets those that run go on for a while, and ends the rest as aborted."""
+        self._state.closing = True
+        ending = asyncio.create_task(self._end_what_runs())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_what_runs(self) -> None:
+        await asyncio.sleep(self._shutdown_seconds)
+        if self._state.engine.alive:
+            await asyncio.to_thread(self._state.engine.abort)
+
+
+def weights_root(config: ServeConfig) -> Path | None:
+    """Returns the folder below which updates may be read.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if config.weights_root is None:
+        return None
+    root = Path(config.weights_root)
+    if not root.is_dir():
+        raise ConfigError("weights_root", config.weights_root, "must be a folder")
+    return root.resolve()
+
+
+def listen(host: str, port: int, *, keys: bool = False) -> socket.socket:
+    """Binds the address first of all, so that what is wrong with it is known before a model is loaded.
+
+    Args:
+        host, port: the address.
+        keys: whether those who ask need a key; without, only this machine may reach it.
+
+    Raises:
+        ConfigError: the address is taken or not this machine's, or others reach it without a key.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigError("port", port, f"cannot listen on {host}: {error.strerror or error}") from error
     address = ipaddress.ip_address(listener.getsockname()[0])
-    if not address.is_loopback:
-        say(f"warning: {address} is reachable from other machines and there is no authentication")
+    if not address.is_loopback and not keys:
+        listener.close()
+        accepted = f"other machines reach {address}, which needs an API key: api_key_file, or {USER_KEYS}"
+        raise ConfigError("host", host, accepted)
     return listener
 
 

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,27 +10,10 @@ from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
-from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
-from arcforge_serving.server.app import create_app
+from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
+from arcforge_serving.server.testing import client_of, small_state
 
 URL = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return small_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model() -> CausalLM:
-    return small_model(vocab_size=TOKENIZER_SIZE)
-
-
-@pytest.fixture(scope="module")
-def client(model: CausalLM, tokenizer: Tokenizer) -> Iterator[TestClient]:
-    app = create_app(SimpleEngine(SimpleEngineConfig(), model), tokenizer, model.config, "small", max_waiting=6)
-    with TestClient(app, raise_server_exceptions=False) as client:
-        yield client
 
 
 def complete(client: TestClient, **body: object) -> dict[str, Any]:
@@ -41,7 +23,7 @@ def complete(client: TestClient, **body: object) -> dict[str, Any]:
     return answer
 
 
-def refused(client: TestClient, status: int = 422, **body: object) -> dict[str, Any]:
+def refused(client: TestClient, status: int = 400, **body: object) -> dict[str, Any]:
     response = client.post(URL, json=body)
     assert response.status_code == status, response.text
     problem: dict[str, Any] = response.json()["error"]
@@ -52,12 +34,6 @@ def refused(client: TestClient, status: int = 422, **body: object) -> dict[str, 
 def greedy(model: CausalLM, ids: list[int], count: int) -> list[int]:
     out: list[int] = model.generate([ids], max_new_tokens=count)[0, len(ids) :].tolist()
     return out
-
-
-def test_health_and_models(client: TestClient) -> None:
-    assert client.get("/health").json() == {"status": "ok"}
-    (card,) = client.get("/v1/models").json()["data"]
-    assert (card["id"], card["object"], card["max_model_len"]) == ("small", "model", 128)
 
 
 def test_text_prompt(client: TestClient, model: CausalLM, tokenizer: Tokenizer) -> None:
@@ -77,6 +53,7 @@ def test_text_prompt(client: TestClient, model: CausalLM, tokenizer: Tokenizer) 
         "prompt_tokens": len(prompt),
         "completion_tokens": 6,
         "total_tokens": len(prompt) + 6,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 
@@ -92,7 +69,12 @@ def test_several_prompts_and_choices_come_in_order(client: TestClient) -> None:
     assert [c["index"] for c in choices] == list(range(6))
     assert [c["prompt_token_ids"] for c in choices] == [[1]] * 3 + [[2, 3]] * 3
     assert len({tuple(c["token_ids"]) for c in choices[:3]}) == 3
-    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 30, "total_tokens": 33}
+    assert answer["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 30,
+        "total_tokens": 33,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     texts = complete(client, prompt=["one", "two"], max_tokens=2, temperature=0)["choices"]
     assert [texts[i]["text"] for i in (0, 1)] == [
         complete(client, prompt=p, max_tokens=2, temperature=0)["choices"][0]["text"] for p in ("one", "two")
@@ -193,8 +175,7 @@ def test_end_of_text_ends_and_is_not_shown(tokenizer: Tokenizer) -> None:
     first = greedy(model, [1], 1)[0]
     head = model.lm_head.weight.data
     head[[first, tokenizer.eos_id]] = head[[tokenizer.eos_id, first]]
-    app = create_app(SimpleEngine(SimpleEngineConfig(), model), tokenizer, model.config, "small")
-    with TestClient(app) as client:
+    with client_of(small_state(tokenizer, model)) as client:
         answer = complete(client, prompt=[1], temperature=0)
     assert answer["choices"][0]["text"] == ""
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -215,44 +196,209 @@ def test_end_of_text_ends_and_is_not_shown(tokenizer: Tokenizer) -> None:
         ({"prompt": [True]}, "prompt"),
         ({"prompt": "\ud800"}, "prompt"),
         ({"prompt": ["a", "\ud800"]}, "prompt"),
-        ({"prompt": [1], "stream": True}, "stream"),
+        ({"prompt": [1], "stream": 1}, "stream"),
+        ({"prompt": [1], "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"prompt": [1], "stream": True, "stream_options": {"usage": True}}, "stream_options"),
+        ({"prompt": [1], "suffix": "x"}, "suffix"),
+        ({"prompt": [1], "best_of": 2}, "best_of"),
         ({"prompt": [1], "max_token": 5}, "max_token"),
         ({"prompt": [1], "max_tokens": 0}, "max_tokens"),
-        ({"prompt": [1], "max_tokens": 128}, "max_tokens"),
+        ({"prompt": [1], "max_tokens": 1024}, "max_tokens"),
         ({"prompt": [1], "max_tokens": 10**30}, "max_tokens"),
         ({"prompt": [1], "max_tokens": "5"}, "max_tokens"),
         ({"prompt": [1], "temperature": -1}, "temperature"),
         ({"prompt": [1], "temperature": float("nan")}, "temperature"),
         ({"prompt": [1], "temperature": float("inf")}, "temperature"),
         ({"prompt": [1], "top_p": 0}, "top_p"),
-        ({"prompt": [1], "top_k": -1}, "top_k"),
+        ({"prompt": [1], "top_k": -2}, "top_k"),
+        ({"prompt": [1], "presence_penalty": -2.1}, "presence_penalty"),
+        ({"prompt": [1], "frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"prompt": [1], "repetition_penalty": 0}, "repetition_penalty"),
+        ({"prompt": [1], "repetition_penalty": float("inf")}, "repetition_penalty"),
+        ({"prompt": [1], "logit_bias": {"one": 1}}, "logit_bias"),
+        ({"prompt": [1], "logit_bias": {"5000": 1}}, "logit_bias"),
+        ({"prompt": [1], "logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"prompt": [1], "logit_bias": {"1": float("nan")}}, "logit_bias"),
+        ({"prompt": [1], "logit_bias": {"1": 101}}, "logit_bias"),
+        ({"prompt": [1], "priority": 101}, "priority"),
+        ({"prompt": [1], "user": 5}, "user"),
+        ({"prompt": [1] * 1024}, "prompt"),
         ({"prompt": [1], "min_p": 2}, "min_p"),
         ({"prompt": [1], "seed": -1}, "seed"),
         ({"prompt": [1], "seed": 2**63}, "seed"),
         ({"prompt": [1], "n": 0}, "n"),
-        ({"prompt": [1], "n": 7}, "n"),
-        ({"prompt": [1], "logprobs": 5}, "logprobs"),
+        ({"prompt": [1], "n": 129}, "n"),
+        ({"prompt": [[1]] * 20, "n": 52}, "n"),
+        ({"prompt": [1], "logprobs": 21}, "logprobs"),
         ({"prompt": [1], "logprobs": True}, "logprobs"),
         ({"prompt": [1], "stop": ""}, "stop"),
-        ({"prompt": [1], "stop": ["a"] * 5}, "stop"),
+        ({"prompt": [1], "stop": "a" * 1001}, "stop"),
+        ({"prompt": [1], "stop": ["a"] * 17}, "stop"),
         ({"prompt": [1], "stop": "\ud800"}, "stop"),
         ({"prompt": [1], "stop_token_ids": [10**9]}, "stop_token_ids"),
     ],
 )
 def test_bad_fields_are_refused_by_name(client: TestClient, body: dict[str, object], param: str) -> None:
     response = client.post(URL, content=json.dumps(body), headers={"content-type": "application/json"})
-    assert response.status_code == 422, response.text
+    assert response.status_code == 400, response.text
     problem = response.json()["error"]
     assert problem["param"] == param
     assert problem["type"] == "invalid_request_error"
     assert problem["message"].startswith(f"{param}: ")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'"text"', b"\xff", b'{"prompt": "a", "\\ud800": 1}'])
+def test_the_context_overflows_with_its_numbers(client: TestClient) -> None:
+    problem = refused(client, prompt=[1] * 1000, max_tokens=30)
+    assert problem["code"] == "context_length_exceeded"
+    assert problem["message"].startswith(
+        "max_tokens: the context has 1024 positions; the prompt has 1000 tokens and 30"
+    )
+    assert complete(client, prompt=[1] * 1000, max_tokens=24)["choices"]
+
+
+def test_null_counts_as_not_given_and_harmless_fields_are_taken(client: TestClient) -> None:
+    body = {"prompt": [5], "max_tokens": 4, "temperature": 0}
+    plain = complete(client, **body)["choices"]
+    nulls = dict.fromkeys(("stop", "n", "seed", "logprobs", "stream", "logit_bias", "suffix"))
+    harmless = {"metadata": {"a": "b"}, "store": True, "service_tier": "auto", "safety_identifier": "x"}
+    assert complete(client, **body, **nulls, **harmless, prompt_cache_key="k")["choices"] == plain
+
+
+def events(client: TestClient, **body: object) -> list[dict[str, Any]]:
+    response = client.post(URL, json={**body, "stream": True})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert lines.pop() == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def test_a_stream_is_the_whole_in_pieces(client: TestClient) -> None:
+    body = {"prompt": [[3], [4, 5]], "n": 2, "max_tokens": 12, "seed": 5, "logprobs": 2, "return_token_ids": True}
+    whole = complete(client, **body, stop=["o", "A"])
+    *chunks, last = events(client, **body, stop=["o", "A"], stream_options={"include_usage": True})
+    assert last["choices"] == []
+    assert {**last["usage"], "prompt_tokens_details": None} == {**whole["usage"], "prompt_tokens_details": None}
+    assert all(chunk["usage"] is None and chunk["object"] == "text_completion" for chunk in chunks)
+    assert len({chunk["id"] for chunk in (*chunks, last)}) == 1
+    for choice in whole["choices"]:
+        parts = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        assert [id_ for part in parts for id_ in part["token_ids"]] == choice["token_ids"]
+        for name, values in choice["logprobs"].items():
+            assert [value for part in parts for value in part["logprobs"][name]] == values
+        assert [part["finish_reason"] for part in parts[:-1]] == [None] * (len(parts) - 1)
+        assert parts[-1]["finish_reason"] == choice["finish_reason"]
+        assert parts[-1]["weight_versions"] == choice["weight_versions"] == [[0, len(choice["token_ids"])]]
+        assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"]
+    assert "usage" not in events(client, prompt=[1])[-1]
+
+
+def test_echo_begins_with_the_prompt(client: TestClient, tokenizer: Tokenizer) -> None:
+    body = {"max_tokens": 3, "temperature": 0}
+    for prompt in ("one ü", [5, 6, 200, 7]):
+        text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
+        plain = complete(client, prompt=prompt, **body)["choices"][0]["text"]
+        assert complete(client, prompt=prompt, **body, echo=True)["choices"][0]["text"] == text + plain
+        parts = [chunk["choices"][0]["text"] for chunk in events(client, prompt=prompt, **body, echo=True)]
+        assert "".join(parts) == text + plain
+        assert parts[0].startswith(text)
+
+
+def test_echo_with_log_probs_scores_the_prompt(client: TestClient, model: CausalLM, tokenizer: Tokenizer) -> None:
+    ids = [5, 6, 70, 8]
+    wanted = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    body = {"prompt": ids, "echo": True, "logprobs": 2, "return_token_ids": True}
+    for tokens in (0, 3):
+        answer = complete(client, **body, max_tokens=tokens, temperature=0)
+        (choice,) = answer["choices"]
+        shown = choice["logprobs"]
+        assert answer["usage"]["completion_tokens"] == tokens == len(choice["token_ids"])
+        assert shown["tokens"][:4] == [tokenizer.decode([i]) for i in ids]
+        assert shown["text_offset"][:4] == [0, 1, 2, 3]
+        assert shown["token_logprobs"][0] is None
+        assert shown["top_logprobs"][0] is None
+        chosen = wanted.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+        assert shown["token_logprobs"][1:4] == pytest.approx(chosen, abs=1e-5)
+        likeliest = wanted.max(-1).values.tolist()  # others may be spelt alike, and share a key
+        assert [max(row.values()) for row in shown["top_logprobs"][1:4]] == pytest.approx(likeliest, abs=1e-5)
+        assert len(shown["tokens"]) == 4 + tokens
+        assert choice["finish_reason"] == "length"
+    parts = [chunk["choices"][0] for chunk in events(client, **body, max_tokens=3, temperature=0)]
+    assert "".join(part["text"] for part in parts) == choice["text"]
+    assert [value for part in parts for value in part["logprobs"]["token_logprobs"]] == shown["token_logprobs"]
+
+
+def test_the_models_own_end_is_passed_with_ignore_eos(tokenizer: Tokenizer) -> None:
+    model = small_model(vocab_size=TOKENIZER_SIZE)
+    first = greedy(model, [1], 1)[0]
+    head = model.lm_head.weight.data
+    head[[first, tokenizer.eos_id]] = head[[tokenizer.eos_id, first]]
+    with client_of(small_state(tokenizer, model)) as client:
+        body = {"prompt": [1], "temperature": 0, "max_tokens": 5, "return_token_ids": True}
+        assert complete(client, **body)["choices"][0]["token_ids"] == [tokenizer.eos_id]
+        (choice,) = complete(client, **body, ignore_eos=True)["choices"]
+        assert len(choice["token_ids"]) == 5
+        assert choice["text"] == tokenizer.decode([i for i in choice["token_ids"] if i != tokenizer.eos_id])
+
+
+def test_penalties_and_biases_reach_the_engine(client: TestClient, model: CausalLM) -> None:
+    body = {"prompt": [9, 10], "max_tokens": 12, "seed": 4, "return_token_ids": True}
+    for fields in (
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": -2.0},
+        {"repetition_penalty": 3.0},
+        {"logit_bias": {"7": 100, "8": 99.5}},
+    ):
+        (choice,) = complete(client, **body, **fields)["choices"]
+        params: dict[str, Any] = {"max_new_tokens": 12, "seed": 4, **fields}
+        if "logit_bias" in fields:
+            params["logit_bias"] = {7: 100.0, 8: 99.5}
+        (wanted,) = SimpleEngine(SimpleEngineConfig(), model).generate([[9, 10]], SamplingParams(**params))
+        assert choice["token_ids"] == wanted.token_ids
+
+
+def test_cached_tokens_are_told(client: TestClient) -> None:
+    body = {"prompt": [[*range(100, 148)], [*range(50, 98)]], "n": 2, "max_tokens": 1}
+    assert complete(client, **body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert complete(client, **body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 64  # of whole pages
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b'{"prompt": [1], "n": ' + b"9" * 9999 + b"}",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff",
+        b'{"prompt": "a", "\\ud800": 1}',
+    ],
+)
 def test_bodies_that_are_no_request(client: TestClient, content: bytes) -> None:
     response = client.post(URL, content=content, headers={"content-type": "application/json"})
-    assert response.status_code in (400, 422)
+    assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_an_error_says_what_is_accepted(client: TestClient) -> None:
+    assert refused(client, prompt=5)["message"] == "prompt: Input should be a valid string; a valid list"
+    problem = refused(client, prompt=[1], max_token=5)
+    assert problem["message"] == "max_token: this server does not know the field"
+    problem = refused(client, prompt=[1], structured_outputs={"json": {}, "xml": "a"})
+    assert problem["message"] == "structured_outputs: this server does not know the field (at structured_outputs.xml)"
+
+
+def test_malformed_bodies_and_odd_names_are_told(client: TestClient) -> None:
+    for content, param, message in (
+        (b"{", None, "body: JSON decode error"),
+        (b'{"prompt": [1], "a-b c": 1}', "a-b c", "a-b c: this server does not know the field"),
+    ):
+        problem = client.post(URL, content=content, headers={"content-type": "application/json"}).json()["error"]
+        assert (problem["param"], problem["message"]) == (param, message)
 
 
 def test_unknown_model_and_path_have_the_same_shape(client: TestClient) -> None:
@@ -264,8 +410,7 @@ def test_unknown_model_and_path_have_the_same_shape(client: TestClient) -> None:
 
 def test_a_broken_model_is_our_fault_and_the_server_goes_on(tokenizer: Tokenizer) -> None:
     model = small_model(vocab_size=TOKENIZER_SIZE)
-    app = create_app(SimpleEngine(SimpleEngineConfig(), model), tokenizer, model.config, "small")
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with client_of(small_state(tokenizer, model)) as client:
         good = model.lm_head.weight.detach().clone()
         model.lm_head.weight.data.fill_(float("nan"))
         assert "not finite" in refused(client, 500, prompt=[1])["message"]
