@@ -87,3 +87,9 @@ def test_the_turn_that_made_a_failed_call_is_masked_and_what_mends_it_is_not() -
     assert [n for n, m in enumerate(found.messages) if not m.trained] == [1, 3]
     found = parse({"messages": MESSAGES}, "auto", "interleaved", mask_errors=False)
     assert all(m.trained for m in found.messages)
+
+
+@pytest.mark.parametrize("between", [{"role": "assistant", "content": "done"}, {"role": "user", "content": "and?"}])
+def test_a_failure_belongs_to_the_message_right_before_the_results(between: dict[str, Any]) -> None:
+    messages = [MESSAGES[0], call("a"), result("1"), between, result("Error: x")]
+    assert all(m.trained for m in parse({"messages": messages}, "auto", "interleaved", mask_errors=True).messages)
