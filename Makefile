@@ -45,10 +45,17 @@ types: venv  ## mypy, strict
 .PHONY: bench
 bench: venv  ## every benchmark in its quick form; JSON goes to outputs/bench
 	@mkdir -p outputs/bench
-	@for file in benchmarks/[a-z]*.py; do \
+	@for file in $(filter-out benchmarks/vs_%,$(wildcard benchmarks/[a-z]*.py)); do \
 	    echo "== $$file"; \
 	    $(BIN)/python "$$file" --quick --json "outputs/bench/$$(basename "$$file" .py).json" $(ARGS) || exit 1; \
 	done
+
+.PHONY: bench-peers
+bench-peers: venv  ## beside llama.cpp, which is compiled on first use into .venv-peers
+	@test -x .venv-peers/bin/python || $(BIN)/python -m venv .venv-peers
+	@.venv-peers/bin/python -c "import llama_cpp" 2>/dev/null || .venv-peers/bin/python -m pip install llama-cpp-python==0.3.36
+	@mkdir -p outputs/bench
+	$(BIN)/python benchmarks/vs_llama_cpp.py --python .venv-peers/bin/python --json outputs/bench/vs_llama_cpp.json $(ARGS)
 
 .PHONY: clean
 clean:  ## delete caches and build products; keeps .venv and outputs
@@ -56,5 +63,5 @@ clean:  ## delete caches and build products; keeps .venv and outputs
 	find packages tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean
-distclean: clean  ## clean, and delete .venv too
-	rm -rf .venv
+distclean: clean  ## clean, and delete the environments too
+	rm -rf .venv .venv-peers

@@ -6,6 +6,9 @@ import torch
 from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig, SimpleGdnConfig, SwaConfig
 from arcforge_core.model import causal_lm, recorded
 from arcforge_core.model.build import build_model
+from arcforge_core.model.cache import PagedCache
+from arcforge_core.model.quantised import MODES, quantise_model
+from arcforge_core.model.weights import replace_weights
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.small_models import small_config
 from arcforge_hw.configs import CpuConfig
@@ -17,7 +20,10 @@ SIZES = {
     "v_head_dim": 16, "index_head_dim": 16, "index_topk": 12, "moe_intermediate_size": 16, "intermediate_size": 48,
     "head_dim": 8,
 }  # fmt: skip
-VARIANTS = {"mla": MlaConfig(), "dsa": DsaConfig(), "dsa, bf16 keys": DsaConfig(index_cache="bf16"), "gqa": GqaConfig()}
+VARIANTS = {
+    "mla": MlaConfig(), "dsa": DsaConfig(), "dsa, bf16 keys": DsaConfig(index_cache="bf16"),
+    "dsa, int8 keys": DsaConfig(index_cache="int8"), "gqa": GqaConfig(),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,6 +97,33 @@ def test_repeated_steps_give_the_bits_of_steps_that_are_run(variant, lengths, qu
     found, wanted = both(lambda: decode(model, filled(model, lengths), 20, queries))
     assert len(repeated) >= 15
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_repeated_drafts_give_the_bits_of_drafts_that_are_run(variant, repeated, monkeypatch):
+    """And entries that are written without drafting."""
+    model = build(VARIANTS[variant])
+
+    def job():
+        cache = PagedCache(model.cache_spec(), [90, 90], dtype=model.dtype, page_size=4, mtp=model.mtp_cache_spec())
+        draw = torch.Generator().manual_seed(0)
+        outs = []
+        with torch.inference_mode():
+            for queries in ([6, 9], *[[1, 1]] * 8, *[[3, 2]] * 4):
+                batch, rows = cache.batch([0, 1], queries), sum(queries)
+                tokens_T = torch.randint(64, (rows,), generator=draw)
+                hidden_TD = torch.randn(rows, 32, generator=draw)
+                model.mtp_remember(tokens_T, hidden_TD, batch, cache)
+                outs += [entry.clone() for entry in cache.mtp.entries.values()]
+                outs.append(model.mtp_draft(tokens_T, hidden_TD, batch, cache))
+        return outs
+
+    found = job()
+    assert len(repeated) >= 18
+    for name in ("recorded_draft", "recorded_remember"):
+        monkeypatch.setattr(causal_lm, name, lambda *_: None)
+    for ours, wanted in zip(found, job(), strict=True):
+        assert torch.equal(ours, wanted)
 
 
 def test_a_step_of_other_sequences_reads_their_pages(repeated, both):
@@ -201,7 +234,7 @@ def test_recordings_make_room_for_others(repeated, monkeypatch):
     cache = filled(model, [20] * 3)
     for sequences in (1, 2, 3, 1):
         decode(model, cache, 4, [1] * sequences)
-    assert len(recorded._OF_CACHE[cache].steps) == 2
+    assert len(recorded._OF_CACHE[cache]["layers"].steps) == 2
     assert len(repeated) == 3 + 3 + 3 + 4
 
 
@@ -212,3 +245,27 @@ def test_recordings_end_with_their_cache():
     before = len(recorded._OF_CACHE)
     del cache
     assert len(recorded._OF_CACHE) == before - 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("queries", [[1], [1, 1, 1]])
+def test_steps_of_quantised_weights_are_repeated(mode, queries, repeated, both):
+    """Also behind an update, which leaves the weights where they are."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "head_dim": 32, "qk_rope_head_dim": 32, "intermediate_size": 96}
+    config = small_config(**{**SIZES, **sizes, "first_k_dense_replace": 2})
+    model = build_model(config, GqaConfig(), Ops(Cpu(CpuConfig()))).eval()
+    old = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    new = {name: 1.1 * tensor for name, tensor in old.items()}
+    quantise_model(model, mode)
+
+    def job():
+        replace_weights(model, old, "the first")
+        cache = filled(model, [6] * len(queries))
+        first = decode(model, cache, 5, queries)
+        replace_weights(model, new, "the update")
+        return torch.cat((first, decode(model, cache, 3, queries, first=5)))
+
+    again, ran = both(job)
+    assert len(repeated) == 7
+    assert torch.equal(again, ran)

@@ -238,8 +238,8 @@ def test_prompts_are_cut_and_share_steps_with_decoded_tokens():
     engine = paged(max_batch_tokens=12, max_running=4, overlap=False)
     seen, schedule = [], engine.scheduler.schedule
 
-    def watch():
-        segments = schedule()
+    def watch(drafting):
+        segments = schedule(drafting)
         seen.append([(segment.length, segment.draws) for segment in segments])
         return segments
 

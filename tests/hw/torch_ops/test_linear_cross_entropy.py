@@ -31,8 +31,8 @@ def assert_equal_to_reference(kernel, args, tolerance):
 
 
 @pytest.fixture
-def small_chunks(kernel, monkeypatch):
-    monkeypatch.setattr(kernel, "CHUNK", 4)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK", 4)
 
 
 def test_gradcheck(kernel, small_chunks):
@@ -70,8 +70,10 @@ def test_all_weights_zero_give_a_zero_loss(kernel):
     assert loss.item() == 0.0 and not x.grad.any() and not weight.grad.any()
 
 
-def test_full_logits_never_exist(kernel, small_chunks):
-    x, weight, target, _ = make(64, 2, 512, torch.float32)
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 4), (torch.bfloat16, 8)])
+def test_full_logits_never_exist(kernel, small_chunks, dtype, rows):
+    """As many bytes of them in both precisions."""
+    x, weight, target, _ = make(64, 2, 512, dtype)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -84,7 +86,7 @@ def test_full_logits_never_exist(kernel, small_chunks):
 
     with Watch():
         kernel._forward._init_fn(x.detach(), weight.detach(), target, torch.ones(64), True)
-    assert 0 < largest <= 4 * 512
+    assert largest == rows * 512
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,20 @@ def test_strided_inputs():
     torch.testing.assert_close(kernel.moe_experts(*args), reference.moe_experts(*args), rtol=1e-5, atol=1e-5)
 
 
+def test_bfloat16_rows_fill_whole_blocks():
+    """So that few numbers of rows come again and again; which ones is unseen in the results."""
+    args = make(70, experts=6, dtype=torch.bfloat16, grad=False)
+    args[3] = torch.arange(140).view(70, 2) % 5  # nobody chooses the last
+    order_R, ends_E = kernel._forward._init_fn(*args)[2:]
+    counts_E = torch.bincount(args[3].flatten(), minlength=6)
+    assert ends_E.tolist() == (-(-counts_E // kernel.BLOCK) * kernel.BLOCK).cumsum(0).tolist()
+    assert order_R[order_R >= 0].sort().values.tolist() == list(range(140))
+    for expert, (first, end) in enumerate(itertools.pairwise([0, *ends_E.tolist()])):
+        rows = order_R[first:end]
+        assert (args[3].flatten()[rows[rows >= 0]] == expert).all()
+    assert kernel._forward._init_fn(args[0].float(), *(x.float() for x in args[1:3]), *args[3:])[3][-1] == 140
+
+
 @pytest.mark.parametrize(("shift", "found"), [(1, "1 to 3"), (-1, "-1 to 1")])
 def test_expert_numbers_out_of_range_are_refused(shift, found):
     args = make(experts=3)

@@ -6,8 +6,18 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from arcforge_core.config.schema import EngineConfig, HardwareConfig, check_at_least, check_between
+from arcforge_core.config.schema import (
+    EngineConfig,
+    HardwareConfig,
+    check_at_least,
+    check_between,
+    check_choice,
+    check_weights,
+)
 from arcforge_core.errors import ConfigError
+
+MOST_DRAFTS = 8
+"""Drafts at most: how many are accepted falls from place to place."""
 
 
 @dataclass
@@ -35,15 +45,26 @@ class PagedEngineConfig(EngineConfig):
     """Folder of that file; None is the system's for temporary files."""
     priority_tokens: int = 65536
     """A request goes ahead of so many tokens of other work for each level of its priority."""
+    weights: str = "none"
+    """Number format of the weights: ``none``, the checkpoint's; ``w8a8``, ``w4a8`` or ``int4``. The model that
+    the engine is given is changed in place."""
     overlap: bool | None = None
     """Prepare the next step while the present one is computed; null does where that has a processor core to itself."""
+    draft_tokens: int | None = 0
+    """Tokens that the model's MTP module drafts for one step to check at once; null is 3 where there is a module."""
+    drafting: str = "auto"
+    """``auto`` drafts as many of them as pay, measured as it goes, or none; ``always`` drafts all."""
 
     def __post_init__(self) -> None:
+        check_weights("engine.weights", self.weights)
         for name in ("cache_mb", "page_size", "max_running", "max_waiting", "max_batch_tokens"):
             check_at_least(f"engine.{name}", getattr(self, name), 1)
         check_at_least("engine.cache_tokens", self.cache_tokens, self.page_size)
         check_at_least("engine.tier_mb", self.tier_mb, 0)
         check_at_least("engine.priority_tokens", self.priority_tokens, 0)
+        if self.draft_tokens is not None:
+            check_between("engine.draft_tokens", self.draft_tokens, 0, MOST_DRAFTS)
+        check_choice("engine.drafting", self.drafting, ("auto", "always"))
         if self.max_batch_tokens < self.max_running:
             accepted = f"must be at least engine.max_running={self.max_running}: each decoded sequence takes one"
             raise ConfigError("engine.max_batch_tokens", self.max_batch_tokens, accepted)

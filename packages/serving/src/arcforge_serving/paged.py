@@ -19,6 +19,7 @@ from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import params_per_prompt
+from arcforge_core.model.quantised import quantise_model
 from arcforge_core.model.weights import install_weights, next_version, stage_weights
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.driver import Driver
@@ -41,6 +42,11 @@ class Stats:
         preemptions: sequences that lost their pages and were computed again.
         generated_tokens: tokens given to readers.
         steps: steps computed.
+        speculation: ``on``, or why no tokens are drafted.
+        drafts, draft_tokens: how often drafts were checked, of one sequence each time, and how many they were.
+        accepted_by_position: how many of the first, second, ... drafts were accepted.
+        accepted_length: tokens that a sequence got on average where drafts were checked: accepted ones and the one
+            that the main model gives anyway; 1 before the first.
         weight_version: of the weights.
         paused: whether the engine stands still.
     """
@@ -59,6 +65,11 @@ class Stats:
     preemptions: int
     generated_tokens: int
     steps: int
+    speculation: str
+    drafts: int
+    draft_tokens: int
+    accepted_by_position: list[int]
+    accepted_length: float
     weight_version: int
     paused: bool
 
@@ -71,10 +82,12 @@ class PagedEngine:
 
     Args:
         config: see `PagedEngineConfig`.
-        model: while the engine works nothing else may change or train it.
+        model: while the engine works nothing else may change or train it; with ``config.weights`` it is quantised in
+            place.
     """
 
     def __init__(self, config: PagedEngineConfig, model: CausalLM) -> None:
+        quantise_model(model, config.weights)
         self.config, self.model = config, model
         self.driver = Driver(config, model)
         self.scheduler, self.store, self.trace = self.driver.scheduler, self.driver.store, self.driver.trace
@@ -253,13 +266,18 @@ class PagedEngine:
         """Returns what the engine holds and has done; figures of one moment, taken without stopping it."""
         scheduler = self.scheduler
         private = sum(len(s.pages) - len(s.nodes) for s in list(scheduler.running))
-        pages = scheduler.pages
+        pages, speculation = scheduler.pages, self.driver.speculation
+        drafts, accepted = speculation.checked.total(), list(speculation.accepted)
         return Stats(
             running=len(scheduler.running), waiting=scheduler.waiting + self._arriving,
             pages=pages.count, free_pages=pages.free, cached_pages=pages.count - pages.free - private,
             page_size=self.config.page_size, prefix_reuse=self.driver.prefix_reuse,
             evicted_pages=scheduler.tree.evicted,
-            generated_tokens=self.driver.generated, steps=self.driver.steps, weight_version=self.weight_version,
+            generated_tokens=self.driver.generated, steps=self.driver.steps,
+            speculation=self.driver.drafting, drafts=drafts,
+            draft_tokens=sum(k * times for k, times in list(speculation.checked.items())),
+            accepted_by_position=accepted, accepted_length=1 + sum(accepted) / drafts if drafts else 1.0,
+            weight_version=self.weight_version,
             paused=self.paused, **asdict(scheduler.counters),
         )  # fmt: skip
 
@@ -276,6 +294,7 @@ class PagedEngine:
         def look() -> None:
             faults = self.scheduler.faults()
             if checksums:
+                self.driver.worker.catch_up()
                 seen = self._checksums
                 self._checksums = {
                     node.page: (node, self.store.checksum(node.page))

@@ -52,9 +52,51 @@ def test_pages_of_any_size_are_read_where_they_lie(size, dtype):
     torch.testing.assert_close(got, wanted)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(0, 600)), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.sampled_from([(20, 12), (32, 16), (64, 64), (96, 32)]),
+)
+def test_bfloat16_is_near_the_reference(segments, groups, per, sizes):
+    """Keys that are widened, and keys in whole vectors that are multiplied as they are."""
+    lengths = [q for q, _ in segments], [q + past for q, past in segments]
+    call = make(*lengths, groups * per, groups, *sizes, dtype=torch.bfloat16)
+    wanted = reference.attention_decode(*(x.double() for x in call[:3]), *call[3:])
+    torch.testing.assert_close(kernel.attention_decode(*call).double(), wanted, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 16, 48])
+def test_whole_vectors_of_bfloat16_are_the_same_bits_in_pages_of_any_size(size):
+    call = make([1, 3], [300, 70], width=64, value=32, dtype=torch.bfloat16)
+    wanted = kernel.attention_decode(*call)
+    for order in (lambda count: torch.arange(count), lambda count: torch.arange(count).flip(0)):
+        counts = [-(-length // size) for length in (300, 70)]
+        numbers = order(sum(counts)).split(counts)
+        pages = Pages(torch.nn.utils.rnn.pad_sequence(list(numbers), batch_first=True), size, sum(counts) * size)
+        stores = [x.new_full((pages.rows, *x.shape[1:]), float("nan")) for x in call[1:3]]
+        for store, x in zip(stores, call[1:3], strict=True):
+            store[pages.key_rows(call[4])] = x
+        assert torch.equal(kernel.attention_decode(call[0], *stores, *call[3:], pages), wanted)
+
+
+@pytest.mark.parametrize("width", [20, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_number_of_threads_changes_no_bit(dtype, monkeypatch):
-    call, found = make([1, 9, 2], [700, 300, 2], dtype=dtype), []
+def test_a_query_is_the_same_whatever_else_is_decoded(dtype, width):
+    """Also when threads take all groups of a chunk at a time, as with many sequences."""
+    keys = [70 + 13 * n for n in range(20)]
+    q, k, v, _, cu_key, scale = make([1] * 20, keys, width=width, value=32, dtype=dtype)
+    whole = kernel.attention_decode(q, k, v, cumulative([1] * 20), cu_key, scale)
+    for n, (rows_k, rows_v) in enumerate(zip(k.split(keys), v.split(keys), strict=True)):
+        one = kernel.attention_decode(q[n : n + 1], rows_k, rows_v, cumulative([1]), cumulative([keys[n]]), scale)
+        assert torch.equal(one[0], whole[n])
+
+
+@pytest.mark.parametrize("width", [20, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_number_of_threads_changes_no_bit(dtype, width, monkeypatch):
+    call, found = make([1, 9, 2], [700, 300, 2], width=width, dtype=dtype), []
     for threads in (1, 2, 5):
         monkeypatch.setattr(kernel.torch, "get_num_threads", lambda threads=threads: threads)
         found.append(kernel.attention_decode(*call))

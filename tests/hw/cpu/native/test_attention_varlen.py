@@ -51,6 +51,39 @@ def test_lower_precisions(dtype, tolerance):
     assert_equal_to_reference(make([(130, 0), (1, 90), (40, 3)], 2, 1, 32, 24, dtype), tolerance)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 70), st.integers(0, 70)), min_size=1, max_size=3),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from([0, 1, 9, 90]),
+)
+def test_bfloat16_equals_the_reference_in_float64(segments, heads, key_dim, value_dim, topk):
+    """Odd sizes, whose last number has no neighbour to make a pair with; `topk` 0 is dense."""
+    q, k, v, cu_query, cu_key, scale = make(segments, *heads, key_dim, value_dim, torch.bfloat16)
+    exact = tuple(x.detach().double().requires_grad_() for x in (q, k, v))
+    fns, more = (kernel.attention_varlen, reference.attention_varlen), ()
+    if topk:
+        queries, keys = [n for n, _ in segments], [n + past for n, past in segments]
+        more = (selection(torch.Generator().manual_seed(topk), queries, keys, topk),)
+        fns = kernel.selected_attention, reference.selected_attention
+    got = results(fns[0], (q, k, v, *more, cu_query, cu_key, scale))
+    wanted = results(fns[1], (*exact, *more, cu_query, cu_key, scale))
+    for a, b in zip(got, wanted, strict=True):
+        assert (a - b).abs().max() <= 1.5e-2 * max(b.abs().max(), 1e-2)
+
+
+def test_bfloat16_never_sees_later_keys_whatever_they_are():
+    q, k, v, cu_query, cu_key, scale = make([(40, 0)], dtype=torch.bfloat16)
+    spoilt = [torch.cat((x[:33], torch.full_like(x[33:], torch.nan))).detach().requires_grad_() for x in (k, v)]
+    got, clean = (kernel.attention_varlen(q, *kv, cu_query, cu_key, scale)[:32] for kv in (spoilt, (k, v)))
+    assert torch.equal(got, clean)
+    cotangent = torch.ones(32, 4, 5).bfloat16()
+    for a, b in zip(*(torch.autograd.grad(x, q, cotangent) for x in (got, clean)), strict=True):
+        assert torch.equal(a[:32], b[:32])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_number_of_threads_changes_no_bit(dtype, monkeypatch):
     call = make([(70, 0), (33, 40), (1, 5)], 6, 3, 48, 40, dtype)

@@ -9,18 +9,20 @@ import arcforge_hw.cpu.native.few_rows as few
 from arcforge_core.ops import reference
 from arcforge_core.testing.op_inputs import op_cases
 
+original = few._function
+
 
 def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def experts_call(tokens=2, experts=16, chosen=4, hidden=40, width=24, seed=0):
+def experts_call(tokens=2, experts=16, chosen=4, hidden=64, width=32, seed=0, dtype=torch.float32):
     """Tokens that choose some of many experts."""
     draw = torch.Generator().manual_seed(seed)
     expert_TK = torch.stack([torch.randperm(experts, generator=draw)[:chosen] for _ in range(tokens)])
     gate_TK = torch.rand(tokens, chosen, generator=draw)
     shapes = (tokens, hidden), (experts, 2 * width, hidden), (experts, hidden, width)
-    x_TD, gate_up_EFD, down_EDF = (normal(*shape, seed=n) for n, shape in enumerate(shapes))
+    x_TD, gate_up_EFD, down_EDF = (normal(*shape, seed=n, dtype=dtype) for n, shape in enumerate(shapes))
     return x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK
 
 
@@ -30,8 +32,8 @@ def calls(dtype=torch.float32):
     yield few.linear, reference.linear, (normal(3, 64, dtype=dtype), normal(50, 64, seed=1, dtype=dtype))
     yield few.rms_norm, reference.rms_norm, (normal(3, 40, dtype=dtype), normal(40, seed=1, dtype=dtype), 1e-5)
     yield few.rope, reference.rope, (normal(3, 5, 16, dtype=dtype), angle_TF.cos(), angle_TF.sin())
-    if dtype == torch.float32:
-        yield few.moe_experts, reference.moe_experts, experts_call()
+    if dtype != torch.float64:
+        yield few.moe_experts, reference.moe_experts, experts_call(dtype=dtype)
 
 
 @settings(max_examples=40, deadline=None)
@@ -44,6 +46,45 @@ def test_linear_equals_the_reference(rows, vectors, outputs, biased, kind):
     wanted = reference.linear(x.double(), weight.double(), None if bias is None else bias.double())
     tolerance = 1e-5 if kind == "f32" else 1e-12
     torch.testing.assert_close(few.linear(x, weight, bias).double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 70), st.integers(1, 4), st.integers(1, 110), st.booleans())
+def test_linear_in_bfloat16_is_an_exact_sum_rounded_once(rows, vectors, outputs, biased):
+    """More rows than sums are kept for at a time, all tiles, columns that are left over."""
+    x, weight = (normal(n, 32 * vectors, seed=n, dtype=torch.bfloat16) for n in (rows, outputs))
+    bias = normal(outputs, seed=2, dtype=torch.bfloat16) if biased else None
+    wanted = reference.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    out = few.linear(x, weight, bias)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), wanted, rtol=2**-8, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_is_the_same_whatever_the_number_of_rows(dtype):
+    few_rows = few.FEW_ROWS[dtype]
+    x, weight = normal(few_rows, 96, dtype=dtype), normal(110, 96, seed=1, dtype=dtype)
+    whole = few.linear(x, weight)
+    for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16):
+        assert torch.equal(few.linear(x[:rows], weight), whole[:rows])
+
+
+def test_products_of_bfloat16_go_to_c(monkeypatch):
+    called = []
+    monkeypatch.setattr(few, "_function", lambda *key: called.append(key) or original(*key))
+    x, weight = normal(2, 64, dtype=torch.bfloat16), normal(50, 64, seed=1, dtype=torch.bfloat16)
+    few.linear(x, weight)
+    few.moe_experts(*experts_call(dtype=torch.bfloat16))
+    few.linear(normal(few.FEW_ROWS[torch.bfloat16] + 1, 64, dtype=torch.bfloat16), weight)
+    few.linear(x[:, :40], weight[:, :40].contiguous())  # no whole vectors
+    assert called == [("linear", torch.bfloat16), ("experts", torch.bfloat16)]
+
+
+def test_experts_in_bfloat16_are_near_the_reference():
+    call = experts_call(5, 20, 3, 96, 64, dtype=torch.bfloat16)
+    wanted = reference.moe_experts(*(x.double() if x.is_floating_point() else x for x in call))
+    error = (few.moe_experts(*call).double() - wanted).abs().max()
+    assert error <= 1e-2 * wanted.abs().max()
 
 
 @settings(max_examples=30, deadline=None)
@@ -72,9 +113,10 @@ def test_norm_and_rotation_of_strided_rows(dtype):
         torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("number", range(4), ids=["linear", "rms_norm", "rope", "moe_experts"])
-def test_the_number_of_threads_changes_no_bit(number, monkeypatch):
-    fn, _, call = list(calls())[number]
+def test_the_number_of_threads_changes_no_bit(number, dtype, monkeypatch):
+    fn, _, call = list(calls(dtype))[number]
     found = []
     for threads in (1, 2, 3, 8):
         monkeypatch.setattr(few.torch, "get_num_threads", lambda threads=threads: threads)
@@ -82,10 +124,11 @@ def test_the_number_of_threads_changes_no_bit(number, monkeypatch):
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_a_large_product_is_shared_by_threads_without_changing_a_bit(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_product_is_shared_by_threads_without_changing_a_bit(dtype, monkeypatch):
     """Large enough for the kernel to use its threads."""
-    x, weight = normal(2, 512), normal(700, 512, seed=1)
-    experts = experts_call(4, 16, 4, 256, 128)
+    x, weight = normal(2, 512, dtype=dtype), normal(700, 512, seed=1, dtype=dtype)
+    experts = experts_call(4, 16, 4, 256, 128, dtype=dtype)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(few.torch, "get_num_threads", lambda threads=threads: threads)

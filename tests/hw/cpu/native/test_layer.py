@@ -74,6 +74,16 @@ def test_decoding_equals_its_parts(attention, lengths, steps, monkeypatch):
     assert not called
 
 
+@pytest.mark.parametrize("attention", ["mla", "gqa"])
+def test_models_in_bfloat16_decode_near_their_parts(attention, monkeypatch):
+    model, called = model_of(attention).bfloat16(), count(monkeypatch)
+    logits = decoded(model, [20, 3], [1, 1])
+    assert set(called) == {"mlp", "moe"}
+    called.clear()
+    torch.testing.assert_close(logits, decoded(one_by_one(model), [20, 3], [1, 1]), rtol=3e-2, atol=3e-2)
+    assert not called
+
+
 def test_a_layer_that_shares_its_selection_decodes_too(monkeypatch):
     model = model_of("dsa", "attention.indexer_types=[full,shared,full]")
     called = count(monkeypatch)
@@ -119,6 +129,15 @@ def test_gradients_take_the_parts(monkeypatch):
     model(torch.tensor([[1, 2, 3]])).logits.sum().backward()
     assert not called
     assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("op", ["mlp", "moe"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_is_the_same_whatever_else_is_decoded(op, dtype):
+    args = list(next(case for case in op_cases(op) if case.name == "tokens").inputs(dtype, "cpu").values())
+    whole = getattr(native, op)(*args)
+    for n in range(len(whole)):
+        assert torch.equal(getattr(native, op)(args[0][n : n + 1], *args[1:])[0], whole[n])
 
 
 @pytest.mark.parametrize("op", OPS)

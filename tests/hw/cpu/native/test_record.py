@@ -33,7 +33,7 @@ def test_a_recorded_step_reads_its_inputs_anew():
         torch.testing.assert_close(again(), wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_sums_stores_and_casts_are_repeated(dtype):
     x, store, narrow = torch.zeros(2, 3, dtype=dtype), torch.zeros(5, 3, dtype=dtype), torch.zeros(5, 3).bfloat16()
     slots, plain = torch.tensor([4, 1]), torch.zeros(2, 3)
@@ -53,12 +53,23 @@ def test_sums_stores_and_casts_are_repeated(dtype):
     torch.testing.assert_close(narrow[[0, 2]], plain.bfloat16(), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_are_joined_are_joined_again(dtype):
+    parts = [torch.zeros(3, 4, dtype=dtype) for _ in range(3)]
+    again = record(lambda: torch.cat(parts, dim=-1))
+    for number, part in enumerate(parts):
+        part.copy_(torch.arange(12).view(3, 4) + 100 * number)
+    assert torch.equal(again(), torch.cat(parts, -1))
+
+
 UNRECORDABLE = {
     "another operator": lambda x: x.softmax(-1),
     "a value on the host": lambda x: x + float(x.max()),
     "a sum of two shapes": lambda x: x + x[:1],
     "a sum with a factor": lambda x: torch.add(x, x, alpha=2),
     "a reshape that copies": lambda x: x.t().reshape(2, 16) + x,
+    "parts of two widths joined": lambda x: torch.cat((x, x[:, :3].contiguous()), -1),
+    "rows below one another": lambda x: torch.cat((x, x)),
     "another cast": lambda x: x.double(),
     "C without a recorded form": lambda x: few_rows.linear(x, torch.zeros(4, 16)),
 }

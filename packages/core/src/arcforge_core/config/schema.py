@@ -22,6 +22,15 @@ def check_choice(field_name: str, value: str, accepted: tuple[str, ...]) -> None
         raise ConfigError(field_name, value, f"must be one of {', '.join(accepted)}{nearest(value, accepted)}")
 
 
+WEIGHTS = ("none", "w8a8", "w4a8", "int4")
+"""Number formats of an engine's weights; `arcforge_core.model.quantised` has what they mean."""
+
+
+def check_weights(field_name: str, value: str) -> None:
+    """Raises `ConfigError` unless `value` is one of `WEIGHTS`."""
+    check_choice(field_name, value, WEIGHTS)
+
+
 def check_at_least(field_name: str, value: float | None, minimum: float) -> None:
     """Raises `ConfigError` unless `value` is None or at least `minimum`."""
     if value is not None and not value >= minimum:  # `not >=` also refuses NaN
@@ -38,6 +47,12 @@ def check_multiple(field_name: str, value: int, other_name: str, other: int) -> 
     """Raises `ConfigError` unless `value` is a multiple of `other`."""
     if value % other:
         raise ConfigError(field_name, value, f"must be a multiple of {other_name}={other}")
+
+
+def check_text(field_name: str, value: object) -> None:
+    """Raises `ConfigError` unless `value` is a string; for dataclasses that are filled from data, not by Hydra."""
+    if not isinstance(value, str):
+        raise ConfigError(field_name, value, "must be a text")
 
 
 @dataclass
@@ -92,6 +107,11 @@ class EngineConfig(ComponentConfig):
 @dataclass
 class EnvironmentConfig(ComponentConfig):
     """Base of environment configs."""
+
+
+@dataclass
+class CheckerConfig(ComponentConfig):
+    """Base of checkers of answers; the fields are what a record names as arguments."""
 
 
 @dataclass

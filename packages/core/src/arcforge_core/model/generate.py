@@ -80,6 +80,7 @@ class _Sequence:
         """Appends a token and decides whether it was the last one."""
         self.tokens.append(token)
         self.feed = [token.id]
+        self.sampler.observe(token.id)
         if self.matcher is not None:
             self.matcher.accept(token.id)
         self.reason = ended(self.params, [t.id for t in self.tokens], self.matcher)
@@ -141,10 +142,12 @@ def generate(
                     hidden_SD = hidden_TD[end - len(sequence.prompt) : end - 1]
                     targets, top = sequence.prompt[1:], sequence.params.top_logprobs
                     sequence.prompt_tokens = score_hidden(model, hidden_SD, targets, top)
-            logits_NV = model.logits(hidden_TD[torch.tensor(ends, device=model.device) - 1]).float().cpu()
-            check_finite(logits_NV)
+            logits_NV = model.logits(hidden_TD[torch.tensor(ends, device=model.device) - 1])
+            likeliest = model.likeliest(logits_NV)
+            check_finite(likeliest)
             allowed = [None if s.matcher is None else s.matcher.allowed() for s in rows]
-            for sequence, token in zip(rows, next_tokens(logits_NV, [s.sampler for s in rows], allowed), strict=True):
+            tokens = next_tokens(logits_NV.cpu(), [s.sampler for s in rows], allowed, likeliest=likeliest)
+            for sequence, token in zip(rows, tokens, strict=True):
                 sequence.take(token)
             live = [n for n in live if sequences[n].reason is None]
     return [sequence.output(weight_version) for sequence in sequences]
@@ -155,8 +158,8 @@ def score_hidden(model: CausalLM, hidden_SD: Tensor, targets: Sequence[int], top
     tokens: list[Token] = []
     for start in range(0, len(targets), rows):
         ids = targets[start : start + rows]
-        logits_NV = model.logits(hidden_SD[start : start + rows]).float().cpu()
-        tokens += score(logits_NV, ids, [top] * len(ids))
+        logits_NV = model.logits(hidden_SD[start : start + rows])
+        tokens += score(logits_NV.cpu(), ids, [top] * len(ids), model.likeliest(logits_NV))
     return tokens
 
 

@@ -2,7 +2,12 @@
 
 A scatter would be an `index_put_` in the backward pass; the inverse permutation turns both directions into gathers.
 
-Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R = T * K rows sorted by expert.
+On CPUs oneDNN multiplies bfloat16, and compiles a kernel for each new number of rows, which takes as long as a product
+of a thousand rows. There each expert's rows are filled up to whole blocks, with rows whose gate is 0: few numbers of
+rows come again and again.
+
+Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R rows sorted by expert: T * K,
+and what fills blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+BLOCK = 32
+"""Rows of a block: larger ones mean fewer kernels and more rows that count for nothing."""
 
 
 def grouped_mm(a: Tensor, b: Tensor, offsets_E: Tensor) -> Tensor:
@@ -28,16 +36,46 @@ def _swiglu(gate_up_RF: Tensor) -> Tensor:
 def _forward(
     x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns the output [T, D], the up-projections [R, F], the sorting order [R] and the experts' ends [E]."""
+    """Returns the output [T, D], the up-projections [R, F], the sorting order [R] and the experts' ends [E].
+
+    The order has the number of a choice, or -1 for a row that fills a block.
+    """
     experts, (tokens, chosen) = len(gate_up_EFD), expert_TK.shape
     expert_R, order_R = expert_TK.flatten().sort(stable=True)
     _check_range(expert_R, experts)
     ends_E = torch.searchsorted(expert_R, torch.arange(experts, device=expert_R.device), right=True, out_int32=True)
-    inner_RF = grouped_mm(x_TD.index_select(0, order_R // chosen), gate_up_EFD.mT, ends_E)
-    gated_Rf = _swiglu(inner_RF).mul_(gate_TK.flatten()[order_R, None].to(inner_RF.dtype))
+    if _in_blocks(x_TD):
+        order_R, ends_E = _fill_blocks(expert_R, order_R, ends_E)
+    inner_RF = grouped_mm(x_TD.index_select(0, _token(order_R, chosen)), gate_up_EFD.mT, ends_E)
+    gated_Rf = _swiglu(inner_RF).mul_(_gate(gate_TK, order_R, inner_RF.dtype))
     y_RD = grouped_mm(gated_Rf, down_EDF.mT, ends_E)
-    out_TD = _combine(y_RD, order_R, tokens)
+    out_TD = _combine(y_RD, order_R, tokens, chosen)
     return out_TD, inner_RF, order_R, ends_E
+
+
+def _in_blocks(x_TD: Tensor) -> bool:
+    return x_TD.device.type == "cpu" and x_TD.dtype == torch.bfloat16
+
+
+def _fill_blocks(expert_R: Tensor, order_R: Tensor, ends_E: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the order and the ends with each expert's rows filled up to whole blocks."""
+    counts_E = ends_E.diff(prepend=ends_E.new_zeros(1))
+    filled_E = (counts_E + BLOCK - 1) // BLOCK * BLOCK
+    filled_ends_E = filled_E.cumsum(0, dtype=torch.int32)
+    later_E = (filled_ends_E - filled_E) - (ends_E - counts_E)
+    filled_R = order_R.new_full((int(filled_ends_E[-1]),), -1)
+    filled_R[torch.arange(len(order_R)) + later_E[expert_R]] = order_R
+    return filled_R, filled_ends_E
+
+
+def _token(order_R: Tensor, chosen: int) -> Tensor:
+    """Returns the token of each row; of one that fills a block any will do."""
+    return order_R.clamp(min=0) // chosen
+
+
+def _gate(gate_TK: Tensor, order_R: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the gates [R, 1], 0 of rows that fill blocks: -1 is the last of one more."""
+    return F.pad(gate_TK.flatten(), (0, 1))[order_R, None].to(dtype)
 
 
 def _check_range(expert_R: Tensor, experts: int) -> None:
@@ -50,18 +88,18 @@ def _check_range(expert_R: Tensor, experts: int) -> None:
         raise ValueError(f"{message}, got {int(expert_R[0])} to {int(expert_R[-1])}")
 
 
-def _combine(y_RD: Tensor, order_R: Tensor, tokens: int) -> Tensor:
+def _combine(y_RD: Tensor, order_R: Tensor, tokens: int, chosen: int) -> Tensor:
     """Sums the rows of each token, in the order of its choices; in fp32 inside."""
-    inverse_R = torch.empty_like(order_R)
-    inverse_R[order_R] = torch.arange(len(order_R), device=order_R.device)
-    return F.embedding_bag(inverse_R.view(tokens, -1), y_RD, mode="sum")
+    inverse = order_R.new_empty(tokens * chosen + 1)  # one more for the rows that fill blocks
+    inverse[order_R] = torch.arange(len(order_R), device=order_R.device)
+    return F.embedding_bag(inverse[:-1].view(tokens, chosen), y_RD, mode="sum")
 
 
 @_forward.register_fake
 def _(
     x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows = expert_TK.numel()
+    rows = torch.library.get_ctx().new_dynamic_size() if _in_blocks(x_TD) else expert_TK.numel()
     return (
         torch.empty_like(x_TD, memory_format=torch.contiguous_format),
         x_TD.new_empty(rows, gate_up_EFD.shape[1]),
@@ -83,23 +121,23 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of x, both weights and the gates."""
     tokens, chosen = gate_TK.shape
-    token_R = order_R // chosen
-    grad_RD, gate_R1 = grad_TD.index_select(0, token_R), gate_TK.flatten()[order_R, None].to(inner_RF.dtype)
+    token_R = _token(order_R, chosen)
+    grad_RD, gate_R1 = grad_TD.index_select(0, token_R), _gate(gate_TK, order_R, inner_RF.dtype)
     gate_Rf, up_Rf = inner_RF.chunk(2, dim=-1)
     silu_Rf = F.silu(gate_Rf)
     act_Rf = silu_Rf * up_Rf
     grad_gated_Rf = grouped_mm(grad_RD, down_EDF, ends_E)
     grad_down_EDF = grouped_mm(grad_RD.mT, act_Rf * gate_R1, ends_E)
-    grad_gate_R = torch.empty_like(gate_TK).flatten()
-    grad_gate_R[order_R] = torch.linalg.vecdot(grad_gated_Rf, act_Rf).to(gate_TK.dtype)
+    grad_gate = gate_TK.new_empty(tokens * chosen + 1)
+    grad_gate[order_R] = torch.linalg.vecdot(grad_gated_Rf, act_Rf).to(gate_TK.dtype)
     grad_act_Rf = grad_gated_Rf.mul_(gate_R1)
     grad_inner_RF = torch.empty_like(inner_RF)
     grad_gate_Rf, grad_up_Rf = grad_inner_RF.chunk(2, dim=-1)
     torch.mul(grad_act_Rf, silu_Rf, out=grad_up_Rf)
     torch.ops.aten.silu_backward.grad_input(grad_act_Rf.mul_(up_Rf), gate_Rf, grad_input=grad_gate_Rf)
     grad_gate_up_EFD = grouped_mm(grad_inner_RF.mT, x_TD.index_select(0, token_R), ends_E)
-    grad_x_TD = _combine(grouped_mm(grad_inner_RF, gate_up_EFD, ends_E), order_R, tokens)
-    return grad_x_TD, grad_gate_up_EFD, grad_down_EDF, grad_gate_R.view_as(gate_TK)
+    grad_x_TD = _combine(grouped_mm(grad_inner_RF, gate_up_EFD, ends_E), order_R, tokens, chosen)
+    return grad_x_TD, grad_gate_up_EFD, grad_down_EDF, grad_gate[:-1].view_as(gate_TK)
 
 
 @_backward.register_fake

@@ -132,10 +132,10 @@ def _invalid(error: RequestValidationError) -> Problem:
 
 def _path(error: Any) -> list[str]:
     """Returns where in the body an error is, the field first, without pydantic's names of types."""
-    first, *inner = [*error["loc"][1:], 0]
-    if not isinstance(first, str):  # a place in malformed JSON
+    path: list[int | str] = list(error["loc"][1:])
+    if not path or isinstance(path[0], int):  # a place in malformed JSON
         return []
-    return [first, *(str(part) for part in inner[:-1] if isinstance(part, int) or part.isidentifier())]
+    return [path[0], *(str(part) for part in path[1:] if isinstance(part, int) or part.isidentifier())]
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "record.h"
-#include "rows.h"
+#include "rows16.h"
 
 namespace arcforge {
 namespace {
@@ -64,7 +64,7 @@ struct Scratch {
   std::vector<A> query, keys, values, scores;
   std::vector<A*> places;
   Scratch(int64_t rows, int64_t stride, int64_t value_stride)
-      : query(rows * stride), keys(KEYS_AT_ONCE * stride), values(KEYS_AT_ONCE * value_stride),
+      : query(rows * stride), keys(KEYS_AT_ONCE * std::max(stride, value_stride)), values(KEYS_AT_ONCE * value_stride),
         scores(rows * KEYS_AT_ONCE), places(rows) {}
 };
 
@@ -140,6 +140,67 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
   }
 }
 
+// Calls with where each run of a group's keys begins, its place from the first one on, and how many they are.
+template <typename T, typename Use>
+void in_runs(const Keys<T>& from, int64_t width, int64_t group, int64_t begin, int64_t end, Use&& use) {
+  for (int64_t k = begin, count; k < end; k += count) {
+    count = from.run(k, end - k);
+    use(from.at(k) + group * width, k - begin, count);
+  }
+}
+
+template <typename T>
+void ask_for(const Keys<T>& from, int64_t width, int64_t group, int64_t begin, int64_t end) {
+  in_runs(from, width, group, begin, end, [&](const T* at, int64_t, int64_t count) {
+    for (int64_t k = 0; k < count; k++) fetch(at + k * from.width, width);
+  });
+}
+
+constexpr int64_t fours(int64_t rows) { return (rows + 3) / 4 * 4; }
+
+// Keys and values of bfloat16 in whole vectors, multiplied as they are: products of keys are exact, and sums in fp32. A
+// softmax takes KEYS_AT_ONCE keys in whatever pages; they are asked for while those before are used, also those of the
+// next group where this thread goes on with it. Rows are filled up to fours: that is one tile and not two or three.
+inline void attend_pairs(const BFloat16* q, const Source<BFloat16>& source, const Block& block, const Task& task,
+                         const Sizes& s, bool next, Scratch<float>& scratch, Partial<float> result) {
+  const int64_t per = s.shared_by(), rows = block.queries * per, first = task.chunk * CHUNK;
+  const int64_t last = std::min(first + CHUNK, block.visible + block.queries - 1);
+  auto* query = reinterpret_cast<BFloat16*>(scratch.query.data());
+  for (int64_t r = 0; r < fours(rows); r++) {
+    const int64_t head = (block.query + r / per) * s.heads + task.group * per + r % per;
+    scratch.places[r] = r < rows ? result.out + r * s.value : &scratch.keys[0];
+    if (r >= rows) continue;
+    std::copy_n(q + head * s.width, s.width, query + r * s.width);
+    result.top[r] = -INFINITY;
+    result.total[r] = 0;
+  }
+  std::fill_n(result.out, rows * s.value, 0.0f);
+  float* scores = scratch.scores.data();
+  std::fill_n(scores + rows * KEYS_AT_ONCE, (fours(rows) - rows) * KEYS_AT_ONCE, 0.0f);
+  for (int64_t k = first; k < last; k += KEYS_AT_ONCE) {
+    const int64_t end = std::min(last, k + KEYS_AT_ONCE), then = std::min(last, end + KEYS_AT_ONCE);
+    if (!source.absorbed) ask_for(source.values, s.value, task.group, k, end);
+    in_runs(source.keys, s.width, task.group, k, end, [&](const BFloat16* at, int64_t place, int64_t count) {
+      dot_rows(query, s.width, fours(rows), at, source.keys.width, count, s.width, scores + place, KEYS_AT_ONCE);
+    });
+    if (end < last)
+      ask_for(source.keys, s.width, task.group, end, then);
+    else if (next)
+      ask_for(source.keys, s.width, task.group + 1, first, std::min(last, first + KEYS_AT_ONCE));
+    for (int64_t r = 0; r < fours(rows); r++) {
+      float* row = scores + r * KEYS_AT_ONCE;
+      const int64_t seen = r < rows ? std::clamp<int64_t>(block.visible + r / per - k, 0, end - k) : 0;
+      for (int64_t n = 0; n < seen; n++) row[n] *= float(s.scale);
+      if (seen) weigh(row, seen, scratch.places[r], s.value, result.top[r], result.total[r]);
+      std::fill(row + seen, row + KEYS_AT_ONCE, 0.0f);
+    }
+    in_runs(source.values, s.value, task.group, k, end, [&](const BFloat16* at, int64_t place, int64_t count) {
+      add_rows(scores + place, KEYS_AT_ONCE, 1, at, source.values.width, count, s.value, scratch.places.data(),
+               fours(rows));
+    });
+  }
+}
+
 // Joins the chunks of a row; `step` rows lie between its results. The first holds the sum afterwards.
 template <typename T, typename A>
 void join(Partial<A> first, int64_t chunks, int64_t step, const Sizes& s, T* out) {
@@ -174,17 +235,25 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
         }
     } while (++next < blocks.size() && rows * value_stride < PARTIAL);
     std::vector<A> outs(rows * value_stride), tops(rows), totals(rows);
+    // tasks that a thread takes at a time: in bfloat16 all groups of a chunk, which lie side by side, if there are many
+    const int64_t at_once = sizeof(T) == 2 && int64_t(tasks.size()) >= 4 * s.groups * s.threads ? s.groups : 1;
 #pragma omp parallel num_threads(s.threads)
     {
-      Scratch<A> scratch(QUERIES * per, stride, value_stride);
-#pragma omp for schedule(dynamic, 1)
+      Scratch<A> scratch(fours(QUERIES * per), stride, value_stride);
+#pragma omp for schedule(dynamic, at_once)
       for (size_t n = 0; n < tasks.size(); n++) {
         const int64_t at = tasks[n].place;
         const Block& block = blocks[tasks[n].block];
         const int64_t first = cu_key[block.segment];
         const Source<T> source{pages.keys_of(block.segment, k, first, s.groups * s.width),
                                pages.keys_of(block.segment, v, first, s.groups * s.value), k == v};
-        attend<T, A>(q, source, block, tasks[n], s, scratch, {&outs[at * value_stride], &tops[at], &totals[at]});
+        const Partial<A> result{&outs[at * value_stride], &tops[at], &totals[at]};
+        if constexpr (std::is_same_v<T, BFloat16>)
+          if (s.width % PAIRED == 0 && s.value % LANES<float> == 0) {
+            attend_pairs(q, source, block, tasks[n], s, (n + 1) % at_once != 0, scratch, result);
+            continue;
+          }
+        attend<T, A>(q, source, block, tasks[n], s, scratch, result);
       }
 #pragma omp for schedule(static)
       for (size_t b = begin; b < next; b++) {

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arcforge_hw.cpu import rms_norm as differentiable
 from arcforge_hw.cpu.native import (
     POINTER,
     REAL,
@@ -29,10 +28,11 @@ from arcforge_hw.cpu.native import (
     suffix,
     whole_vectors,
 )
+from arcforge_hw.cpu.native import rms_norm as differentiable
 from arcforge_hw.torch_ops import moe_experts as grouped
 
-FEW_ROWS = 16
-"""Rows up to which reading the weights is the work; with more, torch's products reuse them better."""
+FEW_ROWS = {torch.float32: 16, torch.bfloat16: 64, torch.float64: 16}
+"""Rows up to which these products are the faster ones; with more, torch's reuse the weights better."""
 LINEAR = (POINTER, POINTER, POINTER, POINTER, SIZE, SIZE, SIZE, SIZE)
 EXPERTS = (*[POINTER] * 6, SIZE, SIZE, SIZE, SIZE, SIZE)
 RMS_NORM = (POINTER, SIZE, POINTER, POINTER, SIZE, SIZE, REAL, SIZE)
@@ -50,7 +50,12 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     (outputs, inputs), dtype = weight_NK.shape, x.dtype
     rows = x.numel() // inputs
     given = (weight_NK,) if bias_N is None else (weight_NK, bias_N)
-    few = 0 < rows <= FEW_ROWS and x.shape[-1] == inputs and whole_vectors(inputs, dtype) and direct(x, *given)
+    few = (
+        0 < rows <= FEW_ROWS.get(dtype, 0)
+        and x.shape[-1] == inputs
+        and whole_vectors(inputs, dtype)
+        and direct(x, *given)
+    )
     few = few and (bias_N is None or bias_N.shape == (outputs,))
     if not (few and all(p.dtype == dtype and p.is_contiguous() for p in given)):
         return F.linear(x, weight_NK, bias_N)  # also where sizes do not fit: it says so
@@ -65,15 +70,15 @@ def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: 
     """See `arcforge_core.ops.reference.moe_experts`; reads only the experts that are chosen."""
     (experts, hidden, width), (tokens, chosen) = down_EDF.shape, expert_TK.shape
     inputs = (x_TD, gate_up_EFD, down_EDF, gate_TK)
-    few = 0 < tokens * chosen <= experts and x_TD.dtype == torch.float32
+    few = 0 < tokens * chosen <= experts and x_TD.dtype in (torch.float32, torch.bfloat16)
     few = few and whole_vectors(hidden, x_TD.dtype) and whole_vectors(width, x_TD.dtype)
     if not (few and direct(*inputs)):
         return grouped.moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
     lowest, highest = torch.aminmax(expert_TK)
     if int(lowest) < 0 or int(highest) >= experts:
         raise ValueError(f"expert numbers must be from 0 to {experts - 1}, got {int(lowest)} to {int(highest)}")
-    gate_TK = gate_TK.to(x_TD.dtype)
-    check_dtypes(x_TD, gate_up_EFD, down_EDF, gate_TK)
+    gate_TK = gate_TK.float()
+    check_dtypes(x_TD, gate_up_EFD, down_EDF)
     check_shape("x_TD", x_TD, tokens, hidden)
     check_shape("gate_up_EFD", gate_up_EFD, experts, 2 * width, hidden)
     check_shape("gate_TK", gate_TK, tokens, chosen)

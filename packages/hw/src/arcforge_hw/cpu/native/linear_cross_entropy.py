@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu.native import POINTER, SIZE, check_shape, function, pointers, suffix
-from arcforge_hw.torch_ops.linear_cross_entropy import CHUNK, chunked, register, run
+from arcforge_hw.torch_ops.linear_cross_entropy import chunk_of, chunked, register, run
 
 ARGUMENTS = (*[POINTER] * 4, *[SIZE] * 4)
 
@@ -36,7 +36,7 @@ def row_losses(logits_BW: Tensor, target_B1: Tensor, needs_grad: bool) -> tuple[
 def _forward(
     x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return chunked(x_TD, weight_WD, target_T, weight_T, needs_grad, CHUNK, row_losses)
+    return chunked(x_TD, weight_WD, target_T, weight_T, needs_grad, chunk_of(x_TD), row_losses)
 
 
 register(_forward)

@@ -99,6 +99,16 @@ inline void narrow(float x, BFloat16* to) {  // to nearest, ties to even; NaN st
   to->bits = std::isnan(x) ? 0x7fc0 : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+inline Vector<float> load_wide(const float* from) { return load(from); }
+inline Vector<double> load_wide(const double* from) { return load(from); }
+inline Vector<float> load_wide(const BFloat16* from) {
+  uint16_t __attribute__((vector_size(VECTOR_BYTES / 2))) bits;
+  uint32_t __attribute__((vector_size(VECTOR_BYTES))) wide;
+  std::memcpy(&bits, from, VECTOR_BYTES / 2);
+  wide = __builtin_convertvector(bits, decltype(wide)) << 16;
+  return (Vector<float>)wide;
+}
+
 template <typename T, typename A>
 inline void widen_row(const T* from, int64_t width, A scale, A* to) {
   for (int64_t n = 0; n < width; n++) to[n] = scale * static_cast<A>(from[n]);
@@ -240,15 +250,15 @@ inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int
     dot_panel<A, 1, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
 }
 
-template <typename A, int M, int N>
-inline void add_tile(const A* weight, int64_t weight_stride, int64_t step, const A* b, int64_t b_stride, int64_t count,
+template <typename A, int M, int N, typename T>
+inline void add_tile(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
                      A* const* out) {
   Vector<A> sum[M][N];
   for (int i = 0; i < M; i++)
     for (int j = 0; j < N; j++) sum[i][j] = load(out[i] + j * LANES<A>);
   for (int64_t k = 0; k < count; k++) {
     Vector<A> right[N];
-    for (int j = 0; j < N; j++) keep<A>(right[j] = load(b + k * b_stride + j * LANES<A>));
+    for (int j = 0; j < N; j++) keep<A>(right[j] = load_wide(b + k * b_stride + j * LANES<A>));
     for (int i = 0; i < M; i++) {
       const Vector<A> w = weight[i * weight_stride + k * step] - Vector<A>{};
       for (int j = 0; j < N; j++) sum[i][j] = fused<A>(w, right[j], sum[i][j]);
@@ -259,8 +269,8 @@ inline void add_tile(const A* weight, int64_t weight_stride, int64_t step, const
 }
 
 // out[i] += sum over k of weight[i * weight_stride + k * step] * b[k] for M rows whose places are given.
-template <typename A, int M>
-inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, const A* b, int64_t b_stride, int64_t count,
+template <typename A, int M, typename T>
+inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
                       int64_t width, A* const* out) {
   const auto tile = [&](auto n, int64_t d) {
     A* at[M];
@@ -275,8 +285,8 @@ inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, cons
   for (; d < width; d += LANES<A>) tile(std::integral_constant<int, 1>{}, d);
 }
 
-template <typename A>
-inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const A* b, int64_t b_stride, int64_t count,
+template <typename A, typename T>
+inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
                      int64_t width, A* const* out, int64_t rows) {
   int64_t i = 0;
   const auto panels = [&](auto m) {

@@ -1,0 +1,28 @@
+"""The kernels compiled for processors that can do less: the same tests, in a process and with a cache of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arcforge_hw.cpu.native import compiler, processor
+
+HERE = Path(__file__).parent
+WITHOUT = {"bfloat16": "-mno-avx512bf16", "512 bits": "-march=x86-64-v3"}
+
+
+@pytest.mark.slow(reason="compiles all kernels again and runs their tests")
+@pytest.mark.skipif("avx2" not in processor(), reason="the flags are of processors with AVX2")
+@pytest.mark.parametrize("flag", WITHOUT.values(), ids=WITHOUT)
+def test_products_without(flag, tmp_path):
+    wrapper = tmp_path / "compiler"
+    wrapper.write_text(f'#!/bin/sh\nexec {compiler()} "$@" {flag}\n')
+    wrapper.chmod(0o755)
+    environment = {**os.environ, "CXX": str(wrapper), "ARCFORGE_CACHE": str(tmp_path)}
+    files = [str(HERE / f"test_{name}.py") for name in ("few_rows", "attention_decode", "layer")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE.parents[3])
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    assert list((tmp_path / "native").glob("*.so"))
