@@ -1,7 +1,6 @@
 """Supervised fine-tuning: masked tokens give no gradient, and packing and accumulation change nothing."""
 
 import dataclasses
-import itertools
 import json
 import random
 
@@ -23,7 +22,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     small_tokenizer().save(folder / "tokenizer")
     draw = random.Random(0)
     records = []
-    for n in range(24):
+    for n in range(12):
         mode = ("off", "interleaved", "preserved")[n % 3]
         messages = []
         for turn in range(draw.randrange(1, 4)):
@@ -95,7 +94,7 @@ def test_loss_and_gradients_do_not_depend_on_packing_or_accumulation(corpus: Cor
     net = model(corpus, depths)
     longest = corpus.manifest["encoder"]["longest"] - 1
     losses, expected = gradients(net, epoch(corpus, longest, 1))
-    for length, seed in itertools.product((longest + 7, 3 * longest), (0, 1)):
+    for length, seed in ((longest + 7, 1), (3 * longest, 0)):
         other, found = gradients(net, epoch(corpus, length, 1, seed))
         for name, value in losses.items():
             torch.testing.assert_close(other[name], value, msg=name)
