@@ -1,11 +1,11 @@
 """The paged engine at saturation: cancellations, preemptions, pauses, weight updates, every answer checked.
 
-    python benchmarks/serving_soak.py [--minutes 30] [--threads N] [--json FILE] [--plot FILE]
+    python benchmarks/serving_soak.py [--http] [--minutes 30] [--threads N] [--json FILE] [--plot FILE]
 
 A small deterministic model answers random requests, many of which begin alike, while three sets of weights take turns.
 Each answer must be that of the simple engine bit for bit, except where weights changed under a running request; a
 request that fails or never ends stops the run. RSS and pages are written down every second: RSS at the end over RSS
-after the first tenth is the ratio `rss_growth`.
+after the first tenth is the ratio `rss_growth`. With ``--http`` a server of its own process is asked, `_soak_http.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+import _soak_http
 from _machine import describe_machine
 from arcforge_attention.configs import DsaConfig
 from arcforge_core.model.build import build_model
@@ -83,10 +84,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--http", action="store_true", help="drive the server instead of the engine")
+    parser.add_argument("--update-seconds", type=float, default=30.0, help="with --http, between updates of weights")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     options = parser.parse_args()
-    machine = describe_machine(options.threads)
+    report: dict[str, Any] = {"benchmark": "serving_soak", "minutes": options.minutes, "http": options.http}
+    report["machine"] = describe_machine(options.threads)
+    report |= over_http(options) if options.http else in_process(options)
+    samples = report["samples"]
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2))
+    if options.plot:
+        plot(samples, options.plot)
+    print(f"{report['done']}, {report['preemptions']} preemptions, weights of version {report['weight_version']}")
+    early = samples[len(samples) // 10]["rss_mib"]
+    print(f"RSS {early:.0f} MiB after a tenth of the time, {samples[-1]['rss_mib']:.0f} MiB at the end")
+
+
+def over_http(options: argparse.Namespace) -> dict[str, Any]:
+    """Soaks a server."""
+    return _soak_http.run(options.minutes, options.threads, options.update_seconds)
+
+
+def in_process(options: argparse.Namespace) -> dict[str, Any]:
+    """Soaks an engine."""
     model = build(0)
     states = [{name: tensor.clone() for name, tensor in build(seed).state_dict().items()} for seed in range(3)]
     cases = make_cases(model, states, 60, LONGEST)
@@ -96,7 +118,6 @@ def main() -> None:
     load = RandomLoad(engine, cases, states, random.Random(0), limit=64)
     start = time.monotonic()
     samples: list[dict[str, float]] = []
-    report: dict[str, Any] = {"benchmark": "serving_soak", "minutes": options.minutes, "machine": machine}
     while (seconds := time.monotonic() - start) < 60 * options.minutes:
         load.act()
         time.sleep(0.002)
@@ -111,16 +132,11 @@ def main() -> None:
     if stats.free_pages != stats.pages:
         raise SystemExit(f"pages were lost: {stats}")
     early = samples[len(samples) // 10]["rss_mib"]
-    report |= {"done": dict(load.done), "weight_version": stats.weight_version, "preemptions": stats.preemptions}
-    report |= {"samples": samples, "ratios": {"rss_growth": samples[-1]["rss_mib"] / early}}
     engine.close()
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2))
-    if options.plot:
-        plot(samples, options.plot)
-    print(f"{dict(load.done)}")
-    print(f"{stats}")
-    print(f"RSS {early:.0f} MiB after a tenth of the time, {samples[-1]['rss_mib']:.0f} MiB at the end")
+    return {
+        "done": dict(load.done), "weight_version": stats.weight_version, "preemptions": stats.preemptions,
+        "samples": samples, "ratios": {"rss_growth": samples[-1]["rss_mib"] / early},
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Runs the data suite over core's sources; a corpus of another plugin is for that plugin's own tests."""
 
+import json
 import sys
 import types
 
@@ -7,6 +8,7 @@ import pytest
 
 from arcforge_core import registry
 from arcforge_core.configs import (
+    ConversationsDataConfig,
     FilesDataConfig,
     HubDataConfig,
     MixtureDataConfig,
@@ -25,7 +27,19 @@ def mixture(*folders):
     return MixtureDataConfig(sources={f"part{n}": files(folder) for n, folder in enumerate(folders)})
 
 
+def conversations(folder, **options):
+    """Each of the folder's texts is what the assistant says."""
+    texts = sorted(folder.glob("*.py"))
+    chats = [[{"role": "user", "content": t.name}, {"role": "assistant", "content": t.read_text()}] for t in texts]
+    path = folder.with_suffix(".json")
+    if not path.exists():
+        path.write_text(json.dumps([{"messages": chat} for chat in chats]))
+    return ConversationsDataConfig(chat=[str(path)], **options)
+
+
 CONFIGS = {
+    "conversations": lambda a, b: (conversations(a), conversations(b)),
+    "conversations, filtered": lambda a, b: (conversations(a), conversations(a, filters=["format"])),
     "files": lambda a, b: (files(a), files(b)),
     "files, cut": lambda a, b: (files(a, document_bytes=100), files(a, document_bytes=200)),
     "files, licence": lambda a, b: (files(a, licence="MIT"), files(a)),

@@ -238,8 +238,8 @@ def test_prompts_are_cut_and_share_steps_with_decoded_tokens():
     engine = paged(max_batch_tokens=12, max_running=4, overlap=False)
     seen, schedule = [], engine.scheduler.schedule
 
-    def watch():
-        segments = schedule()
+    def watch(drafting):
+        segments = schedule(drafting)
         seen.append([(segment.length, segment.draws) for segment in segments])
         return segments
 
@@ -327,7 +327,8 @@ def test_kept_requests_go_on_with_new_weights_and_nobody_finds_their_entries():
     run(engine)
     output = kept.result(0)
     assert output.weight_versions == [(0, 4), (5, 16)]
-    assert (output.weight_version, output.finish_reason) == (5, "length")
+    assert (output.weight_version, output.oldest_version, output.finish_reason) == (5, 0, "length")
+    assert output.queue_seconds < waits.result(0).queue_seconds
     assert waits.result(0).cached_tokens == 0
     assert_of_the_model(model, LONG, waits.result(0))
     again = [*LONG, *output.token_ids, 1]  # its own pages, old and new entries mixed
@@ -356,6 +357,84 @@ def test_pausing_ends_or_finishes_what_runs(started):
         assert later.result(10).finish_reason == "length"
     with pytest.raises(ConfigError, match="mode='now'"):
         engine.pause("now")
+    engine.close()
+
+
+def slowly(engine, monkeypatch, seconds=0.005):
+    original = engine.model.hidden
+
+    def slow(*args):
+        time.sleep(seconds)
+        return original(*args)
+
+    monkeypatch.setattr(engine.model, "hidden", slow)
+
+
+def start_waiting(engine):
+    """Has a thread wait for a pause, until it stands."""
+    waiting = threading.Thread(target=engine.pause, args=("wait",))
+    waiting.start()
+    time.sleep(0.05)
+    return waiting
+
+
+@pytest.mark.parametrize("end", ["cancel", "abort"])
+def test_what_a_pause_waits_for_can_be_ended(monkeypatch, end):
+    engine = paged(max_running=2)
+    slowly(engine, monkeypatch)
+    engine.start()
+    streams = [engine.submit(LONG, replace(GREEDY, max_new_tokens=80))[0] for _ in range(3)]
+    waiting = start_waiting(engine)
+    (late,) = engine.submit([5], GREEDY)
+    (dropped,) = engine.submit([6], GREEDY)
+    dropped.cancel()  # it is not even in the queue yet
+    assert dropped.result(1).finish_reason == "abort"
+    assert waiting.is_alive() and not streams[0].done
+    if end == "abort":
+        engine.abort()
+    else:
+        for stream in streams:
+            stream.cancel()
+    assert [stream.result(1).finish_reason for stream in streams] == ["abort"] * 3
+    assert all(len(stream.result().token_ids) < 80 for stream in streams)
+    waiting.join(1)
+    assert not waiting.is_alive() and engine.paused
+    assert late.done is (end == "abort")
+    engine.resume()
+    assert late.result(10).finish_reason == ("abort" if end == "abort" else "length")
+    engine.check()
+    assert engine.stats().waiting == 0
+    engine.close()
+
+
+def test_closing_does_not_wait_for_what_a_pause_waits_for(monkeypatch):
+    engine = paged()
+    slowly(engine, monkeypatch)
+    engine.start()
+    (stream,) = engine.submit(LONG, replace(GREEDY, max_new_tokens=80))
+    waiting = start_waiting(engine)
+    engine.close()
+    waiting.join(1)
+    assert stream.result(1).finish_reason == "abort"
+    assert len(stream.result().token_ids) < 80
+
+
+def test_a_refused_update_does_not_stop_the_engine(monkeypatch):
+    """It is looked at while others are served; only copies are made between two steps."""
+    engine = paged()
+    engine.start()
+    engine.pause("keep")
+    controls = []
+    monkeypatch.setattr(engine, "_control", lambda action: controls.append(action))
+    state = {name: tensor.clone() for name, tensor in engine.model.state_dict().items()}
+    with pytest.raises(CheckpointError, match="checksum"):
+        engine.update_weights(state, checksum="0" * 64)
+    with pytest.raises(ConfigError, match="version=0"):
+        engine.update_weights(state, version=0)
+    assert not controls
+    engine.update_weights(state)
+    assert len(controls) == 1
+    monkeypatch.undo()
     engine.close()
 
 

@@ -54,7 +54,7 @@ def prepared():
 
 
 @st.composite
-def engine_configs(draw):
+def engine_configs(draw, drafts=True):
     page = draw(st.sampled_from([1, 3, 4, 16]))
     running = draw(st.integers(1, 6))
     reuses = draw(st.sampled_from([True, True, False]))
@@ -67,13 +67,16 @@ def engine_configs(draw):
         tier_mb=draw(st.sampled_from([0, 1])) if reuses else 0,
         priority_tokens=draw(st.sampled_from([0, 50, 65536])),
         overlap=draw(st.booleans()),
+        draft_tokens=draw(st.sampled_from([0, 1, 3, 5])) if drafts else None,
+        drafting=draw(st.sampled_from(["always", "auto"])),
     )
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 @settings(max_examples=2)
-@given(config=engine_configs(), seed=st.integers(0, 10**6))
-def test_random_schedules_give_what_the_simple_engine_gives(prepared, name, config, seed):
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_random_schedules_give_what_the_simple_engine_gives(prepared, name, data, seed):
+    config = data.draw(engine_configs(drafts=name != "gdn"))
     model, states, cases = prepared(name)
     model.load_state_dict(states[0])
     engine = PagedEngine(config, model)
@@ -98,11 +101,13 @@ class TestSmallPages(EngineSuite):
     def model(self):
         return build(VARIANTS["gqa"])
 
-    @pytest.fixture(params=[True, False])
+    @pytest.fixture(params=[(True, 0), (False, 0), (False, 3)], ids=["overlap", "in turns", "drafts"])
     def engine(self, model, request):
+        overlap, drafts = request.param
         config = PagedEngineConfig(
-            page_size=2, cache_tokens=130, max_running=5, max_batch_tokens=7, overlap=request.param
-        )
+            page_size=2, cache_tokens=130, max_running=5, max_batch_tokens=7, overlap=overlap, draft_tokens=drafts,
+            drafting="always",
+        )  # fmt: skip
         return PagedEngine(config, model)
 
 

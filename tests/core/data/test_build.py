@@ -91,7 +91,7 @@ def test_a_changed_byte_is_found_on_demand(tmp_path: Path) -> None:
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: object, ids: object, num_bytes: int, unlearnt: int) -> None:
+    def full(self: object, *example: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(build.ShardWriter, "add", full)

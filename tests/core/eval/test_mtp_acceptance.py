@@ -19,59 +19,34 @@ from arcforge_core.model.build import build_model
 from arcforge_core.model.cache import PagedCache
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.runs import write_corpus
-from arcforge_core.testing.small_models import small_config, small_model
+from arcforge_core.testing.small_models import RING, after_in_ring, ring_model, small_config, small_model
 
-V = 16
-
-
-def after(token):
-    """What the hand-made model says after a token, whatever came before: all tokens in one ring."""
-    return (5 * token + 3) % V
-
-
-def handmade(of_ahead=None, of_hidden=None):
-    """Returns a model whose layers add nothing and whose hidden states are single tokens.
-
-    The MTP module's is ``of_ahead(the embedded token)`` or ``of_hidden(the token of the hidden state before)``.
-    """
-    sizes = small_config(vocab_size=V, hidden_size=V, num_hidden_layers=1)
-    model = build_model(sizes, ReferenceAttentionConfig(), Ops(None)).eval()
-    for name, parameter in model.named_parameters():
-        torch.nn.init.constant_(parameter, float(parameter.ndim == 1 and "norm" in name))
-    with torch.no_grad():
-        model.model.embed_tokens.weight.copy_(torch.eye(V))
-        for token in range(V):
-            model.lm_head.weight[after(token), token] = 1.0
-            if of_ahead is not None:
-                model.mtp.eh_proj.weight[of_ahead(token), token] = 1.0
-            if of_hidden is not None:
-                model.mtp.eh_proj.weight[of_hidden(token), V + token] = 1.0
-    return model
+V = RING
 
 
 def ring(token, count):
-    return token if count == 0 else ring(after(token), count - 1)
+    return token if count == 0 else ring(after_in_ring(token), count - 1)
 
 
 CONTEXTS = [[token] for token in range(V)] + [[3, 9, token, 1, token] for token in range(V)] + [[7] * 30]
 
 
 def test_a_module_that_knows_the_ring_is_always_right():
-    assert count_accepted(handmade(of_ahead=lambda token: token), CONTEXTS, drafts=5) == [5] * len(CONTEXTS)
+    assert count_accepted(ring_model(of_ahead=lambda token: token), CONTEXTS, drafts=5) == [5] * len(CONTEXTS)
 
 
 def test_a_module_that_is_always_one_late_never_is():
-    assert count_accepted(handmade(of_hidden=lambda token: token), CONTEXTS) == [0] * len(CONTEXTS)
+    assert count_accepted(ring_model(of_hidden=lambda token: token), CONTEXTS) == [0] * len(CONTEXTS)
 
 
 def test_the_hidden_state_is_handed_from_step_to_step():
-    assert count_accepted(handmade(of_hidden=after), CONTEXTS, drafts=3) == [3] * len(CONTEXTS)
+    assert count_accepted(ring_model(of_hidden=after_in_ring), CONTEXTS, drafts=3) == [3] * len(CONTEXTS)
 
 
 @pytest.mark.parametrize("wrong", [0, 6])
 def test_drafts_are_accepted_up_to_the_first_wrong_one(wrong):
     """The module errs behind one token: how far that is ahead in the ring is how many drafts are accepted."""
-    model = handmade(of_ahead=lambda token: (token + (token == wrong)) % V)
+    model = ring_model(of_ahead=lambda token: (token + (token == wrong)) % V)
     expected = [next((n for n in range(4) if ring(context[-1], n + 1) == wrong), 4) for context in CONTEXTS]
     assert set(expected) == {0, 1, 2, 3, 4}
     assert count_accepted(model, CONTEXTS) == expected
@@ -79,10 +54,10 @@ def test_drafts_are_accepted_up_to_the_first_wrong_one(wrong):
 
 def test_a_draft_that_is_right_behind_a_wrong_one_does_not_count():
     """Behind its error the module would go on as the ring does."""
-    model = handmade(of_ahead=lambda token: 2 if token == 1 else token)
+    model = ring_model(of_ahead=lambda token: 2 if token == 1 else token)
     counts = count_accepted(model, CONTEXTS)
     for context, count in zip(CONTEXTS, counts, strict=True):
-        assert (count == 0) == (after(context[-1]) == 1)
+        assert (count == 0) == (after_in_ring(context[-1]) == 1)
 
 
 def one_by_one(model, context, drafts):
@@ -135,12 +110,12 @@ def test_places_are_spread():
 
 
 def test_continuations_are_greedy_and_stop_before_an_end():
-    model, end = handmade(of_ahead=lambda token: token), ring(9, 4)
+    model, end = ring_model(of_ahead=lambda token: token), ring(9, 4)
     [first, *_] = found = continuations(model, [[1, 2, 9, 8, 8]], eos_id=end)
     assert first == [1, 2, 9]
     assert [context[3:] for context in found] == [[ring(9, n) for n in range(1, count)] for count in range(1, 4)]
     assert len(continuations(model, [[1, 9, 0], [9, 4]], eos_id=V - 1 if end != V - 1 else 0)) > 20
-    assert continuations(model, [[9, 4]], eos_id=after(9)) == []
+    assert continuations(model, [[9, 4]], eos_id=after_in_ring(9)) == []
 
 
 @pytest.fixture(scope="module")

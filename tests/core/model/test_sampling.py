@@ -1,13 +1,15 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from arcforge_core.contracts.engine import SamplingParams
-from arcforge_core.model.sampling import Sampler, adjust, filter_logits, finite_rows, next_tokens, sample
+from arcforge_core.model import sampling
+from arcforge_core.model.sampling import Sampler, adjust, choose, filter_logits, finite_rows, next_tokens, noise, sample
 
 logit_lists = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=20)  # eighths: many ties
 sampling_params = st.builds(
@@ -76,7 +78,7 @@ def test_filters_keep_the_likeliest_and_nothing_less_likely_than_what_they_drop(
 def test_ties_keep_the_lower_ids() -> None:
     kept = filter_logits(torch.zeros(1, 6), [SamplingParams(top_k=2)])[0].isfinite()
     assert kept.tolist() == [True, True, False, False, False, False]
-    assert sample(torch.tensor([[0.0, 3.0, 3.0]]), [SamplingParams(temperature=0.0)], [torch.Generator()]) == [1]
+    assert sample(torch.tensor([[0.0, 3.0, 3.0]]), [SamplingParams(temperature=0.0)], [0], [0]) == [1]
 
 
 def test_no_filter_keeps_even_the_faintest_token() -> None:
@@ -90,7 +92,7 @@ def test_no_filter_keeps_even_the_faintest_token() -> None:
 def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     params = SamplingParams(temperature=temperature)
     logits_NV = torch.tensor([[1.0, 30.0, 29.0, -1e30]]).repeat(5, 1)
-    assert sample(logits_NV, [params] * 5, [torch.Generator().manual_seed(s) for s in range(5)]) == [1] * 5
+    assert sample(logits_NV, [params] * 5, range(5), [0] * 5) == [1] * 5
 
 
 @pytest.mark.parametrize(
@@ -109,39 +111,111 @@ def test_draws_follow_the_filtered_distribution(params: SamplingParams) -> None:
     logits = [0.3, -1.0, 1.2, 0.0, 0.9, -2.5, 1.1, -0.4]
     wanted = naive_distribution(logits, params)
     draws = 4000
-    generators = [torch.Generator().manual_seed(seed) for seed in range(draws)]
-    chosen = sample(torch.tensor(logits).repeat(draws, 1), [params] * draws, generators)
+    seeds, places = [n // 40 for n in range(draws)], [n % 40 for n in range(draws)]
+    chosen = sample(torch.tensor(logits).repeat(draws, 1), [params] * draws, seeds, places)
     counts = [chosen.count(i) for i in range(len(logits))]
     assert all(p > 0 or c == 0 for c, p in zip(counts, wanted, strict=True))
     chi_square = sum((c - draws * p) ** 2 / (draws * p) for c, p in zip(counts, wanted, strict=True) if p)
     assert chi_square < 26  # 7 degrees of freedom: 0.05% at most; the seed is fixed
 
 
-def test_rows_are_sampled_with_their_own_parameters_and_generators() -> None:
+def test_rows_are_sampled_with_their_own_parameters_seeds_and_places() -> None:
     params = [SamplingParams(temperature=0.0), SamplingParams(top_k=1), SamplingParams(top_p=0.5), SamplingParams()]
     logits_NV = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
-
-    def generators() -> list[torch.Generator]:
-        return [torch.Generator().manual_seed(seed) for seed in range(4)]
-
-    alone = [sample(logits_NV[n : n + 1], [params[n]], [generators()[n]])[0] for n in range(4)]
-    assert sample(logits_NV, params, generators()) == alone
+    seeds, places = [0, 1, 2, 3], [5, 0, 7, 2]
+    alone = [sample(logits_NV[n : n + 1], [params[n]], [seeds[n]], [places[n]])[0] for n in range(4)]
+    assert sample(logits_NV, params, seeds, places) == alone
     assert alone[:2] == logits_NV.argmax(-1).tolist()[:2]
+    flat_NV = torch.zeros(3, 1000)
+    assert len(set(sample(flat_NV, [SamplingParams()] * 3, [1, 1, 2], [0, 1, 0]))) == 3
 
 
-@pytest.mark.parametrize(("draw", "wanted"), [(0.0, 1), (1.0 - 2**-53, 2)])
-def test_extreme_draws_stay_inside_the_kept_tokens(monkeypatch: pytest.MonkeyPatch, draw: float, wanted: int) -> None:
-    monkeypatch.setattr(torch, "rand", lambda *args, **kwargs: torch.tensor([draw], dtype=torch.float64))
-    logits_NV = torch.tensor([[-1e30, 1.0, 1.0, -1e30]])
-    assert sample(logits_NV, [SamplingParams()], [torch.Generator()]) == [wanted]
+def test_noise_is_a_function_of_seed_and_place_on_any_machine() -> None:
+    assert noise(7, 3, 4).tolist() == pytest.approx(
+        [0.8232507841420877, 1.79782570220904, 0.017853733207152323, 0.766459117317163], rel=1e-12
+    )
+    assert torch.equal(noise(7, 3, 4), noise(7, 3, 9)[:4])
+    values = torch.cat([noise(2**63 - 1, place, 1000) for place in range(50)])
+    assert len(values.unique()) == len(values)
+    assert values.mean().item() == pytest.approx(1.0, abs=0.02)
+    assert values.exp().reciprocal().sort().values.sub(torch.linspace(0, 1, len(values))).abs().max() < 0.01
 
 
-@settings(max_examples=60, deadline=None)
-@given(logits=logit_lists, params=st.lists(sampling_params, min_size=1, max_size=4), candidates=st.integers(1, 20))
-def test_few_candidates_decide_as_all_do(logits: list[float], params: list[SamplingParams], candidates: int) -> None:
-    """Ties at the last candidate included: eighths have many."""
-    logits_NV = torch.tensor(logits).repeat(len(params), 1)
-    assert torch.equal(filter_logits(logits_NV, params, candidates), filter_logits(logits_NV, params, len(logits)))
+@pytest.mark.parametrize("bits", [0, 2**64 - 1])
+def test_extreme_draws_stay_inside_the_kept_tokens(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    """Noise that is as large and as small as can be."""
+
+    class Stuck:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def random_raw(self, size: int) -> np.ndarray:
+            return np.full(size, bits, dtype=np.uint64)
+
+    monkeypatch.setattr(np.random, "Philox", Stuck)
+    logits_NV = torch.tensor([[-1e30, 1.0, 0.0, -1e30]])
+    assert sample(logits_NV, [SamplingParams()], [0], [0]) == [1]
+
+
+def test_two_distributions_mostly_draw_the_same_token() -> None:
+    """At least as often as arXiv 2408.07978 proves, (1 - d) / (1 + d) for a total variation d."""
+    generator = torch.Generator().manual_seed(0)
+    first_V = torch.randn(30, generator=generator)
+    second_V = first_V + 0.4 * torch.randn(30, generator=generator)
+    draws = 4000
+    pairs = [
+        sample(torch.stack((first_V, second_V)), [SamplingParams()] * 2, [9, 9], [place] * 2) for place in range(draws)
+    ]
+    distance = (first_V.double().softmax(-1) - second_V.double().softmax(-1)).abs().sum().item() / 2
+    same = sum(one == other for one, other in pairs) / draws
+    assert 0.1 < distance < 0.3
+    assert (1 - distance) / (1 + distance) - 0.02 < same <= 1 - distance + 0.02
+
+
+def test_samplers_go_on_and_back() -> None:
+    sampler = Sampler(SamplingParams(frequency_penalty=1.0, seed=3), 1, [0], 40)
+    logits_NV = torch.zeros(3, 40)
+    places = choose(logits_NV, [Sampler(SamplingParams(seed=4), 0, [0], 40)] * 3, ahead=[0, 1, 2])
+    (first,) = choose(logits_NV[:1], [sampler])
+    assert first == places[0]
+    sampler.observe(5)
+    assert choose(logits_NV[:1], [sampler])[0] == places[1] != 5
+    assert adjust(logits_NV[:1], [sampler], [None])[0, 5] == -1.0
+    sampler.forget(5)
+    assert choose(logits_NV[:1], [sampler]) == [first]
+    assert not adjust(logits_NV[:1], [sampler], [None]).any()
+
+
+@pytest.mark.parametrize("bins", [1, 2, 7, 2048])
+@settings(max_examples=40, deadline=None)
+@given(logits=logit_lists, params=sampling_params)
+def test_the_number_of_bins_decides_nothing(bins: int, logits: list[float], params: SamplingParams) -> None:
+    """Ties in the last bin included: eighths have many."""
+    assume(boundary(logits, params) > 1e-9)
+    wanted = filter_logits(torch.tensor([logits]), [params])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "BINS", bins)
+        assert torch.equal(filter_logits(torch.tensor([logits]), [params]), wanted)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 0.1, 1.0, 8.0, 1e4])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_p=0.3),
+        SamplingParams(top_p=0.9, temperature=0.7),
+        SamplingParams(top_p=0.999, min_p=1e-4),
+        SamplingParams(top_k=2500, top_p=0.9001),
+        SamplingParams(top_k=40, top_p=0.95, min_p=0.02),
+    ],
+)
+def test_large_vocabularies_are_cut_as_small_ones(params: SamplingParams, spread: float) -> None:
+    logits_V = spread * torch.randn(5000, generator=torch.Generator().manual_seed(1)).mul(64).round().div(64)  # ties
+    logits_V[7], logits_V[11] = -1e30, float("-inf")  # an outlier, and what a grammar has masked
+    wanted = naive_distribution(logits_V.tolist(), params)
+    got = filter_logits(logits_V[None], [params])[0]
+    assert got.isfinite().tolist() == [p > 0 for p in wanted]
+    torch.testing.assert_close(got.softmax(-1), torch.tensor(wanted, dtype=torch.float64), atol=1e-12, rtol=1e-9)
 
 
 def test_rows_are_changed_alone_and_the_input_is_not() -> None:

@@ -37,3 +37,15 @@ def test_parameters_stay_where_they_are_and_take_what_fits() -> None:
         torch.testing.assert_close(tensor.double(), state[name])
     with pytest.raises(CheckpointError, match=r"the update: lm_head\.weight is not finite"):
         replace_weights(model, {**state, "lm_head.weight": state["lm_head.weight"] / 0}, "the update")
+
+
+def test_what_the_models_dtype_cannot_hold_is_refused() -> None:
+    model = small_model().half()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    name = "lm_head.weight"
+    before = model.state_dict()[name].clone()
+    with pytest.raises(CheckpointError, match=r"not finite, as torch\.float16"):
+        replace_weights(model, {**state, name: torch.full(before.shape, 1e6)}, "the update")
+    with pytest.raises(CheckpointError, match=r"is torch\.int64, the model's is torch\.float16"):
+        replace_weights(model, {**state, name: torch.ones(before.shape, dtype=torch.int64)}, "the update")
+    assert torch.equal(model.state_dict()[name], before)

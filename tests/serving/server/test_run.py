@@ -64,11 +64,30 @@ def test_a_taken_port_is_known_before_the_model_is_loaded(monkeypatch: pytest.Mo
             serve(config)
 
 
-def test_only_loopback_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    listen("127.0.0.1", 0).close()
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::"])
+def test_other_machines_need_a_key(
+    host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "arcforge_serving.server.run.load_with_tokenizer", lambda *args: pytest.fail("a model was loaded")
+    )
+    with pytest.raises(ConfigError, match=rf"host='{host}': .* needs an API key: api_key_file, or ARCFORGE_SERVE_KEYS"):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", f"host='{host}'"]))
+    (tmp_path / "keys").write_text("a-key-of-mine\n")
+    overrides = ["checkpoint=x", "port=0", f"host='{host}'", f"api_key_file={tmp_path / 'keys'}"]
+    with pytest.raises(CheckpointError):  # it got as far as the checkpoint
+        serve(compose_config("serve", ServeConfig, overrides))
+    monkeypatch.setenv("ARCFORGE_SERVE_ADMIN_KEYS", "an-admins-key")  # that alone leaves generating open
+    with pytest.raises(ConfigError, match="needs an API key"):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", f"host='{host}'"]))
+    monkeypatch.setenv("ARCFORGE_SERVE_KEYS", "a-users-key")
+    with pytest.raises(CheckpointError):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", f"host='{host}'"]))
     assert capsys.readouterr().err == ""
-    listen("0.0.0.0", 0).close()
-    assert "no authentication" in capsys.readouterr().err
+
+
+def test_this_machine_needs_none() -> None:
+    listen("127.0.0.1", 0).close()
 
 
 def test_addresses_of_both_families() -> None:
@@ -77,6 +96,11 @@ def test_addresses_of_both_families() -> None:
     if socket.has_ipv6:
         with listen("::1", 0) as listener:
             assert url(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+def test_a_missing_folder_of_weights_is_named() -> None:
+    with pytest.raises(ConfigError, match="weights_root='nowhere': must be a folder"):
+        serve(compose_config("serve", ServeConfig, ["checkpoint=x", "port=0", "weights_root=nowhere"]))
 
 
 def test_missing_checkpoint_is_named() -> None:
@@ -91,6 +115,12 @@ def test_missing_checkpoint_is_named() -> None:
         (["checkpoint=x", "port=70000"], "port=70000"),
         (["checkpoint=x", "shutdown_seconds=-1"], "shutdown_seconds=-1"),
         (["checkpoint=x", "engine=simple"], "engine='simple': must be paged"),
+        (["checkpoint=x", "max_body_mb=0"], "max_body_mb=0"),
+        (["checkpoint=x", "max_connections=0"], "max_connections=0"),
+        (["checkpoint=x", "keep_alive_seconds=0"], "keep_alive_seconds=0"),
+        (["checkpoint=x", "header_seconds=0"], "header_seconds=0"),
+        (["checkpoint=x", "body_seconds=nan"], "body_seconds=nan"),
+        (["checkpoint=x", "read_seconds=-1"], "read_seconds=-1"),
         (["checkpoint=x", "engine=simpel"], "did you mean 'simple'"),
         (["checkpoint=x", "hots=::"], "did you mean 'host'"),
     ],

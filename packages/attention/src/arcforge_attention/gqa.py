@@ -70,6 +70,11 @@ class GQA(nn.Module):
         outs = [self.attend(group.take(q_THK), entries, group) for group in batch.plan.groups()]
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
+    def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
+        """Writes keys and values and attends to nothing; see `Remembers`."""
+        k_TGK, v_TGK = (proj(x_TD).unflatten(-1, (-1, self.head_dim)) for proj in (self.k_proj, self.v_proj))
+        cache.write(batch, key=self._rotate(self.k_norm(k_TGK), rope), value=v_TGK)
+
     def project(self, x_TD: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries [T, H, K], keys and values [T, G, K]; rotates queries and keys where there is a `rope`."""
         q_THK, k_TGK, v_TGK = (

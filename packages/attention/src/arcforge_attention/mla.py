@@ -95,6 +95,11 @@ class MLA(nn.Module):
             outs.append(self.dense(group.take(q_THK), entries, group))
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
+    def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
+        """Writes entries and attends to nothing; see `Remembers`."""
+        entry_TC = self.project(x_TD, rope)[2] if self.few(x_TD, batch) else self.entries(x_TD, rope)
+        cache.write(batch, latent=entry_TC)
+
     def few(self, x_TD: Tensor, batch: SequenceBatch) -> bool:
         """Says whether all that a step does is to decode so few tokens that calling ops one by one is most of it."""
         fused = (self.prolog, self.epilog)

@@ -10,6 +10,7 @@ from omegaconf import MISSING
 from arcforge_core.config.schema import (
     AttentionConfig,
     ChatTemplateConfig,
+    CheckerConfig,
     DataConfig,
     EngineConfig,
     EnvironmentConfig,
@@ -23,6 +24,7 @@ from arcforge_core.config.schema import (
     check_between,
     check_choice,
     check_multiple,
+    check_text,
 )
 from arcforge_core.data.needles import EVALUATION_DEPTHS
 from arcforge_core.errors import ConfigError, nearest
@@ -136,6 +138,29 @@ class CopyConfig(EnvironmentConfig):
 
 
 @dataclass
+class ExactCheckerConfig(CheckerConfig):
+    """One text."""
+
+    name: str = "exact"
+    answer: str = ""
+
+    def __post_init__(self) -> None:
+        check_text("checker.answer", self.answer)
+
+
+@dataclass
+class NumberCheckerConfig(CheckerConfig):
+    """The last number of an answer."""
+
+    name: str = "number"
+    answer: str = "0"
+    """A number in digits, e.g. ``-12`` or ``3.5``."""
+
+    def __post_init__(self) -> None:
+        check_text("checker.answer", self.answer)
+
+
+@dataclass
 class Glm5TemplateConfig(ChatTemplateConfig):
     """GLM-5's own format."""
 
@@ -224,6 +249,72 @@ class HubDataConfig(DataConfig):
     licence: str = "unknown"
 
 
+CORPORA = ("chat", "reasoning", "agent")
+CONVERSATION_FILTERS = ("format", "truncation", "repetition", "duplicates", "near_duplicates", "answers")
+
+
+@dataclass
+class ConversationsDataConfig(DataConfig):
+    """Conversations for supervised fine-tuning, in three corpora; each is a list of files and folders."""
+
+    name: str = "conversations"
+    packing: str = "best_fit"
+    """Conversations are never cut, so ``best_fit``."""
+    chat: list[str] = field(default_factory=list)
+    """General chat: jsonl, json and parquet files, folders of them, folders that `datasets` saved."""
+    reasoning: list[str] = field(default_factory=list)
+    """Reasoning: logic, mathematics, science."""
+    agent: list[str] = field(default_factory=list)
+    """Coding and agents with tools."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Share of the tokens of ``chat``, ``reasoning`` and ``agent``, in any unit; absent means 1. None given at all
+    trains on every conversation once an epoch."""
+    format: str = "auto"
+    """Records as ``openai`` (messages) or ``sharegpt`` (from, value) has them; ``auto`` looks at each."""
+    thinking: str = "interleaved"
+    """Mode of records that have reasoning and name none: ``interleaved``, ``preserved``; those without reasoning are
+    ``off``."""
+    mask_errors: bool = True
+    """Keep messages of the assistant whose tool calls failed out of the loss; they stay in the conversation."""
+    on_invalid: str = "report"
+    """``report`` leaves records that are no conversations out and lists them; ``fail`` ends at the first one."""
+    filters: list[str] = field(default_factory=lambda: ["format", "truncation", "repetition", "duplicates", "answers"])
+    """Of ``format``, ``truncation``, ``repetition``, ``duplicates``, ``near_duplicates`` and ``answers`` (asks the
+    checkers that records name)."""
+    max_repetition: float = 0.5
+    """filters=repetition: share of an answer's phrases that may have stood there before."""
+    near_duplicates: float = 0.8
+    """filters=near_duplicates: share of common phrases from which on a conversation is one of an earlier one."""
+    max_tokens: int = 202_752
+    """Tokens of a conversation at most; training rows hold trainer.sequence_length + 1."""
+    too_long: str = "reject"
+    """``reject`` leaves longer conversations out; ``cut`` cuts them behind the last turn of the assistant that fits."""
+    min_trained_tokens: int = 1
+    """Tokens with loss that a conversation has at least."""
+    licence: str = "unknown"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.packing != "best_fit":
+            raise ConfigError("data.packing", self.packing, "conversations are never cut: must be best_fit")
+        for name in self.weights:
+            check_choice("data.weights", name, CORPORA)
+            if not getattr(self, name):
+                raise ConfigError(f"data.weights.{name}", self.weights[name], f"data.{name} names no files")
+            if not 0 < self.weights[name] < float("inf"):
+                raise ConfigError(f"data.weights.{name}", self.weights[name], "must be greater than 0")
+        for name in self.filters:
+            check_choice("data.filters", name, CONVERSATION_FILTERS)
+        check_choice("data.format", self.format, ("auto", "openai", "sharegpt"))
+        check_choice("data.thinking", self.thinking, ("interleaved", "preserved"))
+        check_choice("data.on_invalid", self.on_invalid, ("report", "fail"))
+        check_choice("data.too_long", self.too_long, ("reject", "cut"))
+        check_between("data.max_repetition", self.max_repetition, 0.0, 1.0)
+        check_between("data.near_duplicates", self.near_duplicates, 0.1, 1.0)
+        check_at_least("data.max_tokens", self.max_tokens, 2)
+        check_at_least("data.min_trained_tokens", self.min_trained_tokens, 1)
+
+
 @dataclass
 class RetrievalDataConfig(DataConfig):
     """Generated episodes: text with needles in it, then questions and answers."""
@@ -278,7 +369,7 @@ class MixtureDataConfig(DataConfig):
                 raise ConfigError(f"data.sources.{name}", "mixture", "a mixture holds plain sources")
             for shared in fields(DataConfig):
                 value = getattr(source, shared.name)
-                if shared.name != "name" and value != getattr(DataConfig(), shared.name):
+                if shared.name != "name" and value != getattr(type(source)(), shared.name):
                     raise ConfigError(
                         f"data.sources.{name}.{shared.name}", value, f"belongs to the mixture: data.{shared.name}"
                     )

@@ -58,6 +58,14 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:CopyConfig", summary="Say a random word again",
     )  # fmt: skip
     registry.add(
+        "checker", "exact", "arcforge_core.checkers:ExactChecker",
+        schema="arcforge_core.configs:ExactCheckerConfig", summary="The answer is one text",
+    )  # fmt: skip
+    registry.add(
+        "checker", "number", "arcforge_core.checkers:NumberChecker",
+        schema="arcforge_core.configs:NumberCheckerConfig", summary="The last number of the answer",
+    )  # fmt: skip
+    registry.add(
         "chat_template", "glm5", "arcforge_core.chat.glm5:Glm5Template",
         schema="arcforge_core.configs:Glm5TemplateConfig", summary="GLM-5's format, with every token's author",
     )  # fmt: skip
@@ -88,6 +96,10 @@ def arcforge_register_components(registry: Registrar) -> None:
     registry.add(
         "data", "hub", "arcforge_core.data.sources:HubSource",
         schema="arcforge_core.configs:HubDataConfig", summary="A data set of the `datasets` library (extra)",
+    )  # fmt: skip
+    registry.add(
+        "data", "conversations", "arcforge_core.data.conversations.source:ConversationsSource",
+        schema="arcforge_core.configs:ConversationsDataConfig", summary="Chats, thoughts and tool calls, with masks",
     )  # fmt: skip
     registry.add(
         "data", "retrieval", "arcforge_core.data.retrieval:RetrievalSource",

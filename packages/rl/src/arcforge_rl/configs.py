@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from arcforge_core.config.schema import (
+    CheckerConfig,
     EngineConfig,
     EnvironmentConfig,
     HardwareConfig,
@@ -14,11 +15,17 @@ from arcforge_core.config.schema import (
     check_at_least,
     check_between,
     check_choice,
+    check_text,
 )
 from arcforge_core.errors import ConfigError
 
 OPERATIONS = ("add", "subtract", "multiply")
 AGENTS = ("model", "oracle", "noop")
+SOURCES = (
+    "arithmetic", "expressions", "algebra", "puzzles", "traces", "functions",
+    "calculator", "lookup", "files", "search", "python",
+)  # fmt: skip
+"""What conversations are made from."""
 
 
 @dataclass
@@ -81,6 +88,77 @@ class DockerConfig(SandboxConfig):
     """The client: docker, or what takes its arguments, e.g. podman."""
     image: str = "debian:stable-slim"
     """Image that is already there; it must have a shell, coreutils and tar. Nothing is pulled."""
+
+
+@dataclass
+class ReasoningGymCheckerConfig(CheckerConfig):
+    """A puzzle of reasoning-gym."""
+
+    name: str = "reasoning_gym"
+    dataset: str = ""
+    seed: int = 0
+    index: int = 0
+    question: str = ""
+    """Hash of the question, so that another version's puzzle of the same number is noticed."""
+
+    def __post_init__(self) -> None:
+        for name in ("dataset", "question"):
+            check_text(f"checker.{name}", getattr(self, name))
+        for name in ("seed", "index"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ConfigError(f"checker.{name}", value, "must be a whole number of at least 0")
+
+
+@dataclass
+class OutputCheckerConfig(CheckerConfig):
+    """What a program prints."""
+
+    name: str = "python_output"
+    program: str = ""
+
+    def __post_init__(self) -> None:
+        check_text("checker.program", self.program)
+
+
+@dataclass
+class DoctestCheckerConfig(CheckerConfig):
+    """A function of the standard library, written anew."""
+
+    name: str = "python_doctest"
+    module: str = ""
+    """Its file below the library, e.g. ``json/decoder.py``."""
+    function: str = ""
+    """Its name, with those of the classes around it."""
+
+    def __post_init__(self) -> None:
+        for name in ("module", "function"):
+            check_text(f"checker.{name}", getattr(self, name))
+
+
+@dataclass
+class ConversationsConfig:
+    """The root of ``arcforge-conversations``."""
+
+    sandbox: SandboxConfig = MISSING
+    """Where programs and tools run."""
+    sources: list[str] = field(default_factory=lambda: list(SOURCES))
+    """What to make conversations from."""
+    count: int = 200
+    """Conversations of each source to train on."""
+    heldout: int = 50
+    """Conversations of each source to evaluate on; they share no operands with the others."""
+    seed: int = 0
+    output_dir: str = "outputs/conversations"
+    """Folder of the files; what it holds of an earlier call is replaced."""
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ConfigError("sources", [], f"must name at least one of {', '.join(SOURCES)}")
+        for name in self.sources:
+            check_choice("sources", name, SOURCES)
+        for name in ("count", "heldout", "seed"):
+            check_at_least(name, getattr(self, name), 0)
 
 
 @dataclass

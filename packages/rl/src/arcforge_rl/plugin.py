@@ -26,6 +26,18 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_rl.configs:ArithmeticConfig", summary="Sums, differences and products with one exact answer",
     )  # fmt: skip
     registry.add(
+        "checker", "reasoning_gym", "arcforge_rl.checkers.puzzles:ReasoningGymChecker",
+        schema="arcforge_rl.configs:ReasoningGymCheckerConfig", summary="Full marks of a reasoning-gym puzzle (extra)",
+    )  # fmt: skip
+    registry.add(
+        "checker", "python_output", "arcforge_rl.checkers.python:OutputChecker",
+        schema="arcforge_rl.configs:OutputCheckerConfig", summary="What a program prints, run in a sandbox",
+    )  # fmt: skip
+    registry.add(
+        "checker", "python_doctest", "arcforge_rl.checkers.python:DoctestChecker",
+        schema="arcforge_rl.configs:DoctestCheckerConfig", summary="A library function that keeps its doctests",
+    )  # fmt: skip
+    registry.add(
         "sandbox", "auto", "arcforge_rl.sandbox.select:auto_sandbox",
         schema="arcforge_rl.configs:AutoSandboxConfig", summary="bubblewrap, or landlock where that fails, or an error",
     )  # fmt: skip

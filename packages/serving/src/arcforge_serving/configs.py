@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from arcforge_core.config.schema import EngineConfig, HardwareConfig, check_at_least, check_between
+from arcforge_core.config.schema import EngineConfig, HardwareConfig, check_at_least, check_between, check_choice
 from arcforge_core.errors import ConfigError
+
+MOST_DRAFTS = 8
+"""Drafts at most: how many are accepted falls from place to place."""
 
 
 @dataclass
@@ -37,6 +40,10 @@ class PagedEngineConfig(EngineConfig):
     """A request goes ahead of so many tokens of other work for each level of its priority."""
     overlap: bool | None = None
     """Prepare the next step while the present one is computed; null does where that has a processor core to itself."""
+    draft_tokens: int | None = 0
+    """Tokens that the model's MTP module drafts for one step to check at once; null is 3 where there is a module."""
+    drafting: str = "auto"
+    """``auto`` drafts as many of them as pay, measured as it goes, or none; ``always`` drafts all."""
 
     def __post_init__(self) -> None:
         for name in ("cache_mb", "page_size", "max_running", "max_waiting", "max_batch_tokens"):
@@ -44,6 +51,9 @@ class PagedEngineConfig(EngineConfig):
         check_at_least("engine.cache_tokens", self.cache_tokens, self.page_size)
         check_at_least("engine.tier_mb", self.tier_mb, 0)
         check_at_least("engine.priority_tokens", self.priority_tokens, 0)
+        if self.draft_tokens is not None:
+            check_between("engine.draft_tokens", self.draft_tokens, 0, MOST_DRAFTS)
+        check_choice("engine.drafting", self.drafting, ("auto", "always"))
         if self.max_batch_tokens < self.max_running:
             accepted = f"must be at least engine.max_running={self.max_running}: each decoded sequence takes one"
             raise ConfigError("engine.max_batch_tokens", self.max_batch_tokens, accepted)
@@ -62,17 +72,39 @@ class ServeConfig:
     checkpoint: str = MISSING
     """Folder of a model with its tokenizer, or of a run, e.g. ``outputs/latest``."""
     host: str = "127.0.0.1"
-    """Address to listen on. There is no authentication: other machines should reach it through a proxy only."""
+    """Address to listen on. One that other machines reach needs an API key."""
     port: int = 8000
     """0 takes a free one."""
     served_name: str | None = None
     """Name of the model in requests and replies; None takes the checkpoint's folder name."""
     shutdown_seconds: float = 30.0
     """How long requests that run may go on after SIGTERM or Ctrl-C; then they end with the reason ``abort``."""
+    api_key_file: str | None = None
+    """File with an API key in each line; None takes ARCFORGE_SERVE_KEYS. Without keys everybody may ask."""
+    admin_key_file: str | None = None
+    """File with the keys of `/v1/rl`; None takes ARCFORGE_SERVE_ADMIN_KEYS. Without any these routes are off."""
+    weights_root: str | None = None
+    """Folder below which updates of the weights may be read; None reads none from folders."""
+    max_body_mb: int = 8
+    """Largest body of a request in MiB, uploads of weights excepted."""
+    max_connections: int = 4096
+    """Connections at once; the one that has been idle longest makes room for another."""
+    header_seconds: float = 10.0
+    """A connection is closed when a request's headers take longer."""
+    body_seconds: float = 30.0
+    """A request whose body takes longer is refused, and an upload that stops for so long."""
+    read_seconds: float = 60.0
+    """A connection is closed, and its request ended, when the client leaves what it was sent unread for so long."""
+    keep_alive_seconds: int = 30
+    """A connection without a request is closed after so long."""
 
     def __post_init__(self) -> None:
         check_between("port", self.port, 0, 65535)
         check_at_least("shutdown_seconds", self.shutdown_seconds, 0)
+        for name in ("max_body_mb", "max_connections", "keep_alive_seconds"):
+            check_at_least(name, getattr(self, name), 1)
+        for name in ("header_seconds", "body_seconds", "read_seconds"):
+            check_between(name, getattr(self, name), 0.1, 86400.0)
         if not isinstance(self.engine, PagedEngineConfig):
             accepted = "must be paged: the others do not take requests one by one; arcforge_serving.Engine runs them"
             raise ConfigError("engine", self.engine.name, accepted)

@@ -4,11 +4,15 @@ One thread drives, another one, the worker, computes. While the worker computes 
 out and handed over, and the results of the one before are given to their readers. The host counts on every sequence
 going on: which token it got is filled in by the worker when the next step starts. A sequence that ended by a stop token
 has one row too many in the step that was launched meanwhile; its result is dropped.
+
+Where tokens are drafted the next step cannot be laid out before it is known how many of them were accepted, so that
+steps go in turns: neither thread works while the other does.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,11 +23,14 @@ from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.generate import ended
 from arcforge_serving.configs import PagedEngineConfig
+from arcforge_serving.drafting import Drafter
+from arcforge_serving.draw import Drawn
 from arcforge_serving.errors import IntegrityError
 from arcforge_serving.kvcache.store import PageStore, keeps_state, page_bytes
 from arcforge_serving.kvcache.tier import FileTier
 from arcforge_serving.scheduler import Scheduler
 from arcforge_serving.sequence import Sequence
+from arcforge_serving.speculation import Speculation, drafts_of
 from arcforge_serving.step import Outcome, Step, Worker, build
 from arcforge_serving.trace import Trace
 
@@ -51,6 +58,8 @@ class Driver:
     Attributes:
         weight_version: of the model's weights.
         prefix_reuse: ``on``, or why prefixes are not shared.
+        drafting: ``on``, or why no tokens are drafted.
+        speculation: decides how many, and counts what is accepted.
         scheduler, store, tier: the cache's books, its tensors, and where evicted pages go.
         trace: when what ran.
         steps, generated: steps launched, tokens handed out.
@@ -59,7 +68,10 @@ class Driver:
     def __init__(self, config: PagedEngineConfig, model: CausalLM) -> None:
         self.model, self.weight_version = model, 0
         specs, longest = model.cache_spec(), model.config.max_position_embeddings
-        record = page_bytes(specs, model.dtype, config.page_size)
+        draft_tokens, self.drafting = drafts_of(config, model)
+        self.speculation = Speculation(draft_tokens, config.drafting == "auto")
+        mtp = model.mtp_cache_spec() if draft_tokens else None
+        record = page_bytes([*specs, *([] if mtp is None else [mtp])], model.dtype, config.page_size)
         if config.cache_tokens is not None:
             pages = config.cache_tokens // config.page_size
         else:
@@ -77,17 +89,19 @@ class Driver:
                 raise ConfigError("engine.tier_mb", config.tier_mb, f"a page of this model takes {record} bytes")
             self.tier = FileTier(config.tier_mb * MIB // record, record, config.tier_dir)
         self.scheduler = Scheduler(
-            config, pages, min(longest, pages * config.page_size), self.prefix_reuse == "on", self.tier
+            config, pages, min(longest, pages * config.page_size), self.prefix_reuse == "on", self.tier, draft_tokens
         )
         self.store = PageStore(
             specs, pages=pages, sequences=config.max_running, page_size=config.page_size,
-            dtype=model.dtype, device=model.device,
+            dtype=model.dtype, device=model.device, mtp=mtp,
         )  # fmt: skip
         self.trace = Trace()
         self.steps = self.generated = 0
-        self._worker = Worker(model, self.store, self.tier, self.trace)
+        drafter = Drafter(model, self.store) if draft_tokens else None
+        self._worker = Worker(model, self.store, self.tier, self.trace, drafter)
         self._executor = ThreadPoolExecutor(1, "arcforge-worker") if overlaps(config, model.device) else None
         self._flights: deque[Step] = deque()  # launched and not handed out: at most two, for a moment
+        self._last: tuple[tuple[int, int] | None, float] = None, 0.0  # kind of the last step, when it was handed out
 
     def close(self) -> None:
         """Ends the worker and deletes the second tier; all sequences have ended."""
@@ -99,30 +113,44 @@ class Driver:
     def advance(self) -> bool:
         """Launches a step and hands out the one before; returns whether there was one or the other."""
         was_busy = bool(self._flights)
-        step = self._prepare()
+        drafting, in_turns = self._plan()
+        if in_turns:
+            self.settle()
+        step = self._prepare(drafting, in_turns)
         if step is None:
             self.settle()
             if was_busy and not self.scheduler.running and (faults := self.scheduler.faults()):
                 raise IntegrityError("; ".join(faults[:8]))
+            self._last = None, 0.0
             return was_busy
         self.steps += 1
         self._flights.append(step)
-        if self._executor is None or not any(sequence.matcher for sequence in step.draws):
+        if in_turns:
+            step.allowed.set_result([])  # the worker asks
+        elif self._executor is None or not any(sequence.matcher for sequence in step.draws):
             self._allow(step)  # else grammars are asked while it is computed
         if self._executor is None:
             self._worker.run(step)
             self.settle()
         else:
             self._executor.submit(self._worker.run, step)
-            self.settle(leave=1)
+            self.settle(leave=0 if in_turns else 1)
             if not step.allowed.done():
                 self._allow(step)
         return True
 
-    def _prepare(self) -> Step | None:
+    def _plan(self) -> tuple[int, bool]:
+        """Returns how many tokens the next step drafts, and whether it goes in turns: it drafts or checks drafts."""
+        if not self.speculation.most:
+            return 0, False
+        running = self.scheduler.running
+        drafting = self.speculation.choose(sum(sequence.decodes for sequence in running))
+        return drafting, drafting > 0 or any(sequence.drafts for sequence in running)
+
+    def _prepare(self, drafting: int, in_turns: bool) -> Step | None:
         with self.trace.span("prepare"):
-            segments = self.scheduler.schedule()
-            return build(self.scheduler, segments, self.weight_version) if segments else None
+            segments = self.scheduler.schedule(drafting)
+            return build(self.scheduler, segments, self.weight_version, drafting, in_turns) if segments else None
 
     def _allow(self, step: Step) -> None:
         """Asks the grammars what may come next."""
@@ -161,25 +189,55 @@ class Driver:
             segment = step.segments[number]
             known = segment.sequence.prompt_tokens  # more than the segment's start after a preemption
             known += tokens[max(0, len(known) - segment.start) :]
-        for sequence, token in zip(step.draws, outcome.tokens, strict=True):
+        self._time(step)
+        for segment, drawn, drafts in zip(step.drawing, outcome.drawn, outcome.drafts, strict=True):
+            sequence = segment.sequence
             if sequence.finished:
                 continue
-            if token is None:
+            sequence.pending -= 1
+            if not drawn.finite:
                 self.scheduler.tree.turn()  # what is not finite may have been shared
                 self._fail(sequence, CheckpointError("the model's logits are not finite for this sequence"))
                 continue
+            if segment.drafts:  # entries of drafts that were not accepted do not count
+                sequence.cached -= segment.drafts - max(len(drawn.tokens) - 1, 0)
+                self.speculation.count(segment.drafts, len(drawn.tokens) - 1)
+            sequence.drafts = drafts
+            self._give(sequence, drawn, step)
+            if drawn.error is not None and not sequence.finished:
+                self._fail(sequence, drawn.error)
+
+    def _give(self, sequence: Sequence, drawn: Drawn, step: Step) -> None:
+        """Hands a sequence's tokens to its reader, up to the one that ends it."""
+        for number, token in enumerate(drawn.tokens):
             sequence.take(token, step.version)
             sequence.stream.put(token)
             self.generated += 1
+            matcher = sequence.matcher
             try:
-                if sequence.matcher is not None:
-                    sequence.matcher.accept(token.id)
-                reason = ended(sequence.params, sequence.tokens[sequence.prompt_length :], sequence.matcher)
+                if matcher is not None and not step.in_turns:  # else the worker did
+                    matcher.accept(token.id)
+                if number < len(drawn.tokens) - 1:
+                    matcher = None  # it is further already, and let the next token pass
+                reason = ended(sequence.params, sequence.tokens[sequence.prompt_length :], matcher)
             except Exception as error:  # of this request's grammar or stop function
                 self._fail(sequence, error)
-                continue
+                return
             if reason is not None:
                 self._finish(sequence, reason)
+                return
+
+    def _time(self, step: Step) -> None:
+        """Notes how long a step took that was one of its kind behind another."""
+        kind, now = None, time.perf_counter()
+        drafts = {segment.drafts for segment in step.segments}
+        if len(drafts) == 1 and all(s.length == 1 + s.drafts and s.draws for s in step.segments):
+            checked = drafts.pop()
+            kind = (len(step.segments), step.drafting) if checked == step.drafting else None
+        last, then = self._last
+        if kind is not None and kind == last:
+            self.speculation.took(*kind, now - then)
+        self._last = kind, now
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import params_per_prompt
-from arcforge_core.model.weights import next_version, replace_weights
+from arcforge_core.model.weights import install_weights, next_version, stage_weights
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.driver import Driver
 from arcforge_serving.errors import ClosedError, IntegrityError, QueueFullError
@@ -41,6 +41,11 @@ class Stats:
         preemptions: sequences that lost their pages and were computed again.
         generated_tokens: tokens given to readers.
         steps: steps computed.
+        speculation: ``on``, or why no tokens are drafted.
+        drafts, draft_tokens: how often drafts were checked, of one sequence each time, and how many they were.
+        accepted_by_position: how many of the first, second, ... drafts were accepted.
+        accepted_length: tokens that a sequence got on average where drafts were checked: accepted ones and the one
+            that the main model gives anyway; 1 before the first.
         weight_version: of the weights.
         paused: whether the engine stands still.
     """
@@ -59,6 +64,11 @@ class Stats:
     preemptions: int
     generated_tokens: int
     steps: int
+    speculation: str
+    drafts: int
+    draft_tokens: int
+    accepted_by_position: list[int]
+    accepted_length: float
     weight_version: int
     paused: bool
 
@@ -82,8 +92,9 @@ class PagedEngine:
         self._checksums: dict[int, tuple[object, int]] = {}
         self._driving = threading.RLock()  # whoever drives
         self._inbox: deque[Callable[[], None]] = deque()
+        self._ends: deque[Callable[[], None]] = deque()  # what ends requests does not wait behind the inbox
         self._arriving = 0
-        self._arrivals = threading.Lock()  # guards the two above, and that nothing arrives behind the end
+        self._arrivals = threading.Lock()  # guards the three above, and that nothing arrives behind the end
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -144,14 +155,15 @@ class PagedEngine:
 
     def _submit(self, sequences: list[Sequence], owner: str, *, bounded: bool) -> list[Stream]:
         for sequence in sequences:
-            sequence.stream.on_cancel(partial(self._post, partial(self.driver.abort, sequence)))
+            sequence.stream.on_cancel(partial(self._post_end, partial(self.driver.abort, sequence)))
 
         def arrive() -> None:
             with self._arrivals:
                 self._arriving -= len(sequences)
             for sequence in sequences:
-                sequence.rank = self.scheduler.rank(owner, sequence.priority, sequence.most)
-                self.scheduler.enqueue(sequence)
+                if not sequence.finished:  # cancelled before it came
+                    sequence.rank = self.scheduler.rank(owner, sequence.priority, sequence.most)
+                    self.scheduler.enqueue(sequence)
 
         with self._arrivals:
             if self._closed:
@@ -165,8 +177,9 @@ class PagedEngine:
         return [sequence.stream for sequence in sequences]
 
     def abort(self) -> None:
-        """Ends all requests, running and waiting, with the reason ``abort``."""
-        self._control(self.driver.abort_all)
+        """Ends all requests, running and waiting, with the reason ``abort``; a pause that waits for them is over."""
+        self._post_end(self.driver.abort_all)
+        self._control(self.driver.abort_all)  # those that come before it, too
 
     def preempt(self, count: int) -> None:
         """Takes the pages of the last `count` running sequences; they are computed again, and outputs stay the same."""
@@ -188,9 +201,12 @@ class PagedEngine:
         the old weights computed is found by requests that start afterwards.
         """
 
+        what = f"weight update {next_version(self.weight_version, version)}"
+        staged = stage_weights(self.model, state, what, checksum)  # generation goes on meanwhile
+
         def update() -> None:
             new = next_version(self.weight_version, version)
-            replace_weights(self.model, state, f"weight update {new}", checksum)
+            install_weights(self.model, staged)
             self.driver.weight_version = new
             self.scheduler.tree.turn()
 
@@ -207,7 +223,8 @@ class PagedEngine:
         checkpoint = open_checkpoint(find_checkpoint(folder))
         if (checkpoint.config, checkpoint.attention) != (self.model.config, self.model.attention):
             raise CheckpointError(f"{folder} holds a model of other sizes or attention")
-        state = {name: checkpoint.state[name] for name in checkpoint.state.shapes}
+        # read once and for all: what is checked is what is copied, whatever becomes of the files
+        state = {name: checkpoint.state[name].clone() for name in checkpoint.state.shapes}
         self.update_weights(state, version=version, checksum=checksum)
 
     def pause(self, mode: str = "keep") -> None:
@@ -222,8 +239,8 @@ class PagedEngine:
         def stand_still() -> None:
             if mode == "abort":
                 self.driver.abort_all()
-            while mode == "wait" and not self.paused and self.driver.advance():
-                pass
+            while mode == "wait" and not self.paused and not self._closed and self.driver.advance():
+                self._take(self._ends)
             self.paused = True
 
         self._control(stand_still)
@@ -246,13 +263,18 @@ class PagedEngine:
         """Returns what the engine holds and has done; figures of one moment, taken without stopping it."""
         scheduler = self.scheduler
         private = sum(len(s.pages) - len(s.nodes) for s in list(scheduler.running))
-        pages = scheduler.pages
+        pages, speculation = scheduler.pages, self.driver.speculation
+        drafts, accepted = speculation.checked.total(), list(speculation.accepted)
         return Stats(
             running=len(scheduler.running), waiting=scheduler.waiting + self._arriving,
             pages=pages.count, free_pages=pages.free, cached_pages=pages.count - pages.free - private,
             page_size=self.config.page_size, prefix_reuse=self.driver.prefix_reuse,
             evicted_pages=scheduler.tree.evicted,
-            generated_tokens=self.driver.generated, steps=self.driver.steps, weight_version=self.weight_version,
+            generated_tokens=self.driver.generated, steps=self.driver.steps,
+            speculation=self.driver.drafting, drafts=drafts,
+            draft_tokens=sum(k * times for k, times in list(speculation.checked.items())),
+            accepted_by_position=accepted, accepted_length=1 + sum(accepted) / drafts if drafts else 1.0,
+            weight_version=self.weight_version,
             paused=self.paused, **asdict(scheduler.counters),
         )  # fmt: skip
 
@@ -328,7 +350,7 @@ class PagedEngine:
                 if self.step():
                     continue
                 with self._arrivals:
-                    if self._closed and not self._inbox:
+                    if self._closed and not self._inbox and not self._ends:
                         return
                 self._news.wait()
         except Exception as error:  # a fault of ours: nobody may be left waiting for this thread
@@ -341,14 +363,18 @@ class PagedEngine:
             raise
 
     def _take_arrivals(self) -> None:
-        while self._inbox:
-            self._inbox.popleft()()
+        self._take(self._ends)
+        self._take(self._inbox)
 
-    def _post(self, action: Callable[[], None]) -> None:
-        """Has the driving thread do something before its next step; nothing once the engine was closed."""
+    def _take(self, actions: deque[Callable[[], None]]) -> None:
+        while actions:
+            actions.popleft()()
+
+    def _post_end(self, action: Callable[[], None]) -> None:
+        """Has the driving thread end something before its next step, be it one that a pause waits for."""
         with self._arrivals:
             if not self._closed:
-                self._inbox.append(action)
+                self._ends.append(action)
         self._news.set()
 
     def _control(self, action: Callable[[], None]) -> None:

@@ -26,3 +26,14 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_serving.configs:PagedEngineConfig",
         summary="Continuous batching over a paged cache with shared prefixes",
     )  # fmt: skip
+    for name, summary in (
+        ("random", "Independent requests of random words"),
+        ("shared_prefix", "Requests that begin alike, in groups"),
+        ("agent", "Conversations that grow by replies and by results of tools"),
+        ("file", "The requests of a file of JSON lines"),
+    ):
+        schema = "".join(part.capitalize() for part in name.split("_"))
+        registry.add(
+            "workload", name, f"arcforge_serving.bench.workloads:{name}_workload",
+            schema=f"arcforge_serving.bench.configs:{schema}WorkloadConfig", summary=summary,
+        )  # fmt: skip

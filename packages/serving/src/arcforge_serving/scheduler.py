@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -26,12 +27,16 @@ from arcforge_serving.sequence import Rank, Sequence
 
 @dataclass(frozen=True)
 class Segment:
-    """A sequence's part of a step: `length` tokens from position `start` on; `draws` when the next one is drawn."""
+    """A sequence's part of a step: `length` tokens from position `start` on; `draws` when the next one is drawn.
+
+    The last `drafts` of the tokens are drafted.
+    """
 
     sequence: Sequence
     start: int
     length: int
     draws: bool
+    drafts: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,23 @@ class Scheduler:
         longest: tokens of the longest sequence.
         reuses: whether prefixes are shared.
         tier: where evicted pages go.
+        draft_tokens: drafts of a sequence at most.
     """
 
     def __init__(
-        self, config: PagedEngineConfig, pages: int, longest: int, reuses: bool, tier: FileTier | None = None
+        self,
+        config: PagedEngineConfig,
+        pages: int,
+        longest: int,
+        reuses: bool,
+        tier: FileTier | None = None,
+        draft_tokens: int = 0,
     ) -> None:
-        self.config, self.size, self.reuses = config, config.page_size, reuses
+        self.config, self.size, self.reuses, self.draft_tokens = config, config.page_size, reuses, draft_tokens
         self.pages = PagePool(pages)
-        self.tree = RadixTree(self.pages, self.size, tier, None if tier is None else self._spill)
+        spill = None if tier is None else self._spill
+        # what the MTP module keeps of a token depends on the one behind it
+        self.tree = RadixTree(self.pages, self.size, tier, spill, ahead=int(draft_tokens > 0))
         self.table_NP = np.zeros((config.max_running, self._pages_for(longest)), dtype=np.int64)
         self.running: list[Sequence] = []
         self.moves: list[Move] = []
@@ -127,8 +141,12 @@ class Scheduler:
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
-    def schedule(self) -> list[Segment]:
-        """Returns the segments of the next step: decoded sequences first, then prompts, then those that wait."""
+    def schedule(self, drafting: int = 0) -> list[Segment]:
+        """Returns the segments of the next step: decoded sequences first, then prompts, then those that wait.
+
+        Args:
+            drafting: how many tokens the step is to draft for the one behind it, where there are pages for them.
+        """
         segments: list[Segment] = []
         budget = self.config.max_batch_tokens
         if self._queue:
@@ -136,25 +154,47 @@ class Scheduler:
         self.running.sort(key=lambda sequence: sequence.rank)
         decoded = [sequence for sequence in self.running if sequence.decodes]
         others = [sequence for sequence in self.running if not sequence.decodes]
+        spare = budget - len(decoded)
+        for sequence in decoded:
+            self._cut_drafts(sequence, spare)
+            spare -= len(sequence.drafts)
         for sequence in decoded + others:
             budget -= self._append(segments, sequence, budget)
         if self._queue and budget:
             self._admit(segments, budget)
         for segment in segments:
             self.index(segment.sequence)
+            if drafting and segment.draws:  # its last token may be the last of the drafts that are checked
+                self._stretch(segment.sequence, segment.sequence.cached + drafting - 1)
         return segments
+
+    def _cut_drafts(self, sequence: Sequence, spare: int) -> None:
+        """Leaves a sequence the drafts that can be checked: of its output, the budget and its pages."""
+        wanted = min(len(sequence.drafts), sequence.most - 2 - sequence.cached, spare)
+        if wanted > 0:
+            self._stretch(sequence, sequence.cached + 1 + wanted)
+            wanted = min(wanted, len(sequence.pages) * self.size - sequence.cached - 1)
+        del sequence.drafts[max(wanted, 0) :]
+
+    def _stretch(self, sequence: Sequence, tokens: int) -> None:
+        """Gives a sequence pages for so many tokens, if each running one can still grow by a page."""
+        missing = self._pages_for(min(tokens, sequence.most - 1)) - len(sequence.pages)
+        if missing > 0 and self.pages.free + self.tree.idle >= missing + len(self.running):
+            self.tree.evict(missing)
+            self._append_pages(sequence, self.pages.take(missing, sequence.pages[-1] if sequence.pages else None))
 
     def _append(self, segments: list[Segment], sequence: Sequence, budget: int) -> int:
         """Gives a running sequence its part of the step; returns its tokens, 0 when it has to wait."""
         length = min(sequence.remaining, budget)
         if sequence.slot is None or length <= 0 or not self._grow(sequence, sequence.cached + length, segments):
             return 0
-        start = sequence.cached
+        start, drafts = sequence.cached, len(sequence.drafts)
         sequence.cached += length
         draws = sequence.cached == sequence.length
+        sequence.cached += drafts
         sequence.pending += draws
-        segments.append(Segment(sequence, start, length, draws))
-        return length
+        segments.append(Segment(sequence, start, length + drafts, draws, drafts))
+        return length + drafts
 
     def _grow(self, sequence: Sequence, tokens: int, segments: Seq[Segment]) -> bool:
         """Gives a sequence pages for so many tokens, if need be by preempting sequences behind it."""
@@ -189,12 +229,12 @@ class Scheduler:
 
     def index(self, sequence: Sequence) -> None:
         """Lets others find the pages that the sequence has filled with tokens that are known."""
-        filled = min(sequence.cached, len(sequence.tokens)) // self.size if self.reuses else 0
+        known = len(sequence.tokens) - self.tree.ahead
+        filled = min(sequence.cached, known) // self.size if self.reuses else 0
         for number in range(len(sequence.nodes), filled):
             parent = sequence.nodes[-1] if sequence.nodes else sequence.root
             assert parent is not None  # it runs
-            key = tuple(sequence.tokens[number * self.size : (number + 1) * self.size])
-            node = self.tree.add(parent, key, sequence.pages[number])
+            node = self.tree.add(parent, self.tree.key(sequence.tokens, number), sequence.pages[number])
             assert node.page is not None
             sequence.nodes.append(node)
             sequence.pages[number] = self.table_NP[sequence.slot, number] = node.page
@@ -213,8 +253,7 @@ class Scheduler:
             entry = heapq.heappop(self._queue)
             sequence = entry[1]
             nodes = self._known(sequence)
-            known = len(nodes) * self.size
-            page = id(nodes[-1] if nodes else self.tree.root), tuple(sequence.tokens[known : known + self.size])
+            page = id(nodes[-1] if nodes else self.tree.root), self.tree.key(sequence.tokens, len(nodes))
             if page in coming and not sequence.params.prompt_logprobs:
                 later.append(entry)
                 continue
@@ -230,11 +269,11 @@ class Scheduler:
 
     def _next_page(self, sequence: Sequence) -> tuple[int, tuple[int, ...]] | None:
         """Returns the parent and the tokens of the page that the sequence will share next; None when not known yet."""
-        start = len(sequence.nodes) * self.size
-        if not self.reuses or start + self.size > len(sequence.tokens) or sequence.root is not self.tree.root:
+        end = (len(sequence.nodes) + 1) * self.size + self.tree.ahead
+        if not self.reuses or end > len(sequence.tokens) or sequence.root is not self.tree.root:
             return None
         parent = sequence.nodes[-1] if sequence.nodes else sequence.root
-        return id(parent), tuple(sequence.tokens[start : start + self.size])
+        return id(parent), self.tree.key(sequence.tokens, len(sequence.nodes))
 
     def _make_way(self) -> None:
         """Preempts sequences of lower priority for the first one in the queue, as long as that helps."""
@@ -279,6 +318,7 @@ class Scheduler:
         sequence.cached = len(sequence.nodes) * self.size
         if sequence.reused is None:
             sequence.reused = min(sequence.cached, sequence.prompt_length)
+            sequence.begun = time.monotonic()
             self.counters.prompt_tokens += sequence.prompt_length
             self.counters.cached_tokens += sequence.reused
 
@@ -303,7 +343,7 @@ class Scheduler:
         self._slots.append(sequence.slot)
         self.running.remove(sequence)
         sequence.slot = sequence.root = None
-        sequence.pages, sequence.nodes, sequence.cached = [], [], 0
+        sequence.pages, sequence.nodes, sequence.drafts, sequence.cached = [], [], [], 0
 
     def _pages_for(self, tokens: int) -> int:
         return -(-tokens // self.size)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from torch import Tensor
 
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.model.generate import output_of
@@ -28,13 +32,18 @@ class Sequence:
         nodes: its path in the tree, which begins at `root`.
         rank: place in the queue, the lower the earlier; it stays, so that nobody waits for ever.
         latest: the id that the last launched step drew; the worker's.
+        drafts: what the MTP module expects behind `tokens`; the next step checks it.
+        mask: what the grammar allows next, where that was asked for drafting; the worker's.
         generated, prompt_tokens: what goes into the output.
         versions: (weight version, tokens) spans of `generated`.
+        asked, begun: when it came and when it was first admitted; seconds of the monotonic clock.
     """
 
     def __init__(self, prompt: Seq[int], params: SamplingParams, index: int, vocabulary: int, priority: int) -> None:
         self.params, self.priority = params, priority
         self.rank: Rank = (0.0, 0)
+        self.drafts: list[int] = []
+        self.mask: Tensor | None = None
         self.tokens, self.prompt_length = list(prompt), len(prompt)
         self.cached = self.pending = self.latest = 0
         self.reused: int | None = None
@@ -48,6 +57,7 @@ class Sequence:
         self.prompt_tokens: list[Token] = []
         self.versions: list[tuple[int, int]] = []
         self.finished = False
+        self.asked, self.begun = time.monotonic(), 0.0
         self.stream = Stream()
 
     @property
@@ -72,7 +82,6 @@ class Sequence:
 
     def take(self, token: Token, version: int) -> None:
         """Appends a token that a step drew."""
-        self.pending -= 1
         self.tokens.append(token.id)
         self.generated.append(token)
         if self.versions and self.versions[-1][0] == version:
@@ -83,4 +92,5 @@ class Sequence:
     def output(self, reason: str, version: int) -> GenerationOutput:
         """Returns what was generated; `version` stands for a sequence without a token."""
         versions = self.versions or [(version, 0)]
-        return output_of(self.params, self.generated, self.prompt_tokens, reason, versions, self.reused or 0)
+        output = output_of(self.params, self.generated, self.prompt_tokens, reason, versions, self.reused or 0)
+        return replace(output, queue_seconds=(self.begun or time.monotonic()) - self.asked)

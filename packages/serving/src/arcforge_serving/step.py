@@ -1,14 +1,16 @@
 """A step: built on the host ahead of time, computed by the worker.
 
-Shapes: N segments, T tokens, P pages, S tokens of a prompt, D hidden size, V vocabulary.
+Shapes: N segments, T tokens, R rows that are drawn from, P pages, S tokens of a prompt, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,7 +19,9 @@ from torch import Tensor
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.generate import evaluating, score_hidden
-from arcforge_core.model.sampling import Token, finite_rows, next_tokens
+from arcforge_core.model.sampling import Token
+from arcforge_serving.drafting import Drafter
+from arcforge_serving.draw import Drawn, draw
 from arcforge_serving.kvcache.store import PageStore
 from arcforge_serving.kvcache.tier import FileTier
 from arcforge_serving.scheduler import Move, Scheduler, Segment, Spill
@@ -36,6 +40,10 @@ class Step:
         holes: rows of `tokens_T` and the sequences whose latest token belongs there.
         batch: the layout.
         version: of the weights.
+        drafting: tokens to draft behind the step, for each sequence that draws.
+        in_turns: whether the step behind this one waits for its outcome, which lets the worker ask the grammars.
+        ahead_T: behind each token its next one, 0 where the step draws it; None where nothing follows the steps.
+        pages_NP, rooms: of the segments that draw all pages, and the positions that they hold.
         allowed: for each segment that draws, what its grammar lets through; set while the step is computed.
         outcome: what the worker returns.
     """
@@ -46,13 +54,30 @@ class Step:
     holes: list[tuple[int, Sequence]]
     batch: SequenceBatch
     version: int
+    drafting: int = 0
+    in_turns: bool = False
+    ahead_T: Tensor | None = None
+    pages_NP: Tensor | None = None
+    rooms: list[int] = field(default_factory=list)
     allowed: Future[list[Tensor | None]] = field(default_factory=Future)
     outcome: Future[Outcome] = field(default_factory=Future)
 
     @property
     def draws(self) -> list[Sequence]:
         """Sequences that get a token."""
-        return [segment.sequence for segment in self.segments if segment.draws]
+        return [segment.sequence for segment in self.drawing]
+
+    @cached_property
+    def drawing(self) -> list[Segment]:
+        """Their segments."""
+        return [segment for segment in self.segments if segment.draws]
+
+    @cached_property
+    def drawn_rows(self) -> list[int]:
+        """The first row of each of them whose next token is drawn."""
+        ends = itertools.accumulate(segment.length for segment in self.segments)
+        rows = zip(ends, self.segments, strict=True)
+        return [end - 1 - segment.drafts for end, segment in rows if segment.draws]
 
 
 @dataclass(frozen=True)
@@ -60,15 +85,19 @@ class Outcome:
     """What a step gave.
 
     Attributes:
-        tokens: of each sequence that draws; None where the logits are not finite.
+        drawn: of each sequence that draws.
+        drafts: of each of them, for the next step to check.
         prompt_tokens: by segment number, the prompt's tokens that its rows say something about.
     """
 
-    tokens: list[Token | None]
+    drawn: list[Drawn]
+    drafts: list[list[int]]
     prompt_tokens: dict[int, list[Token]]
 
 
-def build(scheduler: Scheduler, segments: list[Segment], version: int) -> Step:
+def build(
+    scheduler: Scheduler, segments: list[Segment], version: int, drafting: int = 0, in_turns: bool = False
+) -> Step:
     """Lays the segments' tokens one behind the other and finds their cache rows."""
     size, lengths = scheduler.size, [segment.length for segment in segments]
     starts_N = np.array([segment.start for segment in segments])
@@ -81,10 +110,12 @@ def build(scheduler: Scheduler, segments: list[Segment], version: int) -> Step:
     tokens: list[int] = []
     holes = []
     for segment in segments:
-        tokens += segment.sequence.tokens[segment.start : segment.start + segment.length]
-        if segment.start + segment.length > len(segment.sequence.tokens):
-            holes.append((len(tokens), segment.sequence))
+        sequence, end = segment.sequence, segment.start + segment.length - segment.drafts
+        tokens += sequence.tokens[segment.start : end]
+        if end > len(sequence.tokens):
+            holes.append((len(tokens), sequence))
             tokens.append(0)
+        tokens += sequence.drafts[: segment.drafts]
     batch = SequenceBatch.build(
         lengths,
         starts_N.tolist(),
@@ -93,14 +124,28 @@ def build(scheduler: Scheduler, segments: list[Segment], version: int) -> Step:
         state_slots_N=torch.from_numpy(slots_N),
     )
     moves, scheduler.moves = scheduler.moves, []
-    return Step(segments, moves, torch.tensor(tokens), holes, batch, version)
+    step = Step(segments, moves, torch.tensor(tokens), holes, batch, version, drafting, in_turns)
+    if scheduler.draft_tokens:
+        ahead: list[int] = []
+        for segment in segments:
+            known = segment.sequence.tokens[segment.start + 1 : segment.start + segment.length + 1]
+            ahead += known + [0] * (segment.length - len(known))
+        step.ahead_T = torch.tensor(ahead)
+    if drafting and step.drawing:
+        held = [len(segment.sequence.pages) for segment in step.drawing]
+        drawing_N = np.array([segment.sequence.slot for segment in step.drawing])
+        step.pages_NP = torch.from_numpy(scheduler.table_NP[drawing_N, : max(held)])
+        step.rooms = [pages * size for pages in held]
+    return step
 
 
 class Worker:
     """Computes steps, one at a time; all that touches the cache's tensors happens here, in the order of the steps."""
 
-    def __init__(self, model: CausalLM, store: PageStore, tier: FileTier | None, trace: Trace) -> None:
-        self.model, self.store, self.tier, self.trace = model, store, tier, trace
+    def __init__(
+        self, model: CausalLM, store: PageStore, tier: FileTier | None, trace: Trace, drafter: Drafter | None = None
+    ) -> None:
+        self.model, self.store, self.tier, self.trace, self.drafter = model, store, tier, trace, drafter
 
     def run(self, step: Step) -> None:
         """Computes a step and sets its outcome, or what went wrong."""
@@ -126,13 +171,21 @@ class Worker:
                     step.batch.to(device),
                     self.store,  # type: ignore[arg-type]
                 ).hidden_TD
-                ends = step.batch.cu_query[1:].tolist()
-                rows = [end - 1 for segment, end in zip(step.segments, ends, strict=True) if segment.draws]
-                drawn_ND = hidden_TD[torch.tensor(rows, dtype=torch.int64, device=device)]
-                logits_NV = self.model.logits(drawn_ND).float().cpu() if rows else hidden_TD.new_empty(0, 0)
-            prompt_tokens = self._score_prompts(step, hidden_TD, ends)
+                firsts = zip(step.drawn_rows, step.drawing, strict=True)
+                rows = [first + place for first, segment in firsts for place in range(1 + segment.drafts)]
+                drawn_RD = hidden_TD[torch.tensor(rows, dtype=torch.int64, device=device)]
+                logits_RV = self.model.logits(drawn_RD).float().cpu() if rows else None
+            prompt_tokens = self._score_prompts(step, hidden_TD, step.batch.cu_query[1:].tolist())
             with self.trace.span("sample", rows=len(rows)):
-                return Outcome(self._sample(logits_NV, step.draws, step.allowed.result()), prompt_tokens)
+                allowed = None if step.in_turns else step.allowed.result()
+                drawn = [] if logits_RV is None else draw(step.drawing, logits_RV, allowed)
+            drafts: list[list[int]] = [[] for _ in drawn]
+            if self.drafter is not None:
+                with self.trace.span("draft", tokens=step.drafting):
+                    self.drafter.follow(step, hidden_TD, drawn)
+                    if step.drafting:
+                        drafts = self.drafter.draft(step, hidden_TD, drawn)
+            return Outcome(drawn, drafts, prompt_tokens)
 
     def _move(self, move: Move) -> None:
         if isinstance(move, Spill):
@@ -152,17 +205,3 @@ class Worker:
                 hidden_SD = hidden_TD[first : first + len(targets)]
                 scored[number] = score_hidden(self.model, hidden_SD, targets, sequence.params.top_logprobs)
         return scored
-
-    def _sample(self, logits_NV: Tensor, sequences: Seq[Sequence], allowed: Seq[Tensor | None]) -> list[Token | None]:
-        """Draws for every row whose logits are finite; the others' sequences fail, and nobody else."""
-        if not sequences:
-            return []
-        whole = [n for n, finite in enumerate(finite_rows(logits_NV)) if finite]
-        drawn: list[Token | None] = [None] * len(sequences)
-        if whole:
-            rows_NV = logits_NV if len(whole) == len(sequences) else logits_NV[whole]
-            tokens = next_tokens(rows_NV, [sequences[n].sampler for n in whole], [allowed[n] for n in whole])
-            for n, token in zip(whole, tokens, strict=True):
-                drawn[n] = token
-                sequences[n].latest = token.id
-        return drawn

@@ -6,7 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from arcforge_core.configs import SimpleEngineConfig
@@ -18,6 +20,27 @@ from arcforge_serving.paged import PagedEngine
 from arcforge_serving.stream import Stream
 
 State = Mapping[str, Tensor]
+
+
+class OneInFour:
+    """A `Matcher` that lets every fourth id through, from another one on at each place, and ends after `length`."""
+
+    def __init__(self, vocabulary: int, length: int) -> None:
+        self.vocabulary, self.length, self.given = vocabulary, length, 0
+
+    def allowed(self) -> Tensor:
+        """Returns the mask of the present place."""
+        return torch.arange(self.vocabulary) % 4 == self.given % 4
+
+    def accept(self, token: int) -> None:
+        """Goes on."""
+        assert token % 4 == self.given % 4, f"{token} was not allowed"
+        self.given += 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether there were enough."""
+        return self.given == self.length
 
 
 @dataclass(frozen=True)
@@ -55,6 +78,7 @@ def make_cases(model: CausalLM, states: Sequence[State], count: int, longest: in
             n=rng.choice([1, 1, 1, 2]),
             top_logprobs=rng.choice([0, 0, 2]),
             prompt_logprobs=rng.random() < 0.1,
+            matcher=partial(OneInFour, vocabulary, rng.randint(1, 8)) if rng.random() < 0.2 else None,
         )
         requests.append((prompt, params))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

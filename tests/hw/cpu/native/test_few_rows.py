@@ -14,7 +14,7 @@ def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def experts_call(tokens=2, experts=16, chosen=4, hidden=40, width=24, seed=0):
+def experts_call(tokens=2, experts=16, chosen=4, hidden=64, width=32, seed=0):
     """Tokens that choose some of many experts."""
     draw = torch.Generator().manual_seed(seed)
     expert_TK = torch.stack([torch.randperm(experts, generator=draw)[:chosen] for _ in range(tokens)])

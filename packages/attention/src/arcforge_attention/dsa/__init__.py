@@ -141,6 +141,18 @@ class DSA(MLA):
         handed_on = {"selection": tuple(chosen)} if self.hands_on else {}
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)), *summary(lessons, batch), handed_on)
 
+    def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
+        """Adds the index keys to what MLA writes; see `Remembers`."""
+        if self.indexer is None:
+            super().remember(x_TD, batch, cache, rope=rope)
+            return
+        if self.few(x_TD, batch):
+            q_TQ, _, entry_TC = self.project(x_TD, rope)
+            key_TD = self.indexer.project(x_TD, q_TQ, rope)[1]
+        else:
+            entry_TC, key_TD = self.entries(x_TD, rope), self.indexer.keys(x_TD, rope)
+        cache.write(batch, latent=entry_TC, index_key=self.as_cached(key_TD, cache))
+
     def branch(self, batch: SequenceBatch) -> Hashable:
         """Adds to MLA's whether keys are selected."""
         dense = super().branch(batch)

@@ -54,6 +54,19 @@ def notes(manifest: dict[str, Any]) -> list[str]:
         f"tokenizer: {tokenizer['vocab_size']:,} entries, {origin}",
         f"licences: {', '.join(licences)}",
         f"left out: {dropped['duplicates']:,} exact duplicates, {dropped['empty']:,} empty documents",
+        *(conversation_notes(manifest["encoder"]) if "encoder" in manifest else ()),
+    ]
+
+
+def conversation_notes(figures: dict[str, Any]) -> list[str]:
+    """Returns lines about a corpus of conversations: what carries loss, and which rules left what out."""
+    totals = {name: sum(c.get(name, 0) for c in figures["corpora"].values()) for name in ("tokens", "trained")}
+    rules = (f"{sum(counts.values()):,} {rule}" for rule, counts in sorted(figures["rejected"].items()))
+    modes = (f"{counts['conversations']:,} {mode}" for mode, counts in sorted(figures["modes"].items()))
+    return [
+        f"trained on: {totals['trained']:,} of {totals['tokens']:,} tokens; thinking: {', '.join(modes) or 'none'}",
+        f"records left out: {', '.join(rules) or 'none'}",
+        "statistics.html and rejected.jsonl lie beside the shards",
     ]
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "swa-search": ("arcforge-attention", "search which layers need no more than a sliding window"),
     "env": ("arcforge-rl", "list, check and play environments"),
     "serve": ("arcforge-serving", "serve a checkpoint over OpenAI's API"),
+    "bench": ("arcforge-serving", "put load on an OpenAI endpoint and measure its answers"),
 }
 """Our console scripts ``arcforge-NAME``: the wheel that brings each, and what it does."""
 

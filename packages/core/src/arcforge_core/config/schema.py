@@ -40,6 +40,12 @@ def check_multiple(field_name: str, value: int, other_name: str, other: int) -> 
         raise ConfigError(field_name, value, f"must be a multiple of {other_name}={other}")
 
 
+def check_text(field_name: str, value: object) -> None:
+    """Raises `ConfigError` unless `value` is a string; for dataclasses that are filled from data, not by Hydra."""
+    if not isinstance(value, str):
+        raise ConfigError(field_name, value, "must be a text")
+
+
 @dataclass
 class ComponentConfig:
     """Base of every component's config; `name` picks the component in its kind."""
@@ -92,6 +98,11 @@ class EngineConfig(ComponentConfig):
 @dataclass
 class EnvironmentConfig(ComponentConfig):
     """Base of environment configs."""
+
+
+@dataclass
+class CheckerConfig(ComponentConfig):
+    """Base of checkers of answers; the fields are what a record names as arguments."""
 
 
 @dataclass

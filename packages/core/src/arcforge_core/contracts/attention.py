@@ -121,6 +121,14 @@ class Recordable(Protocol):
         """
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """What an attention layer may be besides: it writes the entries of tokens without attending to any."""
+
+    def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
+        """Writes what `forward` would write for the same arguments, and computes nothing else."""
+
+
 class Attention(Protocol):
     """An attention layer (a `torch.nn.Module`).
 

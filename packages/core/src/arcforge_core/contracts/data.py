@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from arcforge_core.contracts.batch import SequenceBatch
+
+if TYPE_CHECKING:
+    from arcforge_core.data.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,53 @@ class QuotingSource(DocumentSource, Protocol):
 
     text_from: str
     text_prefix: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """A document as tokens, as it is trained on.
+
+    Attributes:
+        ids: all tokens, what begins and ends it included.
+        num_bytes: UTF-8 bytes of the text that is learnt.
+        unlearnt: leading tokens that are not learnt; for examples without `trained`.
+        trained: whether each token is a target; None when all behind the `unlearnt` ones are.
+    """
+
+    ids: Sequence[int]
+    num_bytes: int
+    unlearnt: int = 0
+    trained: Sequence[bool] | None = None
+
+
+class Encoder(Protocol):
+    """Documents of one build to tokens.
+
+    Attributes:
+        exact: `Example.num_bytes` is what the tokenizer's table of byte lengths gives for the targets.
+    """
+
+    exact: bool
+
+    def encode(self, document: Document) -> list[Example]:
+        """Returns the examples of a document, none when it is left out; every document is asked for once."""
+
+    def finish(self, folder: Path) -> dict[str, Any]:
+        """Writes what there is to say about the corpus beside its shards, and returns its part of the manifest."""
+
+
+@runtime_checkable
+class EncodingSource(DocumentSource, Protocol):
+    """A corpus that turns its documents into tokens itself, as conversations by a chat template.
+
+    Its examples are never cut: rows of training and evaluation hold them whole.
+    """
+
+    def encoder(self, tokenizer: Tokenizer) -> Encoder:
+        """Returns a fresh encoder."""
+
+    def text(self, document: Document) -> str:
+        """Returns the text that a vocabulary is trained on."""
 
 
 @dataclass(frozen=True)

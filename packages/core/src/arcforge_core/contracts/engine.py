@@ -119,6 +119,7 @@ class GenerationOutput:
         prompt_logprobs: of the prompt's tokens from the second on, with ``params.prompt_logprobs``.
         prompt_top_logprobs: of those positions, with both.
         cached_tokens: prompt tokens that were not computed again, because an earlier request had left them.
+        queue_seconds: what it waited for its first step.
     """
 
     token_ids: list[int]
@@ -130,6 +131,12 @@ class GenerationOutput:
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_top_logprobs: list[TopLogprobs] = field(default_factory=list)
     cached_tokens: int = field(default=0, compare=False)
+    queue_seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest weights that a token came from: what decides whether a trajectory is too stale to learn from."""
+        return min((version for version, _ in self.weight_versions), default=self.weight_version)
 
 
 class Engine(Protocol):

@@ -20,7 +20,7 @@ from arcforge_core.cache import cache_folder
 from arcforge_core.checkpoint.atomic import creating
 from arcforge_core.cli.progress import say, track
 from arcforge_core.config.schema import DataConfig, TokenizerConfig
-from arcforge_core.contracts.data import Document, DocumentSource
+from arcforge_core.contracts.data import Document, DocumentSource, Encoder, EncodingSource, Example
 from arcforge_core.data.shards import Shard, ShardWriter, file_sha256, token_dtype
 from arcforge_core.data.split import Split, key_hash, scan
 from arcforge_core.data.tokenizer import SPECIAL_TOKENS, SPLIT, Tokenizer, train_tokenizer
@@ -51,6 +51,9 @@ def shard_recipe(config: DataConfig, source: DocumentSource, vocab_size: int) ->
         }
     else:
         tokenizer = {"sha256": Tokenizer.load(config.tokenizer.path).sha256}
+    if isinstance(source, EncodingSource) and config.tokenizer.path is not None:  # a trained one has always ours
+        template = Tokenizer.load(config.tokenizer.path).chat_template or ""
+        tokenizer["chat_template"] = hashlib.sha256(template.encode()).hexdigest()
     return {
         "schema": SCHEMA,
         "source": config.name,
@@ -174,12 +177,13 @@ def _tokenizer(
         for document in split.kept(source.documents()):
             if split.is_heldout(document):
                 continue
+            text = source.text(document) if isinstance(source, EncodingSource) else document.text
             if rate >= 1:
-                yield document.text
+                yield text
                 continue
-            for start in range(0, len(document.text), SAMPLE_CHARACTERS):
+            for start in range(0, len(text), SAMPLE_CHARACTERS):
                 if key_hash(f"{document.key}@{start}") < rate * 2**64:
-                    yield document.text[start : start + SAMPLE_CHARACTERS]
+                    yield text[start : start + SAMPLE_CHARACTERS]
 
     return train_tokenizer(_shown(sample(), f"training BPE with {vocab_size:,} entries", None, progress), vocab_size)
 
@@ -191,30 +195,24 @@ def _tokenise(
     counts: dict[str, dict[str, Counter[str]]] = {"train": {}, "heldout": {}}
     licences: Counter[str] = Counter()
     writers: dict[tuple[str, str], ShardWriter] = {}
-    exact = tokenizer.byte_lengths_V is not None
+    encoder = source.encoder(tokenizer) if isinstance(source, EncodingSource) else PlainEncoder(tokenizer)
     documents = _shown(split.kept(source.documents()), "tokenising documents", split.num_documents, progress)
     with contextlib.ExitStack() as stack:
         heldout_texts = stack.enter_context((folder / HELDOUT_FILE).open("w", encoding="utf-8"))
-        for batch in _batches(documents):
-            context_ids = tokenizer.encode_batch([d.text[: d.learnt_from] for d in batch])
-            learnt_ids = tokenizer.encode_batch([d.learnt for d in batch])
-            for document, unlearnt, text_ids in zip(batch, context_ids, learnt_ids, strict=True):
-                side = "heldout" if split.is_heldout(document) else "train"
-                num_bytes = len(document.learnt.encode())
-                if exact and tokenizer.byte_lengths_V is not None:  # a normalizer may have changed the text
-                    exact = int(tokenizer.byte_lengths_V[text_ids].sum()) == num_bytes
+        for document, examples in _encoded(documents, encoder):
+            side = "heldout" if split.is_heldout(document) else "train"
+            for example in examples:
                 writer = writers.get((side, document.source))
                 if writer is None:
                     stem = folder / f"{side}-{len(writers):03d}"
                     writer = stack.enter_context(ShardWriter(stem, tokenizer.vocab_size))
                     writers[side, document.source] = writer
-                ids = [tokenizer.bos_id, *unlearnt, *text_ids, tokenizer.eos_id]
-                writer.add(ids, num_bytes, 1 + len(unlearnt) if unlearnt else 0)
+                writer.add(example.ids, example.num_bytes, example.unlearnt, example.trained)
                 count = counts[side].setdefault(document.source, Counter())
-                count.update(documents=1, tokens=len(ids), bytes=num_bytes)
-                licences[document.licence] += 1
-                if side == "heldout":
-                    heldout_texts.write(json.dumps(vars(document)) + "\n")
+                count.update(documents=1, tokens=len(example.ids), bytes=example.num_bytes)
+            licences[document.licence] += 1
+            if side == "heldout" and examples:
+                heldout_texts.write(json.dumps(vars(document)) + "\n")
     if sum(licences.values()) != split.num_documents:
         raise DataError("data: the corpus changed while it was read; start again")
     for side, reason in (("train", "to train on"), ("heldout", "to evaluate on")):
@@ -223,14 +221,49 @@ def _tokenise(
     return {
         "splits": {side: {name: dict(c) for name, c in of.items()} for side, of in counts.items()},
         "licences": dict(licences),
-        "byte_counts": "table" if exact else "spread",
+        "byte_counts": "table" if encoder.exact else "spread",
         "shards": [
             {"split": side, "source": name, **_described(path)}
             for (side, name), writer in writers.items()
             for path in writer.files
         ],
         "heldout_texts": _described(folder / HELDOUT_FILE),
+        **({} if isinstance(encoder, PlainEncoder) else {"encoder": encoder.finish(folder)}),
     }
+
+
+class PlainEncoder:
+    """Text between a begin and an end token.
+
+    Attributes:
+        exact: so far a document's bytes were what its ids stand for.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.exact = tokenizer.byte_lengths_V is not None
+
+    def encode_batch(self, documents: list[Document]) -> Iterator[list[Example]]:
+        """Yields the one example of each document; texts are tokenised in parallel."""
+        tokenizer = self._tokenizer
+        context_ids = tokenizer.encode_batch([d.text[: d.learnt_from] for d in documents])
+        learnt_ids = tokenizer.encode_batch([d.learnt for d in documents])
+        for document, unlearnt, text_ids in zip(documents, context_ids, learnt_ids, strict=True):
+            num_bytes = len(document.learnt.encode())
+            if self.exact and tokenizer.byte_lengths_V is not None:  # a normalizer may have changed the text
+                self.exact = int(tokenizer.byte_lengths_V[text_ids].sum()) == num_bytes
+            ids = [tokenizer.bos_id, *unlearnt, *text_ids, tokenizer.eos_id]
+            yield [Example(ids, num_bytes, 1 + len(unlearnt) if unlearnt else 0)]
+
+
+def _encoded(
+    documents: Iterable[Document], encoder: Encoder | PlainEncoder
+) -> Iterator[tuple[Document, list[Example]]]:
+    for batch in _batches(documents):
+        if isinstance(encoder, PlainEncoder):
+            yield from zip(batch, encoder.encode_batch(batch), strict=True)
+        else:
+            yield from ((document, encoder.encode(document)) for document in batch)
 
 
 def _described(path: Path) -> dict[str, Any]:

@@ -140,6 +140,24 @@ class BestFit(_Packed):
         super().__init__(best_fit_rows(cut(positions_D, sequence_length), sequence_length), seed)
 
 
+class InOrder:
+    """Best fit without shuffling, for evaluation: the same rows on every call.
+
+    Args:
+        positions_D: int64 training positions of each document, each at least 1.
+        sequence_length: positions of a row at most.
+    """
+
+    def __init__(self, positions_D: NDArray[np.int64], sequence_length: int) -> None:
+        self._rows = best_fit_rows(cut(positions_D, sequence_length), sequence_length)
+        self.num_rows = len(self._rows)
+        self.tokens_per_row = int(positions_D.sum()) / max(1, self.num_rows)
+
+    def row(self, number: int) -> list[Piece]:
+        """Returns the pieces of a row."""
+        return self._rows[number % self.num_rows]
+
+
 class LongDocuments(_Packed):
     """Best fit with long documents in it several times per epoch, the others once (spec 3.3: they are up-sampled).
 

@@ -12,17 +12,19 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from arcforge_core.config.schema import DataConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.data import Document, DocumentSource, TrainBatch
 from arcforge_core.data.build import build_shards, read_manifest
-from arcforge_core.data.packing import Mixture, Piece, Rule, Sequential, make_packings
+from arcforge_core.data.packing import InOrder, Mixture, Packing, Piece, Rule, Sequential, make_packings
 from arcforge_core.data.shards import Shard, TokenStore, token_dtype
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError, DataError
@@ -76,17 +78,17 @@ class _Documents:
         Targets that are not learnt stand for none. Where ids have no fixed length, a document's bytes are spread evenly
         over its targets.
         """
-        skipped = self.unlearnt(piece)
         if self.byte_lengths_V is not None:
-            return int(self.byte_lengths_V[ids[1 + skipped :]].sum())
-        total, unlearnt = int(self.store.bytes_D[piece.document]), max(1, int(self.store.unlearnt_D[piece.document]))
-        targets = int(self.store.lengths_D[piece.document]) - unlearnt
-        first, end = piece.start + skipped + 1 - unlearnt, piece.start + piece.length + 1 - unlearnt
-        return total * max(0, end) // targets - total * max(0, first) // targets
+            return int(self.byte_lengths_V[ids[1:]][self.learnt(piece)].sum())
+        total = int(self.store.bytes_D[piece.document])
+        learnt = self.store.read_mask(piece.document, 1, int(self.store.lengths_D[piece.document]))
+        first, end = int(learnt[: piece.start].sum()), int(learnt[: piece.start + piece.length].sum())
+        targets = max(1, int(learnt.sum()))
+        return total * end // targets - total * first // targets
 
-    def unlearnt(self, piece: Piece) -> int:
-        """Returns how many of a piece's leading targets are not learnt."""
-        return min(piece.length, max(0, int(self.store.unlearnt_D[piece.document]) - 1 - piece.start))
+    def learnt(self, piece: Piece) -> NDArray[np.bool_]:
+        """Returns which of a piece's targets are learnt."""
+        return self.store.read_mask(piece.document, piece.start + 1, piece.start + piece.length + 1)
 
 
 class Corpus:
@@ -96,6 +98,7 @@ class Corpus:
         folder: where its shards are.
         tokenizer: its tokenizer.
         manifest: hashes, counts, licences and the recipe of the shards.
+        whole: its documents are examples that are never cut, such as conversations.
     """
 
     def __init__(self, folder: Path, packing: Rule | None = None, weights: dict[str, float] | None = None) -> None:
@@ -109,6 +112,7 @@ class Corpus:
         self.folder = folder
         self.manifest = read_manifest(folder)
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
+        self.whole = "encoder" in self.manifest
         self._packing = packing or Rule()
         self._weights = weights
 
@@ -150,9 +154,20 @@ class Corpus:
             raise ConfigError("rank", rank, f"must be in 0..{world_size - 1}, with a cursor >= 0 ({start_cursor})")
         names: list[str | None] = [None] if self._weights is None else list(self._weights)
         streams = [self._documents("train", name) for name in names]
+        self._check_whole(streams, sequence_length)
         packings = make_packings(self._packing, [s.store.lengths_D - 1 for s in streams], sequence_length, seed)
         mixture = Mixture(packings, [1.0] if self._weights is None else list(self._weights.values()), seed)
         return self._stream(streams, mixture, rows, rank, world_size, start_cursor)
+
+    def _check_whole(self, streams: Iterable[_Documents], sequence_length: int) -> None:
+        """Refuses rows that are too short for examples that are not to be cut."""
+        longest = max((int(stream.store.lengths_D.max(initial=0)) for stream in streams), default=0)
+        if self.whole and longest - 1 > sequence_length:
+            accepted = (
+                f"the longest conversation has {longest} tokens and is not cut: at least {longest - 1}, or "
+                f"data.max_tokens={sequence_length + 1}"
+            )
+            raise ConfigError("trainer.sequence_length", sequence_length, accepted)
 
     def _stream(
         self, streams: list[_Documents], mixture: Mixture, rows: int, rank: int, world_size: int, start_cursor: int
@@ -169,7 +184,7 @@ class Corpus:
         """Yields the held-out documents once, in a fixed order that mixes all parts of the corpus.
 
         Rows are laid as ``sequential`` lays them, whatever the training packing, so that runs compare; the last
-        row and micro-batch are shorter.
+        row and micro-batch are shorter. Conversations are laid whole, by best fit.
 
         Args:
             sequence_length: positions of a row.
@@ -184,7 +199,9 @@ class Corpus:
         per_batch = _rows_per_batch(sequence_length, micro_batch_tokens)
         self._check_heldout()
         documents = self._documents("heldout")
-        packing = Sequential(documents.store.lengths_D - 1, sequence_length, seed=None)
+        self._check_whole([documents], sequence_length)
+        layout = InOrder if self.whole else partial(Sequential, seed=None)
+        packing: Packing = layout(documents.store.lengths_D - 1, sequence_length)
         rows = packing.num_rows
         if max_tokens is not None:
             rows = min(rows, max(1, max_tokens // micro_batch_tokens) * per_batch)
@@ -232,7 +249,7 @@ def _batch(pieces: Iterable[tuple[_Documents, Piece]], cursor: int) -> TrainBatc
         ids = documents.store.read(piece.document, piece.start, piece.start + piece.length + 1)
         inputs.append(ids[:-1])
         targets.append(ids[1:])
-        weights.append(np.arange(piece.length) >= documents.unlearnt(piece))
+        weights.append(documents.learnt(piece))
         lengths.append(piece.length)
         num_bytes += documents.num_bytes(piece, ids)
     tokens_T = torch.from_numpy(np.concatenate(inputs))

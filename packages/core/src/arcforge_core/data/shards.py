@@ -3,6 +3,7 @@
 One file: a header of 64 bytes (with its own hash), the tokens (uint16 or uint32), then per document the
 offset of its end (uint64, D+1 numbers that start at 0), its UTF-8 bytes (uint64) and its leading tokens that are read
 and not learnt (uint64). Each document is stored as it is trained on: begin token, text, end token.
+Version 3 has one bit more for each token: whether it is a target (8 tokens in a byte, the first in the highest bit).
 
 Shapes: D documents, T tokens.
 """
@@ -24,6 +25,7 @@ from arcforge_core.errors import DataError
 
 MAGIC = b"ARCSHARD"
 VERSION = 2
+MASKED_VERSION = 3
 TOKENS_PER_SHARD = 64_000_000
 _FIELDS = struct.Struct("<8sIIQQ")  # magic, version, bytes per token, documents, tokens
 HEADER_BYTES = _FIELDS.size + hashlib.sha256().digest_size
@@ -34,8 +36,9 @@ def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
-def _header(dtype: np.dtype[np.generic], documents: int, tokens: int) -> bytes:
-    fields = _FIELDS.pack(MAGIC, VERSION, dtype.itemsize, documents, tokens)
+def _header(dtype: np.dtype[np.generic], documents: int, tokens: int, masked: bool) -> bytes:
+    version = MASKED_VERSION if masked else VERSION
+    fields = _FIELDS.pack(MAGIC, version, dtype.itemsize, documents, tokens)
     return fields + hashlib.sha256(fields).digest()
 
 
@@ -60,6 +63,7 @@ class ShardWriter:
         self._ends: list[int] = [0]
         self._bytes: list[int] = []
         self._unlearnt: list[int] = []
+        self._trained: list[NDArray[np.bool_]] = []
         self.files: list[Path] = []
 
     def __enter__(self) -> ShardWriter:
@@ -68,14 +72,22 @@ class ShardWriter:
     def __exit__(self, *_: object) -> None:
         self._finish()
 
-    def add(self, ids: Sequence[int], num_bytes: int, unlearnt: int = 0) -> None:
+    def add(self, ids: Sequence[int], num_bytes: int, unlearnt: int = 0, trained: Sequence[bool] | None = None) -> None:
         """Appends one document; a shard that has reached its limit is finished first.
 
         Args:
             ids: its tokens.
             num_bytes: UTF-8 bytes of the text that is learnt.
             unlearnt: leading tokens that are not, the begin token among them; 0 when all text is learnt.
+            trained: whether each token is a target; all documents of a writer have it, or none.
+
+        Raises:
+            ValueError: a mask of another length, or for some documents only.
         """
+        if trained is not None and len(trained) != len(ids):
+            raise ValueError(f"a mask of {len(trained)} for {len(ids)} tokens")
+        if self._bytes and bool(self._trained) != (trained is not None):
+            raise ValueError("a shard has a mask for all of its documents or for none")
         if self._file is not None and self._ends[-1] + len(ids) > self._limit:
             self._finish()
         if self._file is None:
@@ -87,6 +99,8 @@ class ShardWriter:
         self._ends.append(self._ends[-1] + len(ids))
         self._bytes.append(num_bytes)
         self._unlearnt.append(unlearnt)
+        if trained is not None:
+            self._trained.append(np.asarray(trained, dtype=np.bool_))
 
     def _finish(self) -> None:
         if self._file is None:
@@ -95,11 +109,13 @@ class ShardWriter:
             file.write(np.asarray(self._ends, dtype=np.uint64).tobytes())
             file.write(np.asarray(self._bytes, dtype=np.uint64).tobytes())
             file.write(np.asarray(self._unlearnt, dtype=np.uint64).tobytes())
+            if self._trained:
+                file.write(np.packbits(np.concatenate(self._trained)).tobytes())
             file.seek(0)  # the header comes last: a file cut short never has a valid one
-            file.write(_header(self._dtype, len(self._bytes), self._ends[-1]))
+            file.write(_header(self._dtype, len(self._bytes), self._ends[-1], bool(self._trained)))
             file.flush()
             os.fsync(file.fileno())
-        self._file, self._ends, self._bytes, self._unlearnt = None, [0], [], []
+        self._file, self._ends, self._bytes, self._unlearnt, self._trained = None, [0], [], [], []
 
 
 @dataclass(frozen=True)
@@ -111,12 +127,14 @@ class Shard:
         ends_D: int64 [D+1], where each document starts and the last one ends.
         bytes_D: int64 [D], UTF-8 bytes of each document's text, of the part that is learnt.
         unlearnt_D: int64 [D], leading tokens of each document that are not learnt.
+        mask: uint8, whether each token is a target, 8 of them in a byte; None without masks.
     """
 
     tokens_T: NDArray[np.uint16] | NDArray[np.uint32]
     ends_D: NDArray[np.int64]
     bytes_D: NDArray[np.int64]
     unlearnt_D: NDArray[np.int64]
+    mask: NDArray[np.uint8] | None = None
 
     @staticmethod
     def open(path: Path, dtype: type[np.uint16] | type[np.uint32]) -> Shard:
@@ -134,16 +152,20 @@ class Shard:
         if len(header) < HEADER_BYTES:
             raise DataError(f"shard {path}: {size} bytes are too few for a header")
         _, version, item, documents, tokens = _FIELDS.unpack_from(header)
-        if header != _header(np.dtype(dtype), documents, tokens):
+        masked = version == MASKED_VERSION
+        if header != _header(np.dtype(dtype), documents, tokens, masked):
             raise DataError(f"shard {path}: damaged header (or {item} bytes per token, version {version})")
-        starts = np.cumsum([HEADER_BYTES, tokens * item, (documents + 1) * 8, documents * 8, documents * 8]).tolist()
-        if size != starts[4]:
-            raise DataError(f"shard {path}: {size} bytes, its header says {starts[4]}")
+        mask_bytes = -(-tokens // 8) if masked else 0
+        sizes = (HEADER_BYTES, tokens * item, (documents + 1) * 8, documents * 8, documents * 8, mask_bytes)
+        starts = np.cumsum(sizes).tolist()
+        if size != starts[5]:
+            raise DataError(f"shard {path}: {size} bytes, its header says {starts[5]}")
         return Shard(
             np.memmap(path, dtype, "r", starts[0], (tokens,)),
             np.memmap(path, np.int64, "r", starts[1], (documents + 1,)),
             np.memmap(path, np.int64, "r", starts[2], (documents,)),
             np.memmap(path, np.int64, "r", starts[3], (documents,)),
+            np.memmap(path, np.uint8, "r", starts[4], (mask_bytes,)) if masked else None,
         )
 
 
@@ -170,7 +192,21 @@ class TokenStore:
 
     def read(self, document: int, start: int, stop: int) -> NDArray[np.int64]:
         """Returns tokens start..stop of a document as int64."""
+        shard, offset = self._at(document)
+        return shard.tokens_T[offset + start : offset + stop].astype(np.int64)
+
+    def read_mask(self, document: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Returns for tokens start..stop of a document whether they are targets."""
+        shard, offset = self._at(document)
+        if shard.mask is None:
+            return np.arange(start, stop) >= int(self.unlearnt_D[document])
+        first, end = offset + start, offset + stop
+        bits = np.unpackbits(shard.mask[first // 8 : -(-end // 8)])
+        mask_T: NDArray[np.bool_] = bits[first % 8 : first % 8 + stop - start].astype(np.bool_)
+        return mask_T
+
+    def _at(self, document: int) -> tuple[Shard, int]:
+        """Returns the shard that a document is in, and where it starts there."""
         number = int(np.searchsorted(self._first, document, side="right")) - 1
         shard = self._shards[number]
-        offset = int(shard.ends_D[document - self._first[number]])
-        return shard.tokens_T[offset + start : offset + stop].astype(np.int64)
+        return shard, int(shard.ends_D[document - self._first[number]])

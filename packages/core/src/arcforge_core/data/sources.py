@@ -14,7 +14,7 @@ from typing import Any
 
 from arcforge_core.cli.progress import say
 from arcforge_core.configs import FilesDataConfig, HubDataConfig, MixtureDataConfig, StdlibDataConfig
-from arcforge_core.contracts.data import Document, DocumentSource, QuotingSource
+from arcforge_core.contracts.data import Document, DocumentSource, EncodingSource, QuotingSource
 from arcforge_core.data.functions import functions_in
 from arcforge_core.data.readers import (
     ROW_FILES,
@@ -38,7 +38,8 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _file_stamps(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+def file_stamps(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Returns name, size and time of each file."""
     stats = ((str(path), path.stat()) for path in files)
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
@@ -74,7 +75,7 @@ class StdlibSource:
 
     def fingerprint(self) -> str:
         """Returns a hash of the files' names, sizes and times, of Python's version and of whether functions count."""
-        return digest(sys.version, _file_stamps(self._files), bool(self.weights))
+        return digest(sys.version, file_stamps(self._files), bool(self.weights))
 
     def documents(self) -> Iterator[Document]:
         """Yields every file, each with its functions behind it, then every reference topic."""
@@ -122,7 +123,7 @@ class FilesSource:
         """Returns a hash of the files' names, sizes and times and of how they are read."""
         config = self._config
         how = (config.text_field, config.document_bytes, config.licence)
-        return digest(how, [key for key, _, _ in self._files], _file_stamps(path for _, path, _ in self._files))
+        return digest(how, [key for key, _, _ in self._files], file_stamps(path for _, path, _ in self._files))
 
     def documents(self) -> Iterator[Document]:
         """Yields the documents in the order of `paths`, folders sorted by name.
@@ -200,6 +201,10 @@ class MixtureSource:
         self._sources: dict[str, DocumentSource] = {
             name: registry().get("data", source.name).load()(source) for name, source in config.sources.items()
         }
+        for name, kept in self._sources.items():
+            if isinstance(kept, EncodingSource):
+                what = "holds examples of its own form and is no part of a mixture; it has weights of its own"
+                raise DataError(f"data.sources.{name}={config.sources[name].name!r}: {what}")
         names = {source.name: name for name, source in reversed(config.sources.items())}
         self.weights: dict[str, float] = {}
         for name, source in self._sources.items():

@@ -103,6 +103,11 @@ class PagedCache:
         max_lengths: tokens that each sequence may reach.
         dtype, device: of the entries that name no dtype.
         page_size: tokens per page.
+        mtp: the MTP module's `cache_spec()`, where it is to draft.
+
+    Attributes:
+        layers: each decoder layer's part.
+        mtp: the MTP module's part, or None.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class PagedCache:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         page_size: int = 64,
+        mtp: CacheSpec | None = None,
     ) -> None:
         counts = [-(-length // page_size) for length in max_lengths]
         self.pages_NP = torch.zeros(len(counts), max(counts), dtype=torch.int64)
@@ -124,6 +130,7 @@ class PagedCache:
         self.max_lengths, self.lengths = list(max_lengths), [0] * len(counts)
         sizes = {"rows": next_page * page_size, "sequences": len(counts), "page_size": page_size}
         self.layers = [layer_cache(spec, **sizes, dtype=dtype, device=device) for spec in specs]
+        self.mtp = None if mtp is None else layer_cache(mtp, **sizes, dtype=dtype, device=device)
 
     def batch(self, sequences: Sequence[int], query_lengths: Sequence[int]) -> SequenceBatch:
         """Returns the batch that appends `query_lengths` tokens to `sequences`, and counts them as cached.

@@ -24,7 +24,7 @@ from arcforge_core.model.generate import generate_tokens
 from arcforge_core.model.init import init_weights
 from arcforge_core.model.mtp import MtpModule
 from arcforge_core.model.norm import Linear, RMSNorm
-from arcforge_core.model.recorded import recorded_hidden
+from arcforge_core.model.recorded import recorded_draft, recorded_hidden, recorded_remember
 from arcforge_core.model.rope import rope_tables
 from arcforge_core.ops.dispatch import Ops, default_ops
 
@@ -181,6 +181,31 @@ class CausalLM(nn.Module):
             raise ConfigError("model.mtp.depths", 0, "this model has no MTP module")
         return self._run(self.mtp.step, self.embed(next_tokens_T), hidden_TD, batch, rope)
 
+    def mtp_remember(self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, cache: PagedCache) -> None:
+        """Writes the MTP module's entries of tokens into ``cache.mtp``, from their hidden states and the tokens ahead.
+
+        An entry depends on its own token's two inputs alone, so that entries may be written in any order.
+        """
+        mtp, layer_cache = self._drafting(cache)
+        if recorded_remember(self, next_tokens_T, hidden_TD, batch, cache) is None:
+            mtp.remember(self.embed(next_tokens_T), hidden_TD, batch, self.rope(batch), layer_cache)
+
+    def mtp_draft(self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, cache: PagedCache) -> Tensor:
+        """Returns the normed hidden states [T, D] of an MTP step behind ``cache.mtp``.
+
+        They are ready for the head, and for the next step, which appends a place.
+        """
+        mtp, layer_cache = self._drafting(cache)
+        repeated_TD = recorded_draft(self, next_tokens_T, hidden_TD, batch, cache)
+        if repeated_TD is not None:
+            return repeated_TD
+        return mtp.step(self.embed(next_tokens_T), hidden_TD, batch, self.rope(batch), layer_cache).x_TD
+
+    def _drafting(self, cache: PagedCache) -> tuple[MtpModule, LayerCache]:
+        if self.mtp is None or cache.mtp is None:
+            raise ValueError("drafting needs an MTP module and its part of the cache")
+        return self.mtp, cache.mtp
+
     def embed(self, tokens_T: Tensor) -> Tensor:
         """Returns embeddings [T, D] in the compute dtype."""
         x_TD: Tensor = self.model.embed_tokens(tokens_T)
@@ -209,6 +234,10 @@ class CausalLM(nn.Module):
     def cache_spec(self) -> list[CacheSpec]:
         """Returns what each decoder layer caches."""
         return [cast(Block, layer).self_attn.cache_spec() for layer in self.model.layers]
+
+    def mtp_cache_spec(self) -> CacheSpec | None:
+        """Returns what the MTP module caches; None without one."""
+        return None if self.mtp is None else self.mtp.self_attn.cache_spec()
 
     def new_cache(self, max_lengths: list[int], page_size: int = 64) -> PagedCache:
         """Returns an empty cache for sequences of at most these lengths."""

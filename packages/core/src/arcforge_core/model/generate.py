@@ -80,6 +80,7 @@ class _Sequence:
         """Appends a token and decides whether it was the last one."""
         self.tokens.append(token)
         self.feed = [token.id]
+        self.sampler.observe(token.id)
         if self.matcher is not None:
             self.matcher.accept(token.id)
         self.reason = ended(self.params, [t.id for t in self.tokens], self.matcher)

@@ -3,6 +3,10 @@
 Depth d combines the hidden state of depth d - 1 with the embedding of the token d places ahead:
 ``h^d = Layer(eh_proj[enorm(Emb(t_{i+d})); hnorm(h^{d-1})])``. Depth 0 is the main model's normed output, and each depth
 hands on its normed output, so training sees the flow that serving uses.
+
+What the module caches of a token depends on that token's hidden state and the token ahead alone, not on what it attends
+to. So a server keeps its cache in step with `MtpModule.remember`, which costs little more than a projection, and runs
+the layer as a whole only where it drafts.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import LayerCache
+from arcforge_core.contracts.attention import LayerCache, Remembers
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.block import Block, BlockOutput
 from arcforge_core.model.norm import Linear, RMSNorm
@@ -44,9 +48,28 @@ class MtpModule(Block):
         cache: LayerCache | None = None,
     ) -> BlockOutput:
         """Runs one depth; the returned hidden states are normed: ready for the head and for the next depth."""
-        x_TD = self.eh_proj(torch.cat([self.enorm(embedding_TD), self.hnorm(hidden_TD)], dim=-1))
-        out = self(x_TD, batch, rope, cache)
+        out = self(self.combine(embedding_TD, hidden_TD), batch, rope, cache)
         return BlockOutput(self.shared_head.norm(out.x_TD), out.aux_losses, out.figures, out.load_E)
+
+    def remember(
+        self,
+        embedding_TD: Tensor,
+        hidden_TD: Tensor,
+        batch: SequenceBatch,
+        rope: tuple[Tensor, Tensor],
+        cache: LayerCache,
+    ) -> None:
+        """Writes the cache entries that `step` would, without its result; the whole step where attention cannot."""
+        if isinstance(self.self_attn, Remembers):
+            x_TD = self.input_layernorm(self.combine(embedding_TD, hidden_TD))
+            self.self_attn.remember(x_TD, batch, cache, rope=rope)
+        else:
+            self.step(embedding_TD, hidden_TD, batch, rope, cache)
+
+    def combine(self, embedding_TD: Tensor, hidden_TD: Tensor) -> Tensor:
+        """Returns the layer's input: the embedding first, the hidden state second."""
+        x_TD: Tensor = self.eh_proj(torch.cat([self.enorm(embedding_TD), self.hnorm(hidden_TD)], dim=-1))
+        return x_TD
 
 
 def shift_left(x_T: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor]:

@@ -6,13 +6,13 @@ Shapes: T tokens, D hidden, N sequences, P pages.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from arcforge_core.contracts.attention import Recordable
 from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
@@ -45,39 +45,59 @@ class InPages(PagedLayerCache):
 
 @dataclass
 class Step:
-    """A recording and the places that it reads its inputs from; `hidden_TD` is computed anew by `again`."""
+    """A recording and the places that it reads its inputs from; what it gives is computed anew by `again`."""
 
-    x_TD: Tensor
+    inputs: tuple[Tensor, ...]
     rope: tuple[Tensor, Tensor]
     batch: SequenceBatch
     again: Callable[[], Tensor]
 
-    def run(self, x_TD: Tensor, rope: tuple[Tensor, Tensor], batch: SequenceBatch) -> Tensor:
+    def run(self, inputs: tuple[Tensor, ...], rope: tuple[Tensor, Tensor], batch: SequenceBatch) -> Tensor:
         """Returns the hidden states [T, D] of a step of the recorded shape."""
         (group,), (own,) = batch.plan.groups(), self.batch.plan.groups()
         assert group.pages_NP is not None and own.pages_NP is not None and self.batch.write_slots_T is not None
         with torch.inference_mode():  # else what was made in it could not be written to
-            self.x_TD.copy_(x_TD)
-            for table, value in zip(self.rope, rope, strict=True):
-                table.copy_(value)
+            for place, value in zip((*self.inputs, *self.rope), (*inputs, *rope), strict=True):
+                place.copy_(value)
             self.batch.write_slots_T.copy_(batch.write_slots_T)  # type: ignore[arg-type]
             own.cu_key.copy_(group.cu_key)
             own.pages_NP[:, : group.pages_NP.shape[1]] = group.pages_NP
         return self.again().clone()
 
 
-class RecordedSteps:
-    """The recorded steps of one model behind one cache."""
+Run = Callable[[tuple[Tensor, ...], SequenceBatch, "tuple[Tensor, Tensor]", list[InPages]], Tensor]
+"""What is recorded: from inputs [T, D], the batch, its rotary tables and the layers' caches to hidden states [T, D]."""
 
-    def __init__(self, model: CausalLM, cache: PagedCache) -> None:
-        self.model, self.layers = model, list(cache.layers)
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a model whose steps are recorded.
+
+    Attributes:
+        root: the module that holds it.
+        blocks: its layers.
+        layers: their caches.
+        run: what a step does.
+    """
+
+    root: nn.Module
+    blocks: Sequence[nn.Module]
+    layers: Sequence[PagedLayerCache]
+    run: Run
+
+
+class RecordedSteps:
+    """The recorded steps of a part of one model behind one cache."""
+
+    def __init__(self, model: CausalLM, part: Part) -> None:
+        self.model, self.part, self.layers = model, part, list(part.layers)
         self.steps: OrderedDict[Hashable, Step | None] = OrderedDict()
         self.seen: set[Hashable] = set()
-        modules = list(model.model.modules())
+        modules = list(part.root.modules())
         held = [values for m in modules for values in (m._parameters, m._buffers)]
         self.places = [(values, name) for values in held for name, x in values.items() if x is not None]
         self.hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
-        attentions = [layer.self_attn for layer in model.model.layers]
+        attentions = [block.self_attn for block in part.blocks]
         self.attentions = [attention for attention in attentions if isinstance(attention, Recordable)]
         self.recordable = len(self.attentions) == len(attentions)
         self.made_for = self._state()
@@ -89,8 +109,8 @@ class RecordedSteps:
         tensors = [0 if x is None else x.data_ptr() for x in (*weights, *caches)]
         return self.model.bindings, torch.get_num_threads(), *tensors
 
-    def hidden(self, x_TD: Tensor, rope: tuple[Tensor, Tensor], batch: SequenceBatch) -> Tensor | None:
-        """Returns the hidden states [T, D] after all layers, or None where the step has to be run."""
+    def hidden(self, inputs: tuple[Tensor, ...], rope: tuple[Tensor, Tensor], batch: SequenceBatch) -> Tensor | None:
+        """Returns the hidden states [T, D] behind the part, or None where the step has to be run."""
         if not self.recordable or any(self.hooks):
             return None
         branches = [attention.branch(batch) for attention in self.attentions]
@@ -108,7 +128,7 @@ class RecordedSteps:
             self.seen.add(key)
             return None
         if key not in self.steps:
-            self.steps[key] = self._record(x_TD, rope, batch, width)
+            self.steps[key] = self._record(inputs, rope, batch, width)
             if len(self.steps) > STEPS:
                 self.steps.popitem(last=False)
         self.steps.move_to_end(key)
@@ -116,7 +136,7 @@ class RecordedSteps:
         if step is None:
             return None
         self._check_pages(group)
-        return step.run(x_TD, rope, batch)
+        return step.run(inputs, rope, batch)
 
     def _check_pages(self, group: Group) -> None:
         """Raises `ValueError` when the table names a page that the cache does not have: C would read elsewhere."""
@@ -125,7 +145,9 @@ class RecordedSteps:
             if group.num_pages * layer.page_size > rows:
                 raise ValueError(f"the page table names page {group.num_pages - 1}, the cache has {rows} rows")
 
-    def _record(self, x_TD: Tensor, rope: tuple[Tensor, Tensor], batch: SequenceBatch, width: int) -> Step | None:
+    def _record(
+        self, inputs: tuple[Tensor, ...], rope: tuple[Tensor, Tensor], batch: SequenceBatch, width: int
+    ) -> Step | None:
         recorder = self.model.ops.recorder
         assert recorder is not None and batch.pages_NP is not None and batch.write_slots_T is not None
         pages_NP = batch.pages_NP.new_zeros(batch.num_segments, width)
@@ -133,23 +155,75 @@ class RecordedSteps:
         own = SequenceBatch.build(
             batch.query_lengths(), batch.past_lengths, write_slots_T=batch.write_slots_T.clone(), pages_NP=pages_NP
         )
-        own_x_TD, own_rope = x_TD.clone(), (rope[0].clone(), rope[1].clone())
+        own_inputs, own_rope = tuple(x_TD.clone() for x_TD in inputs), (rope[0].clone(), rope[1].clone())
         (group,) = own.plan.groups()
         own.num_tokens, own.page_runs, group.num_pages, group.key_lengths  # noqa: B018  what a step asks of lengths, asked beforehand
         caches = [InPages(layer.entries, layer.states, layer.page_size) for layer in self.layers]
-        again = recorder.record(lambda: self.model.run_layers(own_x_TD, own, own_rope, caches).hidden_TD)
-        return None if again is None else Step(own_x_TD, own_rope, own, again)
+        again = recorder.record(lambda: self.part.run(own_inputs, own, own_rope, caches))
+        return None if again is None else Step(own_inputs, own_rope, own, again)
 
 
-_OF_CACHE: WeakKeyDictionary[PagedCache, RecordedSteps] = WeakKeyDictionary()
+_OF_CACHE: WeakKeyDictionary[PagedCache, dict[str, RecordedSteps]] = WeakKeyDictionary()
 
 
 def recorded_hidden(model: CausalLM, tokens_T: Tensor, batch: SequenceBatch, cache: PagedCache) -> Tensor | None:
     """Returns the hidden states [T, D] of a decoding step that is repeated; None where it has to be run."""
-    few = batch.plan.only_decodes and len(tokens_T) <= FEW_ROWS and not torch.is_grad_enabled()
+
+    def layers() -> Part:
+        def run(inputs: tuple[Tensor, ...], *rest: Any) -> Tensor:
+            return model.run_layers(inputs[0], *rest).hidden_TD
+
+        return Part(model.model, list(model.model.layers), cache.layers, run)
+
+    steps = _steps(model, batch, cache, "layers", layers)
+    return None if steps is None else steps.hidden((model.embed(tokens_T),), model.rope(batch), batch)
+
+
+def recorded_draft(
+    model: CausalLM, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, cache: PagedCache
+) -> Tensor | None:
+    """The same of `CausalLM.mtp_draft`."""
+    mtp, layer = model.mtp, cache.mtp
+    assert mtp is not None and layer is not None
+
+    def drafting() -> Part:
+        def run(inputs: tuple[Tensor, ...], batch: SequenceBatch, rope: Any, caches: list[InPages]) -> Tensor:
+            embedding_TD, hidden_TD = inputs
+            return mtp.step(embedding_TD, hidden_TD, batch, rope, caches[0]).x_TD
+
+        return Part(mtp, [mtp], [layer], run)
+
+    steps = _steps(model, batch, cache, "draft", drafting)
+    return None if steps is None else steps.hidden((model.embed(next_tokens_T), hidden_TD), model.rope(batch), batch)
+
+
+def recorded_remember(
+    model: CausalLM, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, cache: PagedCache
+) -> Tensor | None:
+    """The same of `CausalLM.mtp_remember`; what it returns says nothing but that it was repeated."""
+    mtp, layer = model.mtp, cache.mtp
+    assert mtp is not None and layer is not None
+
+    def remembering() -> Part:
+        def run(inputs: tuple[Tensor, ...], batch: SequenceBatch, rope: Any, caches: list[InPages]) -> Tensor:
+            embedding_TD, hidden_TD = inputs
+            mtp.remember(embedding_TD, hidden_TD, batch, rope, caches[0])
+            return embedding_TD
+
+        return Part(mtp, [mtp], [layer], run)
+
+    steps = _steps(model, batch, cache, "remember", remembering)
+    return None if steps is None else steps.hidden((model.embed(next_tokens_T), hidden_TD), model.rope(batch), batch)
+
+
+def _steps(
+    model: CausalLM, batch: SequenceBatch, cache: PagedCache, name: str, part: Callable[[], Part]
+) -> RecordedSteps | None:
+    """Returns the recorded steps of a part of a model; None where this step is not one to record."""
+    few = batch.plan.only_decodes and batch.num_tokens <= FEW_ROWS and not torch.is_grad_enabled()
     if not few or model.ops.recorder is None or model.training:
         return None
-    steps = _OF_CACHE.get(cache)
-    if steps is None or steps.model is not model:
-        steps = _OF_CACHE[cache] = RecordedSteps(model, cache)
-    return steps.hidden(model.embed(tokens_T), model.rope(batch), batch)
+    of_cache = _OF_CACHE.setdefault(cache, {})
+    if name not in of_cache or of_cache[name].model is not model:
+        of_cache[name] = RecordedSteps(model, part())
+    return of_cache[name]

@@ -1,15 +1,25 @@
-"""Drawing the next token of every row of a batch, each by its own parameters. Shapes: N rows, V vocabulary."""
+"""Drawing the next token of every row of a batch, each by its own parameters. Shapes: N rows, V vocabulary.
+
+A draw is an exponential race: of tokens with probabilities p and independent exponential noise e the one with the
+largest ``p / e`` is drawn, which is exact (Gumbel-max; Yellott 1977). The noise is a function of seed and place alone.
+So two distributions that are nearly the same mostly give the same token, which gets drafts of a smaller model accepted
+without changing what is drawn (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from arcforge_core.contracts.engine import SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError
+
+BINS, FAINT = 2048, 40.0
+"""Of a nucleus: bins, and how far below the largest logit the last of them begins; exp(-40) weighs next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +39,13 @@ class Sampler:
         index: which of its request's ``params.n`` sequences it is.
         prompt: ids that the repetition penalty counts as said.
         vocabulary: V.
+
+    Attributes:
+        drawn: tokens that were drawn, the place of the next one.
     """
 
     def __init__(self, params: SamplingParams, index: int, prompt: Sequence[int], vocabulary: int) -> None:
-        self.params = params
-        self.generator = torch.Generator().manual_seed(params.seed + index)
+        self.params, self.seed, self.drawn = params, params.seed + index, 0
         self.counts_V: Tensor | None = None
         if params.penalises:
             self.counts_V = torch.zeros(vocabulary)
@@ -41,27 +53,46 @@ class Sampler:
             self.prompted_V[list(prompt)] = True
 
     def observe(self, token: int) -> None:
-        """Counts a token that was generated."""
+        """Goes on by a token that was drawn."""
+        self.drawn += 1
         if self.counts_V is not None:
             self.counts_V[token] += 1
 
+    def forget(self, token: int) -> None:
+        """Goes back by the token that was observed last."""
+        self.drawn -= 1
+        if self.counts_V is not None:
+            self.counts_V[token] -= 1
+
 
 def next_tokens(
-    logits_NV: Tensor, samplers: Sequence[Sampler], allowed: Sequence[Tensor | None] | None = None
+    logits_NV: Tensor,
+    samplers: Sequence[Sampler],
+    allowed: Sequence[Tensor | None] | None = None,
+    ahead: Sequence[int] | None = None,
 ) -> list[Token]:
-    """Draws a token for each row of host logits in fp32, and has its sampler count it.
+    """Draws a token for each row of host logits in fp32; the samplers have yet to observe it.
 
     Args:
         logits_NV: finite logits.
         samplers: one for each row.
         allowed: of each row bool [V], the tokens that its grammar lets through, or None.
+        ahead: how many places behind its sampler's next one each row is; of samplers that count tokens, 0.
     """
-    params = [sampler.params for sampler in samplers]
+    ids = choose(logits_NV, samplers, allowed, ahead)
+    return score(logits_NV, ids, [sampler.params.top_logprobs for sampler in samplers])
+
+
+def choose(
+    logits_NV: Tensor,
+    samplers: Sequence[Sampler],
+    allowed: Sequence[Tensor | None] | None = None,
+    ahead: Sequence[int] | None = None,
+) -> list[int]:
+    """`next_tokens` without log-probs."""
     changed_NV = adjust(logits_NV, samplers, allowed or [None] * len(samplers))
-    ids = sample(changed_NV, params, [sampler.generator for sampler in samplers])
-    for sampler, token in zip(samplers, ids, strict=True):
-        sampler.observe(token)
-    return score(logits_NV, ids, [p.top_logprobs for p in params])
+    places = [sampler.drawn + more for sampler, more in zip(samplers, ahead or [0] * len(samplers), strict=True)]
+    return sample(changed_NV, [s.params for s in samplers], [s.seed for s in samplers], places)
 
 
 def finite_rows(logits_NV: Tensor) -> list[bool]:
@@ -126,62 +157,97 @@ def _penalise(logits_NV: Tensor, samplers: Sequence[Sampler]) -> Tensor:
     return logits_NV - column([p.presence_penalty for p in params]) * generated_NV
 
 
-def filter_logits(logits_NV: Tensor, params: Sequence[SamplingParams], candidates: int = 256) -> Tensor:
+def filter_logits(logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Applies each row's temperature, top-k, top-p and min-p in this order; dropped tokens become -inf.
 
     Each looks at what the ones before it left, renormalised. Temperatures must be above 0. The likeliest token always
     stays; among equals the lower id is the likelier. Returns float64 [N, V].
-
-    Sorting is dear, so that only so many `candidates`, or twice top-k, are sorted first, and all tokens of the rows
-    where that does not decide it.
     """
-
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)[:, None]
-
-    # float64, and the maximum at 0, because any temperature above 0 must give a distribution
-    scaled_NV = logits_NV.double()
-    scaled_NV -= scaled_NV.amax(-1, keepdim=True)
-    scaled_NV /= column([p.temperature for p in params])
-    if all(p.top_k == 0 and p.top_p == 1.0 and p.min_p == 0.0 for p in params):
-        return scaled_NV
-    vocabulary = scaled_NV.shape[1]
-    candidates = min(vocabulary, max([candidates, *(2 * p.top_k for p in params)]))
-    ids_NC = logits_NV.topk(candidates).indices.sort().values  # equals keep their order in a stable sort
-    values_NC, order_NC = scaled_NV.gather(1, ids_NC).sort(dim=-1, descending=True, stable=True)
-    kept_count_N1 = column([min(p.top_k or vocabulary, vocabulary) for p in params])
-    weights_NC = values_NC.exp().masked_fill_(torch.arange(candidates) >= kept_count_N1, 0.0)
-    total_N1 = torch.where(
-        kept_count_N1 < vocabulary, weights_NC.sum(-1, keepdim=True), scaled_NV.exp().sum(-1, keepdim=True)
-    )
-    probs_NC = weights_NC / total_N1
-    top_p_N1 = column([p.top_p if p.top_p < 1.0 else 2.0 for p in params])  # at 1, rounding must not cost the tail
-    keep_NC = (probs_NC.cumsum(-1) - probs_NC < top_p_N1) & (torch.arange(candidates) < kept_count_N1)
-    keep_NC &= probs_NC >= column([p.min_p for p in params]) * probs_NC[:, :1]
-    keep_NC[:, 0] = True
-    keep_NV = torch.zeros_like(scaled_NV, dtype=torch.bool).scatter_(1, ids_NC.gather(1, order_NC), keep_NC)
-    kept_NV = scaled_NV.masked_fill_(~keep_NV, float("-inf"))
-    if candidates < vocabulary:
-        # a token that is no candidate may be as likely as the last of them
-        surely_N = (values_NC > values_NC[:, -1:]).sum(-1)
-        open_ = (keep_NC.sum(-1) > surely_N).nonzero()[:, 0].tolist()
-        if open_:
-            kept_NV[open_] = filter_logits(logits_NV[open_], [params[n] for n in open_], vocabulary)
+    kept_NV = torch.full_like(logits_NV, float("-inf"), dtype=torch.float64)
+    for kept_V, logits_V, p in zip(kept_NV, logits_NV, params, strict=True):
+        scaled_V = _scaled(logits_V, p)
+        ids_K = _kept(scaled_V, p)
+        kept_V[ids_K] = scaled_V[ids_K]
     return kept_NV
 
 
-def sample(logits_NV: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator]) -> list[int]:
-    """Draws one id for each row of host logits, from its own generator; greedy takes the lowest id of equal maxima."""
-    chosen_N = logits_NV.argmax(-1)  # the first of equals
-    drawn = [n for n, p in enumerate(params) if p.temperature > 0.0]
-    if drawn:
-        kept_NV = filter_logits(
-            logits_NV if len(drawn) == len(params) else logits_NV[drawn], [params[n] for n in drawn]
-        )
-        sums_NV = kept_NV.exp_().cumsum(-1)
-        draws = [torch.rand(1, dtype=torch.float64, generator=generators[n]) for n in drawn]
-        total_N1 = sums_NV[:, -1:]
-        draw_N1 = torch.minimum(torch.stack(draws) * total_N1, torch.nextafter(total_N1, torch.zeros_like(total_N1)))
-        chosen_N[drawn] = torch.searchsorted(sums_NV, draw_N1, right=True)[:, 0]
-    chosen: list[int] = chosen_N.tolist()
+def noise(seed: int, place: int, vocabulary: int, ids_K: Tensor | slice = slice(None)) -> Tensor:
+    """Returns independent exponential variables above 0, float64, one for each of the vocabulary or of these ids.
+
+    They are a function of seed, place and id, on any machine: Philox is counted, and the place is part of the counter,
+    so that no two places share numbers.
+    """
+    bits_V = np.random.Philox(key=seed, counter=[0, place, 0, 0]).random_raw(vocabulary)
+    uniform_K = torch.from_numpy((bits_V >> np.uint64(11)).astype(np.float64))[ids_K]
+    return uniform_K.add_(1.0).mul_(2.0**-53).log_().neg_().clamp_(min=1e-300)
+
+
+def sample(
+    logits_NV: Tensor, params: Sequence[SamplingParams], seeds: Sequence[int], places: Sequence[int]
+) -> list[int]:
+    """Draws one id for each row of host logits, by its seed and place; greedy takes the lowest id of equal maxima."""
+    chosen: list[int] = logits_NV.argmax(-1).tolist()  # the first of equals
+    for n, (p, seed, place) in enumerate(zip(params, seeds, places, strict=True)):
+        if p.temperature > 0.0:
+            chosen[n] = _draw(logits_NV[n], p, seed, place)
     return chosen
+
+
+def _draw(logits_V: Tensor, params: SamplingParams, seed: int, place: int) -> int:
+    """Draws from what the filters leave. A row at a time stays in the processor's caches."""
+    scaled_V = _scaled(logits_V, params)
+    ids_K = _kept(scaled_V, params)
+    chosen = int(scaled_V[ids_K].exp().div_(noise(seed, place, len(scaled_V), ids_K)).argmax())
+    return chosen if isinstance(ids_K, slice) else int(ids_K[chosen])
+
+
+def _scaled(logits_V: Tensor, params: SamplingParams) -> Tensor:
+    """Returns float64 logits with the maximum at 0, because any temperature above 0 must give a distribution."""
+    scaled_V = logits_V.double()
+    scaled_V -= scaled_V.max()
+    return scaled_V.div_(params.temperature)
+
+
+def _kept(scaled_V: Tensor, params: SamplingParams) -> Tensor | slice:
+    """Returns the ids that top-k, top-p and min-p leave, ascending; a slice where they leave all.
+
+    What each leaves are the first tokens of the same order, so that the order itself is needed around the cuts only.
+    """
+    ids_K: Tensor | slice = slice(None)
+    if 0 < params.top_k < len(scaled_V):
+        ids_K = _likeliest(scaled_V, params.top_k)
+    if params.top_p < 1.0:
+        places_K = _nucleus(scaled_V[ids_K], params.top_p)
+        ids_K = places_K if isinstance(ids_K, slice) else ids_K[places_K]
+    if params.min_p > 0.0:
+        places_K = (scaled_V[ids_K].exp() >= params.min_p).nonzero()[:, 0]  # the likeliest weighs exp(0)
+        ids_K = places_K if isinstance(ids_K, slice) else ids_K[places_K]
+    return ids_K
+
+
+def _likeliest(scaled_V: Tensor, count: int) -> Tensor:
+    """Returns the ids of the `count` largest, the lower ones of equals, ascending."""
+    least = scaled_V.topk(count, sorted=False).values.min()
+    above_V, equal_V = scaled_V > least, scaled_V == least
+    missing = count - int(above_V.sum())
+    return (above_V | (equal_V & (equal_V.cumsum(0) <= missing))).nonzero()[:, 0]
+
+
+def _nucleus(scaled_V: Tensor, mass: float) -> Tensor:
+    """Returns the ids of the fewest largest that have this share of the whole weight, ascending.
+
+    Tokens go into bins by size; only the bin in which the share is reached is sorted.
+    """
+    weights_V = scaled_V.exp()
+    width = float((-scaled_V.min()).clamp(1e-300, FAINT)) / BINS
+    bin_V = (scaled_V / -width).clamp_(max=BINS - 1).long()
+    mass_B = torch.bincount(bin_V, weights_V, minlength=BINS)
+    above_B = mass_B.cumsum(0) - mass_B
+    share = mass * float(mass_B.sum())
+    last = int((above_B < share).sum()) - 1
+    ids_K = (bin_V == last).nonzero()[:, 0]
+    ids_K = ids_K[scaled_V[ids_K].argsort(descending=True, stable=True)]  # equals keep their order
+    weights_K = weights_V[ids_K]
+    keep_V = bin_V < last
+    keep_V[ids_K[above_B[last] + weights_K.cumsum(0) - weights_K < share]] = True
+    return keep_V.nonzero()[:, 0]

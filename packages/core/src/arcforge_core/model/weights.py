@@ -34,9 +34,10 @@ def next_version(present: int, version: int | None) -> int:
     return present + 1 if version is None else version
 
 
-@torch.no_grad()
-def replace_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None) -> None:
-    """Copies a state dict into the model, in place, after everything about it was checked.
+def stage_weights(
+    model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None
+) -> dict[str, Tensor]:
+    """Checks everything about a state dict and makes it ready to be copied; the model is only looked at.
 
     Args:
         model: parameters keep their dtype, device and memory.
@@ -44,18 +45,36 @@ def replace_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wan
         what: the update's name, for errors.
         wanted: `checksum` of the state; None compares none.
 
+    Returns:
+        The tensors with the model's dtypes and devices; those of `state` itself where these are the same.
+
     Raises:
-        CheckpointError: names or shapes do not fit, a value is not finite, or the checksum differs; the model is as
-            before.
+        CheckpointError: names, shapes or kinds of numbers do not fit, the checksum differs, or a value is not finite in
+            the model's dtype.
     """
     check_state(model, state, what)
+    if wanted is not None and (found := checksum(state)) != wanted:
+        raise CheckpointError(f"{what}: the checksum of the tensors is {found}, not {wanted}")
+    present, staged = model.state_dict(), {}
     for name, tensor in state.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise CheckpointError(f"{what}: {name} is not finite")
-    if wanted is not None and checksum(state) != wanted:
-        raise CheckpointError(f"{what}: the checksum of the tensors is {checksum(state)}, not {wanted}")
+        own = present[name]
+        if tensor.is_floating_point() != own.is_floating_point():
+            raise CheckpointError(f"{what}: {name} is {tensor.dtype}, the model's is {own.dtype}")
+        # converted before the first copy: memory may be short, and a copy between equals cannot fail
+        staged[name] = tensor.to(own.device, own.dtype)
+        if own.is_floating_point() and not bool(staged[name].isfinite().all()):
+            raise CheckpointError(f"{what}: {name} is not finite, as {own.dtype}")
+    return staged
+
+
+@torch.no_grad()
+def install_weights(model: CausalLM, staged: Mapping[str, Tensor]) -> None:
+    """Copies what `stage_weights` returned into the model, in place."""
     present = model.state_dict()
-    # converted before the first copy: memory may be short, and a copy between equals cannot fail
-    staged = {name: tensor.to(present[name].device, present[name].dtype) for name, tensor in state.items()}
     for name, tensor in staged.items():
         present[name].copy_(tensor)
+
+
+def replace_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None) -> None:
+    """`stage_weights` and `install_weights`: all or nothing."""
+    install_weights(model, stage_weights(model, state, what, wanted))

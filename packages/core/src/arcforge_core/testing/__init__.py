@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from arcforge_core.testing.attention_suite import AttentionSuite
     from arcforge_core.testing.chat_suite import ChatTemplateSuite, ParserSuite
+    from arcforge_core.testing.checker_suite import CheckerSuite
     from arcforge_core.testing.data_suite import DataSuite
     from arcforge_core.testing.engine_suite import EngineSuite
     from arcforge_core.testing.environment_suite import EnvironmentSuite
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SUITES = {
     "AttentionSuite": "attention_suite",
     "ChatTemplateSuite": "chat_suite",
+    "CheckerSuite": "checker_suite",
     "DataSuite": "data_suite",
     "EngineSuite": "engine_suite",
     "EnvironmentSuite": "environment_suite",
@@ -32,6 +34,7 @@ SUITES = {
 __all__ = [
     "AttentionSuite",
     "ChatTemplateSuite",
+    "CheckerSuite",
     "DataSuite",
     "EngineSuite",
     "EnvironmentSuite",

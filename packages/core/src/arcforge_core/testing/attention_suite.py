@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import Attention, AttentionOutput, LayerCache, StateEntry
+from arcforge_core.contracts.attention import AttentionOutput, LayerCache, Remembers, StateEntry
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.cache import PagedCache
@@ -141,6 +141,19 @@ class AttentionSuite:
         for entry in layer.cache_spec():
             assert written[entry.name].dtype == (entry.dtype or torch.float32)
 
+    def test_remembered_entries_are_those_of_forward(self, layer: Any, model_config: ModelConfig) -> None:
+        """Of prompts and of few tokens behind them; nothing else is written. Variants that cannot are left alone."""
+        if not isinstance(layer, Remembers):
+            pytest.skip("not Remembers")
+        x_TD, caches = inputs(19, model_config), [new_cache(layer, [19]) for _ in range(2)]
+        for part_TD in x_TD.split((15, 4)):
+            batches = [cache.batch([0], [len(part_TD)]) for cache in caches]
+            run(layer, part_TD, batches[0], model_config, caches[0])
+            with torch.no_grad():
+                layer.remember(part_TD, batches[1], caches[1].layers[0], rope=rope(batches[1], model_config))
+        for name, rows in caches[0].layers[0].entries.items():
+            close(caches[1].layers[0].entries[name], rows)
+
     def test_gradients_reach_inputs_and_weights(self, layer: Any, model_config: ModelConfig) -> None:
         """Every weight that the loss should reach has a finite gradient that is not zero."""
         x_TD = inputs(sum(LENGTHS), model_config).requires_grad_()
@@ -254,7 +267,7 @@ def rope(batch: SequenceBatch, model: ModelConfig) -> tuple[Tensor, Tensor]:
     return rope_tables(batch.positions_T, model.qk_rope_head_dim, model.rope_theta)
 
 
-def new_cache(layer: Attention, max_lengths: Sequence[int]) -> PagedCache:
+def new_cache(layer: Any, max_lengths: Sequence[int]) -> PagedCache:
     """Returns an empty cache of one layer with small pages."""
     return PagedCache([layer.cache_spec()], list(max_lengths), dtype=torch.float32, page_size=4)
 

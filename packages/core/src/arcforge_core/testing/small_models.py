@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from arcforge_core.config.schema import ModelConfig, MtpConfig
@@ -12,6 +14,8 @@ from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 
 TOKENIZER_SIZE = 280
+RING = 16
+"""Vocabulary of `ring_model`."""
 
 
 def small_config(**changes: object) -> ModelConfig:
@@ -54,3 +58,33 @@ def small_model(seed: int = 0, **changes: object) -> CausalLM:
 def small_tokenizer() -> Tokenizer:
     """Returns a byte-level tokenizer of `TOKENIZER_SIZE` entries: bytes, special tokens and four merges."""
     return train_tokenizer(["one two three 1 2 3"] * 4, TOKENIZER_SIZE)
+
+
+def after_in_ring(token: int) -> int:
+    """Returns what `ring_model` says after a token, whatever came before: all tokens are in one ring."""
+    return (5 * token + 3) % RING
+
+
+def ring_model(
+    of_ahead: Callable[[int], int] | None = None, of_hidden: Callable[[int], int] | None = None, sharpness: float = 1.0
+) -> CausalLM:
+    """Returns a hand-made model whose layers add nothing and whose hidden states are single tokens.
+
+    Args:
+        of_ahead, of_hidden: the MTP module's hidden state is ``of_ahead(the embedded token)`` or ``of_hidden(the token
+            of the hidden state before)``.
+        sharpness: factor on the logits.
+    """
+    sizes = small_config(vocab_size=RING, hidden_size=RING, num_hidden_layers=1)
+    model = build_model(sizes, ReferenceAttentionConfig(), Ops(None)).eval()
+    for name, parameter in model.named_parameters():
+        torch.nn.init.constant_(parameter, float(parameter.ndim == 1 and "norm" in name))
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(torch.eye(RING))
+        for token in range(RING):
+            model.lm_head.weight[after_in_ring(token), token] = sharpness
+            if of_ahead is not None and model.mtp is not None:
+                model.mtp.eh_proj.weight[of_ahead(token), token] = 1.0
+            if of_hidden is not None and model.mtp is not None:
+                model.mtp.eh_proj.weight[of_hidden(token), RING + token] = 1.0
+    return model

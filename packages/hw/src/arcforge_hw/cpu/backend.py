@@ -52,8 +52,6 @@ def _native(call: OpCall) -> Verdict:
 
 
 def _fused(call: OpCall) -> Verdict:
-    if call.dtype == torch.bfloat16:
-        return Verdict(False, "weights are multiplied as they are, in float32 or float64")
     if call.needs_grad:
         return Verdict(False, "fused ops have no gradients")
     verdict = _native(call)
@@ -61,6 +59,12 @@ def _fused(call: OpCall) -> Verdict:
         if not whole_vectors(size := call.sizes.get(name, 0), call.dtype):
             return Verdict(False, f"rows of weights are read in whole vectors, {name}={size} is none")
     return verdict
+
+
+def _fused_wide(call: OpCall) -> Verdict:
+    if call.dtype == torch.bfloat16:
+        return Verdict(False, "what is between its products is kept in float32 or float64")
+    return _fused(call)
 
 
 def _native_scores(call: OpCall) -> Verdict:
@@ -118,9 +122,11 @@ class Cpu(TorchCpu):
             Kernel("moe_experts", "cpu.moe_experts.native", few_rows.moe_experts, _native_experts, priority=1),
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             *(
-                Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, _fused)
-                for fn in (layer.mla_prolog, layer.mla_epilog, layer.index_prolog, layer.mlp, layer.moe)
+                Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, _fused_wide)
+                for fn in (layer.mla_prolog, layer.mla_epilog, layer.index_prolog)
             ),
+            Kernel("mlp", "cpu.mlp.native", layer.mlp, _fused),
+            Kernel("moe", "cpu.moe.native", layer.moe, _fused),
             Kernel("newton_schulz", "cpu.newton_schulz.gram", newton_schulz, _gram),
             Kernel("hadamard", "cpu.hadamard.butterfly", hadamard, _on_cpu),
             Kernel("quant_linear", "cpu.quant_linear.int_mm", quant_linear, _on_cpu),

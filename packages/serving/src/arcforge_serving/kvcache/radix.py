@@ -24,7 +24,8 @@ class Node:
     """A prefix.
 
     Attributes:
-        parent, key: the prefix that it goes on from, and the tokens of its own page; None and () at a root.
+        parent, key: the prefix that it goes on from, and the tokens of its own page (`RadixTree.key`); None and () at a
+            root.
         page: where its entries are; None in the second tier.
         ticket: its record there; None in memory.
         users: sequences that read the page.
@@ -50,6 +51,7 @@ class RadixTree:
         page_size: tokens of a page.
         tier: where evicted pages go; None forgets them.
         spill: called with (page, ticket) when a page's record is to be written to the tier.
+        ahead: how many of the tokens behind a page its entries depend on, which are part of its key then.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class RadixTree:
         page_size: int,
         tier: FileTier | None = None,
         spill: Callable[[int, int], None] | None = None,
+        ahead: int = 0,
     ) -> None:
-        self.pages, self.page_size, self.tier, self.spill = pages, page_size, tier, spill
+        self.pages, self.page_size, self.tier, self.spill, self.ahead = pages, page_size, tier, spill, ahead
         self.root = Node()
         self.idle = 0  # nodes in memory without users: pages that can be had by eviction
         self.evicted = 0
@@ -72,14 +75,19 @@ class RadixTree:
     def match(self, tokens: Sequence[int], limit: int) -> list[Node]:
         """Returns the nodes of the longest known prefix of `tokens`, of at most `limit` pages."""
         nodes: list[Node] = []
-        node, size = self.root, self.page_size
-        for start in range(0, limit * size, size):
-            child = node.children.get(tuple(tokens[start : start + size]))
+        node = self.root
+        for number in range(limit):
+            child = node.children.get(self.key(tokens, number))
             if child is None:
                 break
             nodes.append(child)
             node = child
         return nodes
+
+    def key(self, tokens: Sequence[int], number: int) -> tuple[int, ...]:
+        """Returns the key of a sequence's page; it is shorter than others where the tokens are not all known."""
+        start = number * self.page_size
+        return tuple(tokens[start : start + self.page_size + self.ahead])
 
     def use(self, nodes: Sequence[Node]) -> None:
         """Counts a user of these nodes."""

@@ -37,9 +37,11 @@ class PageStore:
         sequences: how many sequences may keep a state.
         page_size: tokens per page.
         dtype, device: of the entries that name no dtype.
+        mtp: the MTP module's `cache_spec()`, where it drafts; its entries are part of the same records.
 
     Attributes:
-        layers: each layer's part, as `LayerCache`.
+        layers: each decoder layer's part, as `LayerCache`.
+        mtp: the MTP module's part, or None.
         page_bytes: bytes of a page's record.
     """
 
@@ -52,16 +54,17 @@ class PageStore:
         page_size: int,
         dtype: torch.dtype,
         device: torch.device | str,
+        mtp: CacheSpec | None = None,
     ) -> None:
-        rows = pages * page_size
-        self.layers = [
+        rows, all_specs = pages * page_size, [*specs, *([] if mtp is None else [mtp])]
+        caches = [
             layer_cache(spec, rows=rows, sequences=sequences, page_size=page_size, dtype=dtype, device=device)
-            for spec in specs
+            for spec in all_specs
         ]
-        self._parts = [
-            entry.view(torch.uint8).view(pages, -1) for layer in self.layers for entry in layer.entries.values()
-        ]
-        self.page_bytes = page_bytes(specs, dtype, page_size)
+        self.page_size = page_size
+        self.layers, self.mtp = caches[: len(specs)], None if mtp is None else caches[-1]
+        self._parts = [entry.view(torch.uint8).view(pages, -1) for layer in caches for entry in layer.entries.values()]
+        self.page_bytes = page_bytes(all_specs, dtype, page_size)
 
     def read(self, page: int) -> Tensor:
         """Returns a page's record, uint8 on the host."""

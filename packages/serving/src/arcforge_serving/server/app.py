@@ -11,7 +11,9 @@ from fastapi import FastAPI
 
 from arcforge_core import __version__
 from arcforge_serving.server import chat, completions, info
+from arcforge_serving.server.admin import Control, admin_routes
 from arcforge_serving.server.errors import add_error_handlers
+from arcforge_serving.server.metrics import Metrics, metrics_route
 from arcforge_serving.server.state import ServerState
 
 
@@ -32,8 +34,11 @@ def create_app(state: ServerState) -> FastAPI:
     app = _App(title="arcforge", version=__version__, lifespan=lifespan)
     app.state.server = state
     add_error_handlers(app)
-    for routes in (chat, completions, info):
-        app.include_router(routes.router)
+    metrics = Metrics(state.engine, state.name)
+    state.observers.append(metrics)
+    control = Control(state.engine, metrics, state.weights_root)
+    for router in (chat.router, completions.router, info.router, metrics_route(metrics), admin_routes(control)):
+        app.include_router(router)
     return app
 
 

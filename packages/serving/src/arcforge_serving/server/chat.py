@@ -16,12 +16,13 @@ from arcforge_serving.server.chat_writer import ChatWriter
 from arcforge_serving.server.common import MOST_TOP, Body, GenerateRequest, Text, TokenId, check_ids
 from arcforge_serving.server.errors import responses_with_stream
 from arcforge_serving.server.generation import Job
+from arcforge_serving.server.guard import GuardedRoute
 from arcforge_serving.server.messages import Conversation, template_of
 from arcforge_serving.server.reply import respond
 from arcforge_serving.server.schemas import ChatCompletion
 from arcforge_serving.server.state import Server, ServerState
 
-router = APIRouter()
+router = APIRouter(route_class=GuardedRoute)
 
 
 class NamedFunction(Body):

@@ -18,12 +18,13 @@ from arcforge_serving.server.common import MOST_TOP, GenerateRequest, Text, Toke
 from arcforge_serving.server.detokenize import Piece, Reader
 from arcforge_serving.server.errors import responses_with_stream
 from arcforge_serving.server.generation import Job, News
+from arcforge_serving.server.guard import GuardedRoute
 from arcforge_serving.server.reply import Json, respond
 from arcforge_serving.server.schemas import Completion
 from arcforge_serving.server.state import Server, ServerState
 from arcforge_serving.server.structured import compiled, wanted_structure
 
-router = APIRouter()
+router = APIRouter(route_class=GuardedRoute)
 MOST_PROMPTS = 1024
 
 

@@ -132,15 +132,18 @@ def _invalid(error: RequestValidationError) -> Problem:
 
 def _path(error: Any) -> list[str]:
     """Returns where in the body an error is, the field first, without pydantic's names of types."""
-    first, *inner = [*error["loc"][1:], 0]
-    if not isinstance(first, str):  # a place in malformed JSON
+    loc: tuple[int | str, ...] = error["loc"][1:]
+    if not loc or isinstance(loc[0], int):  # all of the body, or a place in malformed JSON
         return []
-    return [first, *(str(part) for part in inner[:-1] if isinstance(part, int) or part.isidentifier())]
+    return [loc[0], *(str(part) for part in loc[1:] if isinstance(part, int) or part.isidentifier())]
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "The request is wrong"},
+    401: {"model": ErrorBody, "description": "A key is needed"},
     404: {"model": ErrorBody, "description": "There is no such thing"},
+    408: {"model": ErrorBody, "description": "The body took too long"},
+    413: {"model": ErrorBody, "description": "The body is too large"},
     500: {"model": ErrorBody, "description": "A fault of the server"},
     503: {"model": ErrorBody, "description": "Too many requests, or the server shuts down"},
 }

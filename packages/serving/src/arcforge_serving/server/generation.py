@@ -54,6 +54,7 @@ class Generation:
         server: has the engine.
         jobs: the sequences.
         priority, owner: see `PagedEngine.submit`.
+        names: under which it can be aborted.
 
     Raises:
         ConfigError: one of them cannot be served.
@@ -61,13 +62,20 @@ class Generation:
         ClosedError: the server shuts down.
     """
 
-    def __init__(self, server: ServerState, jobs: Sequence[Job], priority: int = 0, owner: str = "") -> None:
+    def __init__(
+        self,
+        server: ServerState,
+        jobs: Sequence[Job],
+        priority: int = 0,
+        owner: str = "",
+        names: Sequence[str] = (),
+    ) -> None:
         if server.closing:
             raise ClosedError("the server is shutting down")
         most = server.engine.config.max_waiting
         if len(jobs) > most:
             raise ConfigError("n", len(jobs), f"prompts times n must be at most {most}")
-        self._server, self._jobs = server, jobs
+        self._server, self._jobs, self._names = server, jobs, names
         self._streams: list[Stream] = []
         self._ended: set[int] = set()
         self._began = time.monotonic()
@@ -77,6 +85,8 @@ class Generation:
         except BaseException:
             self.cancel()
             raise
+        for name in names:
+            server.open.setdefault(name, []).append(self)
         for job in jobs:
             for observer in server.observers:
                 observer.submitted(len(job.prompt), job.params.max_new_tokens)
@@ -93,6 +103,15 @@ class Generation:
             self._ended.add(index)
             for observer in self._server.observers:
                 observer.finished(reason, time.monotonic() - self._began, output)
+            if len(self._ended) == len(self._jobs):
+                self._close()
+
+    def _close(self) -> None:
+        for name in self._names:
+            others = self._server.open[name]
+            others.remove(self)
+            if not others:
+                del self._server.open[name]
 
     async def news(self) -> AsyncIterator[News]:
         """Yields what comes, of all sequences as it comes, until all have ended.

@@ -8,16 +8,19 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from arcforge_core.errors import ConfigError
+from arcforge_serving.server.auth import Level
 from arcforge_serving.server.common import Body, Text, TokenId, check_ids
 from arcforge_serving.server.errors import RESPONSES, UnknownModelError
+from arcforge_serving.server.guard import GuardedRoute, declare
 from arcforge_serving.server.messages import Conversation
 from arcforge_serving.server.schemas import Detokenized, ModelCard, ModelList, Status, Tokens
 from arcforge_serving.server.state import Server, ServerState
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(responses=RESPONSES, route_class=GuardedRoute)
 
 
 @router.get("/health", responses={503: {"model": Status}})
+@declare(Level.OPEN)
 async def health(server: Server) -> JSONResponse:
     """Says whether the engine works."""
     alive = server.engine.alive
@@ -25,6 +28,7 @@ async def health(server: Server) -> JSONResponse:
 
 
 @router.get("/ready", responses={503: {"model": Status}})
+@declare(Level.OPEN)
 async def ready(server: Server) -> JSONResponse:
     """Says whether requests are taken."""
     status = "engine stopped" if not server.engine.alive else "shutting down" if server.closing else "ready"

@@ -58,8 +58,10 @@ async def respond(
         ConfigError, QueueFullError, ClosedError: see `Generation`.
         Exception: what made a sequence fail, where the answer is not a stream.
     """
-    generation = Generation(server, jobs, body.priority, body.user)
     head = {"id": f"{writer.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": server.name}
+    names = {str(head["id"]), request.headers.get("x-request-id", "")} - {""}
+    owner = request.state.owner or body.user  # holders of a key have one turn, whatever they call their users
+    generation = Generation(server, jobs, body.priority, owner, sorted(names))
     usage = Usage(body, jobs)
     if body.stream:
         chunks = _chunks(body, {**head, "object": writer.chunk_object}, generation, writer, usage)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -18,6 +21,9 @@ from arcforge_core.ops.hardware import build_hardware
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.app import create_app
+from arcforge_serving.server.auth import USER_KEYS
+from arcforge_serving.server.connections import connection_options
+from arcforge_serving.server.guard import Guard
 from arcforge_serving.server.state import ServerState
 
 SECONDS_TO_SEND = 5.0
@@ -29,9 +35,10 @@ def serve(config: ServeConfig) -> None:
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or not without a key; a key or folder cannot be used.
     """
-    listener = listen(config.host, config.port)
+    guard, root = Guard.of(config, os.environ), weights_root(config)
+    listener = listen(config.host, config.port, keys=bool(guard.keys.users))
     with listener:
         folder = find_checkpoint(config.checkpoint)
         name = config.served_name or folder.resolve().name
@@ -39,10 +46,11 @@ def serve(config: ServeConfig) -> None:
         engine = build_engine(config.engine, model)
         assert isinstance(engine, PagedEngine)  # the config has said so
         state = state_of(engine, tokenizer, name)
+        state.guard, state.weights_root = guard, root
         if state.template is None:
             say(f"no chats: {state.no_template}")
         print(f"{name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
-        server = Server(state, config.shutdown_seconds)
+        server = Server(state, config.shutdown_seconds, **connection_options(config))
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
@@ -64,11 +72,14 @@ class Server(uvicorn.Server):
         state: what is served.
         shutdown_seconds: how long requests that run may go on.
         log_level: of uvicorn.
+        options: others of uvicorn.
     """
 
-    def __init__(self, state: ServerState, shutdown_seconds: float, log_level: str = "warning") -> None:
+    def __init__(self, state: ServerState, shutdown_seconds: float, log_level: str = "warning", **options: Any) -> None:
         cut_off = round(shutdown_seconds + SECONDS_TO_SEND)
-        super().__init__(uvicorn.Config(create_app(state), log_level=log_level, timeout_graceful_shutdown=cut_off))
+        super().__init__(
+            uvicorn.Config(create_app(state), log_level=log_level, timeout_graceful_shutdown=cut_off, **options)
+        )
         self._state, self._shutdown_seconds = state, shutdown_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -86,16 +97,40 @@ class Server(uvicorn.Server):
             await asyncio.to_thread(self._state.engine.abort)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Binds the address first of all, so that a taken port is known before a model is loaded."""
+def weights_root(config: ServeConfig) -> Path | None:
+    """Returns the folder below which updates may be read.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if config.weights_root is None:
+        return None
+    root = Path(config.weights_root)
+    if not root.is_dir():
+        raise ConfigError("weights_root", config.weights_root, "must be a folder")
+    return root.resolve()
+
+
+def listen(host: str, port: int, *, keys: bool = False) -> socket.socket:
+    """Binds the address first of all, so that what is wrong with it is known before a model is loaded.
+
+    Args:
+        host, port: the address.
+        keys: whether those who ask need a key; without, only this machine may reach it.
+
+    Raises:
+        ConfigError: the address is taken or not this machine's, or others reach it without a key.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigError("port", port, f"cannot listen on {host}: {error.strerror or error}") from error
     address = ipaddress.ip_address(listener.getsockname()[0])
-    if not address.is_loopback:
-        say(f"warning: {address} is reachable from other machines and there is no authentication")
+    if not address.is_loopback and not keys:
+        listener.close()
+        accepted = f"other machines reach {address}, which needs an API key: api_key_file, or {USER_KEYS}"
+        raise ConfigError("host", host, accepted)
     return listener
 
 

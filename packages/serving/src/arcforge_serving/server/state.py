@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from fastapi import Depends, Request
 
@@ -15,6 +16,10 @@ from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_serving.grammar import Grammars
 from arcforge_serving.paged import PagedEngine
+from arcforge_serving.server.guard import Guard
+
+if TYPE_CHECKING:
+    from arcforge_serving.server.generation import Generation
 
 
 class Observer(Protocol):
@@ -43,6 +48,9 @@ class ServerState:
         observers: what looks on.
         created: seconds since 1970.
         closing: whether new requests are refused, because the server shuts down.
+        guard: who may ask for what.
+        weights_root: folder below which updates of the weights may be read; None reads none from folders.
+        open: generations that have not ended, by the ids of their requests.
     """
 
     engine: PagedEngine
@@ -53,6 +61,9 @@ class ServerState:
     observers: list[Observer] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
     closing: bool = False
+    guard: Guard = field(default_factory=Guard)
+    weights_root: Path | None = None
+    open: dict[str, list[Generation]] = field(default_factory=dict)
 
     @property
     def config(self) -> ModelConfig:

@@ -38,7 +38,7 @@ SOURCES = (
     "attention.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "record.cpp",
     "select.cpp", "sparse_mla.cpp",
 )  # fmt: skip
-HEADERS = ("few_rows.h", "record.h", "rows.h", "selected.h")
+HEADERS = ("few_rows.h", "record.h", "rows.h", "rows16.h", "selected.h")
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
@@ -172,7 +172,7 @@ def vector_bytes() -> int:
 
 
 def padded(width: int, dtype: torch.dtype) -> int:
-    """Returns the values of a row that is filled up to whole vectors of `dtype`, float32 or float64."""
+    """Returns the values of a row that is filled up to whole vectors of `dtype`."""
     lanes = vector_bytes() // dtype.itemsize
     return -(-width // lanes) * lanes
 
@@ -180,7 +180,7 @@ def padded(width: int, dtype: torch.dtype) -> int:
 @functools.cache
 def whole_vectors(width: int, dtype: torch.dtype) -> bool:
     """Says whether rows need no padding, in a dtype that products are computed in as it is."""
-    return dtype in (torch.float32, torch.float64) and padded(width, dtype) == width
+    return dtype in (torch.float32, torch.bfloat16, torch.float64) and padded(width, dtype) == width
 
 
 def direct(*tensors: Tensor) -> bool:

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "record.h"
-#include "rows.h"
+#include "rows16.h"
 
 namespace arcforge {
 namespace {
@@ -59,13 +59,14 @@ struct Partial {
 };
 
 // What a thread works in.
-template <typename A>
+template <typename T, typename A>
 struct Scratch {
   std::vector<A> query, keys, values, scores;
+  std::vector<T> narrow_query;
   std::vector<A*> places;
   Scratch(int64_t rows, int64_t stride, int64_t value_stride)
       : query(rows * stride), keys(KEYS_AT_ONCE * stride), values(KEYS_AT_ONCE * value_stride),
-        scores(rows * KEYS_AT_ONCE), places(rows) {}
+        scores(rows * KEYS_AT_ONCE), narrow_query(rows * stride), places(rows) {}
 };
 
 template <typename A>
@@ -106,15 +107,24 @@ void weigh(A* row, int64_t keys, A* out, int64_t width, A& top, A& total) {
   total += sum;
 }
 
+// Whether keys of bfloat16 are multiplied as they are: their products with queries are exact, and summed in fp32.
+template <typename T>
+bool paired(int64_t width) {
+  return std::is_same_v<T, BFloat16> && width % PAIRED == 0;
+}
+
 template <typename T, typename A>
 void attend(const T* q, const Source<T>& source, const Block& block, const Task& task, const Sizes& s,
-            Scratch<A>& scratch, Partial<A> result) {
+            Scratch<T, A>& scratch, Partial<A> result) {
   const int64_t stride = padded<A>(s.width), value_stride = padded<A>(s.value), per = s.shared_by();
   const int64_t rows = block.queries * per, first = task.chunk * CHUNK;
   const int64_t keys = std::min(CHUNK, block.visible + block.queries - 1 - first);
   for (int64_t r = 0; r < rows; r++) {
     const int64_t head = (block.query + r / per) * s.heads + task.group * per + r % per;
-    widen_row(q + head * s.width, s.width, A(s.scale), &scratch.query[r * stride]);
+    if (paired<T>(s.width))
+      std::copy_n(q + head * s.width, s.width, &scratch.narrow_query[r * s.width]);
+    else
+      widen_row(q + head * s.width, s.width, A(s.scale), &scratch.query[r * stride]);
     result.top[r] = -INFINITY;
     result.total[r] = 0;
     scratch.places[r] = result.out + r * value_stride;
@@ -122,11 +132,18 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
   std::fill_n(result.out, rows * value_stride, A(0));
   for (int64_t k = 0, count; k < keys; k += count) {
     count = source.keys.run(first + k, std::min(KEYS_AT_ONCE, keys - k));
-    const Rows<A> key = as_vectors(source.keys.at(first + k) + task.group * s.width, source.keys.width, count, s.width,
-                                   scratch.keys);
+    const T* at = source.keys.at(first + k) + task.group * s.width;
     A* scores = scratch.scores.data();
-    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, KEYS_AT_ONCE,
-             key.in_place && s.groups == 1 ? rows_ahead<A>(stride) : 0);
+    Rows<A> key{};
+    if constexpr (std::is_same_v<T, BFloat16>)
+      if (paired<T>(s.width)) {
+        dot_rows(scratch.narrow_query.data(), s.width, rows, at, source.keys.width, count, s.width, scores, KEYS_AT_ONCE);
+        for (int64_t n = 0; n < rows * KEYS_AT_ONCE; n++) scores[n] *= A(s.scale);
+      }
+    if (!paired<T>(s.width) || source.absorbed) key = as_vectors(at, source.keys.width, count, s.width, scratch.keys);
+    if (!paired<T>(s.width))
+      dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, KEYS_AT_ONCE,
+               key.in_place && s.groups == 1 ? rows_ahead<A>(stride) : 0);
     for (int64_t r = 0; r < rows; r++) {
       A* row = scores + r * KEYS_AT_ONCE;
       const int64_t seen = std::clamp<int64_t>(block.visible + r / per - first - k, 0, count);
@@ -176,7 +193,7 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
     std::vector<A> outs(rows * value_stride), tops(rows), totals(rows);
 #pragma omp parallel num_threads(s.threads)
     {
-      Scratch<A> scratch(QUERIES * per, stride, value_stride);
+      Scratch<T, A> scratch(QUERIES * per, stride, value_stride);
 #pragma omp for schedule(dynamic, 1)
       for (size_t n = 0; n < tasks.size(); n++) {
         const int64_t at = tasks[n].place;

@@ -9,8 +9,8 @@
 namespace arcforge {
 namespace {
 
-template <typename A>
-void linear(const A* x, const A* weight, const A* bias, A* out, int64_t rows, int64_t inputs, int64_t outputs,
+template <typename T>
+void linear(const T* x, const T* weight, const T* bias, T* out, int64_t rows, int64_t inputs, int64_t outputs,
             int64_t threads) {
 #pragma omp parallel num_threads(threads_for(inputs * outputs, threads))
   product_part(x, weight, bias, out, outputs, rows, inputs, outputs);
@@ -34,19 +34,16 @@ void rope(const T* x, int64_t row, int64_t head, const A* cos, const A* sin, T* 
       turn_row(x + t * row + h * head, cos + t * pairs, sin + t * pairs, A(sign), out + (t * heads + h) * width, width);
 }
 
-template <typename A>
-void experts(const A* x, const Experts<A>& e, A* out, int64_t tokens, int64_t threads) {
+template <typename T>
+void experts(const T* x, const Experts<T>& e, T* out, int64_t tokens, int64_t threads) {
   const int64_t rows = tokens * e.chosen, width = e.width;
-  std::vector<A> inner(rows * 2 * width), gated(rows * width);
+  std::vector<T> inner(rows * 2 * width), gated(rows * width);
 #pragma omp parallel num_threads(threads_for(rows * e.hidden * width, threads))
   {
     experts_up_part(x, e, tokens, inner.data());
 #pragma omp for schedule(static)
-    for (int64_t n = 0; n < tokens * e.hidden; n++) out[n] = A(0);
-#pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++)
-      for (int64_t n = 0; n < width; n++)
-        gated[r * width + n] = silu(inner[r * 2 * width + n]) * inner[(r * 2 + 1) * width + n] * e.gate[r];
+    for (int64_t n = 0; n < tokens * e.hidden; n++) out[n] = T{};
+    gate_experts_part(inner.data(), e, tokens, gated.data());
     experts_down_part(gated.data(), e, tokens, out);
   }
 }
@@ -67,21 +64,25 @@ void experts(const A* x, const Experts<A>& e, A* out, int64_t tokens, int64_t th
   }                                                                                                                  \
   ARCFORGE_RECORDED(arcforge_rope_##NAME)
 
-#define ARCFORGE_LINEAR(NAME, A)                                                                                     \
-  extern "C" void arcforge_linear_##NAME(const A* x, const A* weight, const A* bias, A* out, int64_t rows,           \
+#define ARCFORGE_LINEAR(NAME, T)                                                                                     \
+  extern "C" void arcforge_linear_##NAME(const T* x, const T* weight, const T* bias, T* out, int64_t rows,           \
                                          int64_t inputs, int64_t outputs, int64_t threads) {                         \
-    arcforge::linear<A>(x, weight, bias, out, rows, inputs, outputs, threads);                                       \
+    arcforge::linear<T>(x, weight, bias, out, rows, inputs, outputs, threads);                                       \
   }                                                                                                                  \
   ARCFORGE_RECORDED(arcforge_linear_##NAME)
+
+#define ARCFORGE_EXPERTS(NAME, T)                                                                                    \
+  extern "C" void arcforge_experts_##NAME(const T* x, const T* gate_up, const T* down, const int64_t* expert,        \
+                                          const float* gate, T* out, int64_t tokens, int64_t chosen, int64_t hidden, \
+                                          int64_t width, int64_t threads) {                                          \
+    arcforge::experts<T>(x, {gate_up, down, expert, gate, chosen, hidden, width}, out, tokens, threads);             \
+  }
 
 ARCFORGE_ROWS(float32, float, float)
 ARCFORGE_ROWS(bfloat16, arcforge::BFloat16, float)
 ARCFORGE_ROWS(float64, double, double)
 ARCFORGE_LINEAR(float32, float)
+ARCFORGE_LINEAR(bfloat16, arcforge::BFloat16)
 ARCFORGE_LINEAR(float64, double)
-
-extern "C" void arcforge_experts_float32(const float* x, const float* gate_up, const float* down, const int64_t* expert,
-                                         const float* gate, float* out, int64_t tokens, int64_t chosen, int64_t hidden,
-                                         int64_t width, int64_t threads) {
-  arcforge::experts<float>(x, {gate_up, down, expert, gate, chosen, hidden, width}, out, tokens, threads);
-}
+ARCFORGE_EXPERTS(float32, float)
+ARCFORGE_EXPERTS(bfloat16, arcforge::BFloat16)

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "rows.h"
+#include "rows16.h"
 
 namespace arcforge {
 
@@ -28,8 +28,24 @@ inline A silu(A x) {
   return x * sigmoid(x);
 }
 
-// out [T, N] = x [T, K] times weight [N, K] turned; rows of out lie `stride` apart.
+// silu(gate) * up, rounded where the reference rounds.
 template <typename A>
+inline A gated(A gate, A up) {
+  return silu(gate) * up;
+}
+inline BFloat16 gated(BFloat16 gate, BFloat16 up) {
+  BFloat16 out;
+  narrow(silu(float(gate)), &out);
+  narrow(float(out) * float(up), &out);
+  return out;
+}
+
+// What is computed of values that are kept in T.
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
+// out [T, N] = x [T, K] times weight [N, K] turned; rows of out lie `stride` apart.
+template <typename A, std::enable_if_t<std::is_floating_point_v<A>, int> = 0>
 void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t stride, int64_t rows, int64_t inputs,
                   int64_t outputs) {
 #pragma omp for schedule(static) nowait
@@ -39,6 +55,28 @@ void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t st
     if (bias)
       for (int64_t r = 0; r < rows; r++)
         for (int64_t n = first; n < first + count; n++) out[r * stride + n] += bias[n];
+  }
+}
+
+// The same in bfloat16, of sums in fp32 that are rounded once, or not where `out` is in fp32.
+template <typename O>
+void product_part(const BFloat16* x, const BFloat16* weight, const BFloat16* bias, O* out, int64_t stride, int64_t rows,
+                  int64_t inputs, int64_t outputs) {
+  constexpr int64_t ROWS = 64;  // whose sums are kept at a time
+  float sums[ROWS * OUTPUTS];
+#pragma omp for schedule(static) nowait
+  for (int64_t first = 0; first < outputs; first += OUTPUTS) {
+    const int64_t count = std::min(OUTPUTS, outputs - first);
+    for (int64_t begin = 0; begin < rows; begin += ROWS) {
+      const int64_t some = std::min(ROWS, rows - begin);
+      dot_rows(x + begin * inputs, inputs, some, weight + first * inputs, inputs, count, inputs, sums, OUTPUTS, 1);
+      for (int64_t r = 0; r < some; r++) {
+        float* row = sums + r * OUTPUTS;
+        if (bias)
+          for (int64_t n = 0; n < count; n++) row[n] += float(bias[first + n]);
+        narrow_row(row, count, out + (begin + r) * stride + first);
+      }
+    }
   }
 }
 
@@ -66,40 +104,54 @@ inline void turn_row(const T* from, const A* cos, const A* sin, A sign, T* to, i
 }
 
 // What a token's experts are made of: gate_up [E, 2f, D], down [E, D, f]; `chosen` experts of each token with gates.
-template <typename A>
+template <typename T>
 struct Experts {
-  const A *gate_up, *down;
+  const T *gate_up, *down;
   const int64_t* expert;
-  const A* gate;
+  const Wide<T>* gate;
   int64_t chosen, hidden, width;
 };
 
 // inner [T * chosen, 2f]: the gate's and the up projection of each token's experts.
-template <typename A>
-void experts_up_part(const A* x, const Experts<A>& e, int64_t tokens, A* inner) {
+template <typename T>
+void experts_up_part(const T* x, const Experts<T>& e, int64_t tokens, T* inner) {
   const int64_t twice = 2 * e.width, parts = (twice + OUTPUTS - 1) / OUTPUTS;
 #pragma omp for schedule(static) nowait
   for (int64_t part = 0; part < tokens * e.chosen * parts; part++) {
     const int64_t r = part / parts, first = part % parts * OUTPUTS, count = std::min(OUTPUTS, twice - first);
+    Wide<T> one[OUTPUTS];
     dot_rows(x + r / e.chosen * e.hidden, e.hidden, 1, e.gate_up + (e.expert[r] * twice + first) * e.hidden, e.hidden,
-             count, e.hidden, inner + r * twice + first, twice, rows_ahead<A>(e.hidden));
+             count, e.hidden, one, OUTPUTS, rows_ahead<T>(e.hidden));
+    narrow_row(one, count, inner + r * twice + first);
   }
 }
 
+// gated [T * chosen, f] of inner [T * chosen, 2f].
+template <typename T>
+void gate_experts_part(const T* inner, const Experts<T>& e, int64_t tokens, T* out) {
+  const int64_t width = e.width;
+#pragma omp for schedule(static)
+  for (int64_t r = 0; r < tokens * e.chosen; r++)
+    for (int64_t n = 0; n < width; n++)
+      narrow(Wide<T>(gated(inner[r * 2 * width + n], inner[(r * 2 + 1) * width + n])) * e.gate[r], out + r * width + n);
+}
+
 // out += the sum over a token's experts, in the order of its choices; gated [T * chosen, f].
-template <typename A>
-void experts_down_part(const A* gated, const Experts<A>& e, int64_t tokens, A* out) {
+template <typename T>
+void experts_down_part(const T* gated, const Experts<T>& e, int64_t tokens, T* out) {
   const int64_t parts = (e.hidden + OUTPUTS - 1) / OUTPUTS;
 #pragma omp for schedule(static) nowait
   for (int64_t part = 0; part < tokens * parts; part++) {
     const int64_t t = part / parts, first = part % parts * OUTPUTS, count = std::min(OUTPUTS, e.hidden - first);
-    A* to = out + t * e.hidden + first;
-    A one[OUTPUTS];
+    T* to = out + t * e.hidden + first;
+    Wide<T> sum[OUTPUTS], one[OUTPUTS];
+    for (int64_t n = 0; n < count; n++) sum[n] = Wide<T>(to[n]);
     for (int64_t r = t * e.chosen; r < (t + 1) * e.chosen; r++) {
       dot_rows(gated + r * e.width, e.width, 1, e.down + (e.expert[r] * e.hidden + first) * e.width, e.width, count,
-               e.width, one, OUTPUTS, rows_ahead<A>(e.width));
-      for (int64_t n = 0; n < count; n++) to[n] += one[n];
+               e.width, one, OUTPUTS, rows_ahead<T>(e.width));
+      for (int64_t n = 0; n < count; n++) sum[n] += one[n];
     }
+    narrow_row(sum, count, to);
   }
 }
 

@@ -65,15 +65,15 @@ def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: 
     """See `arcforge_core.ops.reference.moe_experts`; reads only the experts that are chosen."""
     (experts, hidden, width), (tokens, chosen) = down_EDF.shape, expert_TK.shape
     inputs = (x_TD, gate_up_EFD, down_EDF, gate_TK)
-    few = 0 < tokens * chosen <= experts and x_TD.dtype == torch.float32
+    few = 0 < tokens * chosen <= experts and x_TD.dtype in (torch.float32, torch.bfloat16)
     few = few and whole_vectors(hidden, x_TD.dtype) and whole_vectors(width, x_TD.dtype)
     if not (few and direct(*inputs)):
         return grouped.moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
     lowest, highest = torch.aminmax(expert_TK)
     if int(lowest) < 0 or int(highest) >= experts:
         raise ValueError(f"expert numbers must be from 0 to {experts - 1}, got {int(lowest)} to {int(highest)}")
-    gate_TK = gate_TK.to(x_TD.dtype)
-    check_dtypes(x_TD, gate_up_EFD, down_EDF, gate_TK)
+    gate_TK = gate_TK.float()
+    check_dtypes(x_TD, gate_up_EFD, down_EDF)
     check_shape("x_TD", x_TD, tokens, hidden)
     check_shape("gate_up_EFD", gate_up_EFD, experts, 2 * width, hidden)
     check_shape("gate_TK", gate_TK, tokens, chosen)

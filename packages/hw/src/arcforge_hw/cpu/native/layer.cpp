@@ -12,6 +12,9 @@
 namespace arcforge {
 namespace {
 
+template <typename T>
+constexpr const T* nothing = nullptr;
+
 struct MlaSizes {
   int64_t tokens, hidden, query, heads, nope, rope, value, latent;
   int64_t head() const { return nope + rope; }
@@ -119,23 +122,23 @@ void index_prolog(const A* x, const A* q_latent, const IndexWeights<A>& w, const
   }
 }
 
-template <typename A>
+template <typename T>
 struct MlpWeights {
-  const A *gate, *up, *down;
+  const T *gate, *up, *down;
   int64_t width;
 };
 
-template <typename A>
-void mlp(const A* x, const MlpWeights<A>& w, A* out, int64_t tokens, int64_t hidden, int64_t threads) {
-  std::vector<A> gates(tokens * w.width), ups(tokens * w.width);
+template <typename T>
+void mlp(const T* x, const MlpWeights<T>& w, T* out, int64_t tokens, int64_t hidden, int64_t threads) {
+  std::vector<T> gates(tokens * w.width), ups(tokens * w.width);
 #pragma omp parallel num_threads(threads_for(hidden * w.width, threads))
   {
-    product_part<A>(x, w.gate, nullptr, gates.data(), w.width, tokens, hidden, w.width);
-    product_part<A>(x, w.up, nullptr, ups.data(), w.width, tokens, hidden, w.width);
+    product_part(x, w.gate, nothing<T>, gates.data(), w.width, tokens, hidden, w.width);
+    product_part(x, w.up, nothing<T>, ups.data(), w.width, tokens, hidden, w.width);
 #pragma omp barrier
 #pragma omp for schedule(static)
-    for (int64_t n = 0; n < tokens * w.width; n++) gates[n] = silu(gates[n]) * ups[n];
-    product_part<A>(gates.data(), w.down, nullptr, out, hidden, tokens, w.width, hidden);
+    for (int64_t n = 0; n < tokens * w.width; n++) gates[n] = gated(gates[n], ups[n]);
+    product_part(gates.data(), w.down, nothing<T>, out, hidden, tokens, w.width, hidden);
   }
 }
 
@@ -157,34 +160,31 @@ void choose(A* score, const float* bias, int64_t experts, int64_t chosen, A scal
   for (int64_t k = 0; k < chosen; k++) gate[k] = gate[k] / (total + A(1e-20)) * scale;
 }
 
-template <typename A>
-void moe(const A* x, const A* router, const float* bias, int64_t experts, double scale, Experts<A> routed,
-         const MlpWeights<A>& shared, A* out, int64_t tokens, int64_t threads) {
+template <typename T>
+void moe(const T* x, const T* router, const float* bias, int64_t experts, double scale, Experts<T> routed,
+         const MlpWeights<T>& shared, T* out, int64_t tokens, int64_t threads) {
   const int64_t rows = tokens * routed.chosen, hidden = routed.hidden, width = routed.width;
-  std::vector<A> scores(tokens * experts), gate(rows), inner(rows * 2 * width), gated(rows * width);
-  std::vector<A> gates(tokens * shared.width), ups(tokens * shared.width);
+  std::vector<Wide<T>> scores(tokens * experts), gate(rows);
+  std::vector<T> inner(rows * 2 * width), chosen(rows * width), gates(tokens * shared.width), ups(tokens * shared.width);
   std::vector<int64_t> expert(rows);
   routed.expert = expert.data(), routed.gate = gate.data();
 #pragma omp parallel num_threads(threads_for(rows * hidden * width, threads))
   {
-    product_part<A>(x, router, nullptr, scores.data(), experts, tokens, hidden, experts);
-    product_part<A>(x, shared.gate, nullptr, gates.data(), shared.width, tokens, hidden, shared.width);
-    product_part<A>(x, shared.up, nullptr, ups.data(), shared.width, tokens, hidden, shared.width);
+    product_part(x, router, nothing<T>, scores.data(), experts, tokens, hidden, experts);
+    product_part(x, shared.gate, nothing<T>, gates.data(), shared.width, tokens, hidden, shared.width);
+    product_part(x, shared.up, nothing<T>, ups.data(), shared.width, tokens, hidden, shared.width);
 #pragma omp barrier
 #pragma omp for schedule(static) nowait
-    for (int64_t n = 0; n < tokens * shared.width; n++) gates[n] = silu(gates[n]) * ups[n];
+    for (int64_t n = 0; n < tokens * shared.width; n++) gates[n] = gated(gates[n], ups[n]);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < tokens; t++)
-      choose(&scores[t * experts], bias, experts, routed.chosen, A(scale), &expert[t * routed.chosen],
+      choose(&scores[t * experts], bias, experts, routed.chosen, Wide<T>(scale), &expert[t * routed.chosen],
              &gate[t * routed.chosen]);
-    product_part<A>(gates.data(), shared.down, nullptr, out, hidden, tokens, shared.width, hidden);
+    product_part(gates.data(), shared.down, nothing<T>, out, hidden, tokens, shared.width, hidden);
     experts_up_part(x, routed, tokens, inner.data());
 #pragma omp barrier
-#pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++)
-      for (int64_t n = 0; n < width; n++)
-        gated[r * width + n] = silu(inner[r * 2 * width + n]) * inner[(r * 2 + 1) * width + n] * gate[r];
-    experts_down_part(gated.data(), routed, tokens, out);
+    gate_experts_part(inner.data(), routed, tokens, chosen.data());
+    experts_down_part(chosen.data(), routed, tokens, out);
   }
 }
 
@@ -213,7 +213,9 @@ void moe(const A* x, const A* router, const float* bias, int64_t experts, double
     arcforge::index_prolog<A>(x, q_latent, {wq_b, wk, norm, norm_bias, weights}, cos, sin, q, keys, head_weights,     \
                               {tokens, hidden, query, heads, width, rope}, eps, threads);                             \
   }                                                                                                                   \
-  ARCFORGE_RECORDED(arcforge_index_prolog_##NAME)                                                                     \
+  ARCFORGE_RECORDED(arcforge_index_prolog_##NAME)
+
+#define ARCFORGE_FEED_FORWARD(NAME, A)                                                                                 \
   extern "C" void arcforge_mlp_##NAME(const A* x, const A* gate, const A* up, const A* down, A* out, int64_t tokens,  \
                                       int64_t hidden, int64_t width, int64_t threads) {                               \
     arcforge::mlp<A>(x, {gate, up, down, width}, out, tokens, hidden, threads);                                       \
@@ -230,3 +232,6 @@ void moe(const A* x, const A* router, const float* bias, int64_t experts, double
 
 ARCFORGE_LAYER(float32, float)
 ARCFORGE_LAYER(float64, double)
+ARCFORGE_FEED_FORWARD(float32, float)
+ARCFORGE_FEED_FORWARD(bfloat16, arcforge::BFloat16)
+ARCFORGE_FEED_FORWARD(float64, double)

@@ -28,6 +28,13 @@ extern "C" void arcforge_narrow_rows(const float* from, arcforge::BFloat16* to, 
   }                                                                                               \
   ARCFORGE_RECORDED(arcforge_add_##NAME)
 
+// Of bfloat16, by the narrowed sum of both widened.
+extern "C" void arcforge_add_bfloat16(const arcforge::BFloat16* x, const arcforge::BFloat16* y, arcforge::BFloat16* out,
+                                      int64_t count) {
+  for (int64_t n = 0; n < count; n++) arcforge::narrow(float(x[n]) + float(y[n]), out + n);
+}
+ARCFORGE_RECORDED(arcforge_add_bfloat16)
+
 ARCFORGE_ADD(float32, float)
 ARCFORGE_ADD(float64, double)
 ARCFORGE_RECORDED(arcforge_store_rows)

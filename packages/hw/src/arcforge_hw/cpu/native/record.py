@@ -32,7 +32,7 @@ class _UnrecordableError(Exception):
 def _add(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
     if not isinstance(y, Tensor) or alpha != 1:
         raise _UnrecordableError(f"aten.add of {y} times {alpha}")
-    if x.shape != y.shape or x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
+    if x.shape != y.shape or x.dtype != y.dtype or x.dtype not in (torch.float32, torch.bfloat16, torch.float64):
         raise _UnrecordableError(f"aten.add of {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}")
     out = torch.empty_like(x)
     add = function(f"arcforge_add_{suffix(x.dtype)}", (POINTER, POINTER, POINTER, SIZE))
@@ -50,6 +50,21 @@ def _store(store: Tensor, dim: int, slots_T: Tensor, rows: Tensor) -> Tensor:
     return store
 
 
+def _cat(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    first = parts[0]
+    alike = all(x.shape == first.shape and x.dtype == first.dtype and x.is_contiguous() for x in parts)
+    if not alike or first.ndim != 2 or dim not in (1, -1):
+        raise _UnrecordableError(f"aten.cat along {dim} of {[list(x.shape) for x in parts]}")
+    rows, width = first.shape
+    out = torch.empty(rows, len(parts) * width, dtype=first.dtype)
+    pieces, kept = out.view(-1, width), []
+    for number, x in enumerate(parts):
+        kept.append(torch.arange(rows) * len(parts) + number)
+        _store(pieces, 0, kept[-1], x)
+    out.__dict__["kept"] = kept  # as long as the result, which is kept as long as the recording
+    return out
+
+
 def _narrow(x: Tensor, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> Tensor:
     if x.dtype == dtype:
         return x
@@ -62,6 +77,7 @@ def _narrow(x: Tensor, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> 
 
 INSTEAD: dict[Any, Callable[..., Tensor]] = {
     aten.add: _add,
+    aten.cat: _cat,
     aten.index_copy_: _store,
     aten._to_copy: _narrow,
     aten.to: _narrow,

@@ -1,0 +1,321 @@
+"""The serving engine on the clock, beside transformers and beside itself.
+
+    python benchmarks/serving.py [--quick] [--only PART ...] [--rounds N] [--checkpoint DIR] [--threads N]
+                                 [--json FILE] [--plot FILE]
+
+- `dsa_throughput`: 16 mixed requests (prompts of 32 to 1,024 tokens, outputs of 32 to 256) on the preset `small` with
+  DSA (23M parameters, fp32, random weights) through our engine and through transformers' `generate`, one request at a
+  time and in batches padded on the left. Its continuous batching takes no DSA; what it says is in the report.
+- `dsa_decode_32k`: a decoded token behind 32,704 others, the same model. Our engine reads the prompt itself; what it
+  has cached then is put into transformers' cache, so that both decode behind the same entries.
+- `dense_throughput`: 16 mixed requests of Python text on SmolLM2-135M in bf16, transformers' continuous batching too,
+  its cache sized for them. `dense_single`: one request.
+- `prefix_reuse`: requests that share 90% of their prompt, behind an earlier one that does too, against the same engine
+  with `engine.prefix_cache=false`; `prefix_reuse_nothing_known` without the earlier one.
+- `tokens_per_forward`, `speculation_wall`: MTP drafts, with a trained `--checkpoint`.
+
+Settings of both sides (tokens of a step here; size of a batch, pages and tokens of a step there) are those that were
+the fastest in a sweep; then the best of each kind run in turns, and the ratio is that of medians, ours to the best of
+theirs. Outputs are greedy and held against each other token for token: where two part, the judge (transformers' own
+logits, in fp32) must see a near-tie. For that comparison alone transformers' selection of keys is given our rule for
+equals, see `benchmarks/attention.py`. Requests end by their number of tokens, never by an end token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from _generation import Arm, Ids, Request, Times, compare, continuous, logits_of, mixed, ours, static, take_turns
+from _machine import describe_machine
+from arcforge_core.checkpoint.hf import export_hf
+from arcforge_core.checkpoint.pretrained import load_pretrained
+from arcforge_core.checkpoint.smollm2 import smollm2
+from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import select_hardware
+from arcforge_serving.configs import PagedEngineConfig
+from arcforge_serving.paged import PagedEngine
+from attention import Subject, their_decoding, their_model, ties_to_the_lower
+
+PROMPTS, OUTPUTS, COUNT = (32, 1024), (32, 256), 16
+LONG, LONG_STEPS, THEIR_TOKEN = 32_704, 16, 7
+SHARED, PREFIXED, SHORT = 0.9, 2048, 4
+TIE_FP32, TIE_BF16 = 2e-2, 0.25
+"""Standard deviations of the logits; the first as `benchmarks/attention.py` has it: keys at the border move them."""
+STEPS = (256, 1024, 4096)
+BATCHES = (1, 4, 16)
+CACHES = ((32, 768, 256), (32, 768, 1024), (128, 192, 512))
+"""Of transformers' continuous batching: tokens of a page, pages, tokens of a step."""
+Part = tuple[dict[str, Any], dict[str, float]]
+
+
+def sweep(kinds: dict[str, dict[str, Arm]], requests: Sequence[Request], quick: bool) -> tuple[dict[str, Arm], Any]:
+    """Returns the fastest arm of each kind, and the seconds of all; with `quick` the last one of each, untried."""
+    if quick:
+        return {kind: list(arms.values())[-1] for kind, arms in kinds.items()}, None
+    tried = {
+        kind: {name: take_turns({name: arm}, requests, 1, 2)[0][name].wall[0] for name, arm in arms.items()}
+        for kind, arms in kinds.items()
+    }
+    return {kind: arms[min(tried[kind], key=tried[kind].__getitem__)] for kind, arms in kinds.items()}, tried
+
+
+def beside(times: dict[str, Times], requests: Sequence[Request]) -> tuple[dict[str, Any], float]:
+    """Returns the figures of all arms, and how many times as fast ours is as the best other."""
+    tokens = sum(request.tokens for request in requests)
+    figures = {name: found.report(tokens) for name, found in times.items()}
+    best = max(found["tokens_per_s"] for name, found in figures.items() if name != "ours")
+    return figures, figures["ours"]["tokens_per_s"] / best
+
+
+# ---- DSA -------------------------------------------------------------------------------------------------------------
+
+
+def dsa_models(folder: str) -> tuple[CausalLM, Any]:
+    """Returns our model and transformers' from the same weights."""
+    model = Subject(None).model("dsa").eval()
+    export_hf(model, folder)
+    return model, their_model(folder)
+
+
+def dsa_throughput(options: argparse.Namespace) -> Part:
+    """Mixed requests on the DSA model."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, theirs = dsa_models(folder)
+        refusal = refused(their_model(folder))
+    outputs = (8, 64) if options.quick else OUTPUTS
+    requests = mixed(COUNT, model.config.vocab_size, PROMPTS, outputs, seed=1)
+    kinds = {
+        "ours": {
+            f"{n} tokens a step": ours(model, max_batch_tokens=n) for n in (STEPS[:2] if options.quick else STEPS)
+        },
+        "transformers, single": {"1": static(theirs, 1)},
+        "transformers, batches": {f"of {n}": static(theirs, n) for n in BATCHES[1:]},
+    }
+    arms, tried = sweep(kinds, requests, options.quick)
+    times, found = take_turns(arms, requests, options.rounds, 2)
+    with ties_to_the_lower():
+        agreement = compare(
+            partial(logits_of, theirs), requests, found["ours"], static(theirs, COUNT)(requests), TIE_FP32
+        )
+    figures, ratio = beside(times, requests)
+    report = {"arms": figures, "sweep": tried, "agreement": agreement, "continuous_batching": refusal}
+    return report, {"dsa_throughput": ratio}
+
+
+def refused(theirs: Any) -> str:
+    """Returns what transformers' continuous batching says to a model, which it changes."""
+    try:
+        continuous(theirs, *CACHES[0])([Request([1, 2, 3], 2)])
+    except Exception as error:  # whatever it raises is the answer
+        return f"{type(error).__name__}: {error}"
+    return "it works: this benchmark should measure it"
+
+
+def dsa_decode_32k(options: argparse.Namespace) -> Part:
+    """A token behind a long prompt."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, theirs = dsa_models(folder)
+    prompt = mixed(1, model.config.vocab_size, (LONG, LONG), (1, 1), seed=2)[0].prompt
+    engine = PagedEngine(PagedEngineConfig(cache_tokens=LONG + 256, overlap=False, max_batch_tokens=4096), model)
+    start = time.perf_counter()
+    engine.generate([prompt], SamplingParams(1, temperature=0.0))
+    prefill = time.perf_counter() - start
+    kept = cached(engine, prompt)
+    job = their_decoding(theirs, model.config, kept)
+    behind = [*prompt, THEIR_TOKEN]
+    (drawn,) = engine.generate([behind], SamplingParams(1, temperature=0.0))[0].token_ids
+    with ties_to_the_lower():
+        logits_V = job().double()
+    gap = float((logits_V.max() - logits_V[drawn]) / logits_V.std())
+    if gap > TIE_FP32:
+        raise SystemExit(f"our token is {gap:.1e} standard deviations below transformers': nothing to compare")
+    milliseconds: dict[str, list[float]] = {"ours": [], "transformers": []}
+    for _ in range(options.rounds):
+        milliseconds["ours"] += steps(engine, behind)
+        job()
+        milliseconds["transformers"].append(1e3 * job.seconds)  # type: ignore[attr-defined]
+    engine.close()
+    medians = {name: statistics.median(values) for name, values in milliseconds.items()}
+    report = {"milliseconds": medians, "prefill_s": prefill, "cached_tokens": len(kept[0]["latent"]), "gap": gap}
+    return report, {"dsa_decode_32k": medians["transformers"] / medians["ours"]}
+
+
+def cached(engine: PagedEngine, prompt: Ids) -> list[dict[str, Tensor]]:
+    """Returns what the engine's shared pages hold of a prompt, by layer and entry: whole pages only."""
+    nodes = engine.scheduler.tree.match(prompt, len(prompt) // engine.config.page_size)
+    pages = torch.tensor([node.page for node in nodes])
+    size = engine.config.page_size
+    rows = (pages[:, None] * size + torch.arange(size)).flatten()
+    return [{name: x[rows] for name, x in layer.entries.items()} for layer in engine.store.layers]
+
+
+def steps(engine: PagedEngine, prompt: Ids) -> list[float]:
+    """Returns the milliseconds of steps that decode behind a prompt whose pages are there."""
+    (stream,) = engine.submit(prompt, SamplingParams(LONG_STEPS, temperature=0.0))
+    found = []
+    for _ in range(LONG_STEPS):
+        start = time.perf_counter()
+        engine.step()
+        found.append(1e3 * (time.perf_counter() - start))
+    while engine.step():
+        pass
+    if stream.result().cached_tokens != LONG:
+        raise SystemExit(f"only {stream.result().cached_tokens} of {LONG} tokens were found in the cache")
+    return found[1:]
+
+
+# ---- a dense model ---------------------------------------------------------------------------------------------------
+
+
+def dense_models() -> tuple[CausalLM, Callable[[torch.dtype], Any], list[int]]:
+    """Returns SmolLM2 as ours in bf16, what loads it as transformers', and the ids of a text."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    folder = smollm2()
+    model = load_pretrained(folder, dtype=torch.bfloat16, ops=Ops(select_hardware("cpu"))).eval()
+
+    def theirs(dtype: torch.dtype) -> Any:
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="sdpa"
+        ).eval()
+        loaded.generation_config.eos_token_id = None
+        return loaded
+
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted(Path(statistics.__file__).parent.glob("a*.py"))
+    )
+    return model, theirs, Tokenizer.load(folder).encode(text)
+
+
+def dense_throughput(options: argparse.Namespace) -> Part:
+    """Mixed requests on SmolLM2."""
+    model, load, text = dense_models()
+    theirs, paged = load(torch.bfloat16), load(torch.bfloat16)
+    prompts, outputs = ((32, 256), (8, 32)) if options.quick else (PROMPTS, OUTPUTS)
+    requests = mixed(COUNT, text, prompts, outputs, seed=3)
+    kinds = {
+        "ours": {
+            f"{n} tokens a step": ours(model, max_batch_tokens=n) for n in (STEPS[:2] if options.quick else STEPS)
+        },
+        "transformers, single": {"1": static(theirs, 1)},
+        "transformers, batches": {f"of {n}": static(theirs, n) for n in BATCHES[1:]},
+        "transformers, continuous": {f"{c[0]} x {c[1]}, {c[2]}": continuous(paged, *c) for c in CACHES},
+    }
+    arms, tried = sweep(kinds, requests, options.quick)
+    times, found = take_turns(arms, requests, options.rounds, 2)
+    judge = partial(logits_of, load(torch.float32))
+    agreement = {
+        name: compare(judge, requests, found["ours"], ids, TIE_BF16) for name, ids in found.items() if name != "ours"
+    }
+    figures, ratio = beside(times, requests)
+    return {"arms": figures, "sweep": tried, "agreement": agreement}, {"dense_throughput": ratio}
+
+
+def dense_single(options: argparse.Namespace) -> Part:
+    """One request on SmolLM2."""
+    model, load, text = dense_models()
+    requests = mixed(1, text, (64, 64), (32, 32) if options.quick else (128, 128), seed=4)
+    arms = {"ours": ours(model), "transformers": static(load(torch.bfloat16), 1)}
+    times, found = take_turns(arms, requests, options.rounds, 1)
+    judge = partial(logits_of, load(torch.float32))
+    agreement = compare(judge, requests, found["ours"], found["transformers"], TIE_BF16)
+    figures, ratio = beside(times, requests)
+    return {"arms": figures, "agreement": agreement}, {"dense_single": ratio}
+
+
+# ---- beside itself ---------------------------------------------------------------------------------------------------
+
+
+def prefix_reuse(options: argparse.Namespace) -> Part:
+    """Requests that share most of their prompts, with and without the prefix cache."""
+    model = Subject(None).model("dsa").eval()
+    common, own = round(SHARED * PREFIXED), PREFIXED - round(SHARED * PREFIXED)
+    prefix = mixed(1, model.config.vocab_size, (common, common), (1, 1), seed=5)[0].prompt
+    tails = mixed(8 if options.quick else 32, model.config.vocab_size, (own, own), (SHORT, SHORT), seed=6)
+    requests = [Request([*prefix, *tail.prompt], tail.tokens) for tail in tails]
+    arms = {
+        "ours": ours(model, before=requests[-1]),
+        "ours, nothing known": ours(model),
+        "missed": ours(model, prefix_cache=False),
+    }
+    times, found = take_turns(arms, requests[:-1], options.rounds, 2)
+    judge = partial(logits_of, model)
+    agreement = {
+        name: compare(judge, requests[:-1], found["missed"], ids, TIE_FP32)
+        for name, ids in found.items()
+        if name != "missed"
+    }
+    tokens = sum(request.tokens for request in requests[:-1])
+    figures = {name: each.report(tokens) for name, each in times.items()}
+    seconds = {name: each["seconds"] for name, each in figures.items()}
+    ratios = {
+        "prefix_reuse": seconds["missed"] / seconds["ours"],
+        "prefix_reuse_nothing_known": seconds["missed"] / seconds["ours, nothing known"],
+    }
+    return {"arms": figures, "agreement": agreement}, ratios
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
+    "dsa_throughput": dsa_throughput,
+    "dsa_decode_32k": dsa_decode_32k,
+    "dense_throughput": dense_throughput,
+    "dense_single": dense_single,
+    "prefix_reuse": prefix_reuse,
+}
+
+
+def main() -> None:
+    """Measures what is asked for and prints the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round of fewer tokens, settings untried")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--rounds", type=int, help="3, or 1 with --quick")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="an image, a panel for each part")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    report: dict[str, Any] = {"benchmark": "serving", "machine": describe_machine(options.threads), "ratios": {}}
+    for part in options.only:
+        report[part], ratios = PARTS[part](options)
+        report["ratios"] |= ratios
+        print(json.dumps({part: report[part]}, indent=2), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(report, indent=2))
+    for name, value in report["ratios"].items():
+        print(f"{name:<28}{value:9.2f}")
+    if options.plot:
+        plot({part: report[part] for part in options.only}, options.plot)
+
+
+def plot(parts: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draws a panel of bars for each part: tokens per second, or milliseconds a token."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(parts), figsize=(4.5 * len(parts), 4.5), squeeze=False)
+    for axes, (part, found) in zip(panels[0], parts.items(), strict=True):
+        values = found.get("milliseconds") or {name: arm["tokens_per_s"] for name, arm in found["arms"].items()}
+        bars = axes.bar([name.replace(", ", ",\n") for name in values], list(values.values()))
+        axes.bar_label(bars, fmt="{:,.1f}")
+        axes.set(title=part, ylabel="milliseconds a token" if "milliseconds" in found else "tokens per second")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Checkers that run programs or ask the maker of a puzzle."""

@@ -1,0 +1,1 @@
+"""Builders of conversations whose answers can be checked."""

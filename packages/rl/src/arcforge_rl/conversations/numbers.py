@@ -1,0 +1,92 @@
+"""Problems with numbers: sums and differences at once, two steps with products in writing, equations."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from arcforge_rl.conversations.problem import ALL_MODES, THINKING_MODES, Checked, Problem, asked
+
+ASKED = ("{}=", "{} = ?", "What is {}?", "Calculate {}.", "{}")
+
+
+class Arithmetic:
+    """a+b and a-b of up to three digits, answered at once."""
+
+    corpus, modes, most = "reasoning", ("off",), 2
+    tools: tuple[dict[str, Any], ...] = ()
+
+    def draw(self, draw: random.Random) -> Problem:
+        """Returns a sum or a difference; both of the same two numbers are on one side."""
+        a, b = (draw.randrange(10 ** draw.choice((1, 2, 3, 3))) for _ in range(2))
+        sign = draw.choice("+-")
+        answer = str(a + b if sign == "+" else a - b)
+        space = draw.choice(("", " "))
+        question = draw.choice(ASKED).format(f"{a}{space}{sign}{space}{b}")
+        low, high = sorted((a, b))
+        return Problem(f"{low},{high}", asked(question, answer), Checked("number", {"answer": answer}))
+
+
+class Expressions:
+    """Two steps, one of them a product of numbers of two digits, worked out in writing."""
+
+    corpus, modes, most = "reasoning", THINKING_MODES, 3
+    tools: tuple[dict[str, Any], ...] = ()
+
+    def draw(self, draw: random.Random) -> Problem:
+        """Returns a product with a number added or taken away, or a sum times a number."""
+        a, b, c = (draw.randrange(10, 100) for _ in range(3))
+        form = draw.randrange(4)
+        if form == 0:
+            text, steps, value = f"{a}*{b}+{c}", f"{product(a, b)}\n{a * b}+{c} = {a * b + c}", a * b + c
+        elif form == 1:
+            text, steps, value = f"{a}*{b}-{c}", f"{product(a, b)}\n{a * b}-{c} = {a * b - c}", a * b - c
+        elif form == 2:
+            text, steps, value = f"{c}+{a}*{b}", f"{product(a, b)}\n{c}+{a * b} = {c + a * b}", c + a * b
+        else:
+            text, steps, value = f"({a}+{b})*{c}", f"{a}+{b} = {a + b}\n{product(a + b, c)}", (a + b) * c
+        question = draw.choice(ASKED).format(text)
+        low, high = sorted((a, b))
+        checked = Checked("number", {"answer": str(value)})
+        return Problem(f"{low},{high},{c}", asked(question, str(value), steps), checked)
+
+
+class Algebra:
+    """Linear equations with whole solutions."""
+
+    corpus, modes, most = "reasoning", ALL_MODES, 2
+    tools: tuple[dict[str, Any], ...] = ()
+
+    def draw(self, draw: random.Random) -> Problem:
+        """Returns an equation ``ax + b = cx + d`` with a > c >= 0."""
+        name, x = draw.choice("xyzn"), draw.randrange(-20, 21)
+        c = draw.choice((0, 0, *range(1, 9)))
+        a, b = c + draw.randrange(2, 10), draw.randrange(-30, 31)
+        d = (a - c) * x + b
+        right = f"{c}{name}{plus(d)}" if c else str(d)
+        equation = f"{a}{name}{plus(b)} = {right}"
+        steps = [equation]
+        if c:
+            steps.append(f"Take {c}{name} from both sides: {a - c}{name}{plus(b)} = {d}")
+        if b:
+            steps.append(f"{'Subtract' if b > 0 else 'Add'} {abs(b)}: {a - c}{name} = {d - b}")
+        steps.append(f"Divide by {a - c}: {name} = {x}")
+        forms = ("Solve for {n}: {e}", "{e}. What is {n}?", "Find {n} if {e}.")
+        question = draw.choice(forms).format(n=name, e=equation)
+        solve = asked(question, f"{name} = {x}", "\n".join(steps))
+        return Problem(f"{a},{b},{c},{d}", solve, Checked("number", {"answer": str(x)}))
+
+
+def product(a: int, b: int) -> str:
+    """Returns a product worked out by the digits of its second factor."""
+    parts = [int(digit) * 10**place for place, digit in enumerate(reversed(str(b))) if digit != "0"]
+    if len(parts) < 2:
+        return f"{a}*{b} = {a * b}"
+    lines = [f"{a}*{part} = {a * part}" for part in reversed(parts)]
+    total = "+".join(str(a * part) for part in reversed(parts))
+    return "\n".join([*lines, f"{a}*{b} = {total} = {a * b}"])
+
+
+def plus(number: int) -> str:
+    """Returns `` + 3``, `` - 3`` or nothing for 0."""
+    return f" {'+' if number > 0 else '-'} {abs(number)}" if number else ""

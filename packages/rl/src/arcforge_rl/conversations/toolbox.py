@@ -1,0 +1,102 @@
+"""The tools of the dialogues as one program, run in a sandbox: ``python -c <this file> NAME``, JSON arguments as input.
+
+It needs nothing but Python. A failure is one line on standard error that begins with ``Error:``, and exit code 1.
+"""
+
+import ast
+import contextlib
+import io
+import json
+import operator
+import pathlib
+import sys
+
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def calculator(expression: str) -> str:
+    """Returns the value of an expression of numbers."""
+
+    def value(node: ast.AST) -> float:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            return node.value
+        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            result: float = OPERATORS[type(node.op)](value(node.left), value(node.right))
+            return result
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        raise ValueError("only numbers and + - * / // % are understood")
+
+    return str(value(ast.parse(expression, mode="eval").body))
+
+
+def lookup(key: str) -> str:
+    """Returns what table.json has under a key."""
+    table = json.loads(pathlib.Path("table.json").read_text())
+    if key not in table:
+        raise ValueError(f"no key {key!r}")
+    return str(table[key])
+
+
+def list_files() -> str:
+    """Returns the names of all files."""
+    return "\n".join(sorted(p.as_posix() for p in pathlib.Path().rglob("*") if p.is_file()))
+
+
+def read_file(path: str) -> str:
+    """Returns a file's text."""
+    file = pathlib.Path(path)
+    if not file.is_file():
+        raise ValueError(f"no file {path!r}")
+    return file.read_text()
+
+
+def write_file(path: str, text: str) -> str:
+    """Writes a file."""
+    file = pathlib.Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return f"wrote {len(text)} characters"
+
+
+def search(text: str) -> str:
+    """Returns the lines that hold a text, with file and number."""
+    found = []
+    for path in sorted(p for p in pathlib.Path().rglob("*.txt") if p.is_file()):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if text.lower() in line.lower():
+                found.append(f"{path.as_posix()}:{number}: {line}")
+    return "\n".join(found) or "nothing found"
+
+
+def python(code: str) -> str:
+    """Runs a program and returns what it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "code", "exec"), {"__name__": "__main__"})
+    return printed.getvalue().strip()
+
+
+TOOLS = (calculator, lookup, list_files, read_file, write_file, search, python)
+
+
+def main() -> int:
+    """Runs the tool that is named, with the arguments on standard input."""
+    tool = {tool.__name__: tool for tool in TOOLS}[sys.argv[1]]
+    try:
+        print(tool(**json.loads(sys.stdin.read())))
+    except Exception as error:
+        print(f"Error: {type(error).__name__}: {error}" if tool is python else f"Error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The work of ``arcforge-conversations``: problems become conversations, and these lines of files."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from arcforge_core.cli.figures import Figures
+from arcforge_core.cli.progress import say, track
+from arcforge_core.data.split import key_hash
+from arcforge_core.errors import ArcforgeError
+from arcforge_rl.configs import ConversationsConfig
+from arcforge_rl.conversations.problem import HELDOUT, TRAIN, Problem, Source, side
+from arcforge_rl.sandbox.desk import Desk
+
+PLACES = {
+    "arithmetic": "numbers:Arithmetic",
+    "expressions": "numbers:Expressions",
+    "algebra": "numbers:Algebra",
+    "puzzles": "puzzles:Puzzles",
+    "traces": "traces:Traces",
+    "functions": "functions:Functions",
+    "calculator": "dialogues:Calculator",
+    "lookup": "dialogues:Lookup",
+    "files": "dialogues:Files",
+    "search": "dialogues:Search",
+    "python": "dialogues:Programs",
+}
+"""The class of each source."""
+MOST_MISSES = 500
+"""Problems in a row that are on the other side, known or not to be solved, after which a source counts as used up."""
+
+
+def run(config: ConversationsConfig) -> Figures:
+    """Writes ``<output_dir>/{train,heldout}/<corpus>/<source>.jsonl``, prints how many, and returns the counts.
+
+    Raises:
+        ArcforgeError: the files cannot be written.
+        ConfigError: programs cannot be run in a sandbox here.
+    """
+    folder = Path(config.output_dir)
+    counts: dict[str, float] = {}
+    try:
+        for name in (TRAIN, HELDOUT):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        with Desk(config.sandbox) as desk:
+            for name in config.sources:
+                for which, wanted in ((TRAIN, config.count), (HELDOUT, config.heldout)):
+                    made = Maker(name, which, config.seed, desk)
+                    path = folder / which / made.source.corpus / f"{name}.jsonl"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    written = write_lines(path, made, wanted)
+                    counts[f"{name}, {which}"] = written
+                    if written < wanted:
+                        say(f"{name}: only {written:,} of {wanted:,} for {which}: there are no more")
+    except OSError as error:
+        raise ArcforgeError(f"cannot write below {folder}: {error.strerror or error}") from error
+    figures = Figures(folder, counts)
+    figures.show("conversations")
+    return figures
+
+
+def write_lines(path: Path, made: Maker, wanted: int) -> int:
+    """Writes `wanted` records, fewer where the source has no more; returns how many."""
+    with path.open("w", encoding="utf-8") as file:
+        count = 0
+        for record in track(made.records(wanted), f"{made.name}, {made.side}", wanted):
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+@dataclass
+class Maker:
+    """Makes the conversations of one source for one side of the split.
+
+    Attributes:
+        name: of the source.
+        side: ``train`` or ``heldout``.
+        seed: of what is drawn.
+        desk: where programs run.
+    """
+
+    name: str
+    side: str
+    seed: int
+    desk: Desk
+    source: Source = field(init=False)
+    _known: set[str] = field(init=False, default_factory=set)
+    _laid: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        place = PLACES[self.name]
+        module, _, attribute = place.partition(":")
+        self.source = load_source(module, attribute)
+
+    def records(self, count: int) -> Iterator[dict[str, Any]]:
+        """Yields records; number n is the same whatever `count` is."""
+        for number in range(count):
+            draw = random.Random(f"{self.seed}/{self.name}/{self.side}/{number}")  # seeds alike in every process
+            record = self._record(draw, number)
+            if record is None:
+                return
+            yield record
+
+    def _record(self, draw: random.Random, number: int) -> dict[str, Any] | None:
+        modes = self.source.modes
+        mode = modes[number % len(modes)]
+        if self._laid:
+            self.desk.clear()
+            self._laid = False
+        messages: list[dict[str, Any]] = []
+        tasks = []
+        for _ in range(draw.randint(1, self.source.most)):
+            found = self._solved(draw)
+            if found is None:
+                break
+            problem, solution = found
+            if mode == "off":
+                solution = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in solution]
+            solution[-1]["checker"] = problem.checked.as_record()
+            messages += solution
+            short = problem.operands if len(problem.operands) <= 60 else f"{key_hash(problem.operands):016x}"
+            tasks.append(f"{self.name}/{short}")
+        if not messages:
+            return None
+        record = {
+            "source": self.name,
+            "task": " ; ".join(tasks),
+            "thinking": mode if any("reasoning_content" in m for m in messages) else "off",
+            "checker": messages[-1].pop("checker"),
+            "messages": messages,
+        }
+        return {**record, "tools": list(self.source.tools)} if self.source.tools else record
+
+    def _solved(self, draw: random.Random) -> tuple[Problem, list[dict[str, Any]]] | None:
+        """Returns the next problem of this side that nobody has asked yet, with its solution."""
+        for _ in range(MOST_MISSES):
+            problem = self.source.draw(draw)
+            if side(self.name, problem.operands) != self.side:
+                continue
+            if problem.operands in self._known:
+                continue
+            self._known.add(problem.operands)
+            self._laid |= bool(problem.files)
+            self.desk.lay(problem.files)
+            solution = problem.solve(self.desk)
+            if solution is not None:
+                return problem, solution
+        return None
+
+
+def load_source(module: str, attribute: str) -> Source:
+    """Imports and makes a source; what needs an extra is imported with the source that needs it."""
+    source: Source = getattr(import_module(f"arcforge_rl.conversations.{module}"), attribute)()
+    return source

@@ -1,0 +1,88 @@
+"""Sandboxes for code that is not asynchronous: one event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import threading
+from collections.abc import Coroutine, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from arcforge_core.config.schema import SandboxConfig
+from arcforge_core.contracts.sandbox import Command, ExecResult, Sandbox
+from arcforge_rl.configs import AutoSandboxConfig, LocalSandboxConfig
+from arcforge_rl.sandbox.python import python_inside
+from arcforge_rl.sandbox.select import build_sandboxes
+
+T = TypeVar("T")
+
+
+class Desk:
+    """One fresh sandbox at a time; used as ``with Desk(...) as desk:``.
+
+    Attributes:
+        python: path of the interpreter inside.
+    """
+
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        """Builds the backend; nothing is started before the block is entered.
+
+        Args:
+            config: the backend; ``auto`` when None; what the interpreter needs is added.
+
+        Raises:
+            ConfigError: untrusted code cannot be run here.
+        """
+        self.python, shown = python_inside()
+        config = config or AutoSandboxConfig()
+        if isinstance(config, LocalSandboxConfig):
+            config = dataclasses.replace(config, read_only=[*config.read_only, *shown])
+        self._backend = build_sandboxes(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="arcforge-desk", daemon=True)
+        self._sandbox: Sandbox | None = None
+
+    def __enter__(self) -> Desk:
+        self._thread.start()
+        self._do(self._backend.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+        self._do(self._backend.__aexit__(kind, error, trace))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def clear(self) -> None:
+        """Ends the present sandbox; the next command gets a fresh one."""
+        if self._sandbox is not None:
+            self._do(self._sandbox.stop())
+            self._sandbox = None
+
+    def lay(self, files: Mapping[str, str]) -> None:
+        """Writes files into the present sandbox."""
+        for path, text in files.items():
+            self._do(self._open().write(path, text.encode()))
+
+    def run(self, command: Command) -> ExecResult:
+        """Runs a command in the present sandbox."""
+        return self._do(self._open().exec(command))
+
+    def _open(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = self._do(self._backend.open())
+        return self._sandbox
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+@functools.cache
+def shared_desk() -> Desk:
+    """Returns the desk of this process's checkers; its keeper dies with the process."""
+    return Desk().__enter__()

@@ -1,0 +1,1 @@
+"""``arcforge-bench``: load on an OpenAI endpoint, and what its answers took."""

@@ -1,0 +1,159 @@
+"""The MTP module behind the main model: it follows every step, so that it can draft behind any. See docs/mtp.md.
+
+Its cache is in step with the layers': behind each step it holds an entry for every token whose next one is known, made
+of the main model's hidden state and that next token. Drafting appends entries of drafted tokens and hidden states of
+its own; the step that checks the drafts writes the main model's over them, and nobody reads them in between.
+
+Shapes: T tokens of a step, N sequences that draft, D hidden, V vocabulary, W short list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.sampling import choose
+from arcforge_serving.draw import Drawn
+from arcforge_serving.kvcache.store import PageStore
+
+if TYPE_CHECKING:
+    from arcforge_serving.scheduler import Segment
+    from arcforge_serving.step import Step
+
+SHORT_LIST = 1024
+"""Tokens that are drafted, where there are more than four times as many: the head's product is most of a draft."""
+KEPT_FOR = 256
+"""Drafting steps until the short list is made anew."""
+
+
+class DraftHead:
+    """The main model's head for the tokens that have come most often so far; ids decide where none did.
+
+    Only drafts come from it, so that what it leaves out costs drafts and changes no output.
+
+    Args:
+        model: whose head it is.
+        size: W.
+    """
+
+    def __init__(self, model: CausalLM, size: int = SHORT_LIST) -> None:
+        self.model, self.size = model, size
+        self.counts_V = np.zeros(model.config.vocab_size, dtype=np.int64)
+        self.uses, self.version = 0, -1
+        self.ids_W: Tensor | None = None
+        self.weight_WD: Tensor | None = None
+
+    def see(self, tokens_T: Tensor) -> None:
+        """Counts tokens."""
+        np.add.at(self.counts_V, tokens_T.numpy(), 1)
+
+    def logits(self, hidden_ND: Tensor, version: int) -> Tensor:
+        """Returns fp32 logits [N, V] on the host, -inf for what is not on the list; `version` is of the weights."""
+        weight_VD: Tensor | None = getattr(self.model.lm_head, "weight", None)
+        vocabulary = len(self.counts_V)
+        plain = weight_VD is not None and weight_VD.shape == (vocabulary, hidden_ND.shape[1])
+        if not plain or 4 * self.size >= vocabulary:  # a head of another kind, or a small one
+            return self.model.logits(hidden_ND).float().cpu()
+        assert weight_VD is not None
+        if self.weight_WD is None or version != self.version or self.uses >= KEPT_FOR:
+            ids_W = np.sort(np.argsort(-self.counts_V, kind="stable")[: self.size])
+            self.ids_W, self.uses, self.version = torch.from_numpy(ids_W), 0, version
+            self.weight_WD = weight_VD[self.ids_W.to(weight_VD.device)].to(hidden_ND.dtype)
+        self.uses += 1
+        assert self.ids_W is not None
+        logits_NV = torch.full((len(hidden_ND), len(self.counts_V)), float("-inf"))
+        return logits_NV.index_copy_(1, self.ids_W, F.linear(hidden_ND, self.weight_WD).float().cpu())
+
+
+class Drafter:
+    """Keeps the module in step and drafts; on the worker's thread."""
+
+    def __init__(self, model: CausalLM, store: PageStore, head: DraftHead | None = None) -> None:
+        self.model, self.store, self.head = model, store, head or DraftHead(model)
+
+    def follow(self, step: Step, hidden_TD: Tensor, drawn: Seq[Drawn]) -> None:
+        """Writes the entries of a step's tokens: behind each, what is known or what was drawn."""
+        assert step.ahead_T is not None
+        for row, each in zip(step.drawn_rows, drawn, strict=True):
+            for place, token in enumerate(each.tokens):
+                step.ahead_T[row + place] = token.id
+        device = self.model.device
+        self.model.mtp_remember(step.ahead_T.to(device), hidden_TD, step.batch.to(device), self.store)  # type: ignore[arg-type]
+        self.head.see(step.tokens_T)
+
+    def draft(self, step: Step, hidden_TD: Tensor, drawn: Seq[Drawn]) -> list[list[int]]:
+        """Returns the drafts of each segment that drew, `step.drafting` of them where there is room for so many."""
+        drafts: list[list[int]] = [[] for _ in drawn]
+        last = [row + len(each.tokens) - 1 for row, each in zip(step.drawn_rows, drawn, strict=True)]
+        wanted = [self._wanted(step, number, each) for number, each in enumerate(drawn)]
+        active = [n for n, count in enumerate(wanted) if count > 0]
+        if not active:
+            return drafts
+        segments = step.drawing
+        positions = {n: _position(segments[n], drawn[n]) for n in active}
+        tokens = {n: drawn[n].tokens[-1].id for n in active}
+        hidden_ND = hidden_TD[torch.tensor([last[n] for n in active], device=hidden_TD.device)]
+        for depth in range(max(wanted)):
+            kept = [row for row, n in enumerate(active) if wanted[n] > depth]
+            if len(kept) < len(active):
+                hidden_ND, active = hidden_ND[kept], [active[row] for row in kept]
+            batch = self._batch(step, active, [positions[n] + depth for n in active])
+            ahead_N = torch.tensor([tokens[n] for n in active], device=hidden_ND.device)
+            hidden_ND = self.model.mtp_draft(ahead_N, hidden_ND, batch, self.store)  # type: ignore[arg-type]
+            logits_NV = self.head.logits(hidden_ND, step.version)
+            masks = [segments[n].sequence.mask if depth == 0 else None for n in active]
+            self._widen(logits_NV, masks)
+            samplers = [segments[n].sequence.sampler for n in active]
+            for n, sampler, token in zip(active, samplers, choose(logits_NV, samplers, masks), strict=True):
+                sampler.observe(token)
+                drafts[n].append(token)
+                tokens[n] = token
+        for segment, made in zip(segments, drafts, strict=True):
+            for token in reversed(made):
+                segment.sequence.sampler.forget(token)
+        return drafts
+
+    @staticmethod
+    def _widen(logits_NV: Tensor, masks: Seq[Tensor | None]) -> None:
+        """Where a grammar allows nothing of the short list, lets the lowest id that it allows be the draft."""
+        for logits_V, mask_V in zip(logits_NV, masks, strict=True):
+            if mask_V is not None and not (logits_V.isfinite() & mask_V).any():
+                logits_V[int(mask_V.int().argmax())] = 0.0
+
+    def _wanted(self, step: Step, number: int, drawn: Drawn) -> int:
+        """Returns how many tokens to draft: of the output's length, and of the pages."""
+        segment = step.drawing[number]
+        sequence = segment.sequence
+        if not drawn.tokens or drawn.error is not None or drawn.tokens[-1].id in sequence.params.stop_token_ids:
+            return 0
+        if sequence.matcher is not None:
+            try:
+                if sequence.matcher.finished:
+                    return 0
+                sequence.mask = sequence.matcher.allowed()
+            except Exception as error:  # of this request's grammar
+                drawn.error = error
+                return 0
+        position = _position(segment, drawn)
+        return min(step.drafting, sequence.most - position - 3, step.rooms[number] - position)
+
+    def _batch(self, step: Step, active: Seq[int], positions: Seq[int]) -> SequenceBatch:
+        assert step.pages_NP is not None
+        pages_NP, size = step.pages_NP[list(active)], self.store.page_size
+        slots_T = [int(pages_P[p // size]) * size + p % size for pages_P, p in zip(pages_NP, positions, strict=True)]
+        ones = [1] * len(positions)
+        return SequenceBatch.build(
+            ones, positions, write_slots_T=torch.tensor(slots_T), pages_NP=pages_NP, device=self.model.device
+        )
+
+
+def _position(segment: Segment, drawn: Drawn) -> int:
+    """Returns the last position that was computed with a token that counts."""
+    return segment.start + segment.length - 1 - segment.drafts + len(drawn.tokens) - 1

@@ -1,0 +1,113 @@
+"""Routes that declare who may call them and how much body they take; both are looked at before a body is parsed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.types import Message
+
+from arcforge_serving.configs import ServeConfig
+from arcforge_serving.server.auth import Keys, Level, load_keys
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may take.
+
+    Attributes:
+        body_bytes: of a body that is parsed.
+        body_seconds: until such a body has come; between two parts of one that is read as it comes.
+    """
+
+    body_bytes: int = 8 * 2**20
+    body_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What the routes of an application look at."""
+
+    keys: Keys = field(default_factory=Keys)
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def of(cls, config: ServeConfig, environ: Mapping[str, str]) -> Guard:
+        """Returns what a configuration and the environment say.
+
+        Raises:
+            ConfigError: see `load_keys`.
+        """
+        return cls(load_keys(config, environ), Limits(config.max_body_mb * 2**20, config.body_seconds))
+
+
+def declare(level: Level, *, streams: bool = False) -> Callable[[Function], Function]:
+    """Declares a route's level, below the decorator that adds the route. Routes that declare none are of `Level.USER`.
+
+    Args:
+        level: who may call it.
+        streams: it reads its body as it comes and counts the bytes itself.
+    """
+
+    def mark(function: Function) -> Function:
+        function.__dict__.update(arcforge_level=level, arcforge_streams=streams)
+        return function
+
+    return mark
+
+
+def level_of(endpoint: Callable[..., Any]) -> Level:
+    """Returns what a route's function declares."""
+    return getattr(endpoint, "arcforge_level", Level.USER)
+
+
+class GuardedRoute(APIRoute):
+    """The class of all routes; the request's ``state.owner`` says on whose behalf it comes."""
+
+    def get_route_handler(self) -> Handler:
+        """Wraps the handler, which would parse the body first of all."""
+        handle: Handler = super().get_route_handler()
+        level, streams = level_of(self.endpoint), getattr(self.endpoint, "arcforge_streams", False)
+
+        async def guarded(request: Request) -> Response:
+            guard: Guard = request.app.state.server.guard
+            request.state.owner = guard.keys.owner(request.headers.get("authorization"), level)
+            return await handle(bounded(request, guard.limits, streams))
+
+        return guarded
+
+
+def bounded(request: Request, limits: Limits, streams: bool) -> Request:
+    """Returns the request with a body that is limited in size and time; a client that goes over is hung up on."""
+    hang_up = {"Connection": "close"}
+    too_large = HTTPException(413, f"the body has more than the {limits.body_bytes} bytes of max_body_mb", hang_up)
+    length = request.headers.get("content-length", "")
+    if not streams and length.isdecimal() and int(length[:32]) > limits.body_bytes:
+        raise too_large
+    clock = asyncio.get_running_loop().time
+    end, size, more = clock() + limits.body_seconds, 0, True
+
+    async def receive() -> Message:
+        nonlocal size, more
+        limit = clock() + limits.body_seconds if streams else end
+        try:
+            async with asyncio.timeout_at(limit if more else None):
+                message = await request.receive()
+        except TimeoutError:
+            waited = f"the body did not come within body_seconds={limits.body_seconds}"
+            raise HTTPException(408, waited, hang_up) from None
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+        if size > limits.body_bytes and not streams:
+            raise too_large
+        return message
+
+    return Request(request.scope, receive)

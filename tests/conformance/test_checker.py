@@ -1,0 +1,59 @@
+"""Runs the checker suite over every checker that the registry lists, each with a question of its own."""
+
+import pytest
+
+from arcforge_core.checkers import build_checker
+from arcforge_core.registry import registry
+from arcforge_core.testing.checker_suite import CheckerCase, CheckerSuite
+
+MEDIAN = "def median_low(data):\n    data = sorted(data)\n    return data[(len(data) - 1) // 2]\n"
+WRONG_MEDIANS = (
+    MEDIAN.replace("- 1", "+ 1"),
+    MEDIAN.replace("(data)", "(data, k)", 1),
+    MEDIAN.replace("median_low", "median"),
+    "import os\nos._exit(0)\n" + MEDIAN,
+    'def median_low(data):\n    """No tests."""\n',
+    "def median_low(data):\n    raise SystemExit(0)\n",
+    "def median_low(data):\n    import os\n    os._exit(0)\n",
+    "@print\n" + MEDIAN,
+    "print('ok')",
+)
+LOOP = "total = 0\nfor n in range(4):\n    total += n\nprint(total)\nprint('done')\n"
+
+
+def puzzle_arguments():
+    from arcforge_rl.checkers.puzzles import puzzle, question_hash
+
+    _, entry = puzzle("spell_backward", 3, 0)
+    return {"dataset": "spell_backward", "seed": 3, "index": 0, "question": question_hash(entry)}
+
+
+CASES = {
+    "exact": (
+        lambda: {"answer": "forty two"},
+        ["forty two", " forty two\n"],
+        ["forty  two", "Forty two", "forty two."],
+    ),
+    "number": (
+        lambda: {"answer": "-1234"},
+        ["-1234", "it is -1,234", "x = -1234.0", "first 5, then -1234."],
+        ["1234", "-1235", "-12345", "-1234 or 5", "-1234x", "-12,34", "\u0661", "x-1234.5"],
+    ),
+    "reasoning_gym": (puzzle_arguments, ["reyornac"], ["canroyer", "reyornac canroyer", "zzz", "r"]),
+    "python_output": (lambda: {"program": LOOP}, ["6\ndone", "```\n6\ndone\n```"], ["6", "done", "6 done", LOOP]),
+    "python_doctest": (
+        lambda: {"module": "statistics.py", "function": "median_low"},
+        [MEDIAN, f"Here it is:\n```python\n{MEDIAN}```\n"],
+        WRONG_MEDIANS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", registry().names("checker"))
+class TestChecker(CheckerSuite):
+    examples = 10
+
+    @pytest.fixture
+    def case(self, name):
+        arguments, right, wrong = CASES[name]
+        return CheckerCase(build_checker(name, arguments()), right, wrong)

@@ -1,0 +1,126 @@
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from arcforge_core.contracts.engine import GenerationOutput
+from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
+from arcforge_serving.configs import PagedEngineConfig, ServeConfig
+from arcforge_serving.paged import PagedEngine
+from arcforge_serving.server.app import create_app
+from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
+from arcforge_serving.server.guard import Guard
+from arcforge_serving.server.metrics import Metrics
+from arcforge_serving.server.state import ServerState
+
+ANCHORS = [
+    "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total",
+    "prefix_cache_hits_total", "num_preemptions_total", "prompt_tokens_total", "generation_tokens_total",
+    "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+]  # fmt: skip
+"""Names of vLLM, behind its ``vllm:``, that are there from the beginning."""
+
+
+def state(name: str = "small", **options: Any) -> ServerState:
+    engine = PagedEngine(PagedEngineConfig(page_size=4, **options), small_model(vocab_size=TOKENIZER_SIZE))
+    return ServerState(engine, small_tokenizer(), name)
+
+
+@pytest.fixture
+def client() -> Iterator[TestClient]:
+    with TestClient(create_app(state(cache_tokens=128, max_running=8))) as client:
+        yield client
+
+
+def read(client: TestClient) -> dict[str, float]:
+    """Returns the values by name and labels, without the model's name and the prefix."""
+    page = client.get("/metrics")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/plain; version=")
+    found = {}
+    for line in page.text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            assert 'model_name="small"' in name
+            found[re.sub(r",?model_name=\"small\"", "", name).replace("{}", "").removeprefix("arcforge:")] = float(
+                value
+            )
+    return found
+
+
+def test_the_fields_names_are_there(client: TestClient) -> None:
+    names = {re.sub(r"(_bucket|_sum|_count|_created)?(\{.*)?$", "", name) for name in read(client)}
+    assert names.issuperset(ANCHORS)
+
+
+def test_requests_are_counted(client: TestClient) -> None:
+    body = {"prompt": list(range(2, 22)), "max_tokens": 9, "temperature": 0, "ignore_eos": True}
+    for _ in range(2):
+        assert client.post("/v1/completions", json=body).status_code == 200
+    assert client.post("/v1/completions", json={**body, "stop_token_ids": list(range(TOKENIZER_SIZE))}).json()
+    assert client.post("/v1/completions", json={**body, "temperature": -1}).status_code == 400  # counts nowhere
+    found = read(client)
+    assert found["prompt_tokens_total"] == found["prefix_cache_queries_total"] == 60
+    assert found["generation_tokens_total"] == 19
+    assert found["prefix_cache_hits_total"] == 32
+    assert found['request_success_total{finished_reason="length"}'] == 2
+    assert found['request_success_total{finished_reason="stop"}'] == 1
+    for name, count in (("time_to_first_token", 3), ("e2e_request_latency", 3), ("request_queue_time", 3)):
+        assert found[f"{name}_seconds_count"] == count
+        assert 0 < found[f"{name}_seconds_sum"] < 60
+    assert found["inter_token_latency_seconds_count"] <= 16
+    assert found["num_requests_running"] == found["num_requests_waiting"] == found["kv_cache_usage_perc"] == 0
+    assert 0 < found["kv_cache_shared_perc"] < 1
+    assert found["engine_steps_total"] >= 10
+
+
+def test_tokens_that_come_together_share_the_time() -> None:
+    metrics = Metrics(state().engine, "small")
+    metrics.submitted(3, 4)
+    metrics.received(2, 1.5, first=True)
+    metrics.received(4, 2.0, first=False)
+    metrics.finished("length", 3.5, GenerationOutput([1] * 6, [0.0] * 6, "length", 0, queue_seconds=0.25))
+    metrics.finished("error", 1.0, None)
+    metrics.updated("tensors", "refused", 0.02)
+    page = metrics.page("")[0].decode()
+    for line in (
+        'time_to_first_token_seconds_sum{model_name="small"} 1.5',
+        'inter_token_latency_seconds_count{model_name="small"} 4.0',
+        'inter_token_latency_seconds_sum{model_name="small"} 2.0',
+        'inter_token_latency_seconds_bucket{le="0.512",model_name="small"} 4.0',
+        'inter_token_latency_seconds_bucket{le="0.256",model_name="small"} 0.0',
+        'request_queue_time_seconds_sum{model_name="small"} 0.25',
+        'request_queue_time_seconds_count{model_name="small"} 1.0',
+        'e2e_request_latency_seconds_sum{model_name="small"} 4.5',
+        'request_success_total{finished_reason="error",model_name="small"} 1.0',
+    ):
+        assert f"arcforge:{line}" in page
+    assert re.search(r'rl_weight_update_operation_duration_seconds_sum\{[^}]*outcome="refused"[^}]*\} 0.02', page)
+
+
+def test_applications_count_for_themselves() -> None:
+    one, other = (create_app(state(name)) for name in ("one", "other"))
+    with TestClient(one) as first, TestClient(other) as second:
+        first.post("/v1/completions", json={"prompt": [1], "max_tokens": 2})
+        assert 'arcforge:generation_tokens_total{model_name="one"} 2.0' in first.get("/metrics").text
+        assert 'arcforge:generation_tokens_total{model_name="other"} 0.0' in second.get("/metrics").text
+
+
+def test_an_engine_that_shares_no_prefixes_looks_none_up() -> None:
+    with TestClient(create_app(state(prefix_cache=False))) as client:
+        client.post("/v1/completions", json={"prompt": [1, 2, 3], "max_tokens": 2})
+        found = read(client)
+    assert (found["prompt_tokens_total"], found["prefix_cache_queries_total"]) == (3, 0)
+
+
+def test_metrics_need_a_key_where_requests_do() -> None:
+    guarded = state()
+    guarded.guard = Guard.of(ServeConfig(PagedEngineConfig()), {USER_KEYS: "users-key", ADMIN_KEYS: "admin-key"})
+    with TestClient(create_app(guarded)) as client:
+        assert client.get("/metrics").status_code == 401
+        for key in ("users-key", "admin-key"):
+            assert client.get("/metrics", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert [client.get(path).status_code for path in ("/health", "/ready", "/v1/models")] == [200, 200, 401]
