@@ -587,7 +587,9 @@ def test_the_next_step_is_prepared_while_one_is_computed(monkeypatch, tmp_path):
         assert all(gap >= 0 for gap in engine.trace.gaps())
         engine.trace.save(tmp_path / "trace.json")
         assert '"name": "hand out"' in (tmp_path / "trace.json").read_text()
-    assert outputs[True] == outputs[False]
+    for one, other in zip(outputs[True], outputs[False], strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # the row too many changes the step's shape
     assert outputs[True][2].finish_reason == "stop"
 
 

@@ -140,8 +140,7 @@ def test_mixes_of_requests_give_what_each_gives_alone(served):
             "prompt": [5 * n + 1] * (20 * n + 1),
             "max_tokens": 8 + n,
             "temperature": 0,
-            "return_token_ids": True,
-            "stream": n % 2,
+            "stream": n % 2 == 1,
         }
         for n in range(6)
     ]
