@@ -56,10 +56,12 @@ CHEAP = {
     },
     "arcforge-env": {"episodes": "2", "rollouts": "1", "max_new_tokens": "4"},
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
+    "arcforge-conversations": {"count": "3", "heldout": "1"},
     "arcforge-serve": {"port": "0"},
 }
 FORM_OF_THE_COMMAND = ("data", "data.paths")
 """What a page chooses stays: only what makes a run long is replaced."""
+WHOLE_ROWS = ("trainer.sequence_length", "trainer.micro_batch_tokens")
 LOOKS_ONLY = ("--help", "--cfg", "--info", "-sc", "--version", "check=true")
 TRAINING = ("arcforge-train", "arcforge-pipeline")
 EXEMPT = {"source .venv/bin/activate": "the tests run inside the environment"}
@@ -111,6 +113,8 @@ def short(script, arguments, cheap_run):
     if "data=mixture" in arguments:  # which has no paths of its own, and holds out megabytes
         del replaced["data.paths"]
         replaced |= {"data.heldout": "0.001", "data.tokenizer.train_bytes": "500000"}
+    if "data=conversations" in arguments:  # whose files the page names, and whose rows hold them whole
+        replaced = {name: value for name, value in replaced.items() if name not in ("data.paths", *WHOLE_ROWS)}
     kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
     return [*kept, *(f"{name}={value}" for name, value in replaced.items())]
 

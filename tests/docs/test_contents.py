@@ -9,6 +9,7 @@ import pytest
 from arcforge_core import hookspecs
 from arcforge_core.contracts.attention import Attention
 from arcforge_core.contracts.chat import ChatParser, ChatTemplate
+from arcforge_core.contracts.checker import Checker
 from arcforge_core.contracts.data import DocumentSource
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment
@@ -33,6 +34,7 @@ CONTRACTS = {
     "hardware": Hardware,
     "engine": Engine,
     "environment": Environment,
+    "checker": Checker,
     "chat_template": ChatTemplate,
     "parser": ChatParser,
     "data": DocumentSource,

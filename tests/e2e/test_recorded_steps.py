@@ -7,6 +7,8 @@ from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig, SimpleGd
 from arcforge_core.model import causal_lm, recorded
 from arcforge_core.model.build import build_model
 from arcforge_core.model.cache import PagedCache
+from arcforge_core.model.quantised import MODES, quantise_model
+from arcforge_core.model.weights import replace_weights
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.small_models import small_config
 from arcforge_hw.configs import CpuConfig
@@ -18,7 +20,10 @@ SIZES = {
     "v_head_dim": 16, "index_head_dim": 16, "index_topk": 12, "moe_intermediate_size": 16, "intermediate_size": 48,
     "head_dim": 8,
 }  # fmt: skip
-VARIANTS = {"mla": MlaConfig(), "dsa": DsaConfig(), "dsa, bf16 keys": DsaConfig(index_cache="bf16"), "gqa": GqaConfig()}
+VARIANTS = {
+    "mla": MlaConfig(), "dsa": DsaConfig(), "dsa, bf16 keys": DsaConfig(index_cache="bf16"),
+    "dsa, int8 keys": DsaConfig(index_cache="int8"), "gqa": GqaConfig(),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -240,3 +245,27 @@ def test_recordings_end_with_their_cache():
     before = len(recorded._OF_CACHE)
     del cache
     assert len(recorded._OF_CACHE) == before - 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("queries", [[1], [1, 1, 1]])
+def test_steps_of_quantised_weights_are_repeated(mode, queries, repeated, both):
+    """Also behind an update, which leaves the weights where they are."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "head_dim": 32, "qk_rope_head_dim": 32, "intermediate_size": 96}
+    config = small_config(**{**SIZES, **sizes, "first_k_dense_replace": 2})
+    model = build_model(config, GqaConfig(), Ops(Cpu(CpuConfig()))).eval()
+    old = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    new = {name: 1.1 * tensor for name, tensor in old.items()}
+    quantise_model(model, mode)
+
+    def job():
+        replace_weights(model, old, "the first")
+        cache = filled(model, [6] * len(queries))
+        first = decode(model, cache, 5, queries)
+        replace_weights(model, new, "the update")
+        return torch.cat((first, decode(model, cache, 3, queries, first=5)))
+
+    again, ran = both(job)
+    assert len(repeated) == 7
+    assert torch.equal(again, ran)

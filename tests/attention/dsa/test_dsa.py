@@ -91,16 +91,18 @@ def test_index_key_is_cached_and_indexer_has_the_names_of_checkpoints():
     assert names == {"wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight"}
 
 
+@pytest.mark.parametrize("form", ["bf16", "int8"])
 @pytest.mark.parametrize("cuts", [(40,), (20, 1, 1, 18), (13, *[1] * 27)], ids=["whole", "chunks", "decoded"])
-def test_index_keys_kept_in_bf16_select_the_same_however_a_prompt_is_cut(cuts):
-    dsa = build_layer(DsaConfig(index_cache="bf16"), MODEL)
+def test_index_keys_kept_in_fewer_bits_select_the_same_however_a_prompt_is_cut(cuts, form):
+    dsa = build_layer(DsaConfig(index_cache=form), MODEL)
+    dtype = {"bf16": torch.bfloat16, "int8": torch.int8}[form]
     x_TD, cache, seen = inputs(40, MODEL), new_cache(dsa, [40]), []
-    assert cache.layers[0].entries["index_key"].dtype == torch.bfloat16
+    assert cache.layers[0].entries["index_key"].dtype == dtype
     assert cache.layers[0].entries["latent"].dtype == torch.float32
     dsa.indexer_topk = lambda q, k, *rest: seen.append(k) or reference.indexer_topk(q, k, *rest)
     outs = [run(dsa, x, cache.batch([0], [len(x)]), MODEL, cache).out_TD for x in x_TD.split(cuts)]
     assert seen
-    assert all(k_SD.dtype == torch.bfloat16 for k_SD in seen)
+    assert all(k_SD.dtype == dtype for k_SD in seen)
     whole = new_cache(dsa, [40])
     close(torch.cat(outs), run(dsa, x_TD, whole.batch([0], [40]), MODEL, whole).out_TD)
 

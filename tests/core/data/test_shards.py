@@ -1,3 +1,4 @@
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +60,42 @@ def test_damage_is_seen_on_opening(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match="cannot be opened"):
         Shard.open(path, np.uint16)
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1, max_size=6), st.data())
+def test_masks_come_back_bit_by_bit(masks: list[list[bool]], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with ShardWriter(Path(folder, "s"), 300, tokens_per_shard=40) as writer:
+            for mask in masks:
+                writer.add(range(len(mask)), 7, trained=mask)
+        store = TokenStore(Shard.open(file, np.uint16) for file in writer.files)
+        for document, mask in enumerate(masks):
+            start = data.draw(st.integers(0, len(mask)))
+            stop = data.draw(st.integers(start, len(mask)))
+            assert store.read_mask(document, start, stop).tolist() == mask[start:stop]
+            assert store.read(document, 0, len(mask)).tolist() == list(range(len(mask)))
+
+
+def test_without_a_mask_all_behind_the_unlearnt_tokens_are_targets(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s", 300) as writer:
+        writer.add(range(5), 1, unlearnt=2)
+    store = TokenStore(Shard.open(file, np.uint16) for file in writer.files)
+    assert store.read_mask(0, 1, 5).tolist() == [False, True, True, True]
+
+
+def test_masks_are_for_all_documents_and_all_tokens_or_none(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s", 300) as writer:
+        writer.add([1, 2], 1, trained=[True, False])
+        with pytest.raises(ValueError, match="a mask of 1 for 2 tokens"):
+            writer.add([1, 2], 1, trained=[True])
+        with pytest.raises(ValueError, match="for all of its documents or for none"):
+            writer.add([1, 2], 1)
+
+
+def test_a_mask_cut_short_is_noticed(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s", 300) as writer:
+        writer.add(range(9), 1, trained=[True] * 9)
+    [file] = writer.files
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match="its header says"):
+        Shard.open(file, np.uint16)

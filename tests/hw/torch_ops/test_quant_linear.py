@@ -5,18 +5,17 @@ import torch
 
 import arcforge_hw.torch_ops.quant_linear as kernel
 from arcforge_core.ops import reference
-from arcforge_core.ops.quantize import pack_int4, quantize_rows
+from arcforge_core.ops.quant import INT4, INT8, quantise
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("form", [INT8, INT4])
 @pytest.mark.parametrize("rows", [1, 16, 17, 30])
-def test_few_rows_are_filled_up(rows, bits, monkeypatch):
+def test_few_rows_are_filled_up(rows, form, monkeypatch):
     draw, given = torch.Generator().manual_seed(0), []
     monkeypatch.setitem(kernel.LEAST_ROWS, "cpu", 17)
     product = torch._int_mm
     monkeypatch.setattr(torch, "_int_mm", lambda a, b: given.append(len(a)) or product(a, b))
-    weight, scale_N = quantize_rows(torch.randn(8, 16, generator=draw), bits)
-    weight = pack_int4(weight) if bits == 4 else weight
-    args = torch.randn(rows, 16, generator=draw), weight, scale_N, torch.randn(8, generator=draw)
-    torch.testing.assert_close(kernel.quant_linear(*args), reference.quant_linear(*args))
+    weight, scale_NG = quantise(torch.randn(8, 16, generator=draw), form)
+    args = torch.randn(rows, 16, generator=draw), weight, scale_NG, torch.randn(8, generator=draw)
+    torch.testing.assert_close(kernel.quant_linear(*args), reference.OPS["quant_linear"](*args))
     assert given == [max(rows, 17)]

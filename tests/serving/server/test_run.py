@@ -1,7 +1,9 @@
+import json
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.server.run import listen, serve, url
+from arcforge_serving.server.testing import listening, small_state
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +120,7 @@ def test_missing_checkpoint_is_named() -> None:
         (["checkpoint=x", "header_seconds=0"], "header_seconds=0"),
         (["checkpoint=x", "body_seconds=nan"], "body_seconds=nan"),
         (["checkpoint=x", "read_seconds=-1"], "read_seconds=-1"),
+        (["checkpoint=x", "engine=simple"], "engine='simple': must be paged"),
         (["checkpoint=x", "engine=simpel"], "did you mean 'simple'"),
         (["checkpoint=x", "hots=::"], "did you mean 'host'"),
     ],
@@ -125,3 +129,35 @@ def test_bad_configurations_are_refused(overrides: list[str], message: str) -> N
     with pytest.raises(ArcforgeError) as caught:
         compose_config("serve", ServeConfig, overrides)
     assert message in str(caught.value)
+
+
+def read_to_the_end(state, shutdown_seconds, tokens):
+    """Returns the events of a stream during which the server is told to stop, and what else happened."""
+    with listening(state, shutdown_seconds) as (server, address), httpx.Client(base_url=address, timeout=60) as client:
+        events = []
+        body = {"prompt": [1], "max_tokens": tokens, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            for line in filter(None, answer.iter_lines()):
+                events.append(line.removeprefix("data: "))
+                server.should_exit = True
+        deadline = time.monotonic() + 30
+        while state.engine.alive:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/health")
+    assert events.pop() == "[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in events]
+    return choices[-1]["finish_reason"], state.engine.stats().generated_tokens
+
+
+def test_streams_that_run_are_finished_at_the_end():
+    model = small_model(vocab_size=TOKENIZER_SIZE)
+    assert read_to_the_end(small_state(small_tokenizer(), model), 30.0, 100) == ("length", 100)
+
+
+def test_streams_that_take_too_long_are_ended_as_aborted():
+    model = small_model(vocab_size=TOKENIZER_SIZE, max_position_embeddings=20_000)
+    reason, count = read_to_the_end(small_state(small_tokenizer(), model), 0.3, 15_000)
+    assert reason == "abort"
+    assert count < 15_000

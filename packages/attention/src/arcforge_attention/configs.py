@@ -146,8 +146,13 @@ class MlaConfig(AttentionConfig):
     form: str = "auto"
     """``auto`` absorbs for few-token steps behind a cache and expands otherwise; ``expanded`` and ``absorbed`` force
     one form, for checks."""
+    latent_cache: str = "auto"
+    """Number format of cached latents: ``auto``, the model's; ``int8``, rotated by a Hadamard matrix before and with a
+    scale for each token, the rope part in bfloat16. Half of bfloat16's memory; steps take longer, as entries are made
+    wide again."""
 
     def __post_init__(self) -> None:
+        check_choice("attention.latent_cache", self.latent_cache, ("auto", "int8"))
         check_choice("attention.form", self.form, ("auto", "expanded", "absorbed"))
 
 
@@ -168,7 +173,8 @@ class DsaConfig(MlaConfig):
     (``indexer_recall``); 0 measures nothing."""
     index_cache: str = "auto"
     """Number format of cached index keys: ``auto``, the model's; ``bf16`` halves what a decoded token reads of a long
-    cache, and near-ties may be selected otherwise."""
+    cache, and near-ties may be selected otherwise; ``int8``, rotated by a Hadamard matrix before and with a scale for
+    each key, takes a quarter and somewhat more."""
     indexer_types: list[str] = field(default_factory=list)
     """For every layer ``full`` (selects keys with an indexer of its own) or ``shared`` (takes those of the layer before
     and has no indexer); empty makes every layer full. The MTP module is always full."""
@@ -176,7 +182,7 @@ class DsaConfig(MlaConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("attention.indexer_training", self.indexer_training, ("off", "dense", "sparse"))
-        check_choice("attention.index_cache", self.index_cache, ("auto", "bf16"))
+        check_choice("attention.index_cache", self.index_cache, ("auto", "bf16", "int8"))
         check_at_least("attention.indexer_loss_weight", self.indexer_loss_weight, 0.0)
         check_at_least("attention.recall_queries", self.recall_queries, 0)
         for layer, kind in enumerate(self.indexer_types):

@@ -17,17 +17,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from arcforge_attention import latent_records
 from arcforge_attention.configs import MlaConfig
 from arcforge_attention.entries import Entries, join
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
-from arcforge_core.contracts.batch import Group, SequenceBatch
+from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
+from arcforge_core.errors import ConfigError
 from arcforge_core.model.fused import Fused, fuse
 from arcforge_core.model.norm import Linear, RMSNorm
 from arcforge_core.model.rope import softmax_factor
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
+from arcforge_core.ops.quant import to_records
 
 
 class MLA(nn.Module):
@@ -50,13 +53,19 @@ class MLA(nn.Module):
         self.o_proj = Linear(self.heads * self.value, model.hidden_size)
         self.rope, self.attention_varlen = reference.rope, reference.attention_varlen
         self.mla_decode, self.head_linear = reference.mla_decode, reference.head_linear
-        self.absorbed = self.form == "absorbed"
+        self.latent_cache = torch.int8 if config.latent_cache == "int8" else None
+        self.hadamard, self.to_records = reference.hadamard, to_records
+        self.absorbed, self.deterministic = self.form == "absorbed", False
         self.prolog: Fused | None = None
         self.epilog: Fused | None = None
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
-        """Any sizes that the model section accepts can be built."""
+        """Any sizes that the model section accepts can be built, but for what rotations in the cache need."""
+        assert isinstance(config, MlaConfig)
+        if config.latent_cache == "int8" and model.kv_lora_rank.bit_count() != 1:
+            accepted = "attention.latent_cache=int8 rotates latents: must be a power of two"
+            raise ConfigError("model.kv_lora_rank", model.kv_lora_rank, accepted)
 
     def bind_ops(self, bind: Binder) -> None:
         """Resolves the ops."""
@@ -69,6 +78,8 @@ class MLA(nn.Module):
             "mla_decode", heads=self.heads, key_dim=self.latent + self.rotary, latent_dim=self.latent
         )
         self.head_linear = bind("head_linear", heads=self.heads)
+        self.hadamard, self.to_records = bind("hadamard", width=self.latent), bind("to_records", width=self.latent)
+        self.deterministic = bind.deterministic
         # the two forms round differently: deterministic runs use one of them for prompts and decoded tokens alike
         self.absorbed = self.form == "absorbed" or (self.form == "auto" and bind.deterministic)
         parts: tuple[nn.Module, ...] = (
@@ -89,7 +100,7 @@ class MLA(nn.Module):
         if self.few(x_TD, batch):
             return self.decode(x_TD, batch, cache, rope)
         q_THK = self.queries(self.query_latent(x_TD), rope)
-        entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope))
+        entries = Entries.store(batch, cache, latent=self.stored(self.entries(x_TD, rope), cache))
         outs = []
         for group in batch.plan.groups():
             outs.append(self.dense(group.take(q_THK), entries, group))
@@ -107,6 +118,8 @@ class MLA(nn.Module):
 
     def branch(self, batch: SequenceBatch) -> Hashable:
         """See the contract."""
+        if self.latent_cache is not None:
+            return None
         fused = (self.prolog, self.epilog)
         return "dense" if all(op is not None and op.serves(batch.num_tokens) for op in fused) else None
 
@@ -114,7 +127,8 @@ class MLA(nn.Module):
         """`forward` of few tokens behind a cache."""
         _, q_THC, entry_TC = self.project(x_TD, rope)
         (group,) = batch.plan.groups()
-        kv_SC, pages = Entries.store(batch, cache, latent=entry_TC).paged("latent", group)
+        entries = Entries.store(batch, cache, latent=self.stored(entry_TC, cache))
+        kv_SC, pages = self.paged_latents(entries, group, x_TD.dtype)
         out_THC = self.mla_decode(q_THC, kv_SC, group.cu_query, group.cu_key, self.latent, self.scale, pages)
         return AttentionOutput(self.put_out(out_THC))
 
@@ -155,14 +169,36 @@ class MLA(nn.Module):
     def dense(self, q_THK: Tensor, entries: Entries, group: Group) -> Tensor:
         """Attends to every visible key in the form that suits the group; returns [T, H, V]."""
         if self.absorbed or (self.form == "auto" and group is entries.batch.plan.decode):
-            kv_SC, pages = entries.paged("latent", group)
+            kv_SC, pages = self.paged_latents(entries, group, q_THK.dtype)
             latents_THC = self.mla_decode(
                 self.absorb(q_THK), kv_SC, group.cu_query, group.cu_key, self.latent, self.scale, pages
             )
             return self.up_project(latents_THC)
-        k_SHK, v_SHV = self.expand(entries.read("latent", group))
+        k_SHK, v_SHV = self.expand(self.latents(entries, group, q_THK.dtype))
         out_THV: Tensor = self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
         return out_THV
+
+    def stored(self, entry_TC: Tensor, cache: LayerCache | None) -> Tensor:
+        """Returns new entries as the cache keeps them; what a prompt reads of its own is rounded alike."""
+        if cache is None or self.latent_cache is None:
+            return entry_TC
+        return latent_records.to_entries(entry_TC, self.latent, self.hadamard, self.to_records)
+
+    def latents(self, entries: Entries, group: Group, dtype: torch.dtype) -> Tensor:
+        """Returns the entries [S, C + R] that a group sees."""
+        return self.widened(entries.read("latent", group), dtype)
+
+    def paged_latents(self, entries: Entries, group: Group, dtype: torch.dtype) -> tuple[Tensor, Pages | None]:
+        """Returns the same, or where they lie in the cache when it keeps them as they are."""
+        if entries.cache is None or self.latent_cache is None:
+            return entries.paged("latent", group)
+        return self.latents(entries, group, dtype), None
+
+    def widened(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Returns entries [S, C + R] of rows of the cache."""
+        if rows.dtype != torch.int8:
+            return rows
+        return latent_records.from_entries(rows, self.latent, self.hadamard, dtype)
 
     def expand(self, kv_SC: Tensor) -> tuple[Tensor, Tensor]:
         """Returns every head's keys [S, H, N + R] and values [S, H, V] of the entries."""
@@ -187,6 +223,8 @@ class MLA(nn.Module):
 
     def cache_spec(self) -> CacheSpec:
         """Returns the latent with the rotated part behind it."""
+        if self.latent_cache is not None:
+            return (CacheEntry("latent", (latent_records.width(self.latent, self.rotary),), self.latent_cache),)
         return (CacheEntry("latent", (self.latent + self.rotary,)),)
 
     def training_flops(self, keys_T: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from arcforge_core.config.schema import (
     check_choice,
     check_multiple,
     check_text,
+    check_weights,
 )
 from arcforge_core.data.needles import EVALUATION_DEPTHS
 from arcforge_core.errors import ConfigError, nearest
@@ -118,8 +119,12 @@ class SimpleEngineConfig(EngineConfig):
 
     name: str = "simple"
     max_batch_size: int = 16
+    weights: str = "none"
+    """Number format of the weights: ``none``, the checkpoint's; ``w8a8``, ``w4a8`` or ``int4``. The model that
+    the engine is given is changed in place."""
 
     def __post_init__(self) -> None:
+        check_weights("engine.weights", self.weights)
         check_at_least("engine.max_batch_size", self.max_batch_size, 1)
 
 

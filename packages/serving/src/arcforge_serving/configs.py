@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from arcforge_core.config.schema import EngineConfig, HardwareConfig, check_at_least, check_between, check_choice
+from arcforge_core.config.schema import (
+    EngineConfig,
+    HardwareConfig,
+    check_at_least,
+    check_between,
+    check_choice,
+    check_weights,
+)
 from arcforge_core.errors import ConfigError
 
 MOST_DRAFTS = 8
@@ -38,6 +45,9 @@ class PagedEngineConfig(EngineConfig):
     """Folder of that file; None is the system's for temporary files."""
     priority_tokens: int = 65536
     """A request goes ahead of so many tokens of other work for each level of its priority."""
+    weights: str = "none"
+    """Number format of the weights: ``none``, the checkpoint's; ``w8a8``, ``w4a8`` or ``int4``. The model that
+    the engine is given is changed in place."""
     overlap: bool | None = None
     """Prepare the next step while the present one is computed; null does where that has a processor core to itself."""
     draft_tokens: int | None = 0
@@ -46,6 +56,7 @@ class PagedEngineConfig(EngineConfig):
     """``auto`` drafts as many of them as pay, measured as it goes, or none; ``always`` drafts all."""
 
     def __post_init__(self) -> None:
+        check_weights("engine.weights", self.weights)
         for name in ("cache_mb", "page_size", "max_running", "max_waiting", "max_batch_tokens"):
             check_at_least(f"engine.{name}", getattr(self, name), 1)
         check_at_least("engine.cache_tokens", self.cache_tokens, self.page_size)

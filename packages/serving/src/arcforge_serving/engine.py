@@ -7,13 +7,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained, open_checkpoint
 from arcforge_core.config.schema import EngineConfig, HardwareConfig
 from arcforge_core.configs import AutoHardwareConfig
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.engine import build_engine
+from arcforge_core.model.engine import build_engine, check_engine
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_serving.configs import PagedEngineConfig
@@ -24,20 +24,22 @@ class Engine:
     """Generates; implements `arcforge_core.contracts.engine.Engine`.
 
     Args:
-        model: a model, or the folder of a checkpoint or run.
+        model: a model, which `engine` may quantise in place, or the folder of a checkpoint or run.
         engine: the engine behind it; `paged` when None.
         hardware: where a checkpoint is loaded to, ``auto`` when None; a model stays where it is.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
+        ConfigError: its sizes do not fit the engine's number format of weights.
     """
 
     def __init__(
         self, model: str | Path | CausalLM, engine: EngineConfig | None = None, hardware: HardwareConfig | None = None
     ) -> None:
         if not isinstance(model, CausalLM):
-            backend = build_hardware(hardware or AutoHardwareConfig())
-            model = load_pretrained(find_checkpoint(model), ops=Ops(backend)).to(backend.device_type)
+            backend, folder = build_hardware(hardware or AutoHardwareConfig()), find_checkpoint(model)
+            check_engine(engine or PagedEngineConfig(), open_checkpoint(folder))
+            model = load_pretrained(folder, ops=Ops(backend)).to(backend.device_type)
         self.model = model
         self._engine = build_engine(engine or PagedEngineConfig(), model)
 

@@ -19,6 +19,7 @@ from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import params_per_prompt
+from arcforge_core.model.quantised import quantise_model
 from arcforge_core.model.weights import install_weights, next_version, stage_weights
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.driver import Driver
@@ -81,10 +82,12 @@ class PagedEngine:
 
     Args:
         config: see `PagedEngineConfig`.
-        model: while the engine works nothing else may change or train it.
+        model: while the engine works nothing else may change or train it; with ``config.weights`` it is quantised in
+            place.
     """
 
     def __init__(self, config: PagedEngineConfig, model: CausalLM) -> None:
+        quantise_model(model, config.weights)
         self.config, self.model = config, model
         self.driver = Driver(config, model)
         self.scheduler, self.store, self.trace = self.driver.scheduler, self.driver.store, self.driver.trace

@@ -59,7 +59,7 @@ def test_without_a_compiler_the_probe_tells_what_is_lost(monkeypatch):
     assert backend.probe().ok
     assert "no-such-compiler is not found (install g++ or set CXX)" in reason
     assert (
-        "attention_decode, attention_varlen, index_prolog, indexer_kl, indexer_topk, likeliest, linear, "
+        "attention_decode, attention_varlen, hadamard, index_prolog, indexer_kl, indexer_topk, likeliest, linear, "
         "linear_cross_entropy, mla_decode, mla_epilog, mla_prolog, mlp, moe" in reason
     )
 

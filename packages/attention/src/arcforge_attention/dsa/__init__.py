@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from arcforge_attention.configs import DsaConfig
-from arcforge_attention.dsa.attend import attend
+from arcforge_attention.dsa.attend import attend, attend_few
 from arcforge_attention.dsa.indexer import Indexer
 from arcforge_attention.dsa.loss import indexer_loss, recall
 from arcforge_attention.dsa.select import IndexInputs, Selection, index_inputs, needs_selection, select
@@ -27,6 +27,7 @@ from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
+from arcforge_core.ops.quant import SCALE_BYTES
 
 __all__ = ["DSA"]
 
@@ -61,13 +62,14 @@ class DSA(MLA):
         self.hands_on = config.is_shared(layer_index + 1)
         self.stage, self.loss_weight = config.indexer_training, config.indexer_loss_weight
         self.recall_queries = config.recall_queries
-        self.index_cache = {"auto": None, "bf16": torch.bfloat16}[config.index_cache]
+        self.index_cache = {"auto": None, "bf16": torch.bfloat16, "int8": torch.int8}[config.index_cache]
         self.indexer_topk, self.indexer_kl = reference.indexer_topk, reference.indexer_kl
         self.sparse_mla, self.selected_attention = reference.sparse_mla, reference.selected_attention
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
         """Checks top-k, that the rotated part fits into an index head and that every layer has its indexer type."""
+        super().check(config, model)
         assert isinstance(config, DsaConfig)
         if model.index_topk > model.max_position_embeddings:
             limit = model.max_position_embeddings
@@ -76,6 +78,9 @@ class DSA(MLA):
         if model.qk_rope_head_dim > model.index_head_dim:
             accepted = f"the indexer rotates as many: must be at most index_head_dim={model.index_head_dim}"
             raise ConfigError("model.qk_rope_head_dim", model.qk_rope_head_dim, accepted)
+        if config.index_cache == "int8" and model.index_head_dim.bit_count() != 1:
+            accepted = "attention.index_cache=int8 rotates index keys: must be a power of two"
+            raise ConfigError("model.index_head_dim", model.index_head_dim, accepted)
         if config.indexer_types and len(config.indexer_types) != model.num_hidden_layers:
             accepted = f"must be empty or have one entry per layer: model.num_hidden_layers={model.num_hidden_layers}"
             raise ConfigError("attention.indexer_types", config.indexer_types, accepted)
@@ -121,7 +126,7 @@ class DSA(MLA):
         index_key = {}
         if self.indexer is not None:
             index_key["index_key"] = self.as_cached(self.indexer.keys(x_TD.detach(), rope), cache)
-        entries = Entries.store(batch, cache, latent=self.entries(x_TD, rope), **index_key)
+        entries = Entries.store(batch, cache, latent=self.stored(self.entries(x_TD, rope), cache), **index_key)
         learns = self.indexer is not None and self.stage != "off" and torch.is_grad_enabled()
         outs, chosen, lessons = [], [], []
         for number, group in enumerate(batch.plan.groups()):
@@ -169,24 +174,33 @@ class DSA(MLA):
         """`forward` of few tokens behind a cache."""
         (group,) = batch.plan.groups()
         q_TQ, q_THC, entry_TC = self.project(x_TD, rope)
+        latent_T = self.stored(entry_TC, cache)
         if self.indexer is None:
-            entries = Entries.store(batch, cache, latent=entry_TC)
+            entries = Entries.store(batch, cache, latent=latent_T)
         else:
             q_TID, key_TD, w_TI = self.indexer.project(x_TD, q_TQ, rope)
-            entries = Entries.store(batch, cache, latent=entry_TC, index_key=self.as_cached(key_TD, cache))
+            entries = Entries.store(batch, cache, latent=latent_T, index_key=self.as_cached(key_TD, cache))
             if self.selects(group):
-                index = IndexInputs(q_TID, *entries.paged("index_key", group), w_TI)
+                index = IndexInputs(self.turned(q_TID, cache), *entries.paged("index_key", group), w_TI)
                 selected_TK = select(self, index, group)
-        (kv_SC, pages), lengths = entries.paged("latent", group), (group.cu_query, group.cu_key)
         if selected_TK is None:
-            out_THC = self.mla_decode(q_THC, kv_SC, *lengths, self.latent, self.scale, pages)
+            kv_SC, pages = self.paged_latents(entries, group, x_TD.dtype)
+            out_THC = self.mla_decode(q_THC, kv_SC, group.cu_query, group.cu_key, self.latent, self.scale, pages)
         else:
-            out_THC = self.sparse_mla(q_THC, kv_SC, selected_TK, *lengths, self.latent, self.scale, pages)
+            out_THC = attend_few(self, q_THC, entries, selected_TK, group)
         return AttentionOutput(self.put_out(out_THC), handed_on={"selection": (selected_TK,)} if self.hands_on else {})
 
     def as_cached(self, index_key_TD: Tensor, cache: LayerCache | None) -> Tensor:
         """Returns new index keys, rounded like those in the cache."""
-        return index_key_TD if cache is None or self.index_cache is None else index_key_TD.to(self.index_cache)
+        if cache is None or self.index_cache is None:
+            return index_key_TD
+        if self.index_cache == torch.int8:
+            return self.to_records(self.turned(index_key_TD, cache))
+        return index_key_TD.to(self.index_cache)
+
+    def turned(self, x: Tensor, cache: LayerCache | None) -> Tensor:
+        """Returns index queries or keys rotated where keys are cached so; products of both are the same."""
+        return self.hadamard(x) if cache is not None and self.index_cache == torch.int8 else x
 
     def learn(
         self,
@@ -212,7 +226,8 @@ class DSA(MLA):
         """Returns MLA's entries, and the index key where there is an indexer."""
         if self.indexer is None:
             return super().cache_spec()
-        return *super().cache_spec(), CacheEntry("index_key", (self.indexer.head_dim,), self.index_cache)
+        width = self.indexer.head_dim + (SCALE_BYTES if self.index_cache == torch.int8 else 0)
+        return *super().cache_spec(), CacheEntry("index_key", (width,), self.index_cache)
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
         """Returns MLA's for the selected keys, and the indexer's, which has no backward, where more are visible."""

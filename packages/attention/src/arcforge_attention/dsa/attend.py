@@ -12,8 +12,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from arcforge_attention import latent_records
 from arcforge_attention.entries import Entries
 from arcforge_core.contracts.batch import Group
 
@@ -24,16 +26,34 @@ if TYPE_CHECKING:
 def attend(layer: DSA, q_THK: Tensor, entries: Entries, indices_TN: Tensor, group: Group) -> Tensor:
     """Returns [T, H, V]."""
     if expands(layer, group):
-        k_SHK, v_SHV = layer.expand(entries.read("latent", group))
+        k_SHK, v_SHV = layer.expand(layer.latents(entries, group, q_THK.dtype))
         out_THV: Tensor = layer.selected_attention(
             q_THK, k_SHK, v_SHV, indices_TN, group.cu_query, group.cu_key, layer.scale
         )
         return out_THV
-    kv_SC, pages = entries.paged("latent", group)
-    latents_THC = layer.sparse_mla(
-        layer.absorb(q_THK), kv_SC, indices_TN, group.cu_query, group.cu_key, layer.latent, layer.scale, pages
-    )
-    return layer.up_project(latents_THC)
+    q_THC = layer.absorb(q_THK)
+    if group is entries.batch.plan.decode:
+        return layer.up_project(attend_few(layer, q_THC, entries, indices_TN, group))
+    kv_SC, pages = layer.paged_latents(entries, group, q_THK.dtype)
+    lengths = group.cu_query, group.cu_key
+    return layer.up_project(layer.sparse_mla(q_THC, kv_SC, indices_TN, *lengths, layer.latent, layer.scale, pages))
+
+
+def attend_few(layer: DSA, q_THC: Tensor, entries: Entries, indices_TN: Tensor, group: Group) -> Tensor:
+    """Returns attended latents [T, H, C] of few tokens behind a cache; of int8 only what they read is made wide.
+
+    Not in deterministic mode: sums are cut by where keys lie among all that are visible.
+    """
+    rows, pages = entries.paged("latent", group)
+    cu_query, cu_key = group.cu_query, group.cu_key
+    if rows.dtype == torch.int8:
+        if layer.deterministic:
+            rows = entries.read("latent", group)
+        else:
+            rows, indices_TN, cu_query, cu_key = latent_records.gather(rows, pages, indices_TN, group)
+        rows, pages = layer.widened(rows, q_THC.dtype), None
+    out_THC: Tensor = layer.sparse_mla(q_THC, rows, indices_TN, cu_query, cu_key, layer.latent, layer.scale, pages)
+    return out_THC
 
 
 def expands(layer: DSA, group: Group) -> bool:

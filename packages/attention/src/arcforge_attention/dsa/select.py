@@ -13,6 +13,7 @@ from torch import Tensor
 from arcforge_attention.entries import Entries
 from arcforge_core.contracts.attention import Rope
 from arcforge_core.contracts.batch import Group, Pages
+from arcforge_core.ops.quant import wide_rows
 from arcforge_core.ops.reference import laid_out
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class IndexInputs:
 
     def gathered(self, group: Group) -> IndexInputs:
         """Returns the same with the keys one after another."""
-        return replace(self, k_SD=laid_out(self.k_SD, group.cu_key, self.pages), pages=None)
+        return replace(self, k_SD=wide_rows(laid_out(self.k_SD, group.cu_key, self.pages)), pages=None)
 
 
 def needs_selection(group: Group, topk: int) -> bool:
@@ -49,7 +50,7 @@ def index_inputs(layer: DSA, x_TD: Tensor, q_TQ: Tensor, entries: Entries, group
     assert layer.indexer is not None  # a shared layer selects nothing
     cos_TF, sin_TF = (group.take(table) for table in rope)
     return IndexInputs(
-        layer.indexer.queries(group.take(q_TQ), (cos_TF, sin_TF)),
+        layer.turned(layer.indexer.queries(group.take(q_TQ), (cos_TF, sin_TF)), entries.cache),
         *entries.paged("index_key", group),
         layer.indexer.weights(group.take(x_TD)),
     )

@@ -92,7 +92,13 @@ def meta_model(config: ModelConfig, attention: AttentionConfig, where: str, ops:
 
 
 def state_of(model: CausalLM) -> dict[str, Tensor]:
-    """Returns the state dict with a tied head stored once, under the embedding's name."""
+    """Returns the state dict with a tied head stored once, under the embedding's name.
+
+    Raises:
+        CheckpointError: the model's weights were quantised: what they were is gone.
+    """
+    if model.quantised is not None:
+        raise CheckpointError(f"a model with weights in {model.quantised.mode} cannot be saved: save the one it was")
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         del state["lm_head.weight"]
@@ -101,8 +107,14 @@ def state_of(model: CausalLM) -> dict[str, Tensor]:
 
 def check_state(model: CausalLM, state: Mapping[str, Tensor], where: str) -> None:
     """Raises `CheckpointError` that names missing, unknown and mis-shaped tensors; `where` names the source."""
-    wanted = {name: tensor.shape for name, tensor in state_of(model).items()}
-    check_shapes(wanted, {name: tensor.shape for name, tensor in state.items()}, where)
+    check_shapes(ordinary_shapes(model), {name: tensor.shape for name, tensor in state.items()}, where)
+
+
+def ordinary_shapes(model: CausalLM) -> dict[str, torch.Size]:
+    """Returns the shapes of a state dict that updates the model, whether it was quantised or not."""
+    if model.quantised is not None:
+        return dict(model.quantised.shapes)
+    return {name: tensor.shape for name, tensor in state_of(model).items()}
 
 
 def check_shapes(wanted: Mapping[str, torch.Size], found: Mapping[str, torch.Size], where: str) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "conformance": ("arcforge-core", "hold a hardware backend's kernels against the reference"),
     "swa-search": ("arcforge-attention", "search which layers need no more than a sliding window"),
     "env": ("arcforge-rl", "list, check and play environments"),
+    "conversations": ("arcforge-rl", "make conversations whose answers can be checked"),
     "serve": ("arcforge-serving", "serve a checkpoint over OpenAI's API"),
     "bench": ("arcforge-serving", "put load on an OpenAI endpoint and measure its answers"),
 }

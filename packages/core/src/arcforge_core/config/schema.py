@@ -22,6 +22,15 @@ def check_choice(field_name: str, value: str, accepted: tuple[str, ...]) -> None
         raise ConfigError(field_name, value, f"must be one of {', '.join(accepted)}{nearest(value, accepted)}")
 
 
+WEIGHTS = ("none", "w8a8", "w4a8", "int4")
+"""Number formats of an engine's weights; `arcforge_core.model.quantised` has what they mean."""
+
+
+def check_weights(field_name: str, value: str) -> None:
+    """Raises `ConfigError` unless `value` is one of `WEIGHTS`."""
+    check_choice(field_name, value, WEIGHTS)
+
+
 def check_at_least(field_name: str, value: float | None, minimum: float) -> None:
     """Raises `ConfigError` unless `value` is None or at least `minimum`."""
     if value is not None and not value >= minimum:  # `not >=` also refuses NaN

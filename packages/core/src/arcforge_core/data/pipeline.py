@@ -225,6 +225,26 @@ class Corpus:
         with path.open(encoding="utf-8") as lines:
             return [Document(**json.loads(line)) for line in lines]
 
+    def heldout_prompts(self, count: int, most: int) -> list[list[int]]:
+        """Returns what stands before the first target of held-out examples, spread evenly over them.
+
+        Args:
+            count: examples at most.
+            most: tokens of a prompt; examples with longer ones are passed over.
+
+        Raises:
+            DataError: nothing was held out.
+        """
+        self._check_heldout()
+        store = self._documents("heldout").store
+        prompts = []
+        for document, length in enumerate(store.lengths_D.tolist()):
+            first = int(store.read_mask(document, 0, length).argmax())
+            if first <= most:
+                prompts.append((document, first))
+        chosen = [prompts[n * len(prompts) // count] for n in range(count)] if len(prompts) > count else prompts
+        return [store.read(document, 0, first).tolist() for document, first in chosen]
+
     def heldout_bytes(self) -> bytes:
         """Returns the held-out texts one after another, what `heldout_batches` predicts; for gzip and xz."""
         return b"".join(document.learnt.encode() for document in self.heldout_documents())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from arcforge_core.model.norm import Linear, RMSNorm
 from arcforge_core.model.recorded import recorded_draft, recorded_hidden, recorded_remember
 from arcforge_core.model.rope import rope_tables
 from arcforge_core.ops.dispatch import Ops, default_ops
+
+if TYPE_CHECKING:
+    from arcforge_core.model.quantised import QuantisedState
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ class CausalLM(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
         self.mtp = MtpModule(config, attention) if config.mtp.depths else None
         self.activation_checkpointing = False
+        self.quantised: QuantisedState | None = None
         self.compute_dtype: torch.dtype | None = None
         self.bindings = 0  # how often ops were bound
         self.ops = default_ops() if ops is None else ops
@@ -301,7 +305,7 @@ class CausalLM(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CausalLM:
         super()._apply(fn, recurse)
-        if self.config.tie_word_embeddings:  # leaving the meta device makes two parameters of one
+        if self.config.tie_word_embeddings and isinstance(self.lm_head, Head):  # leaving meta makes two parameters
             self.lm_head.weight = self.model.embed_tokens.weight
         self.bind_ops()
         return self

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from arcforge_core.checkpoint.pretrained import Checkpoint
 from arcforge_core.config.schema import EngineConfig, ModelConfig
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.generate import check_request, generate
+from arcforge_core.model.quantised import check_quantised, quantise_model
 from arcforge_core.model.weights import next_version, replace_weights
 from arcforge_core.registry import registry
 
@@ -24,6 +26,15 @@ def build_engine(config: EngineConfig, model: CausalLM) -> Engine:
     """
     engine: Engine = registry().get("engine", config.name).load()(config, model)
     return engine
+
+
+def check_engine(config: EngineConfig, checkpoint: Checkpoint) -> None:
+    """Refuses what an engine could not do with a checkpoint, before the checkpoint is loaded.
+
+    Raises:
+        ConfigError: the weights do not fit the format that ``engine.weights`` names.
+    """
+    check_quantised(checkpoint.config, checkpoint.attention, getattr(config, "weights", "none"))
 
 
 def params_per_prompt(
@@ -46,6 +57,7 @@ class SimpleEngine:
     """Generates for at most ``max_batch_size`` prompts at a time; implements `contracts.engine.Engine`."""
 
     def __init__(self, config: SimpleEngineConfig, model: CausalLM) -> None:
+        quantise_model(model, config.weights)
         self.config, self.model, self.weight_version = config, model, 0
 
     def generate(

@@ -40,13 +40,14 @@ def stage_weights(
     """Checks everything about a state dict and makes it ready to be copied; the model is only looked at.
 
     Args:
-        model: parameters keep their dtype, device and memory.
+        model: parameters keep their dtype, device and memory; of a quantised one the state is quantised alike.
         state: names and tensors; a tied head may be absent.
         what: the update's name, for errors.
         wanted: `checksum` of the state; None compares none.
 
     Returns:
-        The tensors with the model's dtypes and devices; those of `state` itself where these are the same.
+        The tensors with the model's dtypes and devices; those of `state` itself where these are the same. Of a model
+        that was quantised, as it keeps them.
 
     Raises:
         CheckpointError: names, shapes or kinds of numbers do not fit, the checksum differs, or a value is not finite in
@@ -56,15 +57,16 @@ def stage_weights(
     if wanted is not None and (found := checksum(state)) != wanted:
         raise CheckpointError(f"{what}: the checksum of the tensors is {found}, not {wanted}")
     present, staged = model.state_dict(), {}
+    quantised = model.quantised.forms if model.quantised is not None else {}
     for name, tensor in state.items():
-        own = present[name]
+        own = present["model.embed_tokens.weight" if name in quantised else name]  # what was quantised was as wide
         if tensor.is_floating_point() != own.is_floating_point():
             raise CheckpointError(f"{what}: {name} is {tensor.dtype}, the model's is {own.dtype}")
         # converted before the first copy: memory may be short, and a copy between equals cannot fail
         staged[name] = tensor.to(own.device, own.dtype)
         if own.is_floating_point() and not bool(staged[name].isfinite().all()):
             raise CheckpointError(f"{what}: {name} is not finite, as {own.dtype}")
-    return staged
+    return staged if model.quantised is None else model.quantised.of(staged)
 
 
 @torch.no_grad()

@@ -28,7 +28,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.contracts.batch import Pages
-from arcforge_core.ops import reference
+from arcforge_core.ops import quant_reference, reference
+from arcforge_core.ops.quant import Quantised, dequantise, wide_rows
 
 ROWS = 32
 """Rows of a linear layer's products."""
@@ -99,15 +100,23 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
     """See `reference.moe_experts`; a token's experts are added in the order of its choices."""
+    gate_ups, downs = gate_up_EFD.unbind(), down_EDF.unbind()
+
+    def run(x: Tensor, expert: int) -> Tensor:
+        return linear(swiglu(*linear(x, gate_ups[expert]).chunk(2, dim=-1)), downs[expert])
+
+    return _each_expert(x_TD, len(down_EDF), run, expert_TK, gate_TK)
+
+
+def _each_expert(
+    x_TD: Tensor, experts: int, run: Callable[[Tensor, int], Tensor], expert_TK: Tensor, gate_TK: Tensor
+) -> Tensor:
     expert_R = expert_TK.flatten()
     order_R = expert_R.argsort(stable=True)
-    counts = torch.bincount(expert_R, minlength=len(down_EDF)).tolist()
+    counts = torch.bincount(expert_R, minlength=experts).tolist()
     rows_of_expert = x_TD.index_select(0, order_R // expert_TK.shape[1]).split(counts)
-    outs = []
-    for x, gate_up, down in zip(rows_of_expert, gate_up_EFD.unbind(), down_EDF.unbind(), strict=True):
-        if len(x):
-            outs.append(linear(swiglu(*linear(x, gate_up).chunk(2, dim=-1)), down))
-    y_TKD = torch.cat(outs)[order_R.argsort()].unflatten(0, expert_TK.shape) * gate_TK[..., None].to(x_TD.dtype)
+    y_RD = torch.cat([run(x, expert) for expert, x in enumerate(rows_of_expert) if len(x)])
+    y_TKD = y_RD[order_R.argsort()].unflatten(0, expert_TK.shape) * gate_TK[..., None].to(x_TD.dtype)
     return _add(y_TKD, dim=1)
 
 
@@ -173,6 +182,34 @@ def _attend(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, scale: float, selected_
         probs_THS = scores_THS.masked_fill(~visible_TS[:, None], float("-inf")).softmax(-1, dtype=wide)
         outs.append(_weighted(probs_THS.to(v_SGV.dtype), v_JGXV[:blocks])[: rows.stop - rows.start])
     return torch.cat(outs)
+
+
+def quant_linear(
+    x: Tensor, weight: Tensor, scale_NG: Tensor, bias_N: Tensor | None = None, rounds: bool = True
+) -> Tensor:
+    """See `reference.OPS`; sums of integers are exact, whatever the batch."""
+    if rounds:
+        return quant_reference.quant_linear(x, weight, scale_NG, bias_N, rounds)
+    return linear(x, dequantise(Quantised(weight, scale_NG), x.dtype), bias_N)
+
+
+def quant_experts(
+    x_TD: Tensor,
+    gate_up: Tensor,
+    gate_up_scale_EFG: Tensor,
+    down: Tensor,
+    down_scale_EDG: Tensor,
+    expert_TK: Tensor,
+    gate_TK: Tensor,
+    rounds: bool = True,
+) -> Tensor:
+    """See `reference.OPS`; as `moe_experts`."""
+
+    def run(x: Tensor, expert: int) -> Tensor:
+        inner = quant_linear(x, gate_up[expert], gate_up_scale_EFG[expert], None, rounds)
+        return quant_linear(swiglu(*inner.chunk(2, dim=-1)), down[expert], down_scale_EDG[expert], None, rounds)
+
+    return _each_expert(x_TD, len(down), run, expert_TK, gate_TK)
 
 
 def attention_varlen(
@@ -259,7 +296,7 @@ def indexer_topk(
     pages: Pages | None = None,
 ) -> Tensor:
     """See `reference.indexer_topk`."""
-    k_SD = reference.laid_out(k_SD, cu_key, pages)
+    k_SD = wide_rows(reference.laid_out(k_SD, cu_key, pages))
     wide = torch.promote_types(q_TID.dtype, torch.float32)
     outs = []
     for rows_q, rows_k in reference.segments(cu_query, cu_key):
@@ -336,6 +373,8 @@ OPS: dict[str, Callable[..., Any]] = {
     "router_scores": router_scores,
     "swiglu": swiglu,
     "moe_experts": moe_experts,
+    "quant_linear": quant_linear,
+    "quant_experts": quant_experts,
     "attention_varlen": attention_varlen,
     "window_attention": window_attention,
     "attention_decode": attention_decode,

@@ -20,7 +20,8 @@ from torch import Tensor
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops.hadamard import hadamard_matrix
 from arcforge_core.ops.likeliest import likeliest
-from arcforge_core.ops.quantize import integer_rows, quantize_rows
+from arcforge_core.ops.quant import to_records, wide_rows
+from arcforge_core.ops.quant_reference import quant_experts, quant_linear, quant_mlp
 
 
 def segments(cu_query: Tensor, cu_key: Tensor) -> Iterator[tuple[slice, slice]]:
@@ -74,26 +75,6 @@ def hadamard(x: Tensor) -> Tensor:
     """Multiplies the last axis by `hadamard_matrix`: spreads outliers, keeps lengths and dot products (QuaRot)."""
     rotated: Tensor = x @ hadamard_matrix(x.shape[-1], x)
     return rotated
-
-
-def quant_linear(x: Tensor, weight: Tensor, scale_N: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """Linear layer of integer weights and activations that are rounded to int8 token by token (W8A8, W4A8; spec 16).
-
-    Args:
-        x: [..., K].
-        weight: int8 [N, K], or packed int4, uint8 [N, K / 2] (`quantize.pack_int4`).
-        scale_N: of each output, at least fp32.
-        bias_N: in x's dtype.
-
-    Returns:
-        [..., N] in x's dtype: an exact sum of integers times both scales.
-    """
-    q_TK, scale_T = quantize_rows(x.flatten(0, -2), 8)
-    weight_NK = integer_rows(weight, x.shape[-1])
-    sum_TN = q_TK.double() @ weight_NK.double().mT  # exact: below 2**53
-    out_TN = sum_TN.to(scale_T.dtype) * scale_T[:, None] * scale_N.to(scale_T.dtype)
-    out: Tensor = out_TN.to(x.dtype).unflatten(0, x.shape[:-1])
-    return out if bias_N is None else out + bias_N
 
 
 def router_scores(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
@@ -202,12 +183,13 @@ def indexer_topk(
 ) -> Tensor:
     """Selects the visible keys of highest index score; ties go to the lower index (exact zeros are common).
 
-    With `pages` the keys are a cache's rows, in which the segments' keys lie there.
+    With `pages` the keys are a cache's rows, in which the segments' keys lie there. Keys of int8 are records of
+    `quant.to_records`.
 
     Returns:
         int64 [T, topk]: key numbers inside the token's segment, ascending, padded with -1. No gradient.
     """
-    k_SD = laid_out(k_SD, cu_key, pages)
+    k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     selected = []
     with torch.no_grad():
         for rows_q, rows_k in segments(cu_query, cu_key):
@@ -567,10 +549,13 @@ OPS: dict[str, Callable[..., Any]] = {
     "likeliest": likeliest,
     "newton_schulz": newton_schulz,
     "hadamard": hadamard,
+    "to_records": to_records,
     "quant_linear": quant_linear,
+    "quant_experts": quant_experts,
     "mla_prolog": mla_prolog,
     "mla_epilog": mla_epilog,
     "index_prolog": index_prolog,
     "mlp": mlp,
+    "quant_mlp": quant_mlp,
     "moe": moe,
 }

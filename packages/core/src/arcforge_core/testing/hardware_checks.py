@@ -136,13 +136,15 @@ def relative_error(
 
 
 def like_output(case: OpCase, dtype: torch.dtype, label: str) -> torch.dtype:
-    """Returns the dtype of an op's output: that of the activations but for indices, losses and states."""
+    """Returns the dtype of an op's output: that of the activations but for indices, records, losses and states."""
     if (case.op, label) == ("gated_delta_rule", "output 2"):
         return torch.promote_types(dtype, torch.float32)
     if (case.op, label) in (("indexer_topk", "output"), ("likeliest", "output")):
         return torch.int64
     if case.op == "likeliest":
         return torch.promote_types(dtype, torch.float32)
+    if case.op == "to_records":
+        return torch.int8
     if case.op in ("linear_cross_entropy", "indexer_kl") and dtype.itemsize < 4:
         return torch.float32
     return dtype

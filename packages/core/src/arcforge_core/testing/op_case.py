@@ -14,7 +14,10 @@ from arcforge_core.contracts.batch import Pages
 HOST_ARGUMENTS = ("cu_query", "cu_key")
 """Lengths stay on the host whatever the device."""
 
-FLOAT32_ARGUMENTS = ("cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T", "g_TH", "beta_TH", "state_NHKV", "scale_N")
+FLOAT32_ARGUMENTS = (
+    "cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T", "g_TH", "beta_TH", "state_NHKV", "scale_NG",
+    "gate_up_scale_EFG", "down_scale_EDG", "gate_scale_FG", "up_scale_FG", "down_scale_DG",
+)  # fmt: skip
 """Never in a lower precision than fp32."""
 
 

@@ -14,8 +14,13 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from arcforge_core.contracts.batch import cumulative
-from arcforge_core.ops.quantize import pack_int4, quantize_rows
 from arcforge_core.testing.op_case import OpCase, paged
+from arcforge_core.testing.quant_inputs import (
+    quant_experts_cases,
+    quant_linear_cases,
+    quant_mlp_cases,
+    to_records_cases,
+)
 
 
 def _normal(g: Generator, *shape: int) -> Tensor:
@@ -197,7 +202,16 @@ def indexer_topk_cases(g: Generator) -> list[OpCase]:
             }
             label = name if use_relu else f"{name}, no ReLU"
             cases.append(OpCase("indexer_topk", label, args, (), {"heads": 3, "dim": 8, "topk": 6}))
-    return [*cases, *(paged(case, "k_SD") for case in cases)]
+    scale = torch.ones(1).view(torch.int8)  # records whose integers are the keys
+    records = [
+        replace(case, name=f"{case.name}, records", args={**case.args, "k_SD": _records(case.args["k_SD"], scale)})
+        for case in cases
+    ]
+    return [*cases, *records, *(paged(case, "k_SD") for case in cases)]
+
+
+def _records(k_SD: Tensor, scale: Tensor) -> Tensor:
+    return torch.cat((k_SD.to(torch.int8), scale.expand(len(k_SD), -1)), dim=-1)
 
 
 def sparse_mla_cases(g: Generator) -> list[OpCase]:
@@ -371,27 +385,6 @@ def hadamard_cases(g: Generator) -> list[OpCase]:
     return [*cases, OpCase("hadamard", "outlier", {"x": outlier}, ("x",), {"width": 32})]
 
 
-def quant_linear_cases(g: Generator) -> list[OpCase]:
-    """Eight and four bits, one row, leading axes, odd sizes, rows of zeros."""
-    cases = []
-    for name, shape, outputs, bits in (
-        ("8 bits", (9, 32), 24, 8),
-        ("4 bits", (9, 32), 24, 4),
-        ("one row", (1, 16), 8, 4),
-        ("odd sizes", (3, 5, 7), 3, 8),
-        ("zeros", (4, 8), 5, 8),
-    ):
-        weight, scale_N = quantize_rows(_normal(g, outputs, shape[-1]), bits)
-        x = torch.zeros(shape, dtype=torch.float64)
-        if name != "zeros":  # integers whose largest is 127: no kernel may round them
-            x = _integers(g, -127, 128, *shape).double()
-            x[..., 0] = 127.0
-        args = {"x": x, "weight": pack_int4(weight) if bits == 4 else weight, "scale_N": scale_N}
-        args["bias_N"] = _normal(g, outputs)
-        cases.append(OpCase("quant_linear", name, args, (), {"inputs": shape[-1], "outputs": outputs, "bits": bits}))
-    return cases
-
-
 def _turns(g: Generator, tokens: int, pairs: int) -> dict[str, Tensor]:
     angle_TF = _normal(g, tokens, pairs)
     return {"cos_TF": angle_TF.cos(), "sin_TF": angle_TF.sin()}
@@ -528,12 +521,15 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "linear_cross_entropy": linear_cross_entropy_cases,
     "newton_schulz": newton_schulz_cases,
     "hadamard": hadamard_cases,
+    "to_records": to_records_cases,
     "quant_linear": quant_linear_cases,
+    "quant_experts": quant_experts_cases,
     "mla_prolog": mla_prolog_cases,
     "mla_epilog": mla_epilog_cases,
     "index_prolog": index_prolog_cases,
     "mlp": mlp_cases,
     "likeliest": likeliest_cases,
+    "quant_mlp": quant_mlp_cases,
     "moe": moe_cases,
 }
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from arcforge_core.chat.load import build_chat_template
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.engine import SamplingParams
@@ -41,7 +42,12 @@ class Samples:
             self._add("functions.json", when, dataclasses.asdict(report))
 
     def _continuations(self, engine: SimpleEngine) -> list[dict[str, str]]:
-        """Continues the openings of held-out documents, spread evenly over them; both are short where the model is."""
+        """Continues the openings of held-out documents, spread evenly over them; both are short where the model is.
+
+        Of conversations it answers what stands before the first target.
+        """
+        if self.corpus.whole:
+            return self._answers(engine)
         documents = self.corpus.heldout_documents()
         count = min(self.config.trainer.samples, len(documents))
         tokenizer = self.corpus.tokenizer
@@ -60,6 +66,23 @@ class Samples:
                 "prompt": tokenizer.decode(p[1:]),
                 "text": tokenizer.decode([t for t in o.token_ids if t != tokenizer.eos_id]),
             }
+            for p, o in zip(prompts, outputs, strict=True)
+        ]
+
+    def _answers(self, engine: SimpleEngine) -> list[dict[str, str]]:
+        tokenizer = self.corpus.tokenizer
+        most = self.config.model.max_position_embeddings - 2
+        prompts = self.corpus.heldout_prompts(self.config.trainer.samples, most)
+        stops = build_chat_template(tokenizer).stop_ids
+        params = [
+            SamplingParams(
+                min(NEW_TOKENS, most + 1 - len(prompt)), TEMPERATURE, stop_token_ids=stops, seed=self.config.seed + n
+            )
+            for n, prompt in enumerate(prompts)
+        ]
+        outputs = engine.generate(prompts, params)
+        return [
+            {"prompt": tokenizer.decode(p), "text": tokenizer.decode(o.token_ids)}
             for p, o in zip(prompts, outputs, strict=True)
         ]
 

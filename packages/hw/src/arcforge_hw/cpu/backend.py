@@ -12,7 +12,7 @@ from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_hw.cpu.attention_varlen import attention_decode, attention_varlen
 from arcforge_hw.cpu.mla_decode import mla_decode
-from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, whole_vectors
+from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, quant, records, whole_vectors
 from arcforge_hw.cpu.native.attention_decode import attention_decode as native_attention_decode
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
 from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
@@ -32,7 +32,7 @@ from arcforge_hw.torch_ops.indexer_topk import indexer_topk
 from arcforge_hw.torch_ops.linear_cross_entropy import linear_cross_entropy
 from arcforge_hw.torch_ops.moe_experts import moe_experts
 from arcforge_hw.torch_ops.newton_schulz import newton_schulz
-from arcforge_hw.torch_ops.quant_linear import quant_linear
+from arcforge_hw.torch_ops.quant_linear import quant_experts, quant_linear
 from arcforge_hw.torch_ops.selected_attention import selected_attention
 from arcforge_hw.torch_ops.sparse_mla import sparse_mla
 from arcforge_hw.torch_ops.window_attention import window_attention
@@ -129,8 +129,14 @@ class Cpu(TorchCpu):
             Kernel("mlp", "cpu.mlp.native", layer.mlp, _fused),
             Kernel("moe", "cpu.moe.native", layer.moe, _fused),
             Kernel("newton_schulz", "cpu.newton_schulz.gram", newton_schulz, _gram),
+            Kernel("hadamard", "cpu.hadamard.native", records.hadamard, _native, priority=1),
             Kernel("hadamard", "cpu.hadamard.butterfly", hadamard, _on_cpu),
+            Kernel("to_records", "cpu.to_records.native", records.to_records, _native),
+            Kernel("quant_linear", "cpu.quant_linear.native", quant.quant_linear, _native, priority=1),
             Kernel("quant_linear", "cpu.quant_linear.int_mm", quant_linear, _on_cpu),
+            Kernel("quant_experts", "cpu.quant_experts.native", quant.quant_experts, _native, priority=1),
+            Kernel("quant_experts", "cpu.quant_experts.int_mm", quant_experts, _on_cpu),
+            Kernel("quant_mlp", "cpu.quant_mlp.native", quant.quant_mlp, _native),
             Kernel(
                 "linear_cross_entropy", "cpu.linear_cross_entropy.native", native_cross_entropy, _native, priority=1
             ),

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arcforge_core.contracts.batch import Pages
+from arcforge_core.ops.quant import wide_rows
 from arcforge_core.ops.reference import laid_out, segments
 from arcforge_hw.cuda.launch import check, power_of_two, tuned
 from arcforge_hw.torch_ops.indexer_topk import best_keys
@@ -56,7 +57,7 @@ def indexer_topk(
     pages: Pages | None = None,
 ) -> Tensor:
     """See `arcforge_core.ops.reference.indexer_topk`."""
-    k_SD = laid_out(k_SD, cu_key, pages)
+    k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     check(q_TID, k_SD, w_TI)
     heads, dim = q_TID.shape[1:]
     selected_TK = torch.full((len(q_TID), topk), -1, dtype=torch.int64, device=q_TID.device)

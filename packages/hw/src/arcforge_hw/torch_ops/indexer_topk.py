@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.contracts.batch import Pages
+from arcforge_core.ops.quant import wide_rows
 from arcforge_core.ops.reference import laid_out, segments
 from arcforge_hw.torch_ops import block_values
 
@@ -80,7 +81,7 @@ def indexer_topk(
     pages: Pages | None = None,
 ) -> Tensor:
     """See `arcforge_core.ops.reference.indexer_topk`."""
-    k_SD = laid_out(k_SD, cu_key, pages)
+    k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     with torch.no_grad():
         selected_TK: Tensor = _indexer_topk(q_TID, k_SD, w_TI, cu_query, cu_key, topk, use_relu)
     return selected_TK

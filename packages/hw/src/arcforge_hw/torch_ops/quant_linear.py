@@ -1,27 +1,79 @@
-"""Products of int8 in int32, as processors and tensor cores have them.
+"""Products with quantised weights by torch's own: of int8 in int32, or of weights made wide.
 
-Shapes: T rows, K inputs, N outputs.
+Shapes: T rows, K inputs, N outputs, G groups of inputs, D hidden, E experts, F twice the expert width.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from arcforge_core.ops.quantize import integer_rows, quantize_rows
+from arcforge_core.ops.quant import INT8, Quantised, dequantise, integer_rows, quantise
+from arcforge_core.ops.quant_reference import check_one_scale
 
 LEAST_ROWS = {"cuda": 17}
 """Rows that a device's `torch._int_mm` asks for, by device type."""
 
 
-def quant_linear(x: Tensor, weight: Tensor, scale_N: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """See `arcforge_core.ops.reference.quant_linear`; packed weights are unpacked for the product."""
-    q_TK, scale_T = quantize_rows(x.flatten(0, -2), 8)
+def quant_linear(
+    x: Tensor, weight: Tensor, scale_NG: Tensor, bias_N: Tensor | None = None, rounds: bool = True
+) -> Tensor:
+    """See `arcforge_core.ops.quant_reference.quant_linear`; packed weights are unpacked for the product."""
+    weight_NK = integer_rows(weight, x.shape[-1])
+    if not rounds:
+        return F.linear(x, dequantise(Quantised(weight_NK, scale_NG), x.dtype), bias_N)
+    check_one_scale(scale_NG)
+    q_TK, scale_T1 = quantise(x.flatten(0, -2), INT8)
     rows = len(q_TK)
     if rows < (least := LEAST_ROWS.get(x.device.type, 0)):
         q_TK = F.pad(q_TK, (0, 0, 0, least - rows))
-    sum_TN = torch._int_mm(q_TK, integer_rows(weight, x.shape[-1]).mT)[:rows]
-    out_TN = sum_TN.to(scale_T.dtype).mul_(scale_T[:, None]).mul_(scale_N)
+    sum_TN = torch._int_mm(q_TK, weight_NK.mT)[:rows]
+    out_TN = sum_TN.to(scale_T1.dtype).mul_(scale_T1).mul_(scale_NG[:, 0])
     out: Tensor = out_TN.to(x.dtype).unflatten(0, x.shape[:-1])
     return out if bias_N is None else out.add_(bias_N)
+
+
+def quant_experts(
+    x_TD: Tensor,
+    gate_up: Tensor,
+    gate_up_scale_EFG: Tensor,
+    down: Tensor,
+    down_scale_EDG: Tensor,
+    expert_TK: Tensor,
+    gate_TK: Tensor,
+    rounds: bool = True,
+) -> Tensor:
+    """See `arcforge_core.ops.quant_reference.quant_experts`."""
+    run = functools.partial(quant_linear, rounds=rounds)
+    return each_expert(x_TD, gate_up, gate_up_scale_EFG, down, down_scale_EDG, expert_TK, gate_TK, run)
+
+
+def each_expert(
+    x_TD: Tensor,
+    gate_up: Tensor,
+    gate_up_scale_EFG: Tensor,
+    down: Tensor,
+    down_scale_EDG: Tensor,
+    expert_TK: Tensor,
+    gate_TK: Tensor,
+    run: Callable[..., Tensor],
+) -> Tensor:
+    """`quant_experts` as two products `run` for each expert that somebody chose; tokens add theirs in their order."""
+    expert_R = expert_TK.flatten()
+    order_R = expert_R.argsort(stable=True)
+    counts = torch.bincount(expert_R, minlength=len(down)).tolist()
+    y_RD = x_TD.new_empty(len(expert_R), x_TD.shape[1])
+    start = 0
+    for expert, count in enumerate(counts):
+        if not count:
+            continue
+        rows_R = order_R[start : start + count]
+        gate, up = run(x_TD[rows_R // expert_TK.shape[1]], gate_up[expert], gate_up_scale_EFG[expert]).chunk(2, dim=-1)
+        y_RD[rows_R] = run(F.silu(gate) * up, down[expert], down_scale_EDG[expert])
+        start += count
+    out_TD: Tensor = (y_RD.unflatten(0, expert_TK.shape) * gate_TK[..., None].to(y_RD.dtype)).sum(1)
+    return out_TD

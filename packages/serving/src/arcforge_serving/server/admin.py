@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from arcforge_core.checkpoint.pretrained import WEIGHTS, find_checkpoint
+from arcforge_core.checkpoint.sections import ordinary_shapes
 from arcforge_core.checkpoint.shards import ShardReader
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_serving.paged import PagedEngine
@@ -109,9 +110,9 @@ class Control:
     @property
     def most_bytes(self) -> int:
         """Size of an upload: every tensor as float32, or as the model has it."""
-        state = self.engine.model.state_dict()
-        sizes: list[int] = [tensor.numel() * max(4, tensor.element_size()) for tensor in state.values()]
-        return SLACK + sum(sizes)
+        model = self.engine.model
+        wide = max(4, model.dtype.itemsize)
+        return SLACK + sum(wide * shape.numel() for shape in ordinary_shapes(model).values())
 
     def folder(self, path: str) -> Path:
         """Returns the folder of a checkpoint or run, which lies below the root with all of its files.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 
+from arcforge_core import __version__
 from arcforge_serving.server import chat, completions, info
 from arcforge_serving.server.admin import Control, admin_routes
 from arcforge_serving.server.errors import add_error_handlers
@@ -29,7 +31,7 @@ def create_app(state: ServerState) -> FastAPI:
         state.closing = True
         await asyncio.to_thread(state.engine.close)
 
-    app = FastAPI(title="arcforge", lifespan=lifespan)
+    app = _App(title="arcforge", version=__version__, lifespan=lifespan)
     app.state.server = state
     add_error_handlers(app)
     metrics = Metrics(state.engine, state.name)
@@ -38,3 +40,13 @@ def create_app(state: ServerState) -> FastAPI:
     for router in (chat.router, completions.router, info.router, metrics_route(metrics), admin_routes(control)):
         app.include_router(router)
     return app
+
+
+class _App(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Returns the document without the status that FastAPI gives wrong requests; here it is 400."""
+        document = super().openapi()
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        return document

@@ -12,11 +12,11 @@ from typing import Any
 import uvicorn
 
 from arcforge_core.chat.load import build_chat_template
-from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer, open_checkpoint
 from arcforge_core.cli.progress import say
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError
-from arcforge_core.model.engine import build_engine
+from arcforge_core.model.engine import build_engine, check_engine
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.paged import PagedEngine
@@ -35,13 +35,15 @@ def serve(config: ServeConfig) -> None:
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
-        ConfigError: the address cannot be listened on, or not without a key; a key or folder cannot be used.
+        ConfigError: the address cannot be listened on, or not without a key; a key or folder cannot be used; sizes do
+            not fit the number format of the weights.
     """
     guard, root = Guard.of(config, os.environ), weights_root(config)
     listener = listen(config.host, config.port, keys=bool(guard.keys.users))
     with listener:
         folder = find_checkpoint(config.checkpoint)
         name = config.served_name or folder.resolve().name
+        check_engine(config.engine, open_checkpoint(folder))
         model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
         engine = build_engine(config.engine, model)
         assert isinstance(engine, PagedEngine)  # the config has said so

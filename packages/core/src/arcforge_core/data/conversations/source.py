@@ -58,7 +58,8 @@ class ConversationsSource:
 
     def __init__(self, config: ConversationsDataConfig) -> None:
         self._config = config
-        self._files = {name: find_files(getattr(config, name), f"data.{name}") for name in CORPORA}
+        paths = {"chat": config.chat, "reasoning": config.reasoning, "agent": config.agent}
+        self._files = {name: find_files(of, f"data.{name}") for name, of in paths.items()}
         if not any(self._files.values()):
             raise DataError(f"data=conversations: name files, e.g. data.chat=[my.jsonl]; corpora: {', '.join(CORPORA)}")
         named = [name for name, files in self._files.items() if files]

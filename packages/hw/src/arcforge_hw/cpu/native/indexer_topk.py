@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.contracts.batch import Pages
+from arcforge_core.ops.quant import SCALE_BYTES, wide_rows
 from arcforge_core.ops.reference import laid_out
 from arcforge_hw.cpu.native import (
     POINTER,
@@ -36,10 +37,10 @@ def _select(
     pages: Pages | None = None,
 ) -> Tensor:
     tokens, heads, width = q_TID.shape
-    check_shape("k_SD", k_SD, len(k_SD), width)
+    check_shape("k_SD", k_SD, len(k_SD), width + (SCALE_BYTES if k_SD.dtype == torch.int8 else 0))
     check_shape("w_TI", w_TI, tokens, heads)
     check_segments(cu_query, cu_key, tokens, len(k_SD), pages)
-    if k_SD.dtype not in (torch.float32, torch.bfloat16):
+    if k_SD.dtype not in (torch.float32, torch.bfloat16, torch.int8):
         k_SD = k_SD.float()
     selected_TK = torch.empty(tokens, topk, dtype=torch.int64)
     tensors = [x.contiguous() for x in (q_TID.float(), k_SD, w_TI.float(), cu_query.int(), cu_key.int())]
@@ -76,6 +77,6 @@ def indexer_topk(
     q_TID, k_SD, w_TI = q_TID.detach(), k_SD.detach(), w_TI.detach()
     if direct(q_TID, k_SD, w_TI):
         return _select(q_TID, k_SD, w_TI, cu_query, cu_key, topk, use_relu, pages)
-    k_SD = laid_out(k_SD, cu_key, pages)
+    k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     selected_TK: Tensor = _indexer_topk(q_TID, k_SD, w_TI, cu_query, cu_key, topk, use_relu)
     return selected_TK

@@ -106,6 +106,19 @@ void select(const uint32_t* ranks, int64_t n, int64_t k, Scratch& scratch, int64
     best(ranks, n, k, scratch, out);
 }
 
+// Keys of int8 have their scale behind them, byte by byte.
+template <typename T>
+constexpr int64_t row_of(int64_t width) {
+  return std::is_same_v<T, int8_t> ? width + 4 : width;
+}
+
+template <typename T>
+inline float scale_of(const T* key, int64_t width) {
+  float scale = 1.0f;
+  if constexpr (std::is_same_v<T, int8_t>) std::memcpy(&scale, key + width, 4);
+  return scale;
+}
+
 // ---- many queries ------------------------------------------------------------------------------------------------
 
 // Keys as panels [width, PANEL], zeros behind the last one.
@@ -117,7 +130,8 @@ std::vector<float> pack_panels(const Keys<T>& k, int64_t keys, int64_t width, in
   for (int64_t p = 0; p < panels; p++)
     for (int64_t j = 0; j < std::min(PANEL, keys - p * PANEL); j++) {
       const T* key = k.at(p * PANEL + j);
-      for (int64_t d = 0; d < width; d++) packed[(p * width + d) * PANEL + j] = float(key[d]);
+      const float scale = scale_of(key, width);
+      for (int64_t d = 0; d < width; d++) packed[(p * width + d) * PANEL + j] = scale * float(key[d]);
     }
   return packed;
 }
@@ -223,8 +237,9 @@ void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t q
         if (!std::is_same_v<T, float> || stride != width) {
           entries = wide.data();
           for (int64_t n = 0; n < count; n++) {
-            fetch(from + (n + rows_ahead<T>(width)) * width, width);
-            widen_row(from + n * width, width, 1.0f, &wide[n * stride]);
+            const T* key = from + n * row_of<T>(width);
+            fetch(key + rows_ahead<T>(width) * row_of<T>(width), row_of<T>(width));
+            widen_row(key, width, scale_of(key, width), &wide[n * stride]);
           }
         }
         for (int64_t b = 0; b < queries; b++) {
@@ -249,7 +264,7 @@ void index(const float* q, const T* k, const float* weights, const int32_t* cu_q
     const int64_t query = cu_query[n], queries = cu_query[n + 1] - query, visible = cu_key[n + 1] - cu_key[n] - queries + 1;
     if (queries == 0) continue;
     (queries <= FEW_QUERIES ? index_few<T> : index_many<T>)(q + query * heads * width,
-                                                            pages.keys_of(n, k, cu_key[n], width),
+                                                            pages.keys_of(n, k, cu_key[n], row_of<T>(width)),
                                                             weights + query * heads, queries, heads, width, visible,
                                                             topk, relu, out + query * topk, threads);
   }
@@ -270,3 +285,4 @@ void index(const float* q, const T* k, const float* weights, const int32_t* cu_q
 
 ARCFORGE_INDEX(float32, float)
 ARCFORGE_INDEX(bfloat16, arcforge::BFloat16)
+ARCFORGE_INDEX(int8, int8_t)

@@ -1,0 +1,261 @@
+"""Models whose large weights are kept as integers, for serving. Which ones follows the W4A8 recipe of spec 15.
+
+Shapes: T tokens, D hidden, K a token's experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from arcforge_core.config.schema import AttentionConfig, ModelConfig, check_weights
+from arcforge_core.errors import ConfigError
+from arcforge_core.model.build import build_model
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.fused import Fused, fuse
+from arcforge_core.model.meta import meta_device
+from arcforge_core.model.moe import DenseMLP, Experts
+from arcforge_core.model.norm import Linear
+from arcforge_core.ops import reference
+from arcforge_core.ops.dispatch import Binder, Ops
+from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, Quantised, quantise
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What is kept how.
+
+    Attributes:
+        linear, experts: formats of projections and of routed experts.
+        head: format of the output projection; None leaves it wide.
+        rounds: activations are rounded to int8 token by token.
+    """
+
+    linear: Format
+    experts: Format
+    head: Format | None
+    rounds: bool
+
+
+MODES = {
+    "w8a8": Mode(INT8, INT8, None, True),
+    "w4a8": Mode(INT8, INT4, None, True),
+    "int4": Mode(INT4_GROUP_32, INT4_GROUP_32, INT4_GROUP_32, False),
+}
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "q_b_proj", "wq_b", "gate_proj", "up_proj", "down_proj")
+"""Linear layers that are quantised; all others, norms, the router, the embedding and the MTP module stay wide."""
+
+
+class _Integers(nn.Module):
+    """Weights as buffers: integers under the parameter's name, their scales under the same with ``_scale``."""
+
+    def __init__(self, form: Format, rounds: bool) -> None:
+        super().__init__()
+        self.form, self.rounds = form, rounds
+
+    def keep(self, name: str, weight: Tensor) -> None:
+        """Quantises a weight into buffers."""
+        values, scale = quantise(weight, self.form)
+        self.register_buffer(name, values)
+        self.register_buffer(f"{name}_scale", scale.float())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Integers:
+        """Moves, but never casts the scales."""
+        kept = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        bits = {name: fn(x.view(torch.int32)) for name, x in kept.items() if x.is_floating_point()}
+        super()._apply(fn, recurse)
+        for name, moved in bits.items():
+            self._buffers[name] = moved.view(torch.float32)
+        return self
+
+
+class QuantLinear(_Integers):
+    """A `Linear` of integers."""
+
+    weight: Tensor
+    weight_scale: Tensor
+
+    def __init__(self, source: Linear, form: Format, rounds: bool) -> None:
+        super().__init__(form, rounds)
+        self.in_features, self.out_features = source.in_features, source.out_features
+        self.keep("weight", source.weight)
+        self.bias = source.bias
+        self.quant_linear = reference.OPS["quant_linear"]
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the op."""
+        groups = self.weight_scale.shape[1]
+        sizes = {"inputs": self.in_features, "outputs": self.out_features, "bits": self.form.bits, "groups": groups}
+        self.quant_linear = bind("quant_linear", **sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns x W^T (+ b) in x's dtype."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        out: Tensor = self.quant_linear(x, self.weight, self.weight_scale, bias, self.rounds)
+        return out
+
+
+class QuantExperts(_Integers):
+    """`Experts` of integers."""
+
+    gate_up_proj: Tensor
+    gate_up_proj_scale: Tensor
+    down_proj: Tensor
+    down_proj_scale: Tensor
+
+    def __init__(self, source: Experts, form: Format, rounds: bool) -> None:
+        super().__init__(form, rounds)
+        (self.count, self.hidden, self.width) = source.down_proj.shape
+        self.keep("gate_up_proj", source.gate_up_proj)
+        self.keep("down_proj", source.down_proj)
+        self.quant_experts = reference.OPS["quant_experts"]
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the op."""
+        sizes = {"experts": self.count, "hidden": self.hidden, "width": self.width, "bits": self.form.bits}
+        self.quant_experts = bind("quant_experts", **sizes)
+
+    def forward(self, x_TD: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
+        """Returns the gated sum over each token's experts, [T, D]."""
+        out_TD: Tensor = self.quant_experts(
+            x_TD, self.gate_up_proj, self.gate_up_proj_scale, self.down_proj, self.down_proj_scale, expert_TK, gate_TK,
+            self.rounds,
+        )  # fmt: skip
+        return out_TD
+
+
+class QuantMLP(DenseMLP):
+    """A `DenseMLP` whose projections are `QuantLinear`."""
+
+    def __init__(self, source: DenseMLP) -> None:
+        nn.Module.__init__(self)
+        self.gate_proj, self.up_proj, self.down_proj = source.gate_proj, source.up_proj, source.down_proj
+        self.swiglu, self.fused = reference.swiglu, None
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the ops."""
+        self.swiglu = bind("swiglu", width=self.gate_proj.out_features)
+        sizes = {"hidden": self.gate_proj.in_features, "width": self.gate_proj.out_features}
+        self.fused: Fused | None = fuse(bind, "quant_mlp", (QuantLinear,), self._parts(), **sizes)
+
+    def _parts(self) -> tuple[QuantLinear, ...]:
+        return self.gate_proj, self.up_proj, self.down_proj  # type: ignore[return-value]
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """Returns [T, D]."""
+        out_TD: Tensor
+        parts = self._parts()
+        if self.fused is not None and self.fused.serves(len(x_TD)):
+            weights = [x for part in parts for x in (part.weight, part.weight_scale)]
+            out_TD = self.fused(x_TD, *weights, parts[0].rounds)
+            return out_TD
+        out_TD = self.down_proj(self.swiglu(self.gate_proj(x_TD), self.up_proj(x_TD)))
+        return out_TD
+
+
+def _chosen(model: CausalLM, mode: Mode) -> Iterator[tuple[nn.Module, str, nn.Module, Format]]:
+    """Yields (parent, path, module, format) of what is quantised."""
+    for path, module in list(model.named_modules()):
+        parent_path, _, name = path.rpartition(".")
+        if path.startswith("mtp."):
+            continue
+        form = None
+        if isinstance(module, Experts):
+            form = mode.experts
+        elif path == "lm_head":
+            form = mode.head
+        elif isinstance(module, Linear) and name in PROJECTIONS:
+            form = mode.linear
+        if form is not None:
+            yield model.get_submodule(parent_path), path, module, form
+
+
+def check_quantised(config: ModelConfig, attention: AttentionConfig, weights: str) -> None:
+    """Checks that a model of these sizes can be kept so, without making it.
+
+    Raises:
+        ConfigError: `weights` is no mode, or a layer's width does not fit its format.
+    """
+    check_weights("engine.weights", weights)
+    if weights == "none":
+        return
+    with meta_device():
+        model = build_model(config, attention, Ops(None))
+    for _, path, module, form in _chosen(model, MODES[weights]):
+        for name, parameter in module.named_parameters():
+            if parameter.ndim < 2:
+                continue
+            try:
+                form.check(parameter.shape[-1])
+            except ValueError as error:
+                raise ConfigError("engine.weights", weights, f"{path}.{name}: {error}") from error
+
+
+@torch.no_grad()
+def quantise_model(model: CausalLM, weights: str) -> None:
+    """Replaces a model's large weights by integers, in place: what they were is not kept.
+
+    Weights are updated by ordinary state dicts as before (`weights.replace_weights`). Such a model is neither trained
+    nor saved.
+
+    Args:
+        model: on any device; one that was quantised so before is left as it is.
+        weights: a name of `MODES`, or ``none``, which does nothing.
+
+    Raises:
+        ConfigError: `weights` is no mode, the model was quantised otherwise before, is in training, or has a width
+            that does not fit.
+    """
+    check_weights("engine.weights", weights)
+    if model.quantised is not None and model.quantised.mode != weights:
+        accepted = f"the model was quantised before and must stay as it is: {model.quantised.mode}"
+        raise ConfigError("engine.weights", weights, accepted)
+    if weights == "none" or model.quantised is not None:
+        return
+    check_quantised(model.config, model.attention, weights)
+    if model.training:
+        raise ConfigError("engine.weights", weights, "the model is in training mode: its weights are still needed")
+    mode = MODES[weights]
+    forms: dict[str, Format] = {}
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    for parent, path, module, form in _chosen(model, mode):
+        name = path.rpartition(".")[2]
+        made = (QuantExperts if isinstance(module, Experts) else QuantLinear)(module, form, mode.rounds)  # type: ignore[arg-type]
+        forms |= {f"{path}.{key}": form for key, parameter in module.named_parameters() if parameter.ndim > 1}
+        setattr(parent, name, made)
+    for path, module in list(model.named_modules()):
+        if isinstance(module, DenseMLP) and isinstance(module.gate_proj, QuantLinear):
+            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], QuantMLP(module))
+    if model.config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    model.quantised = QuantisedState(weights, shapes, forms)
+    model.bind_ops()
+
+
+@dataclass(frozen=True)
+class QuantisedState:
+    """What a model was quantised to.
+
+    Attributes:
+        mode: name of the mode.
+        shapes: of an ordinary state dict, a tied head left out.
+        forms: formats by ordinary name.
+    """
+
+    mode: str
+    shapes: Mapping[str, torch.Size]
+    forms: Mapping[str, Format]
+
+    def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the model's state dict for an ordinary one."""
+        stored: dict[str, Tensor] = {}
+        tied = {} if "lm_head.weight" in state else {"lm_head.weight": state["model.embed_tokens.weight"]}
+        for name, tensor in {**state, **tied}.items():
+            if name in self.forms:
+                stored[name], stored[f"{name}_scale"] = Quantised(*quantise(tensor, self.forms[name]))
+            elif name in state:
+                stored[name] = tensor
+        return stored

@@ -1,0 +1,98 @@
+"""Generated calls of the ops over quantised weights; part of `op_inputs`. Shape letters are those of the references."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, quantise
+from arcforge_core.testing.op_case import OpCase
+
+KINDS = {"8 bits": (INT8, True), "4 bits": (INT4, True), "groups": (INT4_GROUP_32, False), "4 bits wide": (INT4, False)}
+"""Formats of weights, and whether activations are rounded."""
+
+
+def _normal(g: Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+
+def _weight(g: Generator, name: str, form: Format, *shape: int) -> dict[str, Tensor]:
+    values, scale = quantise(_normal(g, *shape), form)
+    letters = "EFG" if name == "gate_up" else "EDG" if len(shape) == 3 else "DG" if name == "down" else "FG"
+    return {name: values, f"{name}_scale_{letters}": scale}
+
+
+def quant_linear_cases(g: Generator) -> list[OpCase]:
+    """Eight and four bits, rounded activations and wide ones, one row and many, leading axes, odd sizes, zeros."""
+    cases = []
+    for name, shape, outputs, (form, rounds) in (
+        ("8 bits", (9, 32), 24, (INT8, True)),
+        ("4 bits", (9, 32), 24, (INT4, True)),
+        ("one row", (1, 16), 8, (INT4, True)),
+        ("odd sizes", (3, 5, 7), 3, (INT8, True)),
+        ("part of a step", (2, 3, 200), 51, (INT8, True)),
+        ("halves of a step", (5, 200), 51, (INT4, True)),
+        ("zeros", (4, 8), 5, (INT8, True)),
+        ("groups", (6, 224), 51, (INT4_GROUP_32, False)),
+        ("groups, many rows", (40, 96), 24, (INT4_GROUP_32, False)),
+        ("large groups", (1, 384), 9, (Format(4, 128), False)),
+        ("small groups", (3, 24), 9, (Format(4, 8), False)),
+        ("wide eight bits", (3, 24), 9, (INT8, False)),
+        ("wide four bits", (3, 96), 9, (INT4, False)),
+    ):
+        weight, scale_NG = quantise(_normal(g, outputs, shape[-1]), form)
+        x = torch.zeros(shape, dtype=torch.float64)
+        if not rounds:
+            x = _normal(g, *shape)
+        elif name != "zeros":  # integers whose largest is 127: no kernel may round them
+            x = torch.randint(-127, 128, shape, generator=g).double()
+            x[..., 0] = 127.0
+        args = {"x": x, "weight": weight, "scale_NG": scale_NG, "bias_N": _normal(g, outputs), "rounds": rounds}
+        sizes = {"inputs": shape[-1], "outputs": outputs, "bits": form.bits, "groups": scale_NG.shape[1]}
+        cases.append(OpCase("quant_linear", name, args, (), sizes))
+    return cases
+
+
+def quant_mlp_cases(g: Generator) -> list[OpCase]:
+    """Each kind of weight, one token and several."""
+    cases = []
+    for name, (form, rounds) in KINDS.items():
+        for tokens, hidden, width in ((1, 64, 96), (6, 96, 160)):
+            args = {"x_TD": _normal(g, tokens, hidden)}
+            for part, shape in (("gate", (width, hidden)), ("up", (width, hidden)), ("down", (hidden, width))):
+                args |= _weight(g, part, form, *shape)
+            args["rounds"] = rounds  # type: ignore[assignment]
+            sizes = {"hidden": hidden, "width": width, "bits": form.bits}
+            cases.append(OpCase("quant_mlp", f"{name}, {tokens} tokens", args, (), sizes))
+    return cases
+
+
+def quant_experts_cases(g: Generator) -> list[OpCase]:
+    """Each kind of weight; fewer choices than experts and more, experts that nobody chose."""
+    cases = []
+    for name, (form, rounds) in KINDS.items():
+        for tokens, experts in ((2, 9), (7, 5)):
+            hidden, width = 64, 96
+            expert_TK = torch.stack([torch.randperm(experts - 1, generator=g)[:3] for _ in range(tokens)])
+            args = {
+                "x_TD": _normal(g, tokens, hidden),
+                **_weight(g, "gate_up", form, experts, 2 * width, hidden),
+                **_weight(g, "down", form, experts, hidden, width),
+                "expert_TK": expert_TK,
+                "gate_TK": torch.rand(tokens, 3, generator=g, dtype=torch.float64),
+                "rounds": rounds,
+            }
+            sizes = {"experts": experts, "hidden": hidden, "width": width, "bits": form.bits}
+            cases.append(OpCase("quant_experts", f"{name}, {tokens} tokens", args, (), sizes))
+    return cases
+
+
+def to_records_cases(g: Generator) -> list[OpCase]:
+    """Integers whose largest is 127, so that every precision rounds alike; leading axes, rows of zeros."""
+    cases = []
+    for name, shape in {"rows": (5, 64), "leading axes": (2, 3, 10), "one value": (1, 1), "zeros": (3, 16)}.items():
+        x = torch.randint(-127, 128, shape, generator=g).double() * (name != "zeros")
+        if name != "zeros":
+            x[..., 0] = 127.0
+        cases.append(OpCase("to_records", name, {"x": x}, (), {"width": shape[-1]}))
+    return cases

@@ -1,0 +1,163 @@
+"""Quantised layers in C++: integer sums to the last bit, weights unpacked in registers, on other processors, too."""
+
+import ctypes
+import subprocess
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arcforge_hw.cpu.native as native
+import arcforge_hw.cpu.native.quant as kernels
+from arcforge_core.ops import quant_reference
+from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, Quantised, dequantise, integer_rows, quantise
+from arcforge_core.testing.op_inputs import op_cases
+
+SHAPES = (st.integers(1, 40), st.integers(1, 330), st.integers(1, 70), st.integers(0, 99))
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).float()
+
+
+def summed(x_TK, weight, scale_N1):
+    """W8A8 with sums in int64: what any kernel must give to the last bit."""
+    q_TK, scale_T1 = quantise(x_TK, INT8)
+    sum_TN = q_TK.long() @ integer_rows(weight, x_TK.shape[1]).long().mT
+    return sum_TN.float() * scale_T1 * scale_N1[:, 0]
+
+
+@settings(max_examples=80, deadline=None)
+@given(*SHAPES, st.sampled_from([INT8, INT4]), st.sampled_from([1e-6, 1.0, 1e6]))
+def test_integer_sums_are_exact(rows, inputs, outputs, seed, form, size):
+    """Few rows and many, parts of vectors, rows so small that their scale is the least one."""
+    inputs += inputs % 2
+    x_TK, weight = size * normal(rows, inputs, seed=seed), quantise(normal(outputs, inputs, seed=seed + 1), form)
+    assert torch.equal(kernels.quant_linear(x_TK, *weight), summed(x_TK, *weight))
+
+
+@pytest.mark.parametrize("form", [INT8, INT4])
+@pytest.mark.parametrize("rows", [1, 5, 30])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_are_exact(form, rows, sign):
+    """All of the largest magnitude, and so many that a sum of 16 bits, or a saturating one, would show."""
+    x_TK, weight = torch.full((rows, 8192), 3.0), quantise(torch.full((9, 8192), sign * 2.0), form)
+    wanted = summed(x_TK, *weight)
+    assert torch.equal(kernels.quant_linear(x_TK, *weight), wanted)
+    torch.testing.assert_close(wanted, torch.full((rows, 9), sign * 6.0 * 8192))
+
+
+@settings(max_examples=60, deadline=None)
+@given(*SHAPES, st.sampled_from([INT4_GROUP_32, Format(4, 128), INT4, Format(4, 8), INT8]), st.booleans())
+def test_wide_activations_see_the_dequantised_weight(rows, inputs, outputs, seed, form, biased):
+    inputs = -(-inputs // (form.group or 2)) * (form.group or 2)
+    x_TK, weight = normal(rows, inputs, seed=seed), quantise(normal(outputs, inputs, seed=seed + 1), form)
+    bias_N = normal(outputs) if biased else None
+    wanted = x_TK.double() @ dequantise(weight, torch.float64).mT + (bias_N if biased else 0)
+    got = kernels.quant_linear(x_TK, *weight, bias_N, False)
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("form", "rounds"), [(INT8, True), (INT4, True), (INT4_GROUP_32, False), (INT4, False)])
+def test_rows_and_threads_do_not_change_a_row(form, rounds):
+    """The same bits alone, among others and by any number of threads; torch's product of many rows sums otherwise."""
+    x_TK, weight = normal(16, 288), quantise(normal(200, 288, seed=1), form)
+    together = kernels.quant_linear(x_TK, *weight, None, rounds)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            alone = torch.cat([kernels.quant_linear(x, *weight, None, rounds) for x in x_TK.split(1)])
+            assert torch.equal(alone, together)
+    finally:
+        torch.set_num_threads(threads)
+    many = kernels.many_rows(x_TK, *weight, None, rounds)
+    if rounds:
+        assert torch.equal(many, together)
+    torch.testing.assert_close(many, together, rtol=1e-5, atol=1e-4)
+
+
+def test_a_large_weight_is_made_wide_in_parts(monkeypatch):
+    monkeypatch.setattr(kernels, "BLOCK", 300)
+    x_TK, weight = normal(20, 64), quantise(normal(50, 64, seed=1), INT4_GROUP_32)
+    torch.testing.assert_close(kernels.quant_linear(x_TK, *weight, None, False), x_TK @ dequantise(weight).mT)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("rows", [2, 20])
+def test_what_is_not_finite_shows_in_its_row_and_no_other(poison, rows):
+    x_TK, weight = normal(rows, 64), quantise(normal(8, 64), INT8)
+    clean = kernels.quant_linear(x_TK, *weight)
+    x_TK[1, 5] = poison
+    got = kernels.quant_linear(x_TK, *weight)
+    assert not got[1].isfinite().any()
+    assert torch.equal(got[0], clean[0])
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    x_TK, weight = normal(2, 64), quantise(normal(8, 64), INT8)
+    with pytest.raises(ValueError, match=r"weight must be int8 \[8, 62\]"):
+        kernels.quant_linear(x_TK[:, :62].contiguous(), *weight)
+    with pytest.raises(ValueError, match=r"weight must be int8 \[8, 64\] or packed int4"):
+        kernels.quant_linear(x_TK, weight.values.float(), weight.scale)
+    with pytest.raises(ValueError, match="one scale per output, not 2"):
+        kernels.quant_linear(x_TK, *quantise(normal(8, 64), INT4_GROUP_32))
+    call = dict(op_cases("quant_experts")[0].inputs(torch.float32, "cpu"))
+    with pytest.raises(ValueError, match="expert numbers must be from 0 to 8, got 0 to 9"):
+        kernels.quant_experts(**{**call, "expert_TK": torch.tensor([[0, 1, 9], [0, 1, 2]])})
+
+
+@pytest.mark.parametrize("op", ["quant_mlp", "quant_experts"])
+def test_layers_equal_the_references(op, monkeypatch):
+    """Also in parts, as they run where there are many rows."""
+    for case in op_cases(op):
+        call = case.inputs(torch.float32, "cpu")
+        wanted = getattr(quant_reference, op)(**call)
+        tolerance = {"rtol": 1e-4, "atol": 1e-4 * float(wanted.abs().max())}
+        for few in (16, 0):
+            monkeypatch.setattr(kernels, "FEW_ROWS", few)
+            torch.testing.assert_close(getattr(kernels, op)(**call), wanted, **tolerance)
+
+
+# ---- other processors ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["x86-64", "x86-64-v3"])
+def elsewhere(request, tmp_path_factory):
+    """The same sources for processors without the instructions for sums of bytes, or without wide vectors."""
+    path = tmp_path_factory.mktemp("native") / f"{request.param}.so"
+    flags = [flag for flag in native.FLAGS if not flag.startswith(("-march", "-O"))]
+    command = [
+        native.compiler(),
+        *flags,
+        "-O1",
+        f"-march={request.param}",
+        str(native.FOLDER / "quant.cpp"),
+        "-o",
+        str(path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "bad value" in done.stderr:
+        pytest.skip(f"this compiler knows no {request.param}")
+    assert done.returncode == 0, done.stderr
+    function = ctypes.CDLL(str(path)).arcforge_quant_linear_float32
+    function.argtypes = list(kernels.LINEAR)
+    return function
+
+
+@pytest.mark.parametrize(("form", "rounds"), [(INT8, True), (INT4, True), (INT4_GROUP_32, False), (INT4, False)])
+def test_other_processors_get_the_same(elsewhere, form, rounds):
+    if "avx2" not in native.processor():
+        pytest.skip("this processor cannot run it")
+    for rows, inputs, outputs in ((1, 32, 3), (6, 224, 51)):
+        x_TK, weight = normal(rows, inputs), Quantised(*quantise(normal(outputs, inputs, seed=1), form))
+        out_TN = torch.empty(rows, outputs)
+        places = native.pointers(x_TK, *weight)
+        elsewhere(
+            *places, 0, out_TN.data_ptr(), rows, inputs, outputs, weight.scale.shape[1], form.bits, rounds, 1
+        )  # fmt: skip
+        here = kernels.quant_linear(x_TK, *weight, None, rounds)
+        if rounds:
+            assert torch.equal(out_TN, here)
+        torch.testing.assert_close(out_TN, here, rtol=1e-5, atol=1e-5)
