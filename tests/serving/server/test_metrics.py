@@ -46,7 +46,7 @@ def read(client: TestClient) -> dict[str, float]:
         if not line.startswith("#"):
             name, value = line.rsplit(" ", 1)
             assert 'model_name="small"' in name
-            found[re.sub(r",?model_name=\"small\"", "", name).replace("{}", "").removeprefix("arcforge:")] = float(
+            found[re.sub(r",?model_name=\"small\",?", "", name).replace("{}", "").removeprefix("arcforge:")] = float(
                 value
             )
     return found

@@ -84,8 +84,8 @@ def head_linear(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
 
 
 def hadamard(x: Tensor) -> Tensor:
-    """See `reference.hadamard`; the matrix is its own transpose."""
-    return linear(x, hadamard_matrix(x.shape[-1], x))
+    """See `reference.hadamard`."""
+    return linear(x, hadamard_matrix(x.shape[-1], x).T.contiguous())
 
 
 def _sigmoid(x: Tensor) -> Tensor:
