@@ -341,3 +341,50 @@ def test_what_is_asked_for_is_said():
     for options, field in (({"draft_tokens": 9}, "draft_tokens=9"), ({"drafting": "never"}, "drafting='?never")):
         with pytest.raises(ConfigError, match=rf"engine\.{field}"):
             PagedEngineConfig(**options)
+
+
+# ---- entries that are put off ----------------------------------------------------------------------------------------
+
+
+def is_in_step(engine):
+    try:
+        assert_in_step(engine)
+    except AssertionError:
+        return False
+    return True
+
+
+def deciding(engine, *drafts):
+    """Has the engine draft so many tokens in its next steps, and none later."""
+    plan = list(drafts)
+    engine.driver.speculation.choose = lambda sequences: plan.pop(0) if plan else 0
+
+
+@pytest.mark.parametrize("then", ["a step that drafts", "a prompt"])
+def test_entries_that_were_put_off_are_there_when_they_are_read(then):
+    engine = speculating(deterministic(MlaConfig()), overlap=False)
+    deciding(engine, *[0] * 6, *([3] if then == "a step that drafts" else []))
+    engine.submit([1, 2, 3], replace(GREEDY, max_new_tokens=20))
+    for _ in range(6):
+        engine.step()
+    assert not is_in_step(engine)
+    if then == "a prompt":
+        engine.submit([4, 5, 6, 7], GREEDY)
+    engine.step()
+    assert is_in_step(engine)
+
+
+def test_entries_that_were_put_off_go_to_the_second_tier_with_their_page():
+    model = deterministic(MlaConfig())
+    engine = speculating(model, overlap=False, tier_mb=1, cache_tokens=48, max_batch_tokens=64)
+    deciding(engine)
+    prompt, params = [1, 2, 3, 4, 5], replace(GREEDY, max_new_tokens=20)
+    (output,) = engine.generate([prompt], params)  # its entries are put off, and its pages shared
+    engine.generate([[n] * 44 for n in (7, 8)], replace(GREEDY, max_new_tokens=1))  # which go for others
+    engine.submit([*prompt, *output.token_ids, 9], params)
+    engine.step()
+    assert engine.stats().restored_pages > 3
+    (sequence,) = engine.scheduler.running
+    assert sequence.reused >= 20
+    assert is_in_step(engine)
+    engine.close()

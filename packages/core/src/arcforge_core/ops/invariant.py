@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops import quant_reference, reference
+from arcforge_core.ops.hadamard import hadamard_matrix
 from arcforge_core.ops.quant import Quantised, dequantise, wide_rows
 
 ROWS = 32
@@ -80,6 +81,11 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
 def head_linear(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
     """See `reference.head_linear`."""
     return torch.stack([linear(x, w) for x, w in zip(x_THK.unbind(1), weight_HNK.unbind(0), strict=True)], dim=1)
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """See `reference.hadamard`."""
+    return linear(x, hadamard_matrix(x.shape[-1], x).T.contiguous())
 
 
 def _sigmoid(x: Tensor) -> Tensor:
@@ -371,6 +377,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "linear": linear,
     "head_linear": head_linear,
     "router_scores": router_scores,
+    "hadamard": hadamard,
     "swiglu": swiglu,
     "moe_experts": moe_experts,
     "quant_linear": quant_linear,

@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's completions API over one engine."""
+"""The HTTP server: OpenAI's API over one paged engine."""
