@@ -66,10 +66,10 @@ def test_each_sequence_ends_once_and_observers_see_it(state):
 
 
 def test_all_sequences_are_taken_or_none(state):
+    with pytest.raises(ConfigError, match="token ids"):
+        Generation(state, [job(2), Job([10**6], SamplingParams())])
     with pytest.raises(QueueFullError):
         Generation(state, [job(2)] * 3), Generation(state, [job(2)] * 2)
-    with pytest.raises(ConfigError, match="at most 4"):
-        Generation(state, [job(2)] * 5)
     while state.engine.step():
         pass
     stats = state.engine.stats()

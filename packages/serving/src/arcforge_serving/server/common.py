@@ -148,8 +148,11 @@ class GenerateRequest(Body):
 
         Raises:
             ContextLengthError: there is no room for prompt and output.
-            ConfigError: a key of `logit_bias` is no token id.
+            ConfigError: more sequences than may ever wait, or a key of `logit_bias` that is no token id.
         """
+        most = server.engine.config.max_waiting
+        if len(prompts) * self.n > most:
+            raise ConfigError("n", self.n, f"prompts times n must be at most {most}")
         seed = secrets.randbelow(LARGEST) if self.seed is None else self.seed
         stop_ids = tuple(dict.fromkeys([*(() if self.ignore_eos else ends), *self.stop_token_ids]))
         hidden = frozenset((*stop_ids, server.tokenizer.eos_id))

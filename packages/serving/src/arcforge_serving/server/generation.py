@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
-from arcforge_core.errors import ConfigError
 from arcforge_serving.errors import ClosedError
 from arcforge_serving.server.detokenize import Piece, Reader
 from arcforge_serving.server.state import ServerState
@@ -72,9 +71,6 @@ class Generation:
     ) -> None:
         if server.closing:
             raise ClosedError("the server is shutting down")
-        most = server.engine.config.max_waiting
-        if len(jobs) > most:
-            raise ConfigError("n", len(jobs), f"prompts times n must be at most {most}")
         self._server, self._jobs, self._names = server, jobs, names
         self._streams: list[Stream] = []
         self._ended: set[int] = set()
