@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops import quant_reference, reference
+from arcforge_core.ops.hadamard import hadamard_matrix
 from arcforge_core.ops.quant import Quantised, dequantise, wide_rows
 
 ROWS = 32
@@ -182,6 +183,11 @@ def _attend(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, scale: float, selected_
         probs_THS = scores_THS.masked_fill(~visible_TS[:, None], float("-inf")).softmax(-1, dtype=wide)
         outs.append(_weighted(probs_THS.to(v_SGV.dtype), v_JGXV[:blocks])[: rows.stop - rows.start])
     return torch.cat(outs)
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """See `reference.hadamard`."""
+    return linear(x, hadamard_matrix(x.shape[-1], x).mT.contiguous())
 
 
 def quant_linear(
@@ -373,6 +379,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "router_scores": router_scores,
     "swiglu": swiglu,
     "moe_experts": moe_experts,
+    "hadamard": hadamard,
     "quant_linear": quant_linear,
     "quant_experts": quant_experts,
     "attention_varlen": attention_varlen,
