@@ -14,6 +14,7 @@ from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.build import build_model
 from arcforge_core.model.engine import SimpleEngine
+from arcforge_core.model.sampling import score
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.models import model_configs
@@ -170,5 +171,8 @@ def test_log_probs_of_an_engine_are_those_of_a_forward_pass(batch_size):
     for prompt, output in zip(prompts, engine.generate(prompts, SamplingParams(max_new_tokens=20)), strict=True):
         whole = torch.tensor(prompt + output.token_ids)
         logits_TV = logits_of(model, [whole])[0][len(prompt) - 1 : -1]
+        assert [
+            token.logprob for token in score(logits_TV, output.token_ids, [0] * 20, model.likeliest(logits_TV))
+        ] == output.logprobs
         logprobs = logits_TV.log_softmax(-1).gather(1, whole[len(prompt) :, None])[:, 0]
-        assert logprobs.tolist() == output.logprobs
+        torch.testing.assert_close(logprobs, torch.tensor(output.logprobs), rtol=0, atol=1e-6)

@@ -121,6 +121,8 @@ def short(script, arguments, cheap_run):
         replaced |= {"data.heldout": "0.001", "data.tokenizer.train_bytes": "500000"}
     if "data=conversations" in arguments:  # whose files the page names, and whose rows hold them whole
         replaced = {name: value for name, value in replaced.items() if name not in ("data.paths", *WHOLE_ROWS)}
+        if "vocab_size" in replaced:  # few conversations have few words
+            replaced["vocab_size"] = "384"
     kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
     return [*kept, *(f"{name}={value}" for name, value in replaced.items())]
 

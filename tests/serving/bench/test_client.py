@@ -61,6 +61,13 @@ def test_comments_and_names_of_events_are_passed_over(serve, answer):
     assert (reply.error, reply.text, len(reply.arrivals), reply.completion_tokens) == (None, "a", 1, None)
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
+def test_line_ends_of_unicode_end_no_line(serve, answer, end):
+    event = f'raw:data: {{"choices": [{{"index": 0, "text": "a{end}b"}}]}}\r\n\r\n'
+    reply = complete(serve(lambda body: answer(texts=[event], usage=None)))
+    assert (reply.error, reply.text) == (None, f"a{end}b")
+
+
 def test_a_stream_may_end_by_done_or_by_a_finish_reason_alone(serve, answer):
     assert complete(serve(lambda body: answer(done=False))).error is None
     assert complete(serve(lambda body: answer(finish=None))).error is None

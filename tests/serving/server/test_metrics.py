@@ -1,5 +1,6 @@
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def read(client: TestClient) -> dict[str, float]:
         if not line.startswith("#"):
             name, value = line.rsplit(" ", 1)
             assert 'model_name="small"' in name
-            found[re.sub(r",?model_name=\"small\"", "", name).replace("{}", "").removeprefix("arcforge:")] = float(
+            found[re.sub(r",?model_name=\"small\",?", "", name).replace("{}", "").removeprefix("arcforge:")] = float(
                 value
             )
     return found
@@ -124,3 +125,16 @@ def test_metrics_need_a_key_where_requests_do() -> None:
         for key in ("users-key", "admin-key"):
             assert client.get("/metrics", headers={"Authorization": f"Bearer {key}"}).status_code == 200
         assert [client.get(path).status_code for path in ("/health", "/ready", "/v1/models")] == [200, 200, 401]
+
+
+def test_drafts_are_counted_by_position(client: TestClient) -> None:
+    stats = client.app.state.server.engine.stats  # type: ignore[attr-defined]
+    found = read(client)
+    assert found["spec_decode_num_drafts_total"] == stats().drafts
+    told = replace(stats(), drafts=5, draft_tokens=15, accepted_by_position=[4, 2, 1])
+    client.app.state.server.engine.stats = lambda: told  # type: ignore[attr-defined]
+    found = read(client)
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    assert [found[f"spec_decode_num_{name}_total"] for name in names] == [5, 15, 7]
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    assert [found[f'{name}{{position="{n}"}}'] for n in range(3)] == [4, 2, 1]

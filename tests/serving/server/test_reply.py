@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
+from arcforge_serving.server.reply import event
 from arcforge_serving.server.testing import listening, small_state
 
 LONG = {"prompt": [1, 2], "max_tokens": 5000, "ignore_eos": True}
@@ -133,6 +134,13 @@ def test_a_fault_in_the_middle_is_the_last_event(tokenizer):
         assert httpx.post(f"{address}/v1/completions", json={"prompt": [1]}, timeout=60).status_code == 200
 
 
+def test_an_event_is_one_line_for_clients_that_know_unicode():
+    content = {"text": "a\u2028b\u2029c\x85d\x0be\nf\u00e9"}
+    line, *rest = event(content).decode().splitlines()
+    assert rest == [""]
+    assert json.loads(line.removeprefix("data: ")) == content
+
+
 def test_mixes_of_requests_give_what_each_gives_alone(served):
     state, address = served
     bodies = [
@@ -140,8 +148,7 @@ def test_mixes_of_requests_give_what_each_gives_alone(served):
             "prompt": [5 * n + 1] * (20 * n + 1),
             "max_tokens": 8 + n,
             "temperature": 0,
-            "return_token_ids": True,
-            "stream": n % 2,
+            "stream": n % 2 == 1,
         }
         for n in range(6)
     ]

@@ -39,6 +39,9 @@ HALF_LIVES = 32.0, 32768.0
 class SimpleGatedDeltaNet(GQA):
     """The layer: the parameters of `GQA`, name by name."""
 
+    remember = None  # type: ignore[assignment]
+    """It is not `Remembers`: a state is not left alone by the tokens behind it."""
+
     def __init__(self, config: SimpleGdnConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)
         self.beta, self.rotated = config.beta, config.rope

@@ -83,6 +83,11 @@ def head_linear(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
     return torch.stack([linear(x, w) for x, w in zip(x_THK.unbind(1), weight_HNK.unbind(0), strict=True)], dim=1)
 
 
+def hadamard(x: Tensor) -> Tensor:
+    """See `reference.hadamard`."""
+    return linear(x, hadamard_matrix(x.shape[-1], x).T.contiguous())
+
+
 def _sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-x.clamp(min=-80)))  # beyond, the exponential's gradient would be infinite
 
@@ -377,6 +382,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "linear": linear,
     "head_linear": head_linear,
     "router_scores": router_scores,
+    "hadamard": hadamard,
     "swiglu": swiglu,
     "moe_experts": moe_experts,
     "hadamard": hadamard,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -45,6 +45,17 @@ class Reply:
     finish_reason: str | None = None
     error: str | None = None
     message: str = ""
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
+    """Yields the lines of a stream, which end where events' lines do: httpx's own end at Unicode's line ends, too."""
+    rest = b""
+    async for part in answer.aiter_bytes():
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            yield line.rstrip(b"\r").decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
 
 
 class StreamError(Exception):
@@ -180,7 +191,7 @@ class Client:
                 await answer.aread()
                 raise StreamError(f"HTTP {answer.status_code}", reason(answer.text))
             done = False
-            async for line in answer.aiter_lines():
+            async for line in _lines(answer):
                 if not line.startswith("data:"):
                     continue  # comments, names of events, what stands between events
                 data = line.removeprefix("data:").strip()

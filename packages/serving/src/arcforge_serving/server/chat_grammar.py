@@ -78,7 +78,8 @@ def _after_reasoning(
             accepted = f"must be false for structured output and forced calls: {END_THINK} is no token of this model"
             raise ConfigError("chat_template_kwargs", "enable_thinking", accepted)
     stops = [*template.stop_ids, tokenizer.eos_id]
-    free_V = free_mask(server.grammars.vocabulary, tokenizer.vocab_size, stops)
+    calls = [tokenizer.special[CALL]] if CALL in tokenizer.special else []  # one would end the reasoning for parsers
+    free_V = free_mask(server.grammars.vocabulary, tokenizer.vocab_size, [*stops, *calls])
     return partial(Turn, inner, free_V, until, tokenizer.eos_id, stops)
 
 

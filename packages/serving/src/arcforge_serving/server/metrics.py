@@ -119,6 +119,12 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(f"{PREFIX}{metric}", what, labels=[LABEL])
             counter.add_metric([self.name], value)
             yield counter
+        accepted = CounterMetricFamily(
+            f"{PREFIX}spec_decode_num_accepted_tokens_per_pos", "Drafts accepted", labels=[LABEL, "position"]
+        )
+        for position, times in enumerate(stats.accepted_by_position):
+            accepted.add_metric([self.name, str(position)], times)
+        yield accepted
 
 
 Figures = list[tuple[str, str, float]]
@@ -147,4 +153,7 @@ def counters(stats: Stats) -> Figures:
         ("prefix_cache_hits", "Tokens found there", stats.cached_tokens),
         ("num_preemptions", "Sequences that lost their pages and were computed again", stats.preemptions),
         ("engine_steps", "Steps computed", stats.steps),
+        ("spec_decode_num_drafts", "How often drafts of a sequence were checked", stats.drafts),
+        ("spec_decode_num_draft_tokens", "Drafts checked", stats.draft_tokens),
+        ("spec_decode_num_accepted_tokens", "Drafts accepted", sum(stats.accepted_by_position)),
     ]

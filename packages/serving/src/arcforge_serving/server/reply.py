@@ -22,6 +22,8 @@ from arcforge_serving.server.state import ServerState
 Json = dict[str, Any]
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
+UNBROKEN = str.maketrans({c: f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"})
+"""Line ends of Unicode that JSON lets through; many clients would end an event's line there."""
 
 
 class Writer(Protocol):
@@ -139,7 +141,8 @@ async def _events(chunks: AsyncIterator[Json]) -> AsyncIterator[bytes]:
 
 def event(content: Json) -> bytes:
     """Returns a server-sent event."""
-    return b"data: " + json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    written = json.dumps(content, ensure_ascii=False, separators=(",", ":")).translate(UNBROKEN)
+    return b"data: " + written.encode() + b"\n\n"
 
 
 class EventStream(StreamingResponse):
