@@ -190,11 +190,6 @@ def _attend(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, scale: float, selected_
     return torch.cat(outs)
 
 
-def hadamard(x: Tensor) -> Tensor:
-    """See `reference.hadamard`."""
-    return linear(x, hadamard_matrix(x.shape[-1], x).mT.contiguous())
-
-
 def quant_linear(
     x: Tensor, weight: Tensor, scale_NG: Tensor, bias_N: Tensor | None = None, rounds: bool = True
 ) -> Tensor:
@@ -385,7 +380,6 @@ OPS: dict[str, Callable[..., Any]] = {
     "hadamard": hadamard,
     "swiglu": swiglu,
     "moe_experts": moe_experts,
-    "hadamard": hadamard,
     "quant_linear": quant_linear,
     "quant_experts": quant_experts,
     "attention_varlen": attention_varlen,
