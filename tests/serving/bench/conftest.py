@@ -41,7 +41,7 @@ class FakeServer(ThreadingHTTPServer):
 
     def __init__(self, reply, models=("fake",), key=None):
         self.reply, self.models, self.key = reply, models, key
-        self.bodies, self.paths, self.times, self.most, self.busy, self.lock = [], [], [], 0, 0, threading.Lock()
+        self.bodies, self.paths, self.most, self.busy, self.lock = [], [], 0, 0, threading.Lock()
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
@@ -73,15 +73,20 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.bodies.append(body)
             server.paths.append(self.path)
-            server.times.append(time.perf_counter())
             server.busy += 1
+            self.inside = 1
             server.most = max(server.most, server.busy)
         try:
             if not self.refused():
                 self.answer(server.reply(body), body)
         finally:
-            with server.lock:
-                server.busy -= 1
+            self.left()
+
+    def left(self):
+        """Counts the request as over, before its end is sent: the next one may come before this thread goes on."""
+        with self.server.lock:
+            self.server.busy -= self.inside
+            self.inside = 0
 
     def refused(self):
         if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":
@@ -119,6 +124,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.event({"choices": [{"index": 0, **said, "finish_reason": answer.finish}]})
             if answer.usage and body.get("stream_options", {}).get("include_usage"):
                 self.event({"choices": [], "usage": answer.usage})
+            self.left()
             if answer.done:
                 self.chunk("data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")

@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import statistics
+import time
 
 import pytest
 
@@ -41,9 +42,12 @@ def test_without_a_limit_all_go_at_once(serve, answer):
 
 def test_a_rate_spreads_the_requests_and_repeats_itself(serve):
     server = serve()
+    start = time.perf_counter()
     records = run(server, some(12), rate=60.0)
-    sent = [after - before for before, after in itertools.pairwise(server.times)]
-    assert sum(sent) == pytest.approx(records[-1].due - records[0].due, abs=0.1) and max(sent) > 0.005
+    assert (
+        time.perf_counter() - start > max(record.due for record in records) > 0.05
+    )  # nothing is sent before it is due
+    assert all(record.late >= 0.0 for record in records)
     wanted = Load(None, 60.0, None, seed=1).arrivals(12)
     assert sorted(record.due for record in records) == wanted
     assert Load(None, 60.0, None, seed=2).arrivals(12) != wanted
