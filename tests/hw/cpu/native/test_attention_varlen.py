@@ -71,7 +71,8 @@ def test_bfloat16_equals_the_reference_in_float64(segments, heads, key_dim, valu
     got = results(fns[0], (q, k, v, *more, cu_query, cu_key, scale))
     wanted = results(fns[1], (*exact, *more, cu_query, cu_key, scale))
     for a, b in zip(got, wanted, strict=True):
-        assert (a - b).abs().max() <= 1.5e-2 * max(b.abs().max(), 1e-2)
+        # values are of size 1, so what rounding of each leaves is there however far they cancel
+        assert (a - b).abs().max() <= 1.5e-2 * max(b.abs().max(), 0.1)
 
 
 def test_bfloat16_never_sees_later_keys_whatever_they_are():
