@@ -184,16 +184,19 @@ void attend_pairs(const BFloat16* q, const Source<BFloat16>& source, const Block
         else
           std::fill_n(row, BLOCK, 0.0f);
       }
-      values.ask(BLOCK);
-      in_tiles(rows, [&](auto m, int64_t r) {
-        const auto tile = [&](auto n, int64_t d) {
-          value_tile<decltype(m)::value, decltype(n)::value>(scores + r * BLOCK, now.value, value + d, now.count,
-                                                             result.out + (at + r) * s.value + d, s.value);
-        };
-        int64_t d = 0;
-        for (; d + VALUES * PAIRED <= s.value; d += VALUES * PAIRED) tile(std::integral_constant<int, VALUES>{}, d);
-        for (; d < s.value; d += PAIRED) tile(std::integral_constant<int, 1>{}, d);
-      });
+      for (int64_t j = 0; j < now.count; j += SUMMED) {
+        values.ask(SUMMED);
+        in_tiles(rows, [&](auto m, int64_t r) {
+          const auto tile = [&](auto n, int64_t d) {
+            value_tile<decltype(m)::value, decltype(n)::value>(
+                scores + r * BLOCK + j, now.value + j, value + d, std::min(SUMMED, now.count - j),
+                result.out + (at + r) * s.value + d, s.value);
+          };
+          int64_t d = 0;
+          for (; d + VALUES * PAIRED <= s.value; d += VALUES * PAIRED) tile(std::integral_constant<int, VALUES>{}, d);
+          for (; d < s.value; d += PAIRED) tile(std::integral_constant<int, 1>{}, d);
+        });
+      }
     }
     now = then;
   }

@@ -9,6 +9,7 @@
 namespace arcforge {
 
 constexpr int64_t BLOCK = 32;  // keys that stay in the first cache from their scores to their weighted sum
+constexpr int64_t SUMMED = 8;  // keys of a weighted sum between two requests
 #ifdef __AVX512F__
 constexpr int VALUES = 2;  // vectors of bfloat16 that a tile sums
 #else
@@ -34,13 +35,16 @@ struct Places {
   }
 };
 
-// Asks for rows piece by piece: `each` of them for every `of` shares.
+// Asks for rows piece by piece: `each` of them for every `of` shares. Into the second cache, for which more requests can
+// wait than for the first.
 struct Ahead {
   const BFloat16* const* rows;
   int64_t count, offset, width, of, share = 0, next = 0;
   void ask(int64_t each) {
-    for (share += each; share >= of; share -= of)
-      if (next < count) fetch(rows[next++] + offset, width);
+    for (share += each; share >= of && next < count; share -= of) {
+      const BFloat16* row = rows[next++] + offset;
+      for (int64_t n = 0; n < width; n += PAIRED) __builtin_prefetch(row + n, 0, 2);
+    }
   }
 };
 
