@@ -108,7 +108,26 @@ def test_sizes_that_do_not_fit_are_refused():
         kernels.quant_experts(**{**call, "expert_TK": torch.tensor([[0, 1, 9], [0, 1, 2]])})
 
 
-@pytest.mark.parametrize("op", ["quant_mlp", "quant_experts"])
+def test_mixtures_whose_parts_do_not_fit_are_refused():
+    """Every weight and scale in turn loses its last row: C++ would read beyond it."""
+    call = dict(op_cases("quant_moe")[0].inputs(torch.float32, "cpu"))
+    for name, value in call.items():
+        if isinstance(value, torch.Tensor) and name != "x_TD":
+            with pytest.raises(ValueError, match=r"must be|beside"):
+                kernels.quant_moe(**{**call, name: value[:-1]})
+    with pytest.raises(ValueError, match="chosen must be from 1 to 9 experts, not 10"):
+        kernels.quant_moe(**{**call, "chosen": 10})
+
+
+@pytest.mark.parametrize("kind", [0, 2, 4])
+def test_a_token_of_a_mixture_is_the_same_whatever_else_is_decoded(kind):
+    call = dict(op_cases("quant_moe")[kind + 1].inputs(torch.float32, "cpu"))
+    whole = kernels.quant_moe(**call)
+    for n in range(len(whole)):
+        assert torch.equal(kernels.quant_moe(**{**call, "x_TD": call["x_TD"][n : n + 1]})[0], whole[n])
+
+
+@pytest.mark.parametrize("op", ["quant_mlp", "quant_experts", "quant_moe"])
 def test_layers_equal_the_references(op, monkeypatch):
     """Also in parts, as they run where there are many rows."""
     for case in op_cases(op):
