@@ -57,7 +57,7 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts))
         self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
         self.n_group, self.topk_group = config.n_group, config.topk_group
-        self.router_scores = reference.router_scores
+        self.router_scores = reference.OPS["router_scores"]
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels the router weight."""

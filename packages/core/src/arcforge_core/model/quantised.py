@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -171,8 +172,7 @@ class QuantMoE(MoE):
         self.fused = self._fuse(bind, "quant_moe", (QuantMoE, Router, QuantExperts, QuantMLP, QuantLinear))
 
     def _few(self, x_TD: Tensor, fused: Fused) -> Tensor:
-        experts, shared, gate = self.experts, self.shared_experts, self.gate
-        assert isinstance(experts, QuantExperts) and isinstance(shared, QuantMLP)  # else nothing was fused
+        gate, experts, shared = self.gate, cast(QuantExperts, self.experts), cast(QuantMLP, self.shared_experts)
         routed = (experts.gate_up_proj, experts.gate_up_proj_scale, experts.down_proj, experts.down_proj_scale)
         out_TD: Tensor = fused(
             x_TD, gate.weight, gate.e_score_correction_bias, *routed, *shared.weights(), gate.top_k, gate.scale,
@@ -252,10 +252,10 @@ def quantise_model(model: CausalLM, weights: str) -> None:
         forms |= {f"{path}.{key}": form for key, parameter in module.named_parameters() if parameter.ndim > 1}
         setattr(parent, name, kept)
     for path, module in list(model.named_modules()):
-        made = None
+        made: nn.Module | None = None
         if isinstance(module, DenseMLP) and isinstance(module.gate_proj, QuantLinear):
             made = QuantMLP(module)
-        elif isinstance(module, MoE) and isinstance(module.experts, QuantExperts):
+        elif isinstance(module, MoE) and type(module.experts) is not Experts:
             made = QuantMoE(module)
         if made is not None:
             setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], made)
