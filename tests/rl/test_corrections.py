@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from importlib.resources import files
 
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,3 +151,24 @@ def test_extreme_differences_stay_finite():
 def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         BoundsConfig(**options)
+
+
+PRESETS = {
+    "none": BoundsConfig(),
+    "tis": BoundsConfig(action="truncate", high=2.0),
+    "icepop": BoundsConfig(action="mask", low=0.5, high=2.0),
+    "double_sided": BoundsConfig(pair="current_rollout", action="mask", low=0.8, high=1.28, closed=False),
+}
+
+
+def test_presets_are_the_published_rules():
+    """GLM-5 gives beta = 2 for pop; 0.2 and 0.28 for f are a guess, its eq. 5 leaves them open."""
+    folder = files("arcforge_rl.conf") / "correction"
+    found = {}
+    for path in folder.iterdir():
+        if path.name.endswith(".yaml"):
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            assert values.pop("defaults") == ["custom", "_self_"]
+            found[path.name.removesuffix(".yaml")] = BoundsConfig(**values)
+    assert sorted(found) == ["double_sided", "dppo", "icepop", "none", "opsm", "seq_geo", "tis"]
+    assert {name: found[name] for name in PRESETS} == PRESETS

@@ -20,6 +20,7 @@ BOTH_SIDES = {"pair": "current_rollout", "action": "mask", "low": 0.8, "high": 1
 CASES = {
     "grpo": ({}, {}, scalar.grpo),
     "grpo with kl": ({"kl": 0.3}, {}, partial(scalar.grpo, beta=0.3)),
+    "grpo with unbiased kl": ({"kl": 0.3, "unbiased_kl": True}, {}, partial(scalar.grpo, beta=0.3, unbiased=True)),
     "icepop": ({}, POP, scalar.icepop),
     "double_sided": ({}, BOTH_SIDES, scalar.double_sided),
     "dapo": ({"overlong_tokens": 5, "overlong_buffer": 3}, {}, partial(scalar.dapo, most=5, buffer=3)),

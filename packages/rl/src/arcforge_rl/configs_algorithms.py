@@ -23,7 +23,7 @@ class BoundsConfig(CorrectionConfig):
 
     name: str = "custom"
     pair: str = "old_rollout"
-    """Whose probabilities are compared: ``old``: the training engine before the step; ``rollout``: the inference engine."""
+    """Whose probabilities: ``old``: the training engine before the step; ``rollout``: the inference engine."""
     level: str = "token"
     """``token``; ``sequence``: sums over a trace; ``geometric``: means over a trace, of logarithms for ratios."""
     metric: str = "ratio"
@@ -78,6 +78,8 @@ class ScoredConfig(AlgorithmConfig):
     """Divisor of mean=constant."""
     kl: float = 0.0
     """Weight of k3 to the reference policy in the loss."""
+    unbiased_kl: bool = False
+    """Multiply k3 with the ratio of the current policy to the old one, as DeepSeek-V3.2 does."""
 
     def __post_init__(self) -> None:
         check_choice("algorithm.baseline", self.baseline, BASELINES)
@@ -85,6 +87,8 @@ class ScoredConfig(AlgorithmConfig):
         check_choice("algorithm.mean", self.mean, MEANS)
         check_at_least("algorithm.max_tokens", self.max_tokens, 1)
         check_at_least("algorithm.kl", self.kl, 0.0)
+        if self.unbiased_kl and not self.kl:
+            raise ConfigError("algorithm.unbiased_kl", True, "there is no KL to correct: algorithm.kl is 0")
 
 
 @dataclass

@@ -73,14 +73,14 @@ def k3(p: float, ref: float) -> float:
     return math.exp(ref - p) - (ref - p) - 1
 
 
-def grpo(groups: Any, rewards: list[list[float]], beta: float = 0.0) -> float:
+def grpo(groups: Any, rewards: list[list[float]], beta: float = 0.0, unbiased: bool = False) -> float:
     """arXiv 2402.03300, eq. 3."""
     adv = [group_advantages(r) for r in rewards]
     return -trace_means(
         groups,
         lambda g, i, t: (
             surrogate(math.exp(t["lp"] - t["old"]), adv[g][i], 0.2, 0.2)
-            - (beta * k3(t["lp"], t["ref"]) if beta else 0.0)
+            - (beta * k3(t["lp"], t["ref"]) * (math.exp(t["lp"] - t["old"]) if unbiased else 1.0) if beta else 0.0)
         ),
     )
 

@@ -70,7 +70,8 @@ class PolicyGradient(ABC, Generic[C]):
         factor_T, more = self.correction(tokens)
         parts = {"policy": (tokens.weights_T * factor_T * term_T).sum()}
         if self.config.kl > 0:
-            parts["kl"] = self.config.kl * (tokens.weights_T * reference_kl(tokens)).sum()
+            kl_T = reference_kl(tokens) * (ratio(tokens) if self.config.unbiased_kl else 1.0)
+            parts["kl"] = self.config.kl * (tokens.weights_T * kl_T).sum()
         return PolicyLoss(parts, factor_T, {**metrics, **more})
 
 
