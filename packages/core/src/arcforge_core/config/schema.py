@@ -110,6 +110,16 @@ class EnvironmentConfig(ComponentConfig):
 
 
 @dataclass
+class AlgorithmConfig(ComponentConfig):
+    """Base of reinforcement learning algorithms' configs."""
+
+
+@dataclass
+class CorrectionConfig(ComponentConfig):
+    """Base of configs of corrections for policies that differ."""
+
+
+@dataclass
 class CheckerConfig(ComponentConfig):
     """Base of checkers of answers; the fields are what a record names as arguments."""
 
