@@ -46,6 +46,7 @@ CHEAP = {
         "sequence_length": "32",
         "positions": "16",
     },
+    "arcforge-eval suite=conversations": {"limit": "1", "max_new_tokens": "4"},
     "arcforge-swa-search": {
         "data": "files",
         "data.paths": "[my_texts]",
@@ -123,6 +124,8 @@ def short(script, arguments, cheap_run):
         replaced = {name: value for name, value in replaced.items() if name not in ("data.paths", *WHOLE_ROWS)}
         if "vocab_size" in replaced:  # few conversations have few words
             replaced["vocab_size"] = "384"
+    if any(argument.startswith("generation.files=") for argument in arguments):
+        replaced |= {"generation.limit": "1", "generation.max_new_tokens": "4"}
     kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
     return [*kept, *(f"{name}={value}" for name, value in replaced.items())]
 

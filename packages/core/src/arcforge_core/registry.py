@@ -29,6 +29,7 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     **{("workload", name): "arcforge-serving" for name in ("random", "shared_prefix", "agent", "file")},
     ("environment", "arithmetic"): "arcforge-rl",
     **{("checker", name): "arcforge-rl" for name in ("reasoning_gym", "python_output", "python_doctest")},
+    ("toolbox", "sandbox"): "arcforge-rl",
     **{("sandbox", name): "arcforge-rl" for name in ("auto", "bubblewrap", "landlock", "docker")},
     ("hardware", "cpu"): "arcforge-hw",
     ("hardware", "cuda"): "arcforge-hw",

@@ -12,6 +12,7 @@ from arcforge_core.config.schema import (
     EnvironmentConfig,
     HardwareConfig,
     SandboxConfig,
+    ToolboxConfig,
     check_at_least,
     check_between,
     check_choice,
@@ -88,6 +89,15 @@ class DockerConfig(SandboxConfig):
     """The client: docker, or what takes its arguments, e.g. podman."""
     image: str = "debian:stable-slim"
     """Image that is already there; it must have a shell, coreutils and tar. Nothing is pulled."""
+
+
+@dataclass
+class SandboxToolboxConfig(ToolboxConfig):
+    """The tools of our builders, run in sandboxes."""
+
+    name: str = "sandbox"
+    sandbox: str = "auto"
+    """A component of kind sandbox with its defaults."""
 
 
 @dataclass

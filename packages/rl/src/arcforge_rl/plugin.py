@@ -38,6 +38,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_rl.configs:DoctestCheckerConfig", summary="A library function that keeps its doctests",
     )  # fmt: skip
     registry.add(
+        "toolbox", "sandbox", "arcforge_rl.conversations.played_tools:SandboxToolbox",
+        schema="arcforge_rl.configs:SandboxToolboxConfig", summary="The tools of arcforge-conversations, in sandboxes",
+    )  # fmt: skip
+    registry.add(
         "sandbox", "auto", "arcforge_rl.sandbox.select:auto_sandbox",
         schema="arcforge_rl.configs:AutoSandboxConfig", summary="bubblewrap, or landlock where that fails, or an error",
     )  # fmt: skip

@@ -116,7 +116,7 @@ class Maker:
             self.desk.clear()
             self._laid = False
         messages: list[dict[str, Any]] = []
-        tasks = []
+        tasks, files = [], dict[str, str]()
         for _ in range(draw.randint(1, self.source.most)):
             found = self._solved(draw)
             if found is None:
@@ -126,6 +126,7 @@ class Maker:
                 solution = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in solution]
             solution[-1]["checker"] = problem.checked.as_record()
             messages += solution
+            files |= problem.files
             short = problem.operands if len(problem.operands) <= 60 else f"{key_hash(problem.operands):016x}"
             tasks.append(f"{self.name}/{short}")
         if not messages:
@@ -137,7 +138,11 @@ class Maker:
             "checker": messages[-1].pop("checker"),
             "messages": messages,
         }
-        return {**record, "tools": list(self.source.tools)} if self.source.tools else record
+        if self.source.tools:
+            record["tools"] = list(self.source.tools)
+        if files:
+            record["files"] = files
+        return record
 
     def _solved(self, draw: random.Random) -> tuple[Problem, list[dict[str, Any]]] | None:
         """Returns the next problem of this side that nobody has asked yet, with its solution."""
