@@ -17,6 +17,8 @@ from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
 
+pytestmark = pytest.mark.slow(reason="up to two training runs a test, tiny as they are")
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -11,6 +12,8 @@ from arcforge_core.config.schema import (
     EngineConfig,
     EnvironmentConfig,
     HardwareConfig,
+    PlayConfig,
+    ProcedureConfig,
     SandboxConfig,
     ToolboxConfig,
     check_at_least,
@@ -27,6 +30,7 @@ SOURCES = (
     "calculator", "lookup", "files", "search", "python",
 )  # fmt: skip
 """What conversations are made from."""
+CHOICES = ("short", "likely")
 
 
 @dataclass
@@ -169,6 +173,55 @@ class ConversationsConfig:
             check_choice("sources", name, SOURCES)
         for name in ("count", "heldout", "seed"):
             check_at_least(name, getattr(self, name), 0)
+
+
+@dataclass
+class SamplingConfig(PlayConfig):
+    """How problems are tried several times, and which tries are kept."""
+
+    temperature: float = 1.0
+    """0 is greedy, and every try the same."""
+    samples: int = 8
+    """Tries at each problem."""
+    per_problem: int | None = 1
+    """Right tries kept of each problem at most; None keeps all of them."""
+    choose: str = "short"
+    """Which right tries go first: ``short``, those of the fewest tokens, or ``likely``, those of the highest mean
+    log-prob."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("samples", "per_problem"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 1)
+        check_choice(f"{self.prefix}choose", self.choose, CHOICES)
+
+
+@dataclass
+class SampleConfig(SamplingConfig):
+    """The root of ``arcforge-sample``."""
+
+    hardware: HardwareConfig = MISSING
+    checkpoint: str = MISSING
+    """Folder of a model with its tokenizer, or of a run, e.g. ``outputs/latest``."""
+    output_dir: str = "outputs/samples"
+    """Folder of what is kept; what it holds of an earlier call is replaced."""
+
+
+@dataclass
+class ExpertIterationConfig(ProcedureConfig, SamplingConfig):
+    """Rounds of trying problems, keeping right tries and training on them."""
+
+    prefix: ClassVar[str] = "procedure."
+
+    name: str = "expert_iteration"
+    rounds: int = 2
+    """How often; each begins with the weights of the one before."""
+    restart: bool = False
+    """Train each round from `init` instead, on the right tries of all rounds so far."""
+
+    def __post_init__(self) -> None:
+        SamplingConfig.__post_init__(self)
+        check_at_least("procedure.rounds", self.rounds, 1)
 
 
 @dataclass

@@ -57,3 +57,7 @@ def arcforge_register_components(registry: Registrar) -> None:
         "sandbox", "docker", "arcforge_rl.sandbox.docker:Docker",
         schema="arcforge_rl.configs:DockerConfig", summary="A container per command of a Docker daemon",
     )  # fmt: skip
+    registry.add(
+        "procedure", "expert_iteration", "arcforge_rl.sampling.iterate:run",
+        schema="arcforge_rl.configs:ExpertIterationConfig", summary="Rounds of tries, of which right ones are learnt",
+    )  # fmt: skip

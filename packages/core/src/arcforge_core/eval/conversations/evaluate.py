@@ -93,8 +93,9 @@ def check_evaluation(config: PlayConfig) -> None:
         ConfigError, DataError: see `evaluate`.
     """
     items = load_items(config.files, f"{config.prefix}files", config.limit, config.seed)
-    build_toolbox(config.toolbox, items.chosen)
     registry().get("engine", config.engine or _first("engine", *ENGINES))
+    with build_toolbox(config.toolbox, items.chosen):
+        pass  # it can be had, and can work here
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 from arcforge_core.checkers import build_checker
 from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.checker import Checker
-from arcforge_core.data.conversations.conversation import INTERLEAVED, BadRecord, Conversation
+from arcforge_core.data.conversations.conversation import INTERLEAVED, BadRecord, Check, Conversation
 from arcforge_core.data.conversations.parse import parse
 from arcforge_core.data.conversations.records import Row, find_files, read_rows
 from arcforge_core.data.conversations.rejections import INVALID, Rejection
@@ -26,13 +26,13 @@ class Turn:
         given: messages of the system and the user.
         expected: the record's answer.
         checker: judges the answer; None where the record names none.
-        rule: the checker's name.
+        check: the checker's name and arguments.
     """
 
     given: tuple[Message, ...]
     expected: str
     checker: Checker | None
-    rule: str = ""
+    check: Check | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _turns(conversation: Conversation) -> list[Turn]:
             checker = build_checker(check.name, check.arguments) if check else None
         except ArcforgeError as error:
             raise BadRecord(str(error)) from error
-        turns.append(Turn(given, messages[last].content, checker, check.name if check else ""))
+        turns.append(Turn(given, messages[last].content, checker, check))
     if checks:
         raise BadRecord(f"messages[{min(checks)}] has a checker and is not the last answer of its turn")
     return turns
