@@ -27,7 +27,7 @@ OPERATIONS = ("add", "subtract", "multiply")
 AGENTS = ("model", "oracle", "noop")
 SOURCES = (
     "arithmetic", "expressions", "algebra", "puzzles", "traces", "functions",
-    "calculator", "lookup", "files", "search", "python",
+    "calculator", "lookup", "files", "search", "python", "instructions", "documentation", "greetings",
 )  # fmt: skip
 """What conversations are made from."""
 CHOICES = ("short", "likely")
@@ -151,28 +151,56 @@ class DoctestCheckerConfig(CheckerConfig):
 
 
 @dataclass
-class ConversationsConfig:
-    """The root of ``arcforge-conversations``."""
+class MakingConfig:
+    """Which conversations are made."""
 
-    sandbox: SandboxConfig = MISSING
-    """Where programs and tools run."""
+    prefix: ClassVar[str] = ""
+    """Where the fields stand on a command line, for errors."""
+
     sources: list[str] = field(default_factory=lambda: list(SOURCES))
     """What to make conversations from."""
     count: int = 200
     """Conversations of each source to train on."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Of these sources so many instead, e.g. ``{calculator: 1000}``."""
     heldout: int = 50
     """Conversations of each source to evaluate on; they share no operands with the others."""
     seed: int = 0
-    output_dir: str = "outputs/conversations"
-    """Folder of the files; what it holds of an earlier call is replaced."""
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise ConfigError("sources", [], f"must name at least one of {', '.join(SOURCES)}")
+            raise ConfigError(f"{self.prefix}sources", [], f"must name at least one of {', '.join(SOURCES)}")
         for name in self.sources:
-            check_choice("sources", name, SOURCES)
+            check_choice(f"{self.prefix}sources", name, SOURCES)
         for name in ("count", "heldout", "seed"):
-            check_at_least(name, getattr(self, name), 0)
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
+        for name, count in self.counts.items():
+            check_choice(f"{self.prefix}counts", name, tuple(self.sources))
+            check_at_least(f"{self.prefix}counts.{name}", count, 0)
+
+
+@dataclass
+class ConversationsConfig(MakingConfig):
+    """The root of ``arcforge-conversations``."""
+
+    sandbox: SandboxConfig = MISSING
+    """Where programs and tools run."""
+    output_dir: str = "outputs/conversations"
+    """Folder of the files; what it holds of an earlier call is replaced."""
+
+
+@dataclass
+class MadeConversationsConfig(ProcedureConfig, MakingConfig):
+    """Conversations are made, trained on and played."""
+
+    prefix: ClassVar[str] = "procedure."
+
+    name: str = "made_conversations"
+    folder: str = "outputs/conversations"
+    """Where they are; they are made anew when those there were made with other options."""
+
+    def __post_init__(self) -> None:
+        MakingConfig.__post_init__(self)
 
 
 @dataclass

@@ -61,3 +61,7 @@ def arcforge_register_components(registry: Registrar) -> None:
         "procedure", "expert_iteration", "arcforge_rl.sampling.iterate:run",
         schema="arcforge_rl.configs:ExpertIterationConfig", summary="Rounds of tries, of which right ones are learnt",
     )  # fmt: skip
+    registry.add(
+        "procedure", "made_conversations", "arcforge_rl.conversations.procedure:run",
+        schema="arcforge_rl.configs:MadeConversationsConfig", summary="Makes conversations, then one run on them",
+    )  # fmt: skip

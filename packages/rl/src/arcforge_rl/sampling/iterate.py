@@ -128,10 +128,12 @@ def with_kept(data: Any, kept: list[Path]) -> ConversationsDataConfig:
     """Returns the data with kept tries beside what it has already.
 
     Raises:
-        DataError: nothing was kept.
+        DataError: nothing was kept, and there is nothing else.
     """
     assert isinstance(data, ConversationsDataConfig)
     found = {name: [str(f / name) for f in kept if (f / name).is_dir()] for name in ("reasoning", "agent")}
-    if not any(found.values()):
+    if not any(found.values()) and any((data.chat, data.reasoning, data.agent)):
+        say("not one try is right: what is trained on is the other conversations alone")
+    elif not any(found.values()):
         raise DataError(f"{kept[-1].parent}: not one try is right, so there is nothing to learn from")
     return replace(data, reasoning=[*data.reasoning, *found["reasoning"]], agent=[*data.agent, *found["agent"]])
