@@ -45,6 +45,8 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     },
     ("correction", "custom"): "arcforge-rl",
     **{("checker", name): "arcforge-rl" for name in ("reasoning_gym", "python_output", "python_doctest")},
+    ("toolbox", "sandbox"): "arcforge-rl",
+    **{("procedure", name): "arcforge-rl" for name in ("expert_iteration", "made_conversations")},
     **{("sandbox", name): "arcforge-rl" for name in ("auto", "bubblewrap", "landlock", "docker")},
     ("hardware", "cpu"): "arcforge-hw",
     ("hardware", "cuda"): "arcforge-hw",

@@ -52,6 +52,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_rl.configs:DoctestCheckerConfig", summary="A library function that keeps its doctests",
     )  # fmt: skip
     registry.add(
+        "toolbox", "sandbox", "arcforge_rl.conversations.played_tools:SandboxToolbox",
+        schema="arcforge_rl.configs:SandboxToolboxConfig", summary="The tools of arcforge-conversations, in sandboxes",
+    )  # fmt: skip
+    registry.add(
         "sandbox", "auto", "arcforge_rl.sandbox.select:auto_sandbox",
         schema="arcforge_rl.configs:AutoSandboxConfig", summary="bubblewrap, or landlock where that fails, or an error",
     )  # fmt: skip
@@ -75,4 +79,12 @@ def arcforge_register_components(registry: Registrar) -> None:
     registry.add(
         "correction", "custom", "arcforge_rl.corrections:Correction",
         schema="arcforge_rl.configs_algorithms:BoundsConfig", summary="Pair, level, metric, action, bounds and sign",
+    )  # fmt: skip
+    registry.add(
+        "procedure", "expert_iteration", "arcforge_rl.sampling.iterate:run",
+        schema="arcforge_rl.configs:ExpertIterationConfig", summary="Rounds of tries, of which right ones are learnt",
+    )  # fmt: skip
+    registry.add(
+        "procedure", "made_conversations", "arcforge_rl.conversations.procedure:run",
+        schema="arcforge_rl.configs:MadeConversationsConfig", summary="Makes conversations, then one run on them",
     )  # fmt: skip
