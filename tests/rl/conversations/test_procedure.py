@@ -29,7 +29,7 @@ def config(tmp_path, monkeypatch):
             *CORE_ONLY,
             "procedure.sources=[arithmetic,greetings]",
             "procedure.count=30",
-            "procedure.counts={greetings: 10}",
+            "+procedure.counts.greetings=10",
             "procedure.heldout=4",
             f"procedure.folder={tmp_path / 'made'}",
             f"data.cache_dir={tmp_path / 'cache'}",

@@ -106,6 +106,10 @@ def test_figures_of_one_try_of_the_best_and_of_the_majority(tries):
     assert figures["maj@4"] == 0.5, "7 is what most say, whatever is around it"
 
 
+def test_pass_at_k_draws_without_putting_back():
+    assert pass_at(2, 2, 4) == pytest.approx(5 / 6)
+
+
 @given(st.integers(1, 8), st.data())
 def test_pass_at_k_grows_with_k_and_is_the_share_for_one(count, data):
     right = data.draw(st.integers(0, count))

@@ -162,7 +162,7 @@ class MakingConfig:
     count: int = 200
     """Conversations of each source to train on."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Of these sources so many instead, e.g. ``{calculator: 1000}``."""
+    """Of these sources so many instead; on a command line e.g. ``+counts.calculator=1000``."""
     heldout: int = 50
     """Conversations of each source to evaluate on; they share no operands with the others."""
     seed: int = 0

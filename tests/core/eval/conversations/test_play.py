@@ -105,15 +105,17 @@ def test_later_questions_follow_the_models_own_answers():
 
 
 def test_calls_are_run_and_what_was_sampled_stays_as_it_was():
+    written = call(name=" lookup\n", key="a")  # which would be rendered without the white space
+
     def script(prompt, params):
-        return call(key="a") if "seven" not in prompt else "It is 7" + USER
+        return written if "seven" not in prompt else "It is 7" + USER
 
     played, engine = play(script, looks_up())
     assert played[0].verdict == "right"
     assert [m.role for m in played[0].messages] == ["user", "assistant", "tool", "assistant"]
     assert played[0].messages[2].content == "seven: 7"
     first, second = engine.rounds[0][0], engine.rounds[1][0]
-    assert second.startswith(first + call(key="a")), "the ids that were sampled, not rendered anew"
+    assert second.startswith(first + written), "the ids that were sampled, not rendered anew"
     assert measure(played)["calls"] == 1 and measure(played)["calls_valid"] == 1.0
 
 
@@ -155,6 +157,17 @@ def test_calls_without_end_are_ended():
     played = one(lambda prompt, params: call(key="a"), looks_up(), max_calls=3)
     assert played.verdict == "too many calls" and len(played.steps) == 4 and played.answers[0].right is False
     assert measure([played])["too_many_calls"] == 1.0
+
+
+def test_calls_are_counted_from_each_question_on():
+    record = looks_up()
+    record["messages"] += [{"role": "user", "content": "and b?"}, {"role": "assistant", "content": "8"}]
+
+    def script(prompt, params):
+        return "It is 7" + USER if prompt.rpartition(USER)[2].count("<tool_response>") else call(key="a")
+
+    played = one(script, record, max_calls=1)
+    assert [answer.outcome for answer in played.answers] == ["answered", "answered"]
 
 
 def test_endless_text_is_cut_off_and_later_turns_are_not_reached():

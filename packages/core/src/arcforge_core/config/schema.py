@@ -445,7 +445,7 @@ class PlayConfig:
     temperature: float = 0.0
     """0 is greedy."""
     seed: int = 0
-    batch_size: int = 64
+    batch_size: int = 128
     """Conversations under way at the same time."""
     engine: str | None = None
     """A component of kind engine with its defaults; None is ``paged`` where it is installed, else ``simple``."""
