@@ -11,6 +11,7 @@ from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
+from arcforge_serving.server.errors import INVALID, Problem
 from arcforge_serving.server.testing import client_of, small_state
 
 URL = "/v1/completions"
@@ -29,6 +30,12 @@ def refused(client: TestClient, status: int = 400, **body: object) -> dict[str, 
     problem: dict[str, Any] = response.json()["error"]
     assert problem.keys() == {"message", "type", "param", "code"}
     return problem
+
+
+def test_problems_can_be_written_whatever_a_client_wrote() -> None:
+    body = Problem(400, INVALID, "there is no \ud800", "field \udfff").body
+    assert json.dumps(body, ensure_ascii=False).encode()
+    assert body["error"]["message"] == r"there is no \ud800"
 
 
 def greedy(model: CausalLM, ids: list[int], count: int) -> list[int]:
@@ -325,6 +332,8 @@ def test_echo_with_log_probs_scores_the_prompt(client: TestClient, model: Causal
         assert [max(row.values()) for row in shown["top_logprobs"][1:4]] == pytest.approx(likeliest, abs=1e-5)
         assert len(shown["tokens"]) == 4 + tokens
         assert choice["finish_reason"] == "length"
+    bare = complete(client, **{**body, "logprobs": 0}, max_tokens=3, temperature=0)["choices"][0]["logprobs"]
+    assert (bare["token_logprobs"], bare["top_logprobs"]) == (shown["token_logprobs"], None)
     parts = [chunk["choices"][0] for chunk in events(client, **body, max_tokens=3, temperature=0)]
     assert "".join(part["text"] for part in parts) == choice["text"]
     assert [value for part in parts for value in part["logprobs"]["token_logprobs"]] == shown["token_logprobs"]

@@ -102,6 +102,19 @@ def test_a_segment_does_not_depend_on_its_neighbours():
     assert torch.equal(both[20:], one)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_finite_stays_in_its_segment(dtype, monkeypatch):
+    """Also where the next one has an odd number of rows, or fewer: what they leave of scratch memory is zero."""
+    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: 1)
+    q, k, v, cu_query, cu_key, scale = make([(4, 0), (1, 3), (3, 0)], dtype=dtype)
+    spoilt = q.detach().clone()
+    spoilt[:4] = torch.nan
+    got = results(kernel.attention_varlen, (spoilt.requires_grad_(), k, v, cu_query, cu_key, scale))
+    clean = results(kernel.attention_varlen, (q, k, v, cu_query, cu_key, scale))
+    for a, b in zip(got, clean, strict=True):
+        assert torch.equal(a[4:], b[4:])
+
+
 def test_later_keys_are_never_seen():
     q, k, v, cu_query, cu_key, scale = make([(40, 0)], dtype=torch.float32)
     spoilt = [x.detach().clone() for x in (k, v)]
