@@ -8,10 +8,11 @@ from fastapi.testclient import TestClient
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
-from arcforge_serving.server.errors import INVALID, Problem
+from arcforge_serving.server.errors import INVALID, Problem, problem_of
 from arcforge_serving.server.testing import client_of, small_state
 
 URL = "/v1/completions"
@@ -30,6 +31,18 @@ def refused(client: TestClient, status: int = 400, **body: object) -> dict[str, 
     problem: dict[str, Any] = response.json()["error"]
     assert problem.keys() == {"message", "type", "param", "code"}
     return problem
+
+
+def test_the_first_field_that_is_wrong_is_named_with_its_own_reason(client: TestClient) -> None:
+    problem = refused(client, prompt=[1], temperature=-1, top_p=7)
+    assert (problem["param"], problem["message"]) == (
+        "temperature", "temperature: Input should be greater than or equal to 0",
+    )  # fmt: skip
+
+
+def test_what_the_engine_refuses_has_the_requests_name() -> None:
+    problem = problem_of(ConfigError("max_new_tokens", 9, "must be less"))
+    assert (problem.param, problem.message) == ("max_tokens", "max_tokens: must be less")
 
 
 def test_problems_can_be_written_whatever_a_client_wrote() -> None:
