@@ -78,6 +78,11 @@ def test_rows_and_threads_do_not_change_a_row(form, rounds):
     torch.testing.assert_close(many, together, rtol=1e-5, atol=1e-4)
 
 
+def test_bfloat16_is_rounded_before_the_bias_as_the_reference_rounds():
+    x_TK, weight, bias_N = normal(5, 96).bfloat16(), quantise(normal(70, 96, seed=1), INT8), normal(70).bfloat16()
+    assert torch.equal(kernels.quant_linear(x_TK, *weight, bias_N), quant_reference.quant_linear(x_TK, *weight, bias_N))
+
+
 def test_a_large_weight_is_made_wide_in_parts(monkeypatch):
     monkeypatch.setattr(kernels, "BLOCK", 300)
     x_TK, weight = normal(20, 64), quantise(normal(50, 64, seed=1), INT4_GROUP_32)
