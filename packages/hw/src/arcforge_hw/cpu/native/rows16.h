@@ -8,6 +8,26 @@ namespace arcforge {
 
 constexpr int64_t PAIRED = 2 * LANES<float>;  // values of a vector in bfloat16
 
+using Words __attribute__((vector_size(VECTOR_BYTES))) = uint32_t;
+
+// The first and the second ones of a vector's pairs, widened.
+inline void widen_halves(const BFloat16* from, Vector<float>& first, Vector<float>& second) {
+  Words x;
+  std::memcpy(&x, from, VECTOR_BYTES);
+  first = (Vector<float>)(x << 16);
+  second = (Vector<float>)(x & 0xffff0000u);
+}
+
+// The opposite, rounded as `narrow` does.
+inline void narrow_halves(Vector<float> first, Vector<float> second, BFloat16* to) {
+  const auto rounded = [](Vector<float> x) {
+    const Words bits = (Words)x;
+    return x == x ? bits + 0x7fff + ((bits >> 16) & 1) : (bits & 0) + 0x7fc00000u;
+  };
+  const Words pairs = (rounded(first) >> 16) | (rounded(second) & 0xffff0000u);
+  std::memcpy(to, &pairs, VECTOR_BYTES);
+}
+
 #ifdef __AVX512BF16__
 using Paired = __m512bh;
 inline Paired load_pairs(const BFloat16* from) {
@@ -20,14 +40,13 @@ inline Vector<float> dot_pairs(Paired a, Paired b, Vector<float> sum) {
   return (Vector<float>)_mm512_dpbf16_ps((__m512)sum, a, b);
 }
 #else
-using Words __attribute__((vector_size(VECTOR_BYTES))) = uint32_t;
 struct Paired {
   Vector<float> even, odd;
 };
 inline Paired load_pairs(const BFloat16* from) {
-  Words x;
-  std::memcpy(&x, from, VECTOR_BYTES);
-  return {(Vector<float>)(x << 16), (Vector<float>)(x & 0xffff0000u)};
+  Paired x;
+  widen_halves(from, x.even, x.odd);
+  return x;
 }
 inline Vector<float> dot_pairs(const Paired& a, const Paired& b, Vector<float> sum) {
   return fused<float>(a.even, b.even, fused<float>(a.odd, b.odd, sum));
