@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from arcforge_core.checkpoint.hf.folder import LinkedState
+from arcforge_core.checkpoint.hf.folder import LinkedState, copy_beside
 from arcforge_core.checkpoint.hf.links import Link
 from arcforge_core.checkpoint.shards import LazyState, save_tensors
 from arcforge_core.data.shards import file_sha256
@@ -91,6 +91,7 @@ def write_adapter(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = N
         "inference_mode": True,
     }
     (folder / ADAPTER_CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    copy_beside(Path(adapter.base), folder)  # how to generate
     if tokenizer is not None:
         tokenizer.save(folder)
 
