@@ -217,7 +217,7 @@ class MLA(nn.Module):
         return out_THV
 
     def _up_projections(self, dtype: torch.dtype) -> Tensor:
-        return self.kv_b_proj.weight.to(dtype).view(self.heads, -1, self.latent)
+        return self.kv_b_proj.full_weight(dtype).view(self.heads, -1, self.latent)
 
     def cache_spec(self) -> CacheSpec:
         """Returns the latent with the rotated part behind it."""

@@ -8,7 +8,7 @@ Not frozen and without `Literal` or tuples, because OmegaConf refuses those; enu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from omegaconf import MISSING
@@ -53,6 +53,15 @@ def check_text(field_name: str, value: object) -> None:
     """Raises `ConfigError` unless `value` is a string; for dataclasses that are filled from data, not by Hydra."""
     if not isinstance(value, str):
         raise ConfigError(field_name, value, "must be a text")
+
+
+def check_expressions(field_name: str, patterns: list[str]) -> None:
+    """Raises `ConfigError` unless all are regular expressions."""
+    for index, pattern in enumerate(patterns):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"{field_name}[{index}]", pattern, f"must be a regular expression: {error}") from error
 
 
 @dataclass
@@ -419,12 +428,43 @@ class TrainerConfig:
         if self.minutes is not None and not self.minutes > 0:
             raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
         check_multiple("trainer.micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)
-        for index, pattern in enumerate(self.trainable):
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                accepted = f"must be a regular expression: {error}"
-                raise ConfigError(f"trainer.trainable[{index}]", pattern, accepted) from error
+        check_expressions("trainer.trainable", self.trainable)
+
+
+ADAPTED = (r"\.self_attn\.", r"\.mlp\.")
+"""Where adapters go unless other layers are named."""
+
+
+@dataclass
+class AdapterConfig:
+    """Low-rank adapters, trained in place of a checkpoint's weights."""
+
+    name: str = "none"
+    """``none`` trains the weights themselves; ``lora`` freezes them and trains adapters."""
+    rank: int = 16
+    """Rank of each adapter."""
+    alpha: float = 32.0
+    """Adapters are multiplied by alpha / rank."""
+    rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead."""
+    dropout: float = 0.0
+    """Share of an adapter's inputs that training drops; must be 0 where experts or MLA's kv_b_proj are adapted."""
+    targets: list[str] = field(default_factory=lambda: list(ADAPTED))
+    """Regular expressions: linear layers and stacks of experts in whose names one is found are adapted."""
+
+    def __post_init__(self) -> None:
+        check_choice("adapter.name", self.name, ("none", "lora"))
+        check_at_least("adapter.rank", self.rank, 1)
+        check_between("adapter.dropout", self.dropout, 0.0, 0.9)
+        if not 0 < self.alpha < float("inf"):
+            raise ConfigError("adapter.alpha", self.alpha, "must be greater than 0")
+        if not self.targets:
+            raise ConfigError("adapter.targets", self.targets, "must name at least one layer")
+        check_expressions("adapter.targets", self.targets)
+        for entry in fields(self) if self.name == "none" else ():
+            value = getattr(self, entry.name)
+            if value != (list(ADAPTED) if entry.name == "targets" else entry.default):
+                raise ConfigError(f"adapter.{entry.name}", value, "has an effect with adapter=lora only")
 
 
 @dataclass
@@ -490,6 +530,7 @@ class TrainConfig:
     data: DataConfig = MISSING
     hardware: HardwareConfig = MISSING
     procedure: ProcedureConfig = MISSING
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     name: str = "train"
@@ -514,6 +555,9 @@ class TrainConfig:
             if self.trainer.mtp_acceptance and not self.model.mtp.depths:
                 accepted = "must be 0: with model.mtp.depths=0 there is no MTP module"
                 raise ConfigError("trainer.mtp_acceptance", self.trainer.mtp_acceptance, accepted)
+            if self.trainer.trainable and self.adapter.name != "none":
+                accepted = f"adapter={self.adapter.name} trains adapters alone: name what gets one in adapter.targets"
+                raise ConfigError("trainer.trainable", self.trainer.trainable, accepted)
 
 
 @dataclass

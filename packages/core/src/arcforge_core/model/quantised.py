@@ -232,7 +232,7 @@ def quantise_model(model: CausalLM, weights: str) -> None:
 
     Raises:
         ConfigError: `weights` is no mode, the model was quantised otherwise before, is in training, or has a width
-            that does not fit.
+            that does not fit, or adapters.
     """
     check_weights("engine.weights", weights)
     if model.quantised is not None and model.quantised.mode != weights:
@@ -243,6 +243,8 @@ def quantise_model(model: CausalLM, weights: str) -> None:
     check_quantised(model.config, model.attention, weights)
     if model.training:
         raise ConfigError("engine.weights", weights, "the model is in training mode: its weights are still needed")
+    if model.adapter is not None:
+        raise ConfigError("engine.weights", weights, "the model has adapters: merge them first (arcforge-convert)")
     mode = MODES[weights]
     forms: dict[str, Format] = {}
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
