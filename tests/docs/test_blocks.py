@@ -132,7 +132,11 @@ def short(script, arguments, cheap_run):
             name: value for name, value in replaced.items() if not name.startswith("data") and name not in WHOLE_ROWS
         }
         replaced |= {"procedure.count": "3", "procedure.heldout": "1", "generation.max_new_tokens": "4"}
-        replaced |= {"procedure.counts.arithmetic": "3", "procedure.counts.expressions": "3"}
+        replaced |= {
+            "procedure.counts.arithmetic": "3",
+            "procedure.counts.expressions": "3",
+            "procedure.counts.lookup": "3",
+        }
     if "procedure=expert_iteration" in arguments:
         replaced |= {"procedure.rounds": "1"}
         replaced |= {f"procedure.{name}": value for name, value in CHEAP["arcforge-sample"].items()}
