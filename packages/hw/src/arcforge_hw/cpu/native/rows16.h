@@ -90,13 +90,14 @@ constexpr int COLUMNS = 2;  // half as many registers
 #endif
 
 // FETCH times as many values as a row has are asked for meanwhile, from `ahead` on: piece by piece, as many requests at once
-// have the processor wait, and in the order of memory, which it can then read ahead by itself.
+// have the processor wait, and in the order of memory, which it can then read ahead by itself. Into the second cache, for
+// which more requests can wait than for the first.
 template <int M, int N, int FETCH>
 inline void dot_pairs_tile(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride, int64_t width,
                            float* out, int64_t stride, const BFloat16* ahead) {
   Vector<float> sum[M][N] = {};
   for (int64_t d = 0; d < width; d += PAIRED) {
-    for (int f = 0; f < FETCH; f++) __builtin_prefetch(ahead + FETCH * d + f * PAIRED);
+    for (int f = 0; f < FETCH; f++) __builtin_prefetch(ahead + FETCH * d + f * PAIRED, 0, 2);
     Paired right[N];
     for (int j = 0; j < N; j++) right[j] = load_pairs(b + j * b_stride + d);
     for (int i = 0; i < M; i++) {
