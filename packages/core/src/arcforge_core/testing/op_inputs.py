@@ -504,7 +504,7 @@ def moe_cases(g: Generator) -> list[OpCase]:
             "shared_up_FD": _normal(g, shared, hidden),
             "shared_down_DF": _normal(g, hidden, shared),
             "chosen": 3,
-            "scale": 2.5,
+            "scale": 0.5 + tokens,
         }
         sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared}
         cases.append(OpCase("moe", name, args, (), sizes))

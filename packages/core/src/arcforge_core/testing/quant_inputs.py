@@ -104,7 +104,7 @@ def quant_moe_cases(g: Generator) -> list[OpCase]:
             for part, shape in (("gate", (shared, hidden)), ("up", (shared, hidden)), ("down", (hidden, shared))):
                 made = _weight(g, part, eight, *shape)
                 args |= {f"shared_{key}": value for key, value in made.items()}
-            args |= {"chosen": 3, "scale": 2.5, "rounds": rounds}  # type: ignore[dict-item]
+            args |= {"chosen": 3, "scale": 0.5 + tokens, "rounds": rounds}  # type: ignore[dict-item]
             sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared}
             cases.append(OpCase("quant_moe", f"{name}, {tokens} tokens", args, (), sizes))
     return cases
