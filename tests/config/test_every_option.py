@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from arcforge_core.config.compose import compose, compose_config
-from arcforge_core.config.schema import ComponentConfig, ModelConfig, TrainConfig
+from arcforge_core.config.schema import AdapterConfig, ComponentConfig, ModelConfig, TrainConfig
 from arcforge_core.config.search_path import options, presets
 from arcforge_core.configs import PipelineConfig
 from arcforge_core.errors import ArcforgeError
@@ -50,6 +50,8 @@ def test_schema_is_a_dataclass_of_its_kind_that_names_itself(component):
 def test_recipe_whole(group, name):
     if group == "model":
         assert compose([f"model={name}"]).model.name == name
+    elif group == "adapter":
+        assert compose([f"adapter={name}"]).adapter == AdapterConfig(name=name)
     elif group == "stage":
         assert compose([f"stage={name}"]).attention.name in registry().names("attention")
     elif group == "experiment":

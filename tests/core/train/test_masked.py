@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
-from arcforge_core.config.schema import MtpConfig, TokenizerConfig
+from arcforge_core.config.schema import AdapterConfig, MtpConfig, TokenizerConfig
 from arcforge_core.configs import ConversationsDataConfig
 from arcforge_core.data.pipeline import Corpus, build_data
+from arcforge_core.model.lora import Adapter, attach, named_adapters
 from arcforge_core.testing.small_models import small_model, small_tokenizer
 from arcforge_core.train.losses import cross_entropy
 from arcforge_core.train.step import StepBatch, accumulate_gradients
@@ -92,6 +93,46 @@ def test_what_masked_targets_are_changes_no_bit_of_any_gradient(corpus: Corpus) 
 def test_loss_and_gradients_do_not_depend_on_packing_or_accumulation(corpus: Corpus, depths: int) -> None:
     """One epoch as one step: long rows, short rows, other orders, one micro-batch or many."""
     net = model(corpus, depths)
+    longest = corpus.manifest["encoder"]["longest"] - 1
+    losses, expected = gradients(net, epoch(corpus, longest, 1))
+    for length, seed in ((longest + 7, 1), (3 * longest, 0)):
+        other, found = gradients(net, epoch(corpus, length, 1, seed))
+        for name, value in losses.items():
+            torch.testing.assert_close(other[name], value, msg=name)
+        for name, grad in expected.items():
+            torch.testing.assert_close(found[name], grad, rtol=1e-7, atol=1e-10, msg=name)
+
+
+# ---- with adapters ---------------------------------------------------------------------------------------------------
+
+
+def adapted(corpus: Corpus, depths: int = 0):
+    net = model(corpus, depths)
+    torch.manual_seed(1)
+    attach(net, Adapter(AdapterConfig(name="lora", rank=3), "base", "sha", {}))
+    with torch.no_grad():
+        for _, low in named_adapters(net):
+            low.B.normal_(0.0, 0.1)
+    return net
+
+
+def test_masked_targets_change_no_bit_of_an_adapter_s_gradient(corpus: Corpus) -> None:
+    net, batch = adapted(corpus), next(corpus.train_batches(160, 320, seed=0))
+    others_T = torch.where(batch.weights_T == 0, (batch.targets_T + 17) % 64, batch.targets_T)
+    _, before = gradients(net, [batch])
+    _, after = gradients(net, [dataclasses.replace(batch, targets_T=others_T)])
+    assert before and all(".lora." in name or "_lora." in name for name in before)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    _, nothing = gradients(net, [dataclasses.replace(batch, weights_T=torch.zeros_like(batch.weights_T))])
+    assert all(not grad.any() for grad in nothing.values())
+    unmasked = torch.where(batch.weights_T == 1, (batch.targets_T + 17) % 64, batch.targets_T)
+    _, moved = gradients(net, [dataclasses.replace(batch, targets_T=unmasked)])
+    assert not any(torch.equal(before[name], moved[name]) for name in before)
+
+
+@pytest.mark.parametrize("depths", [0, 1])
+def test_adapters_do_not_depend_on_packing_or_accumulation(corpus: Corpus, depths: int) -> None:
+    net = adapted(corpus, depths)
     longest = corpus.manifest["encoder"]["longest"] - 1
     losses, expected = gradients(net, epoch(corpus, longest, 1))
     for length, seed in ((longest + 7, 1), (3 * longest, 0)):

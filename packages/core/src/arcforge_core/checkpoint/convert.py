@@ -13,9 +13,9 @@ from torch import Tensor
 
 from arcforge_core.checkpoint.atomic import replacing
 from arcforge_core.checkpoint.hf.folder import OWN, copy_beside, write_hf
-from arcforge_core.checkpoint.pretrained import Checkpoint, LazyState, find_checkpoint, open_checkpoint, own_config
+from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint, own_config
 from arcforge_core.checkpoint.sections import CONFIG, meta_model
-from arcforge_core.checkpoint.shards import SHARD_BYTES, ShardWriter
+from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardWriter
 from arcforge_core.cli.progress import track
 from arcforge_core.errors import CheckpointError
 
@@ -90,7 +90,7 @@ def convert(
 
 
 def _convert(source: Path, target: Path, to: str | None, dtype: torch.dtype | None, max_shard_bytes: int) -> Checkpoint:
-    opened = open_checkpoint(source)
+    opened = open_checkpoint(source, dtype)
     model = meta_model(opened.config, opened.attention, str(source))
     state = CastState(opened.state, dtype, frozenset(name for name, _ in model.named_buffers()))
     architecture = to or (None if opened.architecture == OWN else opened.architecture)

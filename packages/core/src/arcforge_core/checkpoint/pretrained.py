@@ -7,15 +7,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 import arcforge_core
+from arcforge_core.checkpoint.adapter import adapted, check_base, is_adapter, load_adapter, read_adapter
 from arcforge_core.checkpoint.atomic import replacing
 from arcforge_core.checkpoint.hf.folder import OWN, open_hf
 from arcforge_core.checkpoint.sections import (
@@ -29,7 +28,7 @@ from arcforge_core.checkpoint.sections import (
     typed,
     typed_attention,
 )
-from arcforge_core.checkpoint.shards import WEIGHTS, ShardReader, save_tensors
+from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import CheckpointError
 from arcforge_core.model.causal_lm import CausalLM
@@ -45,17 +44,6 @@ __all__ = [
 ]  # fmt: skip
 
 FIELDS = ("model_type", "architectures", "arcforge_version", "model", "attention")
-
-
-class LazyState(Protocol):
-    """Tensors under our names, read when asked for (a `Mapping`)."""
-
-    @property
-    def shapes(self) -> Mapping[str, torch.Size]:
-        """Returns the shapes, without reading."""
-
-    def __getitem__(self, name: str, /) -> Tensor:
-        """Returns a tensor; it may be mapped from a file."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +98,23 @@ def own_config(config: ModelConfig, attention: AttentionConfig) -> dict[str, obj
     }
 
 
-def open_checkpoint(directory: str | Path) -> Checkpoint:
-    """Reads the configuration and checks the tensors' names and shapes; no tensor is read yet.
+def open_checkpoint(directory: str | Path, dtype: torch.dtype | None = None) -> Checkpoint:
+    """Reads the configuration and checks the tensors' names and shapes; no tensor of a model is read yet.
+
+    Args:
+        directory: a model, or an adapter, which is its base with the adapter merged into it when read.
+        dtype: that merged tensors are rounded to; None means the base's.
 
     Raises:
         CheckpointError: the folder is missing, damaged, of another model type, or needs a component that is not
-            installed (its wheel is named).
+            installed (its wheel is named); an adapter's base is not there or is another one.
     """
     directory = Path(directory)
+    if is_adapter(directory):
+        adapter = read_adapter(directory)
+        check_base(adapter)
+        base = open_checkpoint(adapter.base)
+        return replace(base, path=directory, state=adapted(base.state, adapter, dtype))
     json_config = read_json(directory)
     if json_config.get("model_type") != OWN:
         return Checkpoint(directory, str(json_config.get("model_type")), *open_hf(directory, json_config))
@@ -142,7 +139,7 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
     Raises:
         CheckpointError: as `open_checkpoint`.
     """
-    checkpoint = open_checkpoint(directory)
+    checkpoint = open_checkpoint(directory, dtype)
     model = meta_model(checkpoint.config, checkpoint.attention, str(checkpoint.path / CONFIG), ops or default_ops())
     wanted = {name: buffer.dtype for name, buffer in model.named_buffers()}
     if dtype is not None:
@@ -165,9 +162,14 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
 def load_weights(model: CausalLM, directory: str | Path) -> None:
     """Copies a checkpoint's weights into a model that exists; its dtypes and devices stay.
 
+    A model with adapters takes those of a folder that `write_adapter` wrote; its frozen weights stay too.
+
     Raises:
         CheckpointError: the weights are missing, damaged or do not fit; the model is as before.
     """
+    if model.adapter is not None:
+        load_adapter(model, Path(directory))
+        return
     state = open_checkpoint(directory).state
     check_shapes({name: t.shape for name, t in state_of(model).items()}, state.shapes, str(directory))
     loaded = {name: state[name] for name in state.shapes}
@@ -181,7 +183,7 @@ def find_checkpoint(path: str | Path) -> Path:
         CheckpointError: it is neither.
     """
     path = Path(path)
-    if (path / CONFIG).is_file():
+    if (path / CONFIG).is_file() or is_adapter(path):
         return path
     found = sorted((path / "checkpoints").glob("step-*"))
     if not found:

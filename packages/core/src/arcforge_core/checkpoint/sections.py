@@ -18,6 +18,7 @@ from arcforge_core.config.validate import explain
 from arcforge_core.errors import CheckpointError, ConfigError, UnknownComponentError, nearest
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.lora import merged_state
 from arcforge_core.model.meta import meta_device
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.registry import registry
@@ -92,14 +93,15 @@ def meta_model(config: ModelConfig, attention: AttentionConfig, where: str, ops:
 
 
 def state_of(model: CausalLM) -> dict[str, Tensor]:
-    """Returns the state dict with a tied head stored once, under the embedding's name.
+    """Returns the state dict with a tied head stored once, under the embedding's name, and adapters merged.
 
     Raises:
         CheckpointError: the model's weights were quantised: what they were is gone.
     """
     if model.quantised is not None:
         raise CheckpointError(f"a model with weights in {model.quantised.mode} cannot be saved: save the one it was")
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    found = model.state_dict() if model.adapter is None else merged_state(model)
+    state = {name: tensor.contiguous() for name, tensor in found.items()}
     if model.config.tie_word_embeddings:
         del state["lm_head.weight"]
     return state
@@ -107,6 +109,8 @@ def state_of(model: CausalLM) -> dict[str, Tensor]:
 
 def check_state(model: CausalLM, state: Mapping[str, Tensor], where: str) -> None:
     """Raises `CheckpointError` that names missing, unknown and mis-shaped tensors; `where` names the source."""
+    if model.adapter is not None:
+        raise CheckpointError(f"{where}: the model has adapters; its weights are replaced in one without")
     check_shapes(ordinary_shapes(model), {name: tensor.shape for name, tensor in state.items()}, where)
 
 

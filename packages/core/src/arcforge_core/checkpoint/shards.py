@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,17 @@ from arcforge_core.errors import CheckpointError
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
 """Largest file that a writer makes of several tensors, as on the hub."""
+
+
+class LazyState(Protocol):
+    """Tensors by name, read when asked for (a `Mapping`)."""
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """Returns the shapes, without reading."""
+
+    def __getitem__(self, name: str, /) -> Tensor:
+        """Returns a tensor; it may be mapped from a file."""
 
 
 class ShardReader(Mapping[str, Tensor]):
@@ -129,13 +140,13 @@ class ShardWriter:
         return self.folder / f"part-{number}.safetensors"
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Writes one file.
+def save_tensors(tensors: dict[str, Tensor], path: Path, notes: Mapping[str, str] | None = None) -> None:
+    """Writes one file; `notes` are added to its metadata.
 
     Raises:
         OSError: it cannot be written.
     """
     try:
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(tensors, path, metadata={"format": "pt", **(notes or {})})
     except SafetensorError as error:  # an OSError that lost its type on the way through Rust
         raise OSError(str(error)) from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
+from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.sections import check_shapes, state_of
 from arcforge_core.config.compare import differences, flatten
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
@@ -76,9 +76,19 @@ def start_from(model: CausalLM, init: str) -> Start:
         ConfigError: the model's variant cannot start from that of the checkpoint.
     """
     checkpoint = open_checkpoint(find_checkpoint(init))
-    start = plan_start(model, checkpoint.config, checkpoint.attention, checkpoint.state.shapes, str(checkpoint.path))
-    model.load_state_dict({name: checkpoint.state[name] for name in start.taken}, strict=False)
+    start = start_at(model, checkpoint)
+    take(model, checkpoint, start)
     return start
+
+
+def start_at(model: CausalLM, checkpoint: Checkpoint) -> Start:
+    """Says what `start_from` would do with a checkpoint that was opened; see `plan_start`."""
+    return plan_start(model, checkpoint.config, checkpoint.attention, checkpoint.state.shapes, str(checkpoint.path))
+
+
+def take(model: CausalLM, checkpoint: Checkpoint, start: Start) -> None:
+    """Copies what `start` takes."""
+    model.load_state_dict({name: checkpoint.state[name] for name in start.taken}, strict=False)
 
 
 def plan_start(

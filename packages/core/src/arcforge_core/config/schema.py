@@ -8,8 +8,8 @@ Not frozen and without `Literal` or tuples, because OmegaConf refuses those; enu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -53,6 +53,15 @@ def check_text(field_name: str, value: object) -> None:
     """Raises `ConfigError` unless `value` is a string; for dataclasses that are filled from data, not by Hydra."""
     if not isinstance(value, str):
         raise ConfigError(field_name, value, "must be a text")
+
+
+def check_expressions(field_name: str, patterns: list[str]) -> None:
+    """Raises `ConfigError` unless all are regular expressions."""
+    for index, pattern in enumerate(patterns):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"{field_name}[{index}]", pattern, f"must be a regular expression: {error}") from error
 
 
 @dataclass
@@ -110,6 +119,16 @@ class EnvironmentConfig(ComponentConfig):
 
 
 @dataclass
+class AlgorithmConfig(ComponentConfig):
+    """Base of reinforcement learning algorithms' configs."""
+
+
+@dataclass
+class CorrectionConfig(ComponentConfig):
+    """Base of configs of corrections for policies that differ."""
+
+
+@dataclass
 class CheckerConfig(ComponentConfig):
     """Base of checkers of answers; the fields are what a record names as arguments."""
 
@@ -122,6 +141,11 @@ class ChatTemplateConfig(ComponentConfig):
 @dataclass
 class ParserConfig(ComponentConfig):
     """Base of parsers of what a model answers in a chat."""
+
+
+@dataclass
+class ToolboxConfig(ComponentConfig):
+    """Base of what runs the tool calls of conversations that are played."""
 
 
 @dataclass
@@ -404,12 +428,95 @@ class TrainerConfig:
         if self.minutes is not None and not self.minutes > 0:
             raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
         check_multiple("trainer.micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)
-        for index, pattern in enumerate(self.trainable):
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                accepted = f"must be a regular expression: {error}"
-                raise ConfigError(f"trainer.trainable[{index}]", pattern, accepted) from error
+        check_expressions("trainer.trainable", self.trainable)
+
+
+ADAPTED = (r"\.self_attn\.", r"\.mlp\.")
+"""Where adapters go unless other layers are named."""
+
+
+@dataclass
+class AdapterConfig:
+    """Low-rank adapters, trained in place of a checkpoint's weights."""
+
+    name: str = "none"
+    """``none`` trains the weights themselves; ``lora`` freezes them and trains adapters."""
+    rank: int = 16
+    """Rank of each adapter."""
+    alpha: float = 32.0
+    """Adapters are multiplied by alpha / rank."""
+    rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead."""
+    dropout: float = 0.0
+    """Share of an adapter's inputs that training drops; must be 0 where experts or MLA's kv_b_proj are adapted."""
+    targets: list[str] = field(default_factory=lambda: list(ADAPTED))
+    """Regular expressions: linear layers and stacks of experts in whose names one is found are adapted."""
+
+    def __post_init__(self) -> None:
+        check_choice("adapter.name", self.name, ("none", "lora"))
+        check_at_least("adapter.rank", self.rank, 1)
+        check_between("adapter.dropout", self.dropout, 0.0, 0.9)
+        if not 0 < self.alpha < float("inf"):
+            raise ConfigError("adapter.alpha", self.alpha, "must be greater than 0")
+        if not self.targets:
+            raise ConfigError("adapter.targets", self.targets, "must name at least one layer")
+        check_expressions("adapter.targets", self.targets)
+        for entry in fields(self) if self.name == "none" else ():
+            value = getattr(self, entry.name)
+            if value != (list(ADAPTED) if entry.name == "targets" else entry.default):
+                raise ConfigError(f"adapter.{entry.name}", value, "has an effect with adapter=lora only")
+
+
+@dataclass
+class PlayConfig:
+    """How conversations are played: a model answers, its calls are run, its answers checked."""
+
+    prefix: ClassVar[str] = ""
+    """Where the fields stand on a command line, for errors."""
+
+    files: list[str] = field(default_factory=list)
+    """Files and folders of conversations with checkers, e.g. ``outputs/conversations/heldout``."""
+    limit: int | None = None
+    """Conversations of each source at most, drawn by the seed; None takes all."""
+    max_new_tokens: int = 256
+    """Tokens of one message of the model at most."""
+    max_calls: int = 8
+    """Messages with tool calls before an answer at most."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    seed: int = 0
+    batch_size: int = 128
+    """Conversations under way at the same time."""
+    engine: str | None = None
+    """A component of kind engine with its defaults; None is ``paged`` where it is installed, else ``simple``."""
+    toolbox: str | None = None
+    """What runs tool calls, a component of kind toolbox with its defaults; None is ``sandbox`` where it is installed,
+    else ``recorded``."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "max_new_tokens", "batch_size"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 1)
+        for name in ("max_calls", "temperature", "seed"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
+
+
+@dataclass
+class GenerationConfig(PlayConfig):
+    """Evaluation by generation in a training run; without `files` there is none."""
+
+    prefix: ClassVar[str] = "generation."
+
+    every: int | None = None
+    """Steps between evaluations; None evaluates at the end only."""
+    before: bool = True
+    """Also play before the first step, for figures of what the run begins with."""
+    samples: int = 3
+    """Conversations of each source that the report shows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("generation.every", self.every, 1)
+        check_at_least("generation.samples", self.samples, 0)
 
 
 @dataclass
@@ -423,7 +530,9 @@ class TrainConfig:
     data: DataConfig = MISSING
     hardware: HardwareConfig = MISSING
     procedure: ProcedureConfig = MISSING
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
     name: str = "train"
     """Name of the run, part of its folder's name."""
     seed: int = 0
@@ -446,6 +555,9 @@ class TrainConfig:
             if self.trainer.mtp_acceptance and not self.model.mtp.depths:
                 accepted = "must be 0: with model.mtp.depths=0 there is no MTP module"
                 raise ConfigError("trainer.mtp_acceptance", self.trainer.mtp_acceptance, accepted)
+            if self.trainer.trainable and self.adapter.name != "none":
+                accepted = f"adapter={self.adapter.name} trains adapters alone: name what gets one in adapter.targets"
+                raise ConfigError("trainer.trainable", self.trainer.trainable, accepted)
 
 
 @dataclass

@@ -29,6 +29,7 @@ from arcforge_core.model.rope import rope_tables
 from arcforge_core.ops.dispatch import Ops, default_ops
 
 if TYPE_CHECKING:
+    from arcforge_core.model.lora import Adapter
     from arcforge_core.model.quantised import QuantisedState
 
 
@@ -116,6 +117,7 @@ class CausalLM(nn.Module):
         self.mtp = MtpModule(config, attention) if config.mtp.depths else None
         self.activation_checkpointing = False
         self.quantised: QuantisedState | None = None
+        self.adapter: Adapter | None = None
         self.compute_dtype: torch.dtype | None = None
         self.bindings = 0  # how often ops were bound
         self.ops = default_ops() if ops is None else ops

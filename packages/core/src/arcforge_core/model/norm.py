@@ -42,3 +42,7 @@ class Linear(nn.Linear):
         """Returns x W^T (+ b) in x's dtype."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return self.linear(x, self.weight.to(x.dtype), bias)
+
+    def full_weight(self, dtype: torch.dtype) -> Tensor:
+        """Returns the matrix that `forward` multiplies with, for those who multiply otherwise."""
+        return self.weight.to(dtype)

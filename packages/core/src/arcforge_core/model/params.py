@@ -62,7 +62,7 @@ def cache_bytes(model: CausalLM, tokens: int, dtype: torch.dtype = torch.bfloat1
 
 @dataclass(frozen=True)
 class FlopsPerToken:
-    """Training FLOPs of one token, backward included: ``6 x active matmul parameters + attention``.
+    """Training FLOPs of one token, backward included: ``6 x active matmul parameters + attention``, 4 x frozen ones.
 
     Attributes:
         main: the main model with head.
@@ -83,12 +83,16 @@ def training_flops_per_token(model: CausalLM, keys: float | Tensor) -> FlopsPerT
     config = model.config
     share = config.num_experts_per_tok / config.n_routed_experts
 
+    def flops(parameter: Tensor) -> float:
+        """A product forward and one to its input's gradient, and one to the weight's where there is such."""
+        return (6.0 if parameter.requires_grad else 4.0) * parameter.numel()
+
     def matmul(prefix: str) -> float:
         total = 0.0
         for name, parameter in model.named_parameters():
             # the loss does not reach an indexer: the layer counts it with its selection (spec 1.4)
             if name.startswith(prefix) and parameter.ndim >= 2 and ".indexer." not in name:
-                total += parameter.numel() * (share if ".experts." in name else 1.0)
+                total += flops(parameter) * (share if ".experts." in name else 1.0)
         return total
 
     keys_T = torch.as_tensor(keys, dtype=torch.float64).flatten()
@@ -96,11 +100,11 @@ def training_flops_per_token(model: CausalLM, keys: float | Tensor) -> FlopsPerT
     def attention(layer: Attention) -> float:
         return float(layer.training_flops(keys_T).mean())
 
-    head = config.hidden_size * config.vocab_size
-    main = 6.0 * (matmul("model.layers.") + head)
+    head = flops(model.lm_head.weight)
+    main = matmul("model.layers.") + head
     for layer in model.model.layers:
         main += attention(cast(Block, layer).self_attn)
     depth = 0.0
     if model.mtp is not None:
-        depth = 6.0 * (matmul("mtp.") + head) + attention(model.mtp.self_attn)
+        depth = matmul("mtp.") + head + attention(model.mtp.self_attn)
     return FlopsPerToken(main, depth)

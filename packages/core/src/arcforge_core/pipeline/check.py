@@ -8,7 +8,7 @@ from pathlib import Path
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.sections import state_of
-from arcforge_core.checkpoint.start import plan_start
+from arcforge_core.checkpoint.start import Start, plan_start, start_at
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.data.pipeline import build_data
 from arcforge_core.model.build import build_model
@@ -18,6 +18,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.pipeline.plan import Stage, named
 from arcforge_core.registry import registry
+from arcforge_core.train.adapter import check_adapter
 from arcforge_core.train.run import StepLoader, build_trainer, freeze, with_tokenizer
 
 
@@ -34,6 +35,7 @@ def check_stages(stages: Sequence[Stage]) -> list[str]:
     model: CausalLM | None = None
     for stage in stages:
         config = stage.config
+        start: Start | None
         with named(stage.name):
             sizes = repr((config.model, config.attention))
             if sizes not in models:
@@ -44,13 +46,14 @@ def check_stages(stages: Sequence[Stage]) -> list[str]:
             check_components(config)
             if source is not None:
                 shapes = {name: tensor.shape for name, tensor in state_of(source).items()}
-                starts.append(str(plan_start(model, source.config, source.attention, shapes, f"stage {before}")))
+                start = plan_start(model, source.config, source.attention, shapes, f"stage {before}")
             elif config.init is not None:
-                found = open_checkpoint(find_checkpoint(config.init))
-                start = plan_start(model, found.config, found.attention, found.state.shapes, str(found.path))
-                starts.append(str(start))
+                start = start_at(model, open_checkpoint(find_checkpoint(config.init)))
             else:
-                starts.append("")
+                start = None
+            if config.adapter.name != "none":
+                check_adapter(config, model, start)
+            starts.append("" if start is None else str(start))
         before = stage.name
     return starts
 

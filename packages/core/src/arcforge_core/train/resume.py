@@ -23,7 +23,7 @@ from arcforge_core.train.snapshot import TrainingState
 from arcforge_core.train.state import checkpoints, last_checkpoint, read_checkpoint
 
 LAYOUT = ("trainer.sequence_length", "trainer.micro_batch_tokens", "seed")
-FIXED = ("model.", "attention.", "data.", "optimizer.name", *LAYOUT)
+FIXED = ("model.", "attention.", "adapter.", "data.", "optimizer.name", *LAYOUT)
 """Prefixes of fields that the saved state depends on: shapes of tensors, or the order and position of the data."""
 
 FREE = (
@@ -31,6 +31,7 @@ FREE = (
     "model.mtp.weight",
     "model.balance_loss_weight",
     "model.router_bias_rate",
+    "adapter.dropout",
     "data.cache_dir",
     "data.paths",  # the content of the corpus and of the tokenizer is compared, wherever they lie
     "data.tokenizer.path",
@@ -110,7 +111,7 @@ def check_same_corpus(manifest: dict[str, Any], run_dir: Path) -> None:
 
 def rewind(run_dir: Path, step: int) -> None:
     """Drops what the run wrote about the steps that are taken again."""
-    for name in ("metrics.csv", "eval.csv", "experts.csv"):
+    for name in ("metrics.csv", "eval.csv", "experts.csv", "generation.csv"):
         drop_rows_after(run_dir / name, step)
 
 

@@ -18,21 +18,24 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.table import Table
 
-from arcforge_core.checkpoint.start import start_from, tokenizer_of
+from arcforge_core.checkpoint.start import Start, start_from, tokenizer_of
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.config.sweep import PageWriter
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
+from arcforge_core.eval.conversations.evaluate import check_evaluation
 from arcforge_core.eval.mtp_acceptance import mtp_acceptance
 from arcforge_core.model.build import build_model, check_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
+from arcforge_core.train.adapter import adapt, require_init
 from arcforge_core.train.callbacks.checkpointing import Checkpointing
 from arcforge_core.train.callbacks.console import ConsoleProgress
 from arcforge_core.train.callbacks.evaluation import Evaluation
+from arcforge_core.train.callbacks.generation import Generation
 from arcforge_core.train.callbacks.metrics import MetricsWriter
 from arcforge_core.train.callbacks.stopping import Stopping
 from arcforge_core.train.module import LanguageModelModule
@@ -108,6 +111,17 @@ def build_module(config: TrainConfig, hardware: Hardware) -> LanguageModelModule
     return LanguageModelModule(model, config)
 
 
+def begin(model: CausalLM, config: TrainConfig, resumed: bool) -> Start | None:
+    """Gives a model what ``config.init`` names, where a run begins with it: adapters need their base when resumed too.
+
+    Raises:
+        ConfigError, CheckpointError: as `start_from` and `adapt`.
+    """
+    if config.adapter.name != "none":
+        return adapt(model, config)
+    return None if resumed or config.init is None else start_from(model, config.init)
+
+
 def freeze(model: CausalLM, trainable: list[str]) -> None:
     """Lets only parameters be trained in whose names one of the expressions is found; none at all lets all.
 
@@ -139,6 +153,8 @@ def train(config: TrainConfig, folder: Path | None = None) -> RunResult:
     rank = int(os.environ.get("RANK", 0))
     console = Console(markup=False, highlight=False, soft_wrap=True, quiet=rank > 0)
     check_model(config.model, config.attention)
+    if config.adapter.name != "none":
+        require_init(config)
     restored = None
     if config.resume is not None:
         run_dir, restored = find_state(config, console)
@@ -149,18 +165,21 @@ def train(config: TrainConfig, folder: Path | None = None) -> RunResult:
         config = with_tokenizer(config, config.init)
     if restored is not None:
         check_same_run(config, run_dir, restored, console)
+    if config.generation.files:
+        check_evaluation(config.generation)
     corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
     if restored is not None:
         check_same_corpus(corpus.manifest, run_dir)
     steps = StepLoader(corpus, config, restored.progress["cursor"] if restored else 0)
     module = build_module(config, hardware)
+    start = begin(module.model, config, resumed=restored is not None)
     if restored is not None:
         restored.restore_model(module)
         if rank == 0:
             rewind(run_dir, restored.step)
     else:
-        if config.init is not None:
-            console.print(str(start_from(module.model, config.init)))
+        if start is not None:
+            console.print(str(start))
         # only the first process writes
         run_dir = create_run_dir(config, folder) if rank == 0 else Path(config.output_dir)
     if rank == 0:
@@ -199,10 +218,13 @@ def fit(
     checkpointing = Checkpointing(run_dir, corpus.tokenizer, evaluation, restored)
     stopping = Stopping()
     progress = ConsoleProgress(console, metrics, evaluation)
-    trainer = build_trainer(config, hardware, run_dir, [metrics, evaluation, checkpointing, stopping, progress])
+    generation = Generation(corpus.tokenizer, run_dir, console)
+    callbacks = [metrics, evaluation, generation, checkpointing, stopping, progress]
+    trainer = build_trainer(config, hardware, run_dir, callbacks)
     samples, summary = Samples(corpus, run_dir, config), Summary(run_dir, module, metrics, evaluation, corpus)
     if restored is None and trainer.is_global_zero:
         samples.write(module.model, "before")
+        generation.before(trainer, module)
     if module.fraction() < 1.0:
         try:
             trainer.fit(module, steps)
@@ -219,6 +241,7 @@ def fit(
     elif trainer.is_global_zero:
         evaluation.evaluate(trainer, module, None)
         samples.write(module.model, "after")
+        generation.evaluate(trainer, module)
         if config.trainer.mtp_acceptance:
             length, positions = config.trainer.sequence_length, config.trainer.mtp_acceptance
             acceptance = mtp_acceptance(module.model, corpus, positions, length)

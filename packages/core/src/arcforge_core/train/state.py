@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from arcforge_core.checkpoint.adapter import write_adapter
 from arcforge_core.checkpoint.atomic import replacing
 from arcforge_core.checkpoint.checksums import check_checksums, write_checksums
 from arcforge_core.checkpoint.pretrained import write_pretrained
@@ -48,7 +49,7 @@ def write_checkpoint(
         CheckpointError: the disk is full or not writable; older checkpoints are untouched.
     """
     with replacing(state.path, marker=None) as folder:
-        write_pretrained(model, folder, tokenizer)
+        (write_pretrained if model.adapter is None else write_adapter)(model, folder, tokenizer)
         _save({"optimizer": state.optimizer, "options": state.options, "rng": state.rng}, folder / STATE_FILE)
         heldout = asdict(state.heldout) if state.heldout else None
         progress = {"progress": state.progress, "world_size": state.world_size, "heldout": heldout}

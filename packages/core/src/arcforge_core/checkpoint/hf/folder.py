@@ -29,7 +29,7 @@ from arcforge_core.checkpoint.sections import (
     typed,
     typed_attention,
 )
-from arcforge_core.checkpoint.shards import SHARD_BYTES, ShardReader, ShardWriter
+from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardReader, ShardWriter
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import CheckpointError, nearest
 from arcforge_core.registry import registry
@@ -61,7 +61,7 @@ class LinkedState(Mapping[str, Tensor]):
 
     shapes: dict[str, torch.Size]
     links: dict[str, Link]
-    shards: ShardReader
+    shards: LazyState
 
     def __getitem__(self, name: str) -> Tensor:
         """Reads and joins the parts."""
@@ -240,7 +240,8 @@ def write_tokenizer(tokenizer: Tokenizer | Path | None, folder: Path) -> dict[st
     """Writes or copies a tokenizer and returns config.json's token ids; without one they are null, not a default."""
     if isinstance(tokenizer, Path):
         copy_beside(tokenizer, folder)
-        known = json.loads((tokenizer / CONFIG).read_text(encoding="utf-8"))
+        # an adapter has no config.json beside its tokenizer
+        known = json.loads((tokenizer / CONFIG).read_text(encoding="utf-8")) if (tokenizer / CONFIG).is_file() else {}
         if any(name in known for name in TOKEN_IDS):
             return {name: known.get(name) for name in TOKEN_IDS}
         from arcforge_core.data.tokenizer import Tokenizer

@@ -39,7 +39,8 @@ SOURCES = (
     "layer.cpp", "likeliest.cpp", "quant.cpp", "record.cpp", "rms_norm.cpp", "select.cpp", "sparse_mla.cpp",
 )  # fmt: skip
 HEADERS = (
-    "decode16.h", "few_rows.h", "pairs.h", "quant.h", "record.h", "rows.h", "rows16.h", "segments.h", "selected.h",
+    "decode16.h", "few_rows.h", "pairs.h", "quant.h", "record.h", "routing.h", "rows.h", "rows16.h", "segments.h",
+    "selected.h",
 )  # fmt: skip
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",

@@ -1,0 +1,75 @@
+"""Training adapters beside the frozen weights of a checkpoint."""
+
+from __future__ import annotations
+
+import torch
+
+from arcforge_core.checkpoint.adapter import links_of, weights_sha256
+from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
+from arcforge_core.checkpoint.start import Start, start_at, take
+from arcforge_core.config.schema import TrainConfig
+from arcforge_core.errors import ConfigError
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.lora import Adapter, attach, find_targets, named_adapters
+
+OF_TRAINING = ("model.name", "model.router_bias_rate", "model.balance_loss_weight", "model.initializer_range")
+"""Settings that may differ from the base's, ``model.mtp.*`` too: an adapter does not write them down."""
+
+
+def require_init(config: TrainConfig) -> str:
+    """Returns the base.
+
+    Raises:
+        ConfigError: none is named.
+    """
+    if config.init is None:
+        accepted = f"adapter={config.adapter.name} trains beside the weights of a checkpoint: name it"
+        raise ConfigError("init", None, accepted)
+    return config.init
+
+
+def check_adapter(config: TrainConfig, model: CausalLM, start: Start | None) -> None:
+    """Checks that adapters can be trained and put on the base again later; the model may be on the meta device.
+
+    Raises:
+        ConfigError: there is no base, the model has tensors that it does not have or other settings, or targets that
+            cannot be adapted.
+    """
+    if start is None:
+        require_init(config)
+        return
+    find_targets(model, config.adapter)
+    gone = [name for name in start.left if not name.startswith("mtp.")]
+    for names, fault in ((start.new, "has no"), (gone, "is a model with")):
+        if names:
+            raise ConfigError("init", start.where, f"{fault} {names[0]}: an adapter is put on the base as it is")
+    for name, was, now in start.changed:
+        if name not in OF_TRAINING and not name.startswith("model.mtp."):
+            accepted = f"must be {was} as in {start.where}: an adapter is put on the base as it is"
+            raise ConfigError(name, now, accepted)
+
+
+def adapt(model: CausalLM, config: TrainConfig) -> Start:
+    """Loads the base into a model, freezes it and attaches adapters.
+
+    Raises:
+        ConfigError: as `check_adapter`.
+        CheckpointError: as `start_from`.
+    """
+    checkpoint = open_checkpoint(find_checkpoint(require_init(config)))
+    start = start_at(model, checkpoint)
+    check_adapter(config, model, start)
+    take(model, checkpoint, start)
+    base, links = str(checkpoint.path.resolve()), links_of(checkpoint.state)
+    attach(model, Adapter(config.adapter, base, weights_sha256(checkpoint.path), links))
+    narrow(model)
+    return start
+
+
+@torch.no_grad()
+def narrow(model: CausalLM) -> None:
+    """Keeps frozen matrices in the compute dtype where that loses no bit, so that no step has to cast them."""
+    for parameter in {*(model.get_parameter(name) for name, _ in named_adapters(model)), model.lm_head.weight}:
+        narrowed = parameter.to(model.dtype)
+        if parameter.dtype != model.dtype and torch.equal(narrowed.to(parameter.dtype), parameter):
+            parameter.data = narrowed
