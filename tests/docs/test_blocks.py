@@ -46,6 +46,7 @@ CHEAP = {
         "sequence_length": "32",
         "positions": "16",
     },
+    "arcforge-eval suite=conversations": {"limit": "1", "max_new_tokens": "4"},
     "arcforge-swa-search": {
         "data": "files",
         "data.paths": "[my_texts]",
@@ -57,6 +58,7 @@ CHEAP = {
     },
     "arcforge-env": {"episodes": "2", "rollouts": "1", "max_new_tokens": "4"},
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
+    "arcforge-sample": {"samples": "2", "limit": "1", "max_new_tokens": "4"},
     "arcforge-conversations": {"count": "3", "heldout": "1"},
     "arcforge-serve": {"port": "0"},
 }
@@ -123,6 +125,21 @@ def short(script, arguments, cheap_run):
         replaced = {name: value for name, value in replaced.items() if name not in ("data.paths", *WHOLE_ROWS)}
         if "vocab_size" in replaced:  # few conversations have few words
             replaced["vocab_size"] = "384"
+    if any(argument.startswith("generation.files=") for argument in arguments):
+        replaced |= {"generation.limit": "1", "generation.max_new_tokens": "4"}
+    if "experiment=sft_mini" in arguments:  # which makes its data
+        replaced = {
+            name: value for name, value in replaced.items() if not name.startswith("data") and name not in WHOLE_ROWS
+        }
+        replaced |= {"procedure.count": "3", "procedure.heldout": "1", "generation.max_new_tokens": "4"}
+        replaced |= {
+            "procedure.counts.arithmetic": "3",
+            "procedure.counts.expressions": "3",
+            "procedure.counts.lookup": "3",
+        }
+    if "procedure=expert_iteration" in arguments:
+        replaced |= {"procedure.rounds": "1"}
+        replaced |= {f"procedure.{name}": value for name, value in CHEAP["arcforge-sample"].items()}
     kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
     return [*kept, *(f"{name}={value}" for name, value in replaced.items())]
 

@@ -16,6 +16,7 @@ from arcforge_core.contracts.environment import Environment
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.contracts.optimizer import ROLES, OptimizerFactory
 from arcforge_core.contracts.sandbox import SandboxBackend
+from arcforge_core.contracts.toolbox import Toolbox
 from arcforge_core.ops import reference
 from arcforge_core.registry import FIRST_PARTY, Registrar, registry
 from arcforge_core.testing import SUITES
@@ -39,6 +40,7 @@ CONTRACTS = {
     "parser": ChatParser,
     "data": DocumentSource,
     "sandbox": SandboxBackend,
+    "toolbox": Toolbox,
 }
 HOOKS = [name for name in vars(hookspecs) if name.startswith("arcforge_")]
 SOURCES = ("packages/*/src/**/*.py", "examples/plugins/*/src/**/*.py", "scripts/*", "Makefile")

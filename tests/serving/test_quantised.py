@@ -52,6 +52,44 @@ def test_both_engines_give_the_same_bits_in_any_batch(mode, variant):
     assert paged.stats().cached_tokens > 0
 
 
+@pytest.mark.parametrize("variant", ["MlaConfig", "DsaConfig", "GqaConfig"])
+@pytest.mark.parametrize("mode", MODES)
+def test_drafts_leave_the_same_bits(mode, variant):
+    """Greedy and by seed, whether prompts are found in the cache or not; the MTP module stays wide."""
+    attention = getattr(pytest.importorskip("arcforge_attention.configs"), variant)()
+
+    def deterministic():
+        torch.manual_seed(0)
+        config = small_config(**{**SIZES, "head_dim": 32, "qk_rope_head_dim": 4, "vocab_size": 8})
+        return build_model(config, attention, Ops(None, deterministic=True)).eval()
+
+    prompts = [[n % 8 for n in range(length)] for length in (1, 7, 17, 17)]
+    params = [SamplingParams(max_new_tokens=12, temperature=0.9 * (n % 2), seed=n) for n in range(len(prompts))]
+    wanted = SimpleEngine(SimpleEngineConfig(weights=mode), deterministic()).generate(prompts, params)
+    drafting = {"draft_tokens": 3, "drafting": "always", "max_batch_tokens": 9, "max_running": 3}
+    paged = PagedEngine(PagedEngineConfig(weights=mode, page_size=4, **drafting), deterministic())
+    for least in (0, 12):
+        got = paged.generate(prompts, params)
+        assert texts(got) == texts(wanted)
+        assert [o.logprobs for o in got] == [o.logprobs for o in wanted]
+        assert got[2].cached_tokens >= least
+    stats = paged.stats()
+    assert stats.drafts > stats.accepted_by_position[0] > 0
+    paged.check()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_drafts_of_the_fast_kernels_give_the_same_tokens(mode):
+    """Recorded steps and rows of several tokens of a sequence included."""
+    params = SamplingParams(max_new_tokens=16, temperature=0.0)
+    plain = PagedEngine(PagedEngineConfig(weights=mode, page_size=4), model()).generate(PROMPTS, params)
+    options = {"weights": mode, "page_size": 4, "draft_tokens": 3, "drafting": "always"}
+    paged = PagedEngine(PagedEngineConfig(**options), model())
+    for _ in range(2):
+        assert texts(paged.generate(PROMPTS, params)) == texts(plain)
+    assert paged.stats().drafts > 0
+
+
 def test_logprobs_are_the_quantised_models():
     engine = PagedEngine(PagedEngineConfig(weights="int4", page_size=4), model())
     for prompt, output in zip(PROMPTS, engine.generate(PROMPTS, GREEDY), strict=True):

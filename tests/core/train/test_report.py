@@ -75,10 +75,27 @@ def write_run(path: Path, steps: int = 900) -> Path:
     }
     versions = {"arcforge-core": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "git": "abc1234"}
     contents = {"functions": functions, "samples": samples, "summary": summary, "corpus": corpus, "versions": versions}
+    contents["generation"] = {"evaluations": [evaluation_at(step, step / steps) for step in (0, 300, steps)]}
     for name, content in contents.items():
         (path / f"{name}.json").write_text(json.dumps(content))
     (path / "config.yaml").write_text("name: mini\nmodel:\n  hidden_size: 256\n")
     return path
+
+
+def evaluation_at(step: int, share: float) -> dict:
+    """One evaluation by generation, with an answer right and one wrong."""
+    figures = {"conversations": 10, "answers": 10, "exact": share, "exact_low": share / 2, "exact_high": 1.0}
+    figures |= {"calls": 4, "calls_valid": share, "thinking_off": 1.0, "truncated": 0.1, "tokens": 12.5}
+    called = [{"type": "function", "function": {"name": "lookup", "arguments": {"key": "<b>k</b>"}}}]
+    messages = [
+        {"role": "user", "content": "What is <i>k</i>?"},
+        {"role": "assistant", "content": "", "reasoning_content": "I look it up.", "tool_calls": called},
+        {"role": "tool", "content": "7"},
+        {"role": "assistant", "content": "It is 7."},
+    ]
+    row = {"source": "lookup", "thinking": "interleaved", "messages": messages, "answers": [{"expected": "7"}]}
+    samples = [row | {"verdict": "right"}, row | {"verdict": "wrong"}]
+    return {"step": step, "figures": {"lookup": figures, "all": figures}, "rejected": 3, "samples": samples}
 
 
 class Page(html.parser.HTMLParser):
@@ -203,6 +220,16 @@ def test_each_file_may_be_missing(complete, tmp_path, name, no_plots):
             (tmp_path / file.name).write_bytes(file.read_bytes())
     assert "missing" in page_of(tmp_path).text
     assert read_run(tmp_path).problems == {name: "missing"}
+
+
+def test_played_conversations_are_shown_before_and_after(complete, no_plots):
+    page = page_of(complete)
+    section = page.text.partition("Held-out conversations, played")[2]
+    assert "3 records could not be played" in section
+    assert "lookup before training 10 0.0%" in section and "lookup step 900 10 100.0% [50.0%, 100.0%]" in section
+    assert "All sources, step by step" in section and "step 300" in section
+    assert "(I look it up.) → lookup(key='<b>k</b>')" in section and "expected 7" in section
+    assert section.count("✓ right") == 2 and section.count("✗ wrong") == 2
 
 
 def test_an_empty_run_says_missing_and_no_number(tmp_path, no_plots):

@@ -1,9 +1,10 @@
+import asyncio
 import json
 import pickle
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import save
+from starlette.exceptions import HTTPException
 
 from arcforge_core import save_pretrained
 from arcforge_core.model.causal_lm import CausalLM
@@ -20,7 +22,7 @@ from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, smal
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.kvcache.radix import RadixTree
 from arcforge_serving.paged import PagedEngine
-from arcforge_serving.server.admin import Control
+from arcforge_serving.server.admin import Control, in_thread, store
 from arcforge_serving.server.app import create_app
 from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
 from arcforge_serving.server.guard import Guard, Limits
@@ -350,17 +352,48 @@ def test_damaged_folders_leave_the_old_weights(client: TestClient, server: Serve
     assert_as_before(client, server)
 
 
-@pytest.mark.parametrize("chunked", [True, False])
 def test_an_upload_is_no_larger_than_the_model(
-    client: TestClient, server: ServerState, monkeypatch: pytest.MonkeyPatch, chunked: bool
+    client: TestClient, server: ServerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Control, "most_bytes", 5000)
-    content: Any = iter([b"x" * 2000] * 3) if chunked else b"x" * 5001
-    assert "5000 bytes" in upload(client, content, 413)["error"]["message"]
+    assert "5000 bytes" in upload(client, b"x" * 5001, 413)["error"]["message"]
     monkeypatch.undo()
     assert_as_before(client, server)
     server.guard = Guard(server.guard.keys, Limits(body_bytes=1000))  # which is for requests
     assert upload(client, GOOD)["weight_version"] == 1
+
+
+def test_parts_of_an_upload_count_together(tmp_path: Path) -> None:
+    """The test client joins them before they are sent."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * 2000
+
+    with pytest.raises(HTTPException) as caught:
+        asyncio.run(store(parts(), tmp_path / "file", 5999))
+    assert caught.value.status_code == 413
+    asyncio.run(store(parts(), tmp_path / "file", 6000))
+    assert (tmp_path / "file").read_bytes() == b"x" * 6000
+
+
+def test_what_runs_in_a_thread_is_waited_for_by_whoever_goes_away() -> None:
+    """Else the next operation would begin beside the rest of this one."""
+    done = threading.Event()
+
+    def work() -> None:
+        time.sleep(0.2)
+        done.set()
+
+    async def leave() -> None:
+        task = asyncio.create_task(in_thread(work))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done.is_set()
+
+    asyncio.run(leave())
 
 
 def test_a_full_disk_is_said(client: TestClient, server: ServerState, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,13 +103,18 @@ def test_files_win_over_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("users", "field"),
     [("short", USER_KEYS), ("with some spaces", USER_KEYS), ("schlüssel-schlüssel", USER_KEYS),
-     (f"{ALICE},tiny", USER_KEYS), ("tab\tinside-it", USER_KEYS), (ADMIN, "admin_key_file")],
+     (f"{ALICE},tiny", USER_KEYS), ("tab\tinside-it", USER_KEYS), (ADMIN, "admin_key_file"), ("7-signs", USER_KEYS),
+     (f"{ALICE},{ADMIN}", "admin_key_file")],
 )  # fmt: skip
 def test_keys_that_are_none_are_refused_without_being_shown(users: str, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         keys(users)
     assert caught.value.field == field
     assert not any(key in str(caught.value) for key in users.split(","))
+
+
+def test_a_key_of_eight_characters_is_one() -> None:
+    assert keys("8-signs!").owner("Bearer 8-signs!", Level.USER)
 
 
 def test_files_without_keys_are_refused(tmp_path: Path) -> None:

@@ -95,6 +95,12 @@ def chat(live):
     return live[1]
 
 
+def test_both_names_of_the_most_tokens_bind(chat):
+    for fields in ({"max_tokens": 3}, {"max_completion_tokens": 3}, {"max_tokens": 3, "max_completion_tokens": 3}):
+        answer = answer_of(chat, temperature=0, ignore_eos=True, **fields)
+        assert answer.usage.completion_tokens == 3
+
+
 def test_greedy_tokens_are_those_of_the_model(live):
     state, client = live
     answer, _ = say(client, temperature=0, max_tokens=12, return_token_ids=True)
@@ -148,6 +154,14 @@ def test_earlier_reasoning_is_cleared_or_kept(live, kept):
         for o in ({}, kept)
     ]
     assert ["why" in text for text in texts] == [False, True]
+
+
+def test_empty_fields_of_other_servers_replies_may_be_sent_back(chat):
+    turn = {"role": "assistant", "content": "b", "annotations": [], "refusal": None, "audio": {}}
+    answer = answer_of(chat, messages=[*HELLO, turn, *HELLO], max_tokens=1)
+    assert answer.usage.completion_tokens == 1
+    with pytest.raises(openai.BadRequestError, match="annotations"):
+        answer_of(chat, messages=[*HELLO, {**turn, "annotations": [{"type": "url_citation"}]}], max_tokens=1)
 
 
 def test_replies_can_be_sent_back(live):
@@ -324,7 +338,7 @@ POINT = {
         ({"response_format": {"type": "json_object"}}, "object"),
         ({"structured_outputs": {"json_object": True}}, "object"),
         ({"guided_regex": "[ab]{3}"}, "regex"),
-        ({"structured_outputs": {"regex": "[ab]{3}"}}, "regex"),
+        ({"structured_outputs": {"regex": "[ab]{3}", "json_object": False}}, "regex"),
         ({"guided_choice": ["aab", "abb"]}, "regex"),
         ({"structured_outputs": {"choice": ["aab", "abb"]}}, "regex"),
         ({"guided_grammar": 'start: "a" ("ab" | "bb")'}, "regex"),

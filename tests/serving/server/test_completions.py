@@ -8,9 +8,11 @@ from fastapi.testclient import TestClient
 from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
+from arcforge_serving.server.errors import INVALID, Problem, problem_of
 from arcforge_serving.server.testing import client_of, small_state
 
 URL = "/v1/completions"
@@ -29,6 +31,24 @@ def refused(client: TestClient, status: int = 400, **body: object) -> dict[str, 
     problem: dict[str, Any] = response.json()["error"]
     assert problem.keys() == {"message", "type", "param", "code"}
     return problem
+
+
+def test_the_first_field_that_is_wrong_is_named_with_its_own_reason(client: TestClient) -> None:
+    problem = refused(client, prompt=[1], temperature=-1, top_p=7)
+    assert (problem["param"], problem["message"]) == (
+        "temperature", "temperature: Input should be greater than or equal to 0",
+    )  # fmt: skip
+
+
+def test_what_the_engine_refuses_has_the_requests_name() -> None:
+    problem = problem_of(ConfigError("max_new_tokens", 9, "must be less"))
+    assert (problem.param, problem.message) == ("max_tokens", "max_tokens: must be less")
+
+
+def test_problems_can_be_written_whatever_a_client_wrote() -> None:
+    body = Problem(400, INVALID, "there is no \ud800", "field \udfff").body
+    assert json.dumps(body, ensure_ascii=False).encode()
+    assert body["error"]["message"] == r"there is no \ud800"
 
 
 def greedy(model: CausalLM, ids: list[int], count: int) -> list[int]:
@@ -325,6 +345,8 @@ def test_echo_with_log_probs_scores_the_prompt(client: TestClient, model: Causal
         assert [max(row.values()) for row in shown["top_logprobs"][1:4]] == pytest.approx(likeliest, abs=1e-5)
         assert len(shown["tokens"]) == 4 + tokens
         assert choice["finish_reason"] == "length"
+    bare = complete(client, **{**body, "logprobs": 0}, max_tokens=3, temperature=0)["choices"][0]["logprobs"]
+    assert (bare["token_logprobs"], bare["top_logprobs"]) == (shown["token_logprobs"], None)
     parts = [chunk["choices"][0] for chunk in events(client, **body, max_tokens=3, temperature=0)]
     assert "".join(part["text"] for part in parts) == choice["text"]
     assert [value for part in parts for value in part["logprobs"]["token_logprobs"]] == shown["token_logprobs"]

@@ -86,6 +86,10 @@ def test_health_and_readiness(tokenizer):
     with client_of(state) as client:
         assert client.get("/health").json() == {"status": "ok"}
         assert client.get("/ready").json() == {"status": "ready"}
+        state.engine.pause("keep")
+        assert (client.get("/ready").status_code, client.get("/ready").json()) == (200, {"status": "paused"})
+        state.engine.resume()
+        assert client.get("/ready").json() == {"status": "ready"}
         state.closing = True
         assert client.get("/health").status_code == 200
         assert (client.get("/ready").status_code, client.get("/ready").json()) == (503, {"status": "shutting down"})

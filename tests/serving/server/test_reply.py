@@ -1,5 +1,6 @@
 """What can happen while a reply is under way, over a real socket."""
 
+import asyncio
 import json
 import socket
 import time
@@ -8,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import openai
 import pytest
+from starlette.requests import ClientDisconnect
 
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
-from arcforge_serving.server.reply import event
+from arcforge_serving.server.reply import DONE, EventStream, event
 from arcforge_serving.server.testing import listening, small_state
 
 LONG = {"prompt": [1, 2], "max_tokens": 5000, "ignore_eos": True}
@@ -178,3 +180,22 @@ def test_priority_and_owner_reach_the_engine(served, monkeypatch):
     body = {"prompt": [1], "max_tokens": 1, "priority": -3, "user": "alice"}
     assert httpx.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
     assert seen == [{"priority": -3, "owner": "alice"}]
+
+
+def test_a_stream_that_cannot_begin_is_closed():
+    """Nobody iterates it then, and what it was to read would run on."""
+    closed = []
+
+    async def events():
+        yield DONE
+
+    async def gone(message):
+        raise OSError("the client is gone")
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    stream = EventStream(events(), lambda: closed.append(True))
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(stream({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, gone))
+    assert closed == [True]

@@ -57,6 +57,7 @@ class MLA(nn.Module):
         self.hadamard, self.to_records = reference.hadamard, to_records
         self.absorbed, self.deterministic = self.form == "absorbed", False
         self.prolog: Fused | None = None
+        self.absorber: Fused | None = None
         self.epilog: Fused | None = None
 
     @classmethod
@@ -82,16 +83,12 @@ class MLA(nn.Module):
         self.deterministic = bind.deterministic
         # the two forms round differently: deterministic runs use one of them for prompts and decoded tokens alike
         self.absorbed = self.form == "absorbed" or (self.form == "auto" and bind.deterministic)
-        parts: tuple[nn.Module, ...] = (
-            self.q_a_proj, self.q_a_layernorm, self.q_b_proj, self.kv_a_proj_with_mqa, self.kv_a_layernorm,
-            self.kv_b_proj,
-        )  # fmt: skip
         if self.form != "expanded":
-            sizes = {"heads": self.heads, "latent": self.latent}
-            hidden, query = self.q_a_proj.in_features, self.q_a_proj.out_features
-            self.prolog = fuse(bind, "mla_prolog", (Linear, RMSNorm), parts, hidden=hidden, query=query, **sizes)
-            parts = (self.kv_b_proj, self.o_proj)
-            self.epilog = fuse(bind, "mla_epilog", (Linear,), parts, inner=self.o_proj.in_features, **sizes)
+            latents = (self.q_a_proj, self.q_a_layernorm, self.kv_a_proj_with_mqa, self.kv_a_layernorm)
+            hidden, latent = self.q_a_proj.in_features, self.latent
+            self.prolog = fuse(bind, "mla_prolog", (Linear, RMSNorm), latents, hidden=hidden, latent=latent)
+            self.absorber = fuse(bind, "mla_absorb", (Linear,), (self.kv_b_proj,), heads=self.heads, latent=latent)
+            self.epilog = fuse(bind, "mla_epilog", (Linear,), (self.kv_b_proj,), heads=self.heads, latent=latent)
 
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
@@ -113,15 +110,17 @@ class MLA(nn.Module):
 
     def few(self, x_TD: Tensor, batch: SequenceBatch) -> bool:
         """Says whether all that a step does is to decode so few tokens that calling ops one by one is most of it."""
-        fused = (self.prolog, self.epilog)
-        return batch.plan.only_decodes and all(op is not None and op.serves(len(x_TD)) for op in fused)
+        return batch.plan.only_decodes and self._fused(len(x_TD))
 
     def branch(self, batch: SequenceBatch) -> Hashable:
         """See the contract."""
         if self.latent_cache is not None:
             return None
-        fused = (self.prolog, self.epilog)
-        return "dense" if all(op is not None and op.serves(batch.num_tokens) for op in fused) else None
+        return "dense" if self._fused(batch.num_tokens) else None
+
+    def _fused(self, tokens: int) -> bool:
+        fused = (self.prolog, self.absorber, self.epilog)
+        return all(op is not None and op.serves(tokens) for op in fused)
 
     def decode(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None, rope: Rope) -> AttentionOutput:
         """`forward` of few tokens behind a cache."""
@@ -134,18 +133,17 @@ class MLA(nn.Module):
 
     def project(self, x_TD: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the query latent [T, Q], absorbed queries [T, H, C + R] and entries [T, C + R] of few tokens."""
-        assert self.prolog is not None  # few() was asked
-        projected: tuple[Tensor, Tensor, Tensor] = self.prolog(
-            x_TD, self.q_a_proj.weight, self.q_a_layernorm.weight, self.q_b_proj.weight,
-            self.kv_a_proj_with_mqa.weight, self.kv_a_layernorm.weight, self.kv_b_proj.weight, *rope, self.heads,
-            self.q_a_layernorm.eps,
+        assert self.prolog is not None and self.absorber is not None  # few() was asked
+        q_TQ, entry_TC = self.prolog(
+            x_TD, self.q_a_proj.weight, self.q_a_layernorm.weight, self.kv_a_proj_with_mqa.weight,
+            self.kv_a_layernorm.weight, *rope, self.q_a_layernorm.eps,
         )  # fmt: skip
-        return projected
+        return q_TQ, self.absorber(self.q_b_proj(q_TQ), self.kv_b_proj.weight, *rope, self.heads), entry_TC
 
     def put_out(self, out_THC: Tensor) -> Tensor:
         """Returns the layer's output [T, D] for attended latents of few tokens."""
         assert self.epilog is not None  # few() was asked
-        out_TD: Tensor = self.epilog(out_THC, self.kv_b_proj.weight, self.o_proj.weight)
+        out_TD: Tensor = self.o_proj(self.epilog(out_THC, self.kv_b_proj.weight, self.value))
         return out_TD
 
     def query_latent(self, x_TD: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -17,9 +18,11 @@ from arcforge_core.config.schema import (
     HardwareConfig,
     OptimizerConfig,
     ParserConfig,
+    PlayConfig,
     ProcedureConfig,
     ScheduleConfig,
     SuiteConfig,
+    ToolboxConfig,
     check_at_least,
     check_between,
     check_choice,
@@ -446,6 +449,27 @@ class LongContextSuiteConfig(SuiteConfig):
             for name in ("model", "tokenizer"):
                 if getattr(self, name) is not None:
                     raise ConfigError(f"suite.{name}", getattr(self, name), "belongs to suite.endpoint; set that too")
+
+
+@dataclass
+class ConversationsSuiteConfig(SuiteConfig, PlayConfig):
+    """Held-out conversations, played by generation and checked."""
+
+    prefix: ClassVar[str] = "suite."
+
+    name: str = "conversations"
+    output: str | None = None
+    """Folder of figures and transcripts; None takes a dated one below outputs."""
+
+    def __post_init__(self) -> None:
+        PlayConfig.__post_init__(self)
+
+
+@dataclass
+class RecordedToolboxConfig(ToolboxConfig):
+    """The calls and results of the record; nothing is run."""
+
+    name: str = "recorded"
 
 
 @dataclass

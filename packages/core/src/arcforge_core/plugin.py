@@ -118,6 +118,14 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:LongContextSuiteConfig", summary="Retrieval and aggregation at growing lengths",
     )  # fmt: skip
     registry.add(
+        "suite", "conversations", "arcforge_core.eval.conversations.command:measure_conversations",
+        schema="arcforge_core.configs:ConversationsSuiteConfig", summary="Held-out conversations, played and checked",
+    )  # fmt: skip
+    registry.add(
+        "toolbox", "recorded", "arcforge_core.eval.conversations.recorded:RecordedToolbox",
+        schema="arcforge_core.configs:RecordedToolboxConfig", summary="Results as the record has them; runs nothing",
+    )  # fmt: skip
+    registry.add(
         "suite", "mtp_acceptance", "arcforge_core.eval.mtp_acceptance:measure_mtp_acceptance",
         schema="arcforge_core.configs:MtpAcceptanceSuiteConfig", summary="Drafts of the MTP module that are accepted",
     )  # fmt: skip

@@ -28,7 +28,25 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     ("engine", "paged"): "arcforge-serving",
     **{("workload", name): "arcforge-serving" for name in ("random", "shared_prefix", "agent", "file")},
     ("environment", "arithmetic"): "arcforge-rl",
+    **{
+        ("algorithm", name): "arcforge-rl"
+        for name in (
+            "grpo",
+            "icepop",
+            "double_sided",
+            "dapo",
+            "gspo",
+            "cispo",
+            "rloo",
+            "reinforce_pp",
+            "ppo",
+            "opd",
+        )
+    },
+    ("correction", "custom"): "arcforge-rl",
     **{("checker", name): "arcforge-rl" for name in ("reasoning_gym", "python_output", "python_doctest")},
+    ("toolbox", "sandbox"): "arcforge-rl",
+    **{("procedure", name): "arcforge-rl" for name in ("expert_iteration", "made_conversations")},
     **{("sandbox", name): "arcforge-rl" for name in ("auto", "bubblewrap", "landlock", "docker")},
     ("hardware", "cpu"): "arcforge-hw",
     ("hardware", "cuda"): "arcforge-hw",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -11,7 +12,10 @@ from arcforge_core.config.schema import (
     EngineConfig,
     EnvironmentConfig,
     HardwareConfig,
+    PlayConfig,
+    ProcedureConfig,
     SandboxConfig,
+    ToolboxConfig,
     check_at_least,
     check_between,
     check_choice,
@@ -23,9 +27,10 @@ OPERATIONS = ("add", "subtract", "multiply")
 AGENTS = ("model", "oracle", "noop")
 SOURCES = (
     "arithmetic", "expressions", "algebra", "puzzles", "traces", "functions",
-    "calculator", "lookup", "files", "search", "python",
+    "calculator", "lookup", "files", "search", "python", "instructions", "documentation", "greetings",
 )  # fmt: skip
 """What conversations are made from."""
+CHOICES = ("short", "likely")
 
 
 @dataclass
@@ -91,6 +96,15 @@ class DockerConfig(SandboxConfig):
 
 
 @dataclass
+class SandboxToolboxConfig(ToolboxConfig):
+    """The tools of our builders, run in sandboxes."""
+
+    name: str = "sandbox"
+    sandbox: str = "auto"
+    """A component of kind sandbox with its defaults."""
+
+
+@dataclass
 class ReasoningGymCheckerConfig(CheckerConfig):
     """A puzzle of reasoning-gym."""
 
@@ -137,28 +151,105 @@ class DoctestCheckerConfig(CheckerConfig):
 
 
 @dataclass
-class ConversationsConfig:
-    """The root of ``arcforge-conversations``."""
+class MakingConfig:
+    """Which conversations are made."""
 
-    sandbox: SandboxConfig = MISSING
-    """Where programs and tools run."""
+    prefix: ClassVar[str] = ""
+    """Where the fields stand on a command line, for errors."""
+
     sources: list[str] = field(default_factory=lambda: list(SOURCES))
     """What to make conversations from."""
     count: int = 200
     """Conversations of each source to train on."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Of these sources so many instead; on a command line e.g. ``+counts.calculator=1000``."""
     heldout: int = 50
     """Conversations of each source to evaluate on; they share no operands with the others."""
     seed: int = 0
-    output_dir: str = "outputs/conversations"
-    """Folder of the files; what it holds of an earlier call is replaced."""
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise ConfigError("sources", [], f"must name at least one of {', '.join(SOURCES)}")
+            raise ConfigError(f"{self.prefix}sources", [], f"must name at least one of {', '.join(SOURCES)}")
         for name in self.sources:
-            check_choice("sources", name, SOURCES)
+            check_choice(f"{self.prefix}sources", name, SOURCES)
         for name in ("count", "heldout", "seed"):
-            check_at_least(name, getattr(self, name), 0)
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
+        for name, count in self.counts.items():
+            check_choice(f"{self.prefix}counts", name, tuple(self.sources))
+            check_at_least(f"{self.prefix}counts.{name}", count, 0)
+
+
+@dataclass
+class ConversationsConfig(MakingConfig):
+    """The root of ``arcforge-conversations``."""
+
+    sandbox: SandboxConfig = MISSING
+    """Where programs and tools run."""
+    output_dir: str = "outputs/conversations"
+    """Folder of the files; what it holds of an earlier call is replaced."""
+
+
+@dataclass
+class MadeConversationsConfig(ProcedureConfig, MakingConfig):
+    """Conversations are made, trained on and played."""
+
+    prefix: ClassVar[str] = "procedure."
+
+    name: str = "made_conversations"
+    folder: str = "outputs/conversations"
+    """Where they are; they are made anew when those there were made with other options."""
+
+    def __post_init__(self) -> None:
+        MakingConfig.__post_init__(self)
+
+
+@dataclass
+class SamplingConfig(PlayConfig):
+    """How problems are tried several times, and which tries are kept."""
+
+    temperature: float = 1.0
+    """0 is greedy, and every try the same."""
+    samples: int = 8
+    """Tries at each problem."""
+    per_problem: int | None = 1
+    """Right tries kept of each problem at most; None keeps all of them."""
+    choose: str = "short"
+    """Which right tries go first: ``short``, those of the fewest tokens, or ``likely``, those of the highest mean
+    log-prob."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("samples", "per_problem"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 1)
+        check_choice(f"{self.prefix}choose", self.choose, CHOICES)
+
+
+@dataclass
+class SampleConfig(SamplingConfig):
+    """The root of ``arcforge-sample``."""
+
+    hardware: HardwareConfig = MISSING
+    checkpoint: str = MISSING
+    """Folder of a model with its tokenizer, or of a run, e.g. ``outputs/latest``."""
+    output_dir: str = "outputs/samples"
+    """Folder of what is kept; what it holds of an earlier call is replaced."""
+
+
+@dataclass
+class ExpertIterationConfig(ProcedureConfig, SamplingConfig):
+    """Rounds of trying problems, keeping right tries and training on them."""
+
+    prefix: ClassVar[str] = "procedure."
+
+    name: str = "expert_iteration"
+    rounds: int = 2
+    """How often; each begins with the weights of the one before."""
+    restart: bool = False
+    """Train each round from `init` instead, on the right tries of all rounds so far."""
+
+    def __post_init__(self) -> None:
+        SamplingConfig.__post_init__(self)
+        check_at_least("procedure.rounds", self.rounds, 1)
 
 
 @dataclass

@@ -5,6 +5,20 @@ from __future__ import annotations
 from arcforge_core.hookspecs import PLUGIN_API, hookimpl
 from arcforge_core.registry import Registrar
 
+ALGORITHMS = (
+    ("grpo", "Grpo", "Advantages within a group, PPO's clip"),
+    ("icepop", "IcePop", "GLM-5's reasoning RL, eq. 1: GRPO without KL and without tokens whose engines disagree"),
+    ("double_sided", "DoubleSided", "GLM-5's agentic RL, eq. 3-5: rollout log-probs, masked on both sides"),
+    ("dapo", "Dapo", "Clip higher, token means, overlong answers punished"),
+    ("gspo", "Gspo", "Ratios of whole sequences"),
+    ("cispo", "Cispo", "Clipped ratios as weights of log-probs"),
+    ("rloo", "Rloo", "REINFORCE, the others of a group as baseline"),
+    ("reinforce_pp", "ReinforcePlusPlus", "REINFORCE with returns normalised over the batch"),
+    ("ppo", "Ppo", "A critic, GAE, clipped values"),
+    ("opd", "Opd", "On-policy distillation, eq. 2: the teacher's log-ratio is the advantage"),
+)
+"""Name, class and summary of each algorithm; its file has its name."""
+
 
 @hookimpl
 def arcforge_plugin_api() -> int:
@@ -38,6 +52,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_rl.configs:DoctestCheckerConfig", summary="A library function that keeps its doctests",
     )  # fmt: skip
     registry.add(
+        "toolbox", "sandbox", "arcforge_rl.conversations.played_tools:SandboxToolbox",
+        schema="arcforge_rl.configs:SandboxToolboxConfig", summary="The tools of arcforge-conversations, in sandboxes",
+    )  # fmt: skip
+    registry.add(
         "sandbox", "auto", "arcforge_rl.sandbox.select:auto_sandbox",
         schema="arcforge_rl.configs:AutoSandboxConfig", summary="bubblewrap, or landlock where that fails, or an error",
     )  # fmt: skip
@@ -52,4 +70,21 @@ def arcforge_register_components(registry: Registrar) -> None:
     registry.add(
         "sandbox", "docker", "arcforge_rl.sandbox.docker:Docker",
         schema="arcforge_rl.configs:DockerConfig", summary="A container per command of a Docker daemon",
+    )  # fmt: skip
+    for name, attribute, summary in ALGORITHMS:
+        registry.add(
+            "algorithm", name, f"arcforge_rl.algorithms.{name}:{attribute}",
+            schema=f"arcforge_rl.configs_algorithms:{attribute}Config", summary=summary,
+        )  # fmt: skip
+    registry.add(
+        "correction", "custom", "arcforge_rl.corrections:Correction",
+        schema="arcforge_rl.configs_algorithms:BoundsConfig", summary="Pair, level, metric, action, bounds and sign",
+    )  # fmt: skip
+    registry.add(
+        "procedure", "expert_iteration", "arcforge_rl.sampling.iterate:run",
+        schema="arcforge_rl.configs:ExpertIterationConfig", summary="Rounds of tries, of which right ones are learnt",
+    )  # fmt: skip
+    registry.add(
+        "procedure", "made_conversations", "arcforge_rl.conversations.procedure:run",
+        schema="arcforge_rl.configs:MadeConversationsConfig", summary="Makes conversations, then one run on them",
     )  # fmt: skip

@@ -102,6 +102,24 @@ def test_a_segment_does_not_depend_on_its_neighbours():
     assert torch.equal(both[20:], one)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("topk", [0, 3])
+def test_what_is_not_finite_stays_in_its_segment(dtype, topk, monkeypatch):
+    """Also where the next one has an odd number of rows, or fewer keys: of scratch memory it reads what it wrote."""
+    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: 1)
+    q, k, v, cu_query, cu_key, scale = make([(4, 0), (1, 0), (3, 0)], dtype=dtype)
+    fn, more = kernel.attention_varlen, ()
+    if topk:
+        fn = kernel.selected_attention
+        more = (selection(torch.Generator().manual_seed(0), [4, 1, 3], [4, 1, 3], topk),)
+    spoilt = q.detach().clone()
+    spoilt[:4] = torch.nan
+    got = results(fn, (spoilt.requires_grad_(), k, v, *more, cu_query, cu_key, scale))
+    clean = results(fn, (q, k, v, *more, cu_query, cu_key, scale))
+    for a, b in zip(got, clean, strict=True):
+        assert torch.equal(a[4:], b[4:])
+
+
 def test_later_keys_are_never_seen():
     q, k, v, cu_query, cu_key, scale = make([(40, 0)], dtype=torch.float32)
     spoilt = [x.detach().clone() for x in (k, v)]

@@ -15,7 +15,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.op_inputs import op_cases
 
-OPS = ("mla_prolog", "mla_epilog", "index_prolog", "mlp", "moe")
+OPS = ("mla_prolog", "mla_absorb", "mla_epilog", "index_prolog", "mlp", "moe")
 
 
 def model_of(attention, *options):
@@ -42,7 +42,7 @@ def one_by_one(model):
     """The same model without fused ops."""
     plain = copy.deepcopy(model)
     for module in plain.modules():
-        for name in ("fused", "prolog", "epilog"):
+        for name in ("fused", "prolog", "absorber", "epilog"):
             if name in vars(module):
                 setattr(module, name, None)
     return plain
@@ -67,7 +67,7 @@ def test_decoding_equals_its_parts(attention, lengths, steps, monkeypatch):
     """One sequence and several, one token and drafts, fewer keys than top-k and more."""
     model, called = model_of(attention), count(monkeypatch)
     logits = decoded(model, lengths, steps)
-    assert {"mla_prolog", "mla_epilog", "mlp", "moe"} <= set(called)
+    assert {"mla_prolog", "mla_absorb", "mla_epilog", "mlp", "moe"} <= set(called)
     assert ("index_prolog" in called) == (attention == "dsa")
     called.clear()
     torch.testing.assert_close(logits, decoded(one_by_one(model), lengths, steps), rtol=2e-4, atol=2e-5)
@@ -171,7 +171,7 @@ def test_weights_of_other_sizes_are_refused(op):
     case = next(case for case in op_cases(op) if case.name == "tokens")
     given = case.inputs(torch.float32, "cpu")
     for name, value in given.items():
-        if isinstance(value, torch.Tensor) and name not in ("x_TD", "out_THL", "o_DJ"):
+        if isinstance(value, torch.Tensor) and name not in ("x_TD", "out_THL"):
             with pytest.raises(
                 (ValueError, RuntimeError), match=r"must be|must match|beside|has .* rows|multiplied|split|shape"
             ):

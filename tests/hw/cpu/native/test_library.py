@@ -60,7 +60,7 @@ def test_without_a_compiler_the_probe_tells_what_is_lost(monkeypatch):
     assert "no-such-compiler is not found (install g++ or set CXX)" in reason
     assert (
         "attention_decode, attention_varlen, hadamard, index_prolog, indexer_kl, indexer_topk, likeliest, linear, "
-        "linear_cross_entropy, mla_decode, mla_epilog, mla_prolog, mlp, moe" in reason
+        "linear_cross_entropy, mla_absorb, mla_decode, mla_epilog, mla_prolog, mlp, moe" in reason
     )
 
 

@@ -30,6 +30,15 @@ def test_equals_the_reference(segments, heads, width, data):
     torch.testing.assert_close(kernel.mla_decode(*call), reference.mla_decode(*call), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("sizes", [(64, 32), (96, 64), (96, 32), (576, 512), (40, 32)])
+@pytest.mark.parametrize("keys", [[1, 9, 300], [700]])
+def test_bfloat16_is_near_the_reference(sizes, keys):
+    """Entries in whole vectors, multiplied as they are, and others."""
+    call = make([1] * len(keys), keys, 5, *sizes, dtype=torch.bfloat16)
+    wanted = reference.mla_decode(*(x.double() for x in call[:2]), *call[2:])
+    torch.testing.assert_close(kernel.mla_decode(*call).double(), wanted, rtol=2**-8, atol=1e-5)
+
+
 def test_gradients_come_from_the_tiled_kernel():
     q_THC, kv_SC, *rest = make([2, 1], [9, 4])
     leaves = q_THC.requires_grad_(), kv_SC.requires_grad_()

@@ -78,6 +78,11 @@ def test_rows_and_threads_do_not_change_a_row(form, rounds):
     torch.testing.assert_close(many, together, rtol=1e-5, atol=1e-4)
 
 
+def test_bfloat16_is_rounded_before_the_bias_as_the_reference_rounds():
+    x_TK, weight, bias_N = normal(5, 96).bfloat16(), quantise(normal(70, 96, seed=1), INT8), normal(70).bfloat16()
+    assert torch.equal(kernels.quant_linear(x_TK, *weight, bias_N), quant_reference.quant_linear(x_TK, *weight, bias_N))
+
+
 def test_a_large_weight_is_made_wide_in_parts(monkeypatch):
     monkeypatch.setattr(kernels, "BLOCK", 300)
     x_TK, weight = normal(20, 64), quantise(normal(50, 64, seed=1), INT4_GROUP_32)
@@ -108,7 +113,26 @@ def test_sizes_that_do_not_fit_are_refused():
         kernels.quant_experts(**{**call, "expert_TK": torch.tensor([[0, 1, 9], [0, 1, 2]])})
 
 
-@pytest.mark.parametrize("op", ["quant_mlp", "quant_experts"])
+def test_mixtures_whose_parts_do_not_fit_are_refused():
+    """Every weight and scale in turn loses its last row: C++ would read beyond it."""
+    call = dict(op_cases("quant_moe")[0].inputs(torch.float32, "cpu"))
+    for name, value in call.items():
+        if isinstance(value, torch.Tensor) and name != "x_TD":
+            with pytest.raises(ValueError, match=r"must be|beside"):
+                kernels.quant_moe(**{**call, name: value[:-1]})
+    with pytest.raises(ValueError, match="chosen must be from 1 to 9 experts, not 10"):
+        kernels.quant_moe(**{**call, "chosen": 10})
+
+
+@pytest.mark.parametrize("kind", [0, 2, 4])
+def test_a_token_of_a_mixture_is_the_same_whatever_else_is_decoded(kind):
+    call = dict(op_cases("quant_moe")[kind + 1].inputs(torch.float32, "cpu"))
+    whole = kernels.quant_moe(**call)
+    for n in range(len(whole)):
+        assert torch.equal(kernels.quant_moe(**{**call, "x_TD": call["x_TD"][n : n + 1]})[0], whole[n])
+
+
+@pytest.mark.parametrize("op", ["quant_mlp", "quant_experts", "quant_moe"])
 def test_layers_equal_the_references(op, monkeypatch):
     """Also in parts, as they run where there are many rows."""
     for case in op_cases(op):

@@ -48,9 +48,8 @@ class Indexer(nn.Module):
     def bind_ops(self, bind: Binder) -> None:
         """Resolves the ops."""
         self.rope = bind("rope", dim=self.rotary)
-        parts = (self.wq_b, self.wk, self.k_norm, self.weights_proj)
-        sizes = {"hidden": self.wk.in_features, "query": self.wq_b.in_features}
-        sizes |= {"heads": self.heads, "head_dim": self.head_dim}
+        parts = (self.wk, self.k_norm, self.weights_proj)
+        sizes = {"hidden": self.wk.in_features, "heads": self.heads, "head_dim": self.head_dim}
         self.prolog = fuse(bind, "index_prolog", (Linear, IndexKeyNorm), parts, **sizes)
 
     def project(self, x_TD: Tensor, q_TQ: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,8 +57,8 @@ class Indexer(nn.Module):
         if self.prolog is None or not self.prolog.serves(len(x_TD)):
             return self.queries(q_TQ, rope), self.keys(x_TD, rope), self.weights(x_TD)
         projected: tuple[Tensor, Tensor, Tensor] = self.prolog(
-            x_TD, q_TQ, self.wq_b.weight, self.wk.weight, self.k_norm.weight, self.k_norm.bias,
-            self.weights_proj.weight, *rope, self.k_norm.eps,
+            x_TD, self.wq_b(q_TQ), self.wk.weight, self.k_norm.weight, self.k_norm.bias, self.weights_proj.weight,
+            *rope, self.k_norm.eps,
         )  # fmt: skip
         return projected
 

@@ -13,6 +13,9 @@ from arcforge_core.data.tokenizer import Tokenizer
 
 THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
+NOT_CLOSED, ENDED_BY_CALL = "the reasoning was not closed", "a tool call ended the reasoning"
+UNKNOWN_TOOL = "there is no tool"
+"""How flaws read, or begin."""
 
 
 class Parser:
@@ -58,7 +61,7 @@ class Parser:
         """Lets go of what was held back; the completion is over."""
         deltas = self._take(self._pieces.rest())
         if not self._finished:
-            self.cut_off = "the reasoning was not closed" if self._reasoning else self.end()
+            self.cut_off = NOT_CLOSED if self._reasoning else self.end()
             if self.cut_off:
                 self.answer.flaw(self.cut_off)
         self._finished = self._ended = True
@@ -95,7 +98,7 @@ class Parser:
             self._reasoning = False
         elif tag == CALL:
             self._reasoning = False
-            self.answer.flaw("a tool call ended the reasoning")
+            self.answer.flaw(ENDED_BY_CALL)
             self.tag(tag)
         else:
             self.answer.add_reasoning(tag)
@@ -120,7 +123,7 @@ class Parser:
     def open_call(self, name: str) -> Tool | None:
         """Begins a call and returns its tool; None when there is no such tool."""
         if self.tools and name not in self.tools:
-            self.answer.flaw(f"there is no tool {name!r}")
+            self.answer.flaw(f"{UNKNOWN_TOOL} {name!r}")
         self.answer.open_call(name)
         return self.tools.get(name)
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "swa-search": ("arcforge-attention", "search which layers need no more than a sliding window"),
     "env": ("arcforge-rl", "list, check and play environments"),
     "conversations": ("arcforge-rl", "make conversations whose answers can be checked"),
+    "sample": ("arcforge-rl", "try problems several times and keep the right tries to train on"),
     "serve": ("arcforge-serving", "serve a checkpoint over OpenAI's API"),
     "bench": ("arcforge-serving", "put load on an OpenAI endpoint and measure its answers"),
 }

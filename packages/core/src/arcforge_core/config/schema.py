@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -119,6 +119,16 @@ class EnvironmentConfig(ComponentConfig):
 
 
 @dataclass
+class AlgorithmConfig(ComponentConfig):
+    """Base of reinforcement learning algorithms' configs."""
+
+
+@dataclass
+class CorrectionConfig(ComponentConfig):
+    """Base of configs of corrections for policies that differ."""
+
+
+@dataclass
 class CheckerConfig(ComponentConfig):
     """Base of checkers of answers; the fields are what a record names as arguments."""
 
@@ -131,6 +141,11 @@ class ChatTemplateConfig(ComponentConfig):
 @dataclass
 class ParserConfig(ComponentConfig):
     """Base of parsers of what a model answers in a chat."""
+
+
+@dataclass
+class ToolboxConfig(ComponentConfig):
+    """Base of what runs the tool calls of conversations that are played."""
 
 
 @dataclass
@@ -453,6 +468,58 @@ class AdapterConfig:
 
 
 @dataclass
+class PlayConfig:
+    """How conversations are played: a model answers, its calls are run, its answers checked."""
+
+    prefix: ClassVar[str] = ""
+    """Where the fields stand on a command line, for errors."""
+
+    files: list[str] = field(default_factory=list)
+    """Files and folders of conversations with checkers, e.g. ``outputs/conversations/heldout``."""
+    limit: int | None = None
+    """Conversations of each source at most, drawn by the seed; None takes all."""
+    max_new_tokens: int = 256
+    """Tokens of one message of the model at most."""
+    max_calls: int = 8
+    """Messages with tool calls before an answer at most."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    seed: int = 0
+    batch_size: int = 128
+    """Conversations under way at the same time."""
+    engine: str | None = None
+    """A component of kind engine with its defaults; None is ``paged`` where it is installed, else ``simple``."""
+    toolbox: str | None = None
+    """What runs tool calls, a component of kind toolbox with its defaults; None is ``sandbox`` where it is installed,
+    else ``recorded``."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "max_new_tokens", "batch_size"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 1)
+        for name in ("max_calls", "temperature", "seed"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
+
+
+@dataclass
+class GenerationConfig(PlayConfig):
+    """Evaluation by generation in a training run; without `files` there is none."""
+
+    prefix: ClassVar[str] = "generation."
+
+    every: int | None = None
+    """Steps between evaluations; None evaluates at the end only."""
+    before: bool = True
+    """Also play before the first step, for figures of what the run begins with."""
+    samples: int = 3
+    """Conversations of each source that the report shows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("generation.every", self.every, 1)
+        check_at_least("generation.samples", self.samples, 0)
+
+
+@dataclass
 class TrainConfig:
     """The root of ``arcforge-train``."""
 
@@ -465,6 +532,7 @@ class TrainConfig:
     procedure: ProcedureConfig = MISSING
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
     name: str = "train"
     """Name of the run, part of its folder's name."""
     seed: int = 0

@@ -57,7 +57,7 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts))
         self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
         self.n_group, self.topk_group = config.n_group, config.topk_group
-        self.router_scores = reference.router_scores
+        self.router_scores = reference.OPS["router_scores"]
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels the router weight."""
@@ -142,14 +142,18 @@ class MoE(nn.Module):
         self.fused: Fused | None = None
 
     def bind_ops(self, bind: Binder) -> None:
-        """Resolves the fused op; it knows no groups, and needs a shared expert."""
+        """Resolves the fused op."""
+        self.fused = self._fuse(bind, "moe", (MoE, Router, Experts, DenseMLP, Linear))
+
+    def _fuse(self, bind: Binder, op: str, kinds: tuple[type, ...]) -> Fused | None:
+        """Returns a fused op, which knows no groups and needs a shared expert."""
         gate, shared = self.gate, self.shared_experts
         if shared is None or gate.topk_group != gate.n_group:
-            return
+            return None
         parts = (self, gate, self.experts, shared, shared.gate_proj, shared.up_proj, shared.down_proj)
-        experts, hidden, width = self.experts.down_proj.shape
+        (experts, hidden), width = gate.weight.shape, self.experts.width
         sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared.gate_proj.out_features}
-        self.fused = fuse(bind, "moe", (MoE, Router, Experts, DenseMLP, Linear), parts, **sizes)
+        return fuse(bind, op, kinds, parts, **sizes)
 
     def forward(self, x_TD: Tensor, batch: SequenceBatch | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Returns (out_TD, balance loss, load_E: tokens per expert), the last two for the segments of `batch` only."""

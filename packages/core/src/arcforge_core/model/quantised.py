@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.fused import Fused, fuse
 from arcforge_core.model.meta import meta_device
-from arcforge_core.model.moe import DenseMLP, Experts
+from arcforge_core.model.moe import DenseMLP, Experts, MoE, Router
 from arcforge_core.model.norm import Linear
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder, Ops
@@ -144,15 +145,39 @@ class QuantMLP(DenseMLP):
     def _parts(self) -> tuple[QuantLinear, ...]:
         return self.gate_proj, self.up_proj, self.down_proj  # type: ignore[return-value]
 
+    def weights(self) -> list[Tensor]:
+        """Returns weights and scales of the gate's, the up and the down projection."""
+        return [x for part in self._parts() for x in (part.weight, part.weight_scale)]
+
     def forward(self, x_TD: Tensor) -> Tensor:
         """Returns [T, D]."""
         out_TD: Tensor
-        parts = self._parts()
         if self.fused is not None and self.fused.serves(len(x_TD)):
-            weights = [x for part in parts for x in (part.weight, part.weight_scale)]
-            out_TD = self.fused(x_TD, *weights, parts[0].rounds)
+            out_TD = self.fused(x_TD, *self.weights(), self._parts()[0].rounds)
             return out_TD
         out_TD = self.down_proj(self.swiglu(self.gate_proj(x_TD), self.up_proj(x_TD)))
+        return out_TD
+
+
+class QuantMoE(MoE):
+    """A `MoE` whose experts, shared one included, are quantised."""
+
+    def __init__(self, source: MoE) -> None:
+        nn.Module.__init__(self)
+        self.gate, self.experts, self.shared_experts = source.gate, source.experts, source.shared_experts
+        self.fused = None
+
+    def bind_ops(self, bind: Binder) -> None:
+        """Resolves the fused op."""
+        self.fused = self._fuse(bind, "quant_moe", (QuantMoE, Router, QuantExperts, QuantMLP, QuantLinear))
+
+    def _few(self, x_TD: Tensor, fused: Fused) -> Tensor:
+        gate, experts, shared = self.gate, cast(QuantExperts, self.experts), cast(QuantMLP, self.shared_experts)
+        routed = (experts.gate_up_proj, experts.gate_up_proj_scale, experts.down_proj, experts.down_proj_scale)
+        out_TD: Tensor = fused(
+            x_TD, gate.weight, gate.e_score_correction_bias, *routed, *shared.weights(), gate.top_k, gate.scale,
+            experts.rounds,
+        )  # fmt: skip
         return out_TD
 
 
@@ -225,12 +250,17 @@ def quantise_model(model: CausalLM, weights: str) -> None:
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     for parent, path, module, form in _chosen(model, mode):
         name = path.rpartition(".")[2]
-        made = (QuantExperts if isinstance(module, Experts) else QuantLinear)(module, form, mode.rounds)  # type: ignore[arg-type]
+        kept = (QuantExperts if isinstance(module, Experts) else QuantLinear)(module, form, mode.rounds)  # type: ignore[arg-type]
         forms |= {f"{path}.{key}": form for key, parameter in module.named_parameters() if parameter.ndim > 1}
-        setattr(parent, name, made)
+        setattr(parent, name, kept)
     for path, module in list(model.named_modules()):
+        made: nn.Module | None = None
         if isinstance(module, DenseMLP) and isinstance(module.gate_proj, QuantLinear):
-            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], QuantMLP(module))
+            made = QuantMLP(module)
+        elif isinstance(module, MoE) and type(module.experts) is not Experts:
+            made = QuantMoE(module)
+        if made is not None:
+            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], made)
     if model.config.tie_word_embeddings:
         del shapes["lm_head.weight"]
     model.quantised = QuantisedState(weights, shapes, forms)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arcforge_core.ops.quant import INT8, Quantised, dequantise, integer_rows, quantise
+from arcforge_core.ops.routing_reference import route
 
 
 def quant_linear(
@@ -92,6 +93,31 @@ def quant_mlp(
         quant_linear(x_TD, gate, gate_scale_FG, None, rounds), quant_linear(x_TD, up, up_scale_FG, None, rounds)
     )
     return quant_linear(inner_TF, down, down_scale_DG, None, rounds)
+
+
+def quant_moe(
+    x_TD: Tensor,
+    router_ED: Tensor,
+    bias_E: Tensor,
+    gate_up: Tensor,
+    gate_up_scale_EFG: Tensor,
+    down: Tensor,
+    down_scale_EDG: Tensor,
+    shared_gate: Tensor,
+    shared_gate_scale_FG: Tensor,
+    shared_up: Tensor,
+    shared_up_scale_FG: Tensor,
+    shared_down: Tensor,
+    shared_down_scale_DG: Tensor,
+    chosen: int,
+    scale: float,
+    rounds: bool = True,
+) -> Tensor:
+    """`moe` of integer weights as `quant_experts` and `quant_mlp` take them; the router is not of them."""
+    expert_TK, gate_TK = route(x_TD, router_ED, bias_E, chosen, scale)
+    routed_TD = quant_experts(x_TD, gate_up, gate_up_scale_EFG, down, down_scale_EDG, expert_TK, gate_TK, rounds)
+    shared = (shared_gate, shared_gate_scale_FG, shared_up, shared_up_scale_FG, shared_down, shared_down_scale_DG)
+    return routed_TD + quant_mlp(x_TD, *shared, rounds)
 
 
 def _swiglu(gate: Tensor, up: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops.hadamard import hadamard_matrix
 from arcforge_core.ops.likeliest import likeliest
 from arcforge_core.ops.quant import to_records, wide_rows
-from arcforge_core.ops.quant_reference import quant_experts, quant_linear, quant_mlp
+from arcforge_core.ops.quant_reference import quant_experts, quant_linear, quant_mlp, quant_moe
+from arcforge_core.ops.routing_reference import route, router_scores
 
 
 def segments(cu_query: Tensor, cu_key: Tensor) -> Iterator[tuple[slice, slice]]:
@@ -75,12 +76,6 @@ def hadamard(x: Tensor) -> Tensor:
     """Multiplies the last axis by `hadamard_matrix`: spreads outliers, keeps lengths and dot products (QuaRot)."""
     rotated: Tensor = x @ hadamard_matrix(x.shape[-1], x)
     return rotated
-
-
-def router_scores(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
-    """Returns ``sigmoid(x W^T)`` [T, E], fp32 or wider (spec 1.5)."""
-    wide = torch.promote_types(x_TD.dtype, torch.float32)
-    return F.linear(x_TD.to(wide), weight_ED.to(wide)).sigmoid()
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -439,42 +434,50 @@ def mla_prolog(
     x_TD: Tensor,
     q_a_QD: Tensor,
     q_norm_Q: Tensor,
-    q_b_JQ: Tensor,
     kv_a_CD: Tensor,
     kv_norm_L: Tensor,
-    kv_b_JL: Tensor,
     cos_TF: Tensor,
     sin_TF: Tensor,
-    heads: int,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Everything of MLA before attention in absorbed form (spec 1.3); L is the latent, J the rows of all heads.
+) -> tuple[Tensor, Tensor]:
+    """The latents of MLA (spec 1.3), without the query's up-projection, which is a product of its own.
 
     Returns:
-        The normalised query latent [T, Q]; queries [T, H, C] with the key up-projection inside; entries [T, C].
+        The normalised query latent [T, Q]; entries [T, C], of which the first L are the key/value latent.
     """
-    rotary, latent = 2 * cos_TF.shape[1], len(kv_norm_L)
     q_TQ = rms_norm(linear(x_TD, q_a_QD), q_norm_Q, eps)
-    q_THK = linear(q_TQ, q_b_JQ).unflatten(-1, (heads, -1))
-    nope = q_THK.shape[-1] - rotary
-    up_HNL = kv_b_JL.view(heads, -1, latent)[:, :nope]
-    q_THC = torch.cat((head_linear(q_THK[..., :nope], up_HNL.mT), rope(q_THK[..., nope:], cos_TF, sin_TF)), dim=-1)
-    latent_TL, rope_TR = linear(x_TD, kv_a_CD).split((latent, rotary), dim=-1)
+    latent_TL, rope_TR = linear(x_TD, kv_a_CD).split((len(kv_norm_L), 2 * cos_TF.shape[1]), dim=-1)
     rope_TR = rope(rope_TR[:, None], cos_TF, sin_TF)[:, 0]
-    return q_TQ, q_THC, torch.cat((rms_norm(latent_TL, kv_norm_L, eps), rope_TR), dim=-1)
+    return q_TQ, torch.cat((rms_norm(latent_TL, kv_norm_L, eps), rope_TR), dim=-1)
 
 
-def mla_epilog(out_THL: Tensor, kv_b_JL: Tensor, o_DJ: Tensor) -> Tensor:
-    """Everything of MLA behind attention in absorbed form: value up-projections and output; returns [T, D]."""
-    heads = out_THL.shape[1]
-    up_HVL = kv_b_JL.view(heads, -1, out_THL.shape[2])[:, -(o_DJ.shape[1] // heads) :]
-    return linear(head_linear(out_THL, up_HVL).flatten(1), o_DJ)
+def mla_absorb(q_TJ: Tensor, kv_b_JL: Tensor, cos_TF: Tensor, sin_TF: Tensor, heads: int) -> Tensor:
+    """Queries of MLA in absorbed form: the rope part is rotated, the others meet the latent behind the up-projection.
+
+    Args:
+        q_TJ: all heads' queries as they are projected, the nope part first.
+        kv_b_JL: up-projection of keys and values, a head's keys first.
+        cos_TF, sin_TF: tables.
+        heads: how many.
+
+    Returns:
+        [T, H, C].
+    """
+    q_THK, rotary = q_TJ.unflatten(-1, (heads, -1)), 2 * cos_TF.shape[1]
+    nope = q_THK.shape[-1] - rotary
+    up_HNL = kv_b_JL.unflatten(0, (heads, -1))[:, :nope]
+    return torch.cat((head_linear(q_THK[..., :nope], up_HNL.mT), rope(q_THK[..., nope:], cos_TF, sin_TF)), dim=-1)
+
+
+def mla_epilog(out_THL: Tensor, kv_b_JL: Tensor, value: int) -> Tensor:
+    """Value up-projections of attended latents: all heads' values [T, H * value], which are the last rows of a head."""
+    up_HVL = kv_b_JL.unflatten(0, (out_THL.shape[1], -1))[:, -value:]
+    return head_linear(out_THL, up_HVL).flatten(1)
 
 
 def index_prolog(
     x_TD: Tensor,
-    q_TQ: Tensor,
-    wq_b_JQ: Tensor,
+    q_TJ: Tensor,
     wk_KD: Tensor,
     norm_K: Tensor,
     norm_bias_K: Tensor,
@@ -483,7 +486,14 @@ def index_prolog(
     sin_TF: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The projections of the lightning indexer (spec 1.4); the rotated part comes first.
+    """The lightning indexer around its queries' projection (spec 1.4); the rotated part comes first.
+
+    Args:
+        x_TD: tokens.
+        q_TJ: all heads' queries as they are projected.
+        wk_KD, norm_K, norm_bias_K, weights_ID: weights.
+        cos_TF, sin_TF: tables.
+        eps: of the norm.
 
     Returns:
         Queries [T, I, K], keys [T, K], head weights [T, I] with the constants ``(I K)^-0.5`` inside.
@@ -495,7 +505,7 @@ def index_prolog(
 
     key_TK = F.layer_norm(linear(x_TD, wk_KD), (width,), norm_K, norm_bias_K, eps)
     w_TI = linear(x_TD, weights_ID) * (heads * width) ** -0.5
-    return rotate(linear(q_TQ, wq_b_JQ).unflatten(-1, (heads, width))), rotate(key_TK[:, None])[:, 0], w_TI
+    return rotate(q_TJ.unflatten(-1, (heads, width))), rotate(key_TK[:, None])[:, 0], w_TI
 
 
 def mlp(x_TD: Tensor, gate_FD: Tensor, up_FD: Tensor, down_DF: Tensor) -> Tensor:
@@ -515,15 +525,8 @@ def moe(
     chosen: int,
     scale: float,
 ) -> Tensor:
-    """A mixture of experts with a shared one (spec 1.5), without limits on groups.
-
-    A token goes to the `chosen` experts of highest score plus bias, ties to the lower number; gates are the scores, in
-    proportion, and sum to `scale`.
-    """
-    score_TE = router_scores(x_TD, router_ED)
-    expert_TK = (score_TE + bias_E).sort(dim=-1, descending=True, stable=True).indices[:, :chosen]
-    gate_TK = score_TE.gather(1, expert_TK)
-    gate_TK = gate_TK / (gate_TK.sum(-1, keepdim=True) + 1e-20) * scale
+    """A mixture of experts with a shared one (spec 1.5), without limits on groups; `route` chooses."""
+    expert_TK, gate_TK = route(x_TD, router_ED, bias_E, chosen, scale)
     routed_TD = moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
     return routed_TD + mlp(x_TD, shared_gate_FD, shared_up_FD, shared_down_DF)
 
@@ -553,9 +556,11 @@ OPS: dict[str, Callable[..., Any]] = {
     "quant_linear": quant_linear,
     "quant_experts": quant_experts,
     "mla_prolog": mla_prolog,
+    "mla_absorb": mla_absorb,
     "mla_epilog": mla_epilog,
     "index_prolog": index_prolog,
     "mlp": mlp,
     "quant_mlp": quant_mlp,
     "moe": moe,
+    "quant_moe": quant_moe,
 }

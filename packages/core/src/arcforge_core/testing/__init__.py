@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from arcforge_core.testing.optimizer_suite import OptimizerSuite
     from arcforge_core.testing.sandbox_suite import SandboxSuite
     from arcforge_core.testing.schedule_suite import ScheduleSuite
+    from arcforge_core.testing.toolbox_suite import ToolboxSuite
 
 SUITES = {
     "AttentionSuite": "attention_suite",
@@ -29,6 +30,7 @@ SUITES = {
     "ParserSuite": "chat_suite",
     "SandboxSuite": "sandbox_suite",
     "ScheduleSuite": "schedule_suite",
+    "ToolboxSuite": "toolbox_suite",
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "ParserSuite",
     "SandboxSuite",
     "ScheduleSuite",
+    "ToolboxSuite",
 ]
 
 

@@ -19,6 +19,7 @@ from arcforge_core.testing.quant_inputs import (
     quant_experts_cases,
     quant_linear_cases,
     quant_mlp_cases,
+    quant_moe_cases,
     to_records_cases,
 )
 
@@ -395,24 +396,35 @@ FUSED_SIZES = {"one token": (1, 32), "tokens": (5, 32), "no whole vectors": (2, 
 
 
 def mla_prolog_cases(g: Generator) -> list[OpCase]:
-    """Three heads of unlike parts."""
+    """Latents of unlike sizes."""
     cases = []
     for name, (tokens, unit) in FUSED_SIZES.items():
-        hidden, query, heads, nope, rotary, value, latent = 3 * unit, 2 * unit, 3, 12, 6, 10, unit
+        hidden, query, rotary, latent = 3 * unit, 2 * unit, 6, unit
         args = {
             "x_TD": _normal(g, tokens, hidden),
             "q_a_QD": _normal(g, query, hidden),
             "q_norm_Q": _normal(g, query),
-            "q_b_JQ": _normal(g, heads * (nope + rotary), query),
             "kv_a_CD": _normal(g, latent + rotary, hidden),
             "kv_norm_L": _normal(g, latent),
+            **_turns(g, tokens, rotary // 2),
+            "eps": 1e-5,
+        }
+        cases.append(OpCase("mla_prolog", name, args, (), {"hidden": hidden, "latent": latent}))
+    return cases
+
+
+def mla_absorb_cases(g: Generator) -> list[OpCase]:
+    """Three heads of unlike parts."""
+    cases = []
+    for name, (tokens, unit) in FUSED_SIZES.items():
+        heads, nope, rotary, value, latent = 3, 12, 6, 10, unit
+        args = {
+            "q_TJ": _normal(g, tokens, heads * (nope + rotary)),
             "kv_b_JL": _normal(g, heads * (nope + value), latent),
             **_turns(g, tokens, rotary // 2),
             "heads": heads,
-            "eps": 1e-5,
         }
-        sizes = {"heads": heads, "hidden": hidden, "query": query, "latent": latent}
-        cases.append(OpCase("mla_prolog", name, args, (), sizes))
+        cases.append(OpCase("mla_absorb", name, args, (), {"heads": heads, "latent": latent}))
     return cases
 
 
@@ -424,10 +436,9 @@ def mla_epilog_cases(g: Generator) -> list[OpCase]:
         args = {
             "out_THL": _normal(g, tokens, heads, latent),
             "kv_b_JL": _normal(g, heads * (nope + value), latent),
-            "o_DJ": _normal(g, 37, heads * value),
+            "value": value,
         }
-        sizes = {"heads": heads, "inner": heads * value, "latent": latent}
-        cases.append(OpCase("mla_epilog", name, args, (), sizes))
+        cases.append(OpCase("mla_epilog", name, args, (), {"heads": heads, "latent": latent}))
     return cases
 
 
@@ -435,11 +446,10 @@ def index_prolog_cases(g: Generator) -> list[OpCase]:
     """Heads of which a part is rotated."""
     cases = []
     for name, (tokens, unit) in FUSED_SIZES.items():
-        hidden, query, heads, width, rotary = 2 * unit, unit, 3, 14, 6
+        hidden, heads, width, rotary = 2 * unit, 3, 14, 6
         args = {
             "x_TD": _normal(g, tokens, hidden),
-            "q_TQ": _normal(g, tokens, query),
-            "wq_b_JQ": _normal(g, heads * width, query),
+            "q_TJ": _normal(g, tokens, heads * width),
             "wk_KD": _normal(g, width, hidden),
             "norm_K": _normal(g, width),
             "norm_bias_K": _normal(g, width),
@@ -447,7 +457,7 @@ def index_prolog_cases(g: Generator) -> list[OpCase]:
             **_turns(g, tokens, rotary // 2),
             "eps": 1e-6,
         }
-        sizes = {"heads": heads, "head_dim": width, "hidden": hidden, "query": query}
+        sizes = {"heads": heads, "head_dim": width, "hidden": hidden}
         cases.append(OpCase("index_prolog", name, args, (), sizes))
     return cases
 
@@ -494,7 +504,7 @@ def moe_cases(g: Generator) -> list[OpCase]:
             "shared_up_FD": _normal(g, shared, hidden),
             "shared_down_DF": _normal(g, hidden, shared),
             "chosen": 3,
-            "scale": 2.5,
+            "scale": 0.5 + tokens,
         }
         sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared}
         cases.append(OpCase("moe", name, args, (), sizes))
@@ -525,11 +535,13 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "quant_linear": quant_linear_cases,
     "quant_experts": quant_experts_cases,
     "mla_prolog": mla_prolog_cases,
+    "mla_absorb": mla_absorb_cases,
     "mla_epilog": mla_epilog_cases,
     "index_prolog": index_prolog_cases,
     "mlp": mlp_cases,
     "likeliest": likeliest_cases,
     "quant_mlp": quant_mlp_cases,
+    "quant_moe": quant_moe_cases,
     "moe": moe_cases,
 }
 

@@ -87,6 +87,29 @@ def quant_experts_cases(g: Generator) -> list[OpCase]:
     return cases
 
 
+def quant_moe_cases(g: Generator) -> list[OpCase]:
+    """Each kind of weight, the shared expert of another width, a bias that changes the choice."""
+    cases = []
+    for name, (form, rounds) in KINDS.items():
+        for tokens, experts in ((1, 9), (6, 5)):
+            hidden, width, shared = 64, 96, 160
+            args = {
+                "x_TD": _normal(g, tokens, hidden),
+                "router_ED": _normal(g, experts, hidden),
+                "bias_E": torch.randint(-2, 3, (experts,), generator=g).double() * 0.25,
+                **_weight(g, "gate_up", form, experts, 2 * width, hidden),
+                **_weight(g, "down", form, experts, hidden, width),
+            }
+            eight = INT8 if rounds else form  # W4A8 has four bits in routed experts alone
+            for part, shape in (("gate", (shared, hidden)), ("up", (shared, hidden)), ("down", (hidden, shared))):
+                made = _weight(g, part, eight, *shape)
+                args |= {f"shared_{key}": value for key, value in made.items()}
+            args |= {"chosen": 3, "scale": 0.5 + tokens, "rounds": rounds}  # type: ignore[dict-item]
+            sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared}
+            cases.append(OpCase("quant_moe", f"{name}, {tokens} tokens", args, (), sizes))
+    return cases
+
+
 def to_records_cases(g: Generator) -> list[OpCase]:
     """Integers whose largest is 127, so that every precision rounds alike; leading axes, rows of zeros."""
     cases = []

@@ -17,6 +17,8 @@ import numpy as np
 
 from arcforge_core.eval.python_functions import FunctionReport, FunctionSample
 from arcforge_core.train.report_data import FILES, Figure, Run, TextSample, read_run
+from arcforge_core.train.report_generation import generation_section
+from arcforge_core.train.report_html import card, table
 from arcforge_core.train.report_plots import PLOTS, experts_svg, plot_svg
 
 TEMPLATE = Path(__file__).with_name("report_template.html")
@@ -45,6 +47,7 @@ def render(run: Run) -> str:
         experts=_experts(run),
         samples=_samples(run),
         functions=_functions(run),
+        generation=_generation(run),
         corpus=_corpus(run),
         configuration=_configuration(run),
         files=_files(run),
@@ -114,7 +117,7 @@ def _quality(run: Run) -> str:
         width = 100 * (values[name] or 0.0) / longest
         bar = f'<span class="bar" style="width:{width:.1f}%;background:var(--series-{series})"></span>'
         rows.append(f"<span>{label}</span>{bar}<span>{number(run.figure(name), decimals)}</span>")
-    return _card(
+    return card(
         "Held-out text",
         f'<p class="value">{number(run.figure("bits_per_byte"), decimals)} <small>bits per byte</small></p>'
         f'<div class="bars">{"".join(rows)}</div>{_comparison(values)}',
@@ -143,7 +146,7 @@ def _functions_headline(run: Run) -> str:
         rows.append(f'<span>{when}</span><span class="track">{bar}</span><span>{_tally(report)}</span>')
     after = run.functions.get("after")
     figure = None if after is None else Figure(after.rate, "functions.json")
-    return _card(
+    return card(
         "Sampled Python functions",
         f'<p class="value">{number(figure, percent)} <small>parse</small></p><div class="bars">{"".join(rows)}</div>'
         '<p class="note">before and after training</p>',
@@ -168,20 +171,20 @@ def _speed(run: Run) -> str:
     }
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows.items())
     rate = number(run.figure("tokens_per_s"), lambda v: f"{v:,.0f}")
-    return _card("Speed", f'<p class="value">{rate} <small>tokens/s</small></p><dl>{listed}</dl>')
+    return card("Speed", f'<p class="value">{rate} <small>tokens/s</small></p><dl>{listed}</dl>')
 
 
 def _curves(run: Run) -> Iterable[str]:
     for plot in PLOTS:
         gaps = plot.missing(run)
         content = f"<p>{missing(', '.join(gaps))}</p>" if gaps else plot_svg(plot, run)
-        yield _card(plot.title, f'{content}<p class="note">{escape(plot.note)}</p>')
+        yield card(plot.title, f'{content}<p class="note">{escape(plot.note)}</p>')
 
 
 def _experts(run: Run) -> str:
     steps, loads = run.expert_loads()
     if not steps.size or not all(np.isfinite(load_ER).any() for load_ER in loads.values()):
-        return _card("", f"<p>{missing('experts.csv')}</p>")
+        return card("", f"<p>{missing('experts.csv')}</p>")
     rows = []
     for layer, load_ER in loads.items():
         last_E = load_ER[:, np.isfinite(load_ER).any(axis=0)][:, -1]
@@ -192,19 +195,19 @@ def _experts(run: Run) -> str:
         "Tokens of each expert over the fair share (1 is even). A layer beyond the model's last one is the "
         f"prediction module. The table is of the last row, step {steps[-1]:.0f}."
     )
-    table = _table(["layer", "experts", "busiest / fair share", "idlest / fair share"], rows)
-    return _card("", f'<p class="note">{note}</p>{experts_svg(run)}{table}')
+    listed = table(["layer", "experts", "busiest / fair share", "idlest / fair share"], rows)
+    return card("", f'<p class="note">{note}</p>{experts_svg(run)}{listed}')
 
 
 def _samples(run: Run) -> str:
     before, after = run.samples.get("before", []), run.samples.get("after", [])
     if not before and not after:
-        return _card("", f"<p>{missing('samples.json')}</p>")
+        return card("", f"<p>{missing('samples.json')}</p>")
     cards = []
     for n in range(max(len(before), len(after))):
         sides = (("before training", before[n : n + 1]), ("after training", after[n : n + 1]))
         cells = [f"<div><h3>{label}</h3>{_sample(found)}</div>" for label, found in sides]
-        cards.append(_card("", f'<div class="pair">{"".join(cells)}</div>'))
+        cards.append(card("", f'<div class="pair">{"".join(cells)}</div>'))
     return f'<p class="note">The prompt, from held-out text, is muted.</p><div class="stack">{"".join(cards)}</div>'
 
 
@@ -216,7 +219,7 @@ def _sample(found: list[TextSample]) -> str:
 
 def _functions(run: Run) -> str:
     if not run.functions:
-        return _card("", f"<p>{missing('functions.json')}</p>")
+        return card("", f"<p>{missing('functions.json')}</p>")
     note = (
         '<p class="note">Each continues <code>def NAME(</code> with a name from held-out files. A text that the token '
         "limit has cut is cut back to its last complete statement (what goes is struck out); the rest must parse as "
@@ -226,11 +229,11 @@ def _functions(run: Run) -> str:
     for when, title in (("after", "After training"), ("before", "Before training")):
         report = run.functions.get(when)
         if report is None:
-            groups.append(_card(title, f"<p>{missing()}</p>"))
+            groups.append(card(title, f"<p>{missing()}</p>"))
             continue
         tally = f'<p class="note">{_tally(report)} parse</p>'
         items = "".join(_function(s, opened=when == "after" and n < 2) for n, s in enumerate(report.samples))
-        groups.append(_card(title, f'{tally}<div class="functions">{items}</div>'))
+        groups.append(card(title, f'{tally}<div class="functions">{items}</div>'))
     return f'{note}<div class="stack">{"".join(groups)}</div>'
 
 
@@ -245,18 +248,24 @@ def _function(sample: FunctionSample, opened: bool) -> str:
     return f"<details{' open' if opened else ''}>{summary}{error}<pre>{code}</pre></details>"
 
 
+def _generation(run: Run) -> str:
+    if not run.generation:
+        return card("", f"<p>{missing('generation.json')}</p>")
+    return generation_section(run.generation)
+
+
 def _corpus(run: Run) -> str:
     if not run.corpus:
-        return _card("", f"<p>{missing('corpus.json')}</p>")
+        return card("", f"<p>{missing('corpus.json')}</p>")
     rows = [
         [escape(split), escape(source), *(_cell(counts, name) for name in ("documents", "tokens", "bytes"))]
         for split, sources in _items(run.corpus.get("splits"))
         for source, counts in _items(sources)
     ]
     licences = [f"{escape(name)} ({escape(str(n))} documents)" for name, n in _items(run.corpus.get("licences"))]
-    table = _table(["split", "source", "documents", "tokens", "bytes"], rows) if rows else missing("splits")
+    counts = table(["split", "source", "documents", "tokens", "bytes"], rows) if rows else missing("splits")
     listed = ", ".join(licences) or missing("licences")
-    return _card("", f"{table}<p><br>Licences: {listed}</p>{_details('corpus.json', json.dumps(run.corpus, indent=2))}")
+    return card("", f"{counts}<p><br>Licences: {listed}</p>{_details('corpus.json', json.dumps(run.corpus, indent=2))}")
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
@@ -271,8 +280,8 @@ def _cell(counts: Any, name: str) -> str:
 def _configuration(run: Run) -> str:
     config = _details("config.yaml", run.config) if run.config else f"<p>{missing('config.yaml')}</p>"
     rows = [[escape(str(name)), escape(str(version))] for name, version in run.versions.items()]
-    versions = _table(["component", "version"], rows) if rows else f"<p>{missing('versions.json')}</p>"
-    return f"{_card('Configuration', config)}{_card('Versions', versions)}"
+    versions = table(["component", "version"], rows) if rows else f"<p>{missing('versions.json')}</p>"
+    return f"{card('Configuration', config)}{card('Versions', versions)}"
 
 
 def _files(run: Run) -> str:
@@ -282,23 +291,11 @@ def _files(run: Run) -> str:
         link = name if problem == "missing" else f'<a href="{name}">{name}</a>'
         note = f'<span class="missing">{escape(problem)}</span>' if problem else "read"
         rows.append([link, holds, note])
-    return _card("", _table(["file", "holds", "state"], rows))
+    return card("", table(["file", "holds", "state"], rows))
 
 
 # ---- HTML ----------------------------------------------------------------------------------------------------------
 
 
-def _card(title: str, content: str) -> str:
-    heading = f"<h3>{escape(title)}</h3>" if title else ""
-    return f'<div class="card">{heading}{content}</div>'
-
-
 def _details(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    """Cells are HTML already."""
-    top = "".join(f"<th>{h}</th>" for h in head)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

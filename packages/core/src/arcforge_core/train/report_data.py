@@ -31,6 +31,7 @@ FILES = {
     "experts.csv": "share of each expert's tokens",
     "samples.json": "continuations before and after",
     "functions.json": "sampled Python functions before and after",
+    "generation.json": "held-out conversations that were played",
     "summary.json": "final figures",
 }
 
@@ -62,6 +63,7 @@ class Run:
         versions, corpus, summary: the JSON files.
         metrics, evaluation, experts: the CSV files.
         samples, functions: by ``before`` and ``after``.
+        generation: evaluations by generation, in the order of their steps.
     """
 
     dir: Path
@@ -75,6 +77,7 @@ class Run:
     experts: Columns
     samples: dict[str, list[TextSample]]
     functions: dict[str, FunctionReport]
+    generation: list[dict[str, Any]]
 
     def table(self, file: str) -> Columns:
         """Returns a CSV file's columns."""
@@ -140,6 +143,7 @@ def read_run(run_dir: Path) -> Run:
         experts=read("experts.csv", _columns, {}),
         samples=read("samples.json", _samples, {}),
         functions=read("functions.json", _functions, {}),
+        generation=read("generation.json", _generation, []),
         summary=read("summary.json", _object, {}),
         problems=problems,
     )
@@ -169,6 +173,18 @@ def _functions(text: str) -> dict[str, FunctionReport]:
         )
         for when, report in _object(text).items()
     }
+
+
+def _generation(text: str) -> list[dict[str, Any]]:
+    """Reads evaluations as far as the page needs them."""
+    evaluations = list(_object(text)["evaluations"])
+    for one in evaluations:
+        int(one["step"]), int(one["rejected"])
+        for figures in one["figures"].values():
+            {name: float(value) for name, value in figures.items()}
+        for row in one["samples"]:
+            [message["content"] for message in row["messages"]], [answer["expected"] for answer in row["answers"]]
+    return evaluations
 
 
 def _columns(text: str) -> Columns:

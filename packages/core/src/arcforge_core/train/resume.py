@@ -111,7 +111,7 @@ def check_same_corpus(manifest: dict[str, Any], run_dir: Path) -> None:
 
 def rewind(run_dir: Path, step: int) -> None:
     """Drops what the run wrote about the steps that are taken again."""
-    for name in ("metrics.csv", "eval.csv", "experts.csv"):
+    for name in ("metrics.csv", "eval.csv", "experts.csv", "generation.csv"):
         drop_rows_after(run_dir / name, step)
 
 

@@ -24,6 +24,7 @@ from arcforge_core.config.sweep import PageWriter
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
+from arcforge_core.eval.conversations.evaluate import check_evaluation
 from arcforge_core.eval.mtp_acceptance import mtp_acceptance
 from arcforge_core.model.build import build_model, check_model
 from arcforge_core.model.causal_lm import CausalLM
@@ -34,6 +35,7 @@ from arcforge_core.train.adapter import adapt, require_init
 from arcforge_core.train.callbacks.checkpointing import Checkpointing
 from arcforge_core.train.callbacks.console import ConsoleProgress
 from arcforge_core.train.callbacks.evaluation import Evaluation
+from arcforge_core.train.callbacks.generation import Generation
 from arcforge_core.train.callbacks.metrics import MetricsWriter
 from arcforge_core.train.callbacks.stopping import Stopping
 from arcforge_core.train.module import LanguageModelModule
@@ -163,6 +165,8 @@ def train(config: TrainConfig, folder: Path | None = None) -> RunResult:
         config = with_tokenizer(config, config.init)
     if restored is not None:
         check_same_run(config, run_dir, restored, console)
+    if config.generation.files:
+        check_evaluation(config.generation)
     corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
     if restored is not None:
         check_same_corpus(corpus.manifest, run_dir)
@@ -214,10 +218,13 @@ def fit(
     checkpointing = Checkpointing(run_dir, corpus.tokenizer, evaluation, restored)
     stopping = Stopping()
     progress = ConsoleProgress(console, metrics, evaluation)
-    trainer = build_trainer(config, hardware, run_dir, [metrics, evaluation, checkpointing, stopping, progress])
+    generation = Generation(corpus.tokenizer, run_dir, console)
+    callbacks = [metrics, evaluation, generation, checkpointing, stopping, progress]
+    trainer = build_trainer(config, hardware, run_dir, callbacks)
     samples, summary = Samples(corpus, run_dir, config), Summary(run_dir, module, metrics, evaluation, corpus)
     if restored is None and trainer.is_global_zero:
         samples.write(module.model, "before")
+        generation.before(trainer, module)
     if module.fraction() < 1.0:
         try:
             trainer.fit(module, steps)
@@ -234,6 +241,7 @@ def fit(
     elif trainer.is_global_zero:
         evaluation.evaluate(trainer, module, None)
         samples.write(module.model, "after")
+        generation.evaluate(trainer, module)
         if config.trainer.mtp_acceptance:
             length, positions = config.trainer.sequence_length, config.trainer.mtp_acceptance
             acceptance = mtp_acceptance(module.model, corpus, positions, length)

@@ -10,6 +10,7 @@ from arcforge_core.data.pipeline import Corpus
 from arcforge_core.eval.compression import compression_baselines
 from arcforge_core.model.params import count_parameters
 from arcforge_core.train.callbacks.evaluation import Evaluation
+from arcforge_core.train.callbacks.generation import figures_of
 from arcforge_core.train.callbacks.metrics import MetricsWriter
 from arcforge_core.train.module import LanguageModelModule
 from arcforge_core.train.rundir import write_json
@@ -22,6 +23,8 @@ HEADLINE = (
     "functions_rate",
     "mtp_accept_length_generated",
     "mtp_accept_length_text",
+    "generation_exact_before",
+    "generation_exact",
 )
 MTP_ACCEPTANCE = "mtp_acceptance.json"
 
@@ -66,5 +69,6 @@ class Summary:
         acceptance = self.run_dir / MTP_ACCEPTANCE
         if acceptance.exists():
             figures |= json.loads(acceptance.read_text())
+        figures |= figures_of(self.run_dir)
         write_json(self.run_dir / "summary.json", figures)
         return figures

@@ -68,6 +68,12 @@ def _fused_wide(call: OpCall) -> Verdict:
     return _fused(call)
 
 
+def _quant_moe(call: OpCall) -> Verdict:
+    if call.dtype not in quant.DTYPES:
+        return Verdict(False, "activations are float32 or bfloat16")
+    return _fused(call)
+
+
 def _native_scores(call: OpCall) -> Verdict:
     if call.dtype == torch.float64:
         return Verdict(False, "scores are computed in float32")
@@ -124,7 +130,7 @@ class Cpu(TorchCpu):
             Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
             *(
                 Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, _fused_wide)
-                for fn in (layer.mla_prolog, layer.mla_epilog, layer.index_prolog)
+                for fn in (layer.mla_prolog, layer.mla_absorb, layer.mla_epilog, layer.index_prolog)
             ),
             Kernel("mlp", "cpu.mlp.native", layer.mlp, _fused),
             Kernel("moe", "cpu.moe.native", layer.moe, _fused),
@@ -137,6 +143,7 @@ class Cpu(TorchCpu):
             Kernel("quant_experts", "cpu.quant_experts.native", quant.quant_experts, _native, priority=1),
             Kernel("quant_experts", "cpu.quant_experts.int_mm", quant_experts, _on_cpu),
             Kernel("quant_mlp", "cpu.quant_mlp.native", quant.quant_mlp, _native),
+            Kernel("quant_moe", "cpu.quant_moe.native", quant.quant_moe, _quant_moe),
             Kernel(
                 "linear_cross_entropy", "cpu.linear_cross_entropy.native", native_cross_entropy, _native, priority=1
             ),

@@ -51,7 +51,7 @@ class Source(Protocol):
     """Makes problems of one kind.
 
     Attributes:
-        corpus: ``reasoning`` or ``agent``.
+        corpus: ``chat``, ``reasoning`` or ``agent``.
         modes: thinking modes that its conversations are made in.
         tools: definitions of what may be called.
         most: problems in one conversation at most.

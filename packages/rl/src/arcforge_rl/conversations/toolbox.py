@@ -1,6 +1,8 @@
 """The tools of the dialogues as one program, run in a sandbox: ``python -c <this file> NAME``, JSON arguments as input.
 
-It needs nothing but Python. A failure is one line on standard error that begins with ``Error:``, and exit code 1.
+It needs nothing but Python. A failure is one line on standard error that begins with ``Error:``, and exit code 1. With
+``--many`` for a name the input is a list of (name, arguments, files), and the output one of results and errors; only
+for tools that write nothing and run no programs, because the calls share the folder.
 """
 
 import ast
@@ -87,15 +89,36 @@ def python(code: str) -> str:
 TOOLS = (calculator, lookup, list_files, read_file, write_file, search, python)
 
 
+def use(name: str, arguments: dict[str, str]) -> tuple[bool, str]:
+    """Returns whether a tool did what it was asked for, and its result or what was wrong."""
+    tool = {tool.__name__: tool for tool in TOOLS}[name]
+    try:
+        return True, tool(**arguments)
+    except Exception as error:
+        return False, f"Error: {type(error).__name__}: {error}" if tool is python else f"Error: {error}"
+
+
+def use_many(calls: list[tuple[str, dict[str, str], dict[str, str]]]) -> list[str]:
+    """Returns what each call gives, with its files and no others in the folder."""
+    results = []
+    for name, arguments, files in calls:
+        for path, text in files.items():
+            write_file(path, text)
+        results.append(use(name, arguments)[1])
+        for path in files:
+            pathlib.Path(path).unlink()
+    return results
+
+
 def main() -> int:
     """Runs the tool that is named, with the arguments on standard input."""
-    tool = {tool.__name__: tool for tool in TOOLS}[sys.argv[1]]
-    try:
-        print(tool(**json.loads(sys.stdin.read())))
-    except Exception as error:
-        print(f"Error: {type(error).__name__}: {error}" if tool is python else f"Error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    given = json.loads(sys.stdin.read())
+    if sys.argv[1] == "--many":
+        print(json.dumps(use_many(given)))
+        return 0
+    done, text = use(sys.argv[1], given)
+    print(text, file=sys.stdout if done else sys.stderr)
+    return 0 if done else 1
 
 
 if __name__ == "__main__":

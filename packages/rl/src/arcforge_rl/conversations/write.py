@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from arcforge_core import __version__
 from arcforge_core.cli.figures import Figures
 from arcforge_core.cli.progress import say, track
 from arcforge_core.data.split import key_hash
@@ -31,8 +32,12 @@ PLACES = {
     "files": "dialogues:Files",
     "search": "dialogues:Search",
     "python": "dialogues:Programs",
+    "instructions": "chat:Instructions",
+    "documentation": "chat:Documentation",
+    "greetings": "chat:Greetings",
 }
 """The class of each source."""
+SETTINGS_FILE = "made_with.json"
 MOST_MISSES = 500
 """Problems in a row that are on the other side, known or not to be solved, after which a source counts as used up."""
 
@@ -47,11 +52,12 @@ def run(config: ConversationsConfig) -> Figures:
     folder = Path(config.output_dir)
     counts: dict[str, float] = {}
     try:
+        (folder / SETTINGS_FILE).unlink(missing_ok=True)
         for name in (TRAIN, HELDOUT):
             shutil.rmtree(folder / name, ignore_errors=True)
         with Desk(config.sandbox) as desk:
             for name in config.sources:
-                for which, wanted in ((TRAIN, config.count), (HELDOUT, config.heldout)):
+                for which, wanted in ((TRAIN, config.counts.get(name, config.count)), (HELDOUT, config.heldout)):
                     made = Maker(name, which, config.seed, desk)
                     path = folder / which / made.source.corpus / f"{name}.jsonl"
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,11 +65,26 @@ def run(config: ConversationsConfig) -> Figures:
                     counts[f"{name}, {which}"] = written
                     if written < wanted:
                         say(f"{name}: only {written:,} of {wanted:,} for {which}: there are no more")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SETTINGS_FILE).write_text(json.dumps(settings(config), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise ArcforgeError(f"cannot write below {folder}: {error.strerror or error}") from error
     figures = Figures(folder, counts)
     figures.show("conversations")
     return figures
+
+
+def settings(config: ConversationsConfig) -> dict[str, Any]:
+    """Returns what decides the conversations that are made."""
+    names = ("sources", "count", "counts", "heldout", "seed")
+    return {"arcforge": __version__, **{name: getattr(config, name) for name in names}}
+
+
+def made_with(folder: Path) -> dict[str, Any] | None:
+    """Returns the settings of the conversations in a folder; None where there are none, or they are not all there."""
+    path = folder / SETTINGS_FILE
+    found: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found
 
 
 def write_lines(path: Path, made: Maker, wanted: int) -> int:
@@ -93,7 +114,7 @@ class Maker:
     desk: Desk
     source: Source = field(init=False)
     _known: set[str] = field(init=False, default_factory=set)
-    _laid: bool = field(init=False, default=False)
+    _laid: bool = field(init=False, default=True)  # by whoever had the desk before
 
     def __post_init__(self) -> None:
         place = PLACES[self.name]
@@ -116,7 +137,7 @@ class Maker:
             self.desk.clear()
             self._laid = False
         messages: list[dict[str, Any]] = []
-        tasks = []
+        tasks, files = [], dict[str, str]()
         for _ in range(draw.randint(1, self.source.most)):
             found = self._solved(draw)
             if found is None:
@@ -126,6 +147,7 @@ class Maker:
                 solution = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in solution]
             solution[-1]["checker"] = problem.checked.as_record()
             messages += solution
+            files |= problem.files
             short = problem.operands if len(problem.operands) <= 60 else f"{key_hash(problem.operands):016x}"
             tasks.append(f"{self.name}/{short}")
         if not messages:
@@ -137,7 +159,11 @@ class Maker:
             "checker": messages[-1].pop("checker"),
             "messages": messages,
         }
-        return {**record, "tools": list(self.source.tools)} if self.source.tools else record
+        if self.source.tools:
+            record["tools"] = list(self.source.tools)
+        if files:
+            record["files"] = files
+        return record
 
     def _solved(self, draw: random.Random) -> tuple[Problem, list[dict[str, Any]]] | None:
         """Returns the next problem of this side that nobody has asked yet, with its solution."""

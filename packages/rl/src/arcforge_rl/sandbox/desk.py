@@ -19,6 +19,32 @@ from arcforge_rl.sandbox.select import build_sandboxes
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A sandbox of a desk, beside others."""
+
+    desk: Desk
+    sandbox: Sandbox
+
+    @property
+    def python(self) -> str:
+        """Returns the path of the interpreter inside."""
+        return self.desk.python
+
+    def lay(self, files: Mapping[str, str]) -> None:
+        """Writes files."""
+        for path, text in files.items():
+            self.desk._do(self.sandbox.write(path, text.encode()))
+
+    def run(self, command: Command) -> ExecResult:
+        """Runs a command."""
+        return self.desk._do(self.sandbox.exec(command))
+
+    def clear(self) -> None:
+        """Ends the sandbox."""
+        self.desk._do(self.sandbox.stop())
+
+
 class Desk:
     """One fresh sandbox at a time; used as ``with Desk(...) as desk:``.
 
@@ -42,7 +68,7 @@ class Desk:
         self._backend = build_sandboxes(config)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="arcforge-desk", daemon=True)
-        self._sandbox: Sandbox | None = None
+        self._place: Place | None = None
 
     def __enter__(self) -> Desk:
         self._thread.start()
@@ -60,23 +86,27 @@ class Desk:
 
     def clear(self) -> None:
         """Ends the present sandbox; the next command gets a fresh one."""
-        if self._sandbox is not None:
-            self._do(self._sandbox.stop())
-            self._sandbox = None
+        if self._place is not None:
+            self._place.clear()
+            self._place = None
 
     def lay(self, files: Mapping[str, str]) -> None:
         """Writes files into the present sandbox."""
-        for path, text in files.items():
-            self._do(self._open().write(path, text.encode()))
+        if files:
+            self._open().lay(files)
 
     def run(self, command: Command) -> ExecResult:
         """Runs a command in the present sandbox."""
-        return self._do(self._open().exec(command))
+        return self._open().run(command)
 
-    def _open(self) -> Sandbox:
-        if self._sandbox is None:
-            self._sandbox = self._do(self._backend.open())
-        return self._sandbox
+    def place(self) -> Place:
+        """Opens a sandbox that stays until it is cleared, or the block ends."""
+        return Place(self, self._do(self._backend.open()))
+
+    def _open(self) -> Place:
+        if self._place is None:
+            self._place = self.place()
+        return self._place
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -30,9 +30,10 @@ async def health(server: Server) -> JSONResponse:
 @router.get("/ready", responses={503: {"model": Status}})
 @declare(Level.OPEN)
 async def ready(server: Server) -> JSONResponse:
-    """Says whether requests are taken."""
-    status = "engine stopped" if not server.engine.alive else "shutting down" if server.closing else "ready"
-    return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+    """Says whether requests are taken: while the engine stands still they are, and wait for it to go on."""
+    if not server.engine.alive or server.closing:
+        return JSONResponse({"status": "shutting down" if server.engine.alive else "engine stopped"}, 503)
+    return JSONResponse({"status": "paused" if server.engine.paused else "ready"})
 
 
 def _card(server: ServerState) -> ModelCard:

@@ -49,6 +49,7 @@ class Conversation:
         checks: of its answers.
         cut_off: the record itself says that the last answer ran into a limit.
         parts: content of messages by index in parts, each with whether it is trained, e.g. the pages of a document.
+        files: text by path, there when the conversation begins, for tools to find.
     """
 
     messages: tuple[Message, ...]
@@ -59,6 +60,7 @@ class Conversation:
     checks: tuple[Check, ...] = ()
     cut_off: bool = False
     parts: Mapping[int, tuple[tuple[str, bool], ...]] = field(default_factory=dict)
+    files: Mapping[str, str] | None = None
 
     @property
     def mode(self) -> str:

@@ -58,6 +58,7 @@ def parse(record: Mapping[str, Any], form: str, thinking: str, mask_errors: bool
             _checks(record, found),
             any(holder.get("finish_reason") in CUT_OFF for holder in (record, *found[-1:])),
             {n: parts for n, message in enumerate(found) if (parts := _parts(message, f"messages[{n}]"))},
+            _files(record.get("files")),
         )
     except ConfigError as error:
         raise BadRecord(str(error)) from error
@@ -183,6 +184,15 @@ def _check(message: int, named: Any) -> Check:
     if not isinstance(arguments, dict):
         raise BadRecord("checker.arguments must be an object")
     return Check(message, named["name"], arguments)
+
+
+def _files(value: Any) -> dict[str, str] | None:
+    """Returns the files that tools find; None where the record has none."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise BadRecord("files must be an object of texts by path")
+    return value
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:

@@ -38,7 +38,10 @@ SOURCES = (
     "attention.cpp", "attention_pairs.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp",
     "layer.cpp", "likeliest.cpp", "quant.cpp", "record.cpp", "rms_norm.cpp", "select.cpp", "sparse_mla.cpp",
 )  # fmt: skip
-HEADERS = ("few_rows.h", "pairs.h", "quant.h", "record.h", "rows.h", "rows16.h", "segments.h", "selected.h")
+HEADERS = (
+    "decode16.h", "few_rows.h", "pairs.h", "quant.h", "record.h", "routing.h", "rows.h", "rows16.h", "segments.h",
+    "selected.h",
+)  # fmt: skip
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip

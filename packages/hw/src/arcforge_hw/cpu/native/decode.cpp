@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "decode16.h"
 #include "record.h"
-#include "rows16.h"
 
 namespace arcforge {
 namespace {
 
 constexpr int64_t CHUNK = 256;
-constexpr int64_t KEYS_AT_ONCE = 32;           // that stay in the first cache from their scores to their weighted sum
 constexpr int64_t QUERIES = 8;                 // of a segment that share a chunk's keys while these are near
 constexpr int64_t PARTIAL = int64_t(1) << 22;  // values of chunks' results that wait to be joined
 
@@ -35,11 +34,13 @@ struct Source {
 // Up to QUERIES queries of one segment.
 struct Block {
   int64_t query, queries, segment, visible;  // first row, rows, the segment, keys that the first row sees
-  int64_t chunks() const { return (visible + queries - 1 + CHUNK - 1) / CHUNK; }
+  int64_t keys() const { return visible + queries - 1; }
+  int64_t chunks() const { return (keys() + CHUNK - 1) / CHUNK; }
+  int64_t last_of(int64_t chunk_begin) const { return std::min(chunk_begin + CHUNK, keys()); }
 };
 
 struct Task {
-  int64_t block, chunk, group, place;  // place: where its result is, in rows of all tasks
+  int64_t block, chunk, group, groups, place;  // the first group and how many; where its result is, in rows of all tasks
 };
 
 std::vector<Block> blocks_of(const int32_t* cu_query, const int32_t* cu_key, int64_t segments) {
@@ -63,9 +64,9 @@ template <typename A>
 struct Scratch {
   std::vector<A> query, keys, values, scores;
   std::vector<A*> places;
-  Scratch(int64_t rows, int64_t stride, int64_t value_stride)
-      : query(rows * stride), keys(KEYS_AT_ONCE * std::max(stride, value_stride)), values(KEYS_AT_ONCE * value_stride),
-        scores(rows * KEYS_AT_ONCE), places(rows) {}
+  Scratch(int64_t rows, int64_t groups, int64_t stride, int64_t value_stride)
+      : query(groups * rows * stride), keys(BLOCK * std::max(stride, value_stride)), values(BLOCK * value_stride),
+        scores(rows * BLOCK), places(rows) {}
 };
 
 template <typename A>
@@ -121,14 +122,14 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
   }
   std::fill_n(result.out, rows * value_stride, A(0));
   for (int64_t k = 0, count; k < keys; k += count) {
-    count = source.keys.run(first + k, std::min(KEYS_AT_ONCE, keys - k));
+    count = source.keys.run(first + k, std::min(BLOCK, keys - k));
     const Rows<A> key = as_vectors(source.keys.at(first + k) + task.group * s.width, source.keys.width, count, s.width,
                                    scratch.keys);
     A* scores = scratch.scores.data();
-    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, KEYS_AT_ONCE,
+    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, BLOCK,
              key.in_place && s.groups == 1 ? rows_ahead<A>(stride) : 0);
     for (int64_t r = 0; r < rows; r++) {
-      A* row = scores + r * KEYS_AT_ONCE;
+      A* row = scores + r * BLOCK;
       const int64_t seen = std::clamp<int64_t>(block.visible + r / per - first - k, 0, count);
       if (seen) weigh(row, seen, scratch.places[r], value_stride, result.top[r], result.total[r]);
       std::fill(row + seen, row + count, A(0));
@@ -136,74 +137,74 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
     const Rows<A> value = source.absorbed ? key
                                           : as_vectors(source.values.at(first + k) + task.group * s.value,
                                                        source.values.width, count, s.value, scratch.values);
-    add_rows(scores, KEYS_AT_ONCE, 1, value.first, value.stride, count, value_stride, scratch.places.data(), rows);
+    add_rows(scores, BLOCK, 1, value.first, value.stride, count, value_stride, scratch.places.data(), rows);
   }
 }
 
-// Calls with where each run of a group's keys begins, its place from the first one on, and how many they are.
-template <typename T, typename Use>
-void in_runs(const Keys<T>& from, int64_t width, int64_t group, int64_t begin, int64_t end, Use&& use) {
-  for (int64_t k = begin, count; k < end; k += count) {
-    count = from.run(k, end - k);
-    use(from.at(k) + group * width, k - begin, count);
-  }
-}
-
-template <typename T>
-void ask_for(const Keys<T>& from, int64_t width, int64_t group, int64_t begin, int64_t end) {
-  in_runs(from, width, group, begin, end, [&](const T* at, int64_t, int64_t count) {
-    for (int64_t k = 0; k < count; k++) fetch(at + k * from.width, width);
-  });
-}
-
-constexpr int64_t fours(int64_t rows) { return (rows + 3) / 4 * 4; }
-
-// Keys and values of bfloat16 in whole vectors, multiplied as they are: products of keys are exact, and sums in fp32. A
-// softmax takes KEYS_AT_ONCE keys in whatever pages; they are asked for while those before are used, also those of the
-// next group where this thread goes on with it. Rows are filled up to fours: that is one tile and not two or three.
-inline void attend_pairs(const BFloat16* q, const Source<BFloat16>& source, const Block& block, const Task& task,
-                         const Sizes& s, bool next, Scratch<float>& scratch, Partial<float> result) {
+// Keys and values of bfloat16 in whole vectors, multiplied as they are, by all groups of a task a block at a time: so that
+// what lies side by side is read together. `now` are the places of the chunk's first block; at its last one `follow` finds
+// those of the next chunk, which are asked for meanwhile.
+template <typename Follow>
+void attend_pairs(const BFloat16* q, const Source<BFloat16>& source, const Block& block, const Task& task,
+                  const Sizes& s, Places& now, const Follow& follow, Scratch<float>& scratch, Partial<float> result) {
   const int64_t per = s.shared_by(), rows = block.queries * per, first = task.chunk * CHUNK;
-  const int64_t last = std::min(first + CHUNK, block.visible + block.queries - 1);
+  const int64_t last = block.last_of(first);
   auto* query = reinterpret_cast<BFloat16*>(scratch.query.data());
-  for (int64_t r = 0; r < fours(rows); r++) {
-    const int64_t head = (block.query + r / per) * s.heads + task.group * per + r % per;
-    scratch.places[r] = r < rows ? result.out + r * s.value : &scratch.keys[0];
-    if (r >= rows) continue;
-    std::copy_n(q + head * s.width, s.width, query + r * s.width);
+  for (int64_t r = 0; r < rows * task.groups; r++) {
+    const int64_t group = task.group + r / rows, t = r % rows / per;
+    std::copy_n(q + ((block.query + t) * s.heads + group * per + r % per) * s.width, s.width, query + r * s.width);
     result.top[r] = -INFINITY;
     result.total[r] = 0;
   }
-  std::fill_n(result.out, rows * s.value, 0.0f);
+  std::fill_n(result.out, rows * task.groups * s.value, 0.0f);
   float* scores = scratch.scores.data();
-  std::fill_n(scores + rows * KEYS_AT_ONCE, (fours(rows) - rows) * KEYS_AT_ONCE, 0.0f);
-  for (int64_t k = first; k < last; k += KEYS_AT_ONCE) {
-    const int64_t end = std::min(last, k + KEYS_AT_ONCE), then = std::min(last, end + KEYS_AT_ONCE);
-    if (!source.absorbed) ask_for(source.values, s.value, task.group, k, end);
-    in_runs(source.keys, s.width, task.group, k, end, [&](const BFloat16* at, int64_t place, int64_t count) {
-      dot_rows(query, s.width, fours(rows), at, source.keys.width, count, s.width, scores + place, KEYS_AT_ONCE);
-    });
+  for (int64_t k = first; k < last; k += BLOCK) {
+    const int64_t end = std::min(last, k + BLOCK);
+    Places then;
     if (end < last)
-      ask_for(source.keys, s.width, task.group, end, then);
-    else if (next)
-      ask_for(source.keys, s.width, task.group + 1, first, std::min(last, first + KEYS_AT_ONCE));
-    for (int64_t r = 0; r < fours(rows); r++) {
-      float* row = scores + r * KEYS_AT_ONCE;
-      const int64_t seen = r < rows ? std::clamp<int64_t>(block.visible + r / per - k, 0, end - k) : 0;
-      for (int64_t n = 0; n < seen; n++) row[n] *= float(s.scale);
-      if (seen) weigh(row, seen, scratch.places[r], s.value, result.top[r], result.total[r]);
-      std::fill(row + seen, row + KEYS_AT_ONCE, 0.0f);
+      then.find(source.keys, source.values, end, std::min(last, end + BLOCK));
+    else
+      follow(then);
+    Ahead keys{then.key, then.count, task.group * s.width, task.groups * s.width, task.groups};
+    Ahead values{then.value, source.absorbed ? 0 : then.count, task.group * s.value, task.groups * s.value, task.groups};
+    for (int64_t g = 0; g < task.groups; g++) {
+      const int64_t at = g * rows, key = (task.group + g) * s.width, value = (task.group + g) * s.value;
+      for (int64_t j = 0; j < now.count; j += COLUMNS) {
+        keys.ask(COLUMNS);
+        in_tiles(rows, [&](auto m, int64_t r) {
+          score_tile<decltype(m)::value>(query + (at + r) * s.width, now.key + j, key, s.width, scores + r * BLOCK + j);
+        });
+      }
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t seen = std::clamp<int64_t>(block.visible + r / per - k, 0, end - k);
+        float* row = scores + r * BLOCK;
+        if (seen)
+          weigh_block(row, seen, float(s.scale), result.out + (at + r) * s.value, s.value, result.top[at + r],
+                      result.total[at + r]);
+        else
+          std::fill_n(row, BLOCK, 0.0f);
+      }
+      for (int64_t j = 0; j < now.count; j += SUMMED) {
+        values.ask(SUMMED);
+        in_tiles(rows, [&](auto m, int64_t r) {
+          const auto tile = [&](auto n, int64_t d) {
+            value_tile<decltype(m)::value, decltype(n)::value>(
+                scores + r * BLOCK + j, now.value + j, value + d, std::min(SUMMED, now.count - j),
+                result.out + (at + r) * s.value + d, s.value);
+          };
+          int64_t d = 0;
+          for (; d + VALUES * PAIRED <= s.value; d += VALUES * PAIRED) tile(std::integral_constant<int, VALUES>{}, d);
+          for (; d < s.value; d += PAIRED) tile(std::integral_constant<int, 1>{}, d);
+        });
+      }
     }
-    in_runs(source.values, s.value, task.group, k, end, [&](const BFloat16* at, int64_t place, int64_t count) {
-      add_rows(scores + place, KEYS_AT_ONCE, 1, at, source.values.width, count, s.value, scratch.places.data(),
-               fours(rows));
-    });
+    now = then;
   }
 }
 
 // Joins the chunks of a row; `step` rows lie between its results. The first holds the sum afterwards.
 template <typename T, typename A>
-void join(Partial<A> first, int64_t chunks, int64_t step, const Sizes& s, T* out) {
+void join(Partial<A> first, int64_t chunks, int64_t step, const Sizes& s, bool halves, T* out) {
   const int64_t value_stride = padded<A>(s.value);
   A top = -INFINITY, total = 0;
   for (int64_t c = 0; c < chunks; c++) top = std::max(top, first.top[c * step]);
@@ -213,6 +214,12 @@ void join(Partial<A> first, int64_t chunks, int64_t step, const Sizes& s, T* out
     total += share * first.total[c * step];
     for (int64_t n = 0; n < s.value; n++) first.out[n] = (c ? first.out[n] : A(0)) + share * from[n];
   }
+  if constexpr (std::is_same_v<T, BFloat16>)
+    if (halves) {
+      for (int64_t n = 0; n < s.value; n += PAIRED)
+        narrow_halves(load(first.out + n) / total, load(first.out + n + LANES<A>) / total, out + n);
+      return;
+    }
   for (int64_t n = 0; n < s.value; n++) narrow(first.out[n] / total, out + n);
 }
 
@@ -221,6 +228,16 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
             const Pages& pages, T* out, const Sizes& s) {
   const std::vector<Block> blocks = blocks_of(cu_query, cu_key, segments);
   const int64_t stride = padded<A>(s.width), value_stride = padded<A>(s.value), per = s.shared_by();
+  const bool pairs = std::is_same_v<T, BFloat16> && s.width % PAIRED == 0 && s.value % PAIRED == 0, absorbed = k == v;
+  int64_t chunks = 0;
+  for (const Block& block : blocks) chunks += block.chunks();
+  const int64_t groups = pairs && (s.threads == 1 || chunks >= 4 * s.threads) ? s.groups : 1;  // of a task
+  const auto source_of = [&](const Task& task) {
+    const Block& block = blocks[task.block];
+    const int64_t first = cu_key[block.segment], value_width = absorbed ? s.width : s.groups * s.value;
+    return Source<T>{pages.keys_of(block.segment, k, first, s.groups * s.width),
+                     pages.keys_of(block.segment, v, first, value_width), absorbed};
+  };
   for (size_t next = 0; next < blocks.size();) {
     std::vector<Task> tasks;
     std::vector<int64_t> places;  // of each block's first result
@@ -229,31 +246,37 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
     do {  // at least one block at a time
       places.push_back(rows);
       for (int64_t chunk = 0; chunk < blocks[next].chunks(); chunk++)
-        for (int64_t group = 0; group < s.groups; group++) {
-          tasks.push_back({int64_t(next), chunk, group, rows});
-          rows += blocks[next].queries * per;
+        for (int64_t group = 0; group < s.groups; group += groups) {
+          tasks.push_back({int64_t(next), chunk, group, groups, rows});
+          rows += blocks[next].queries * per * groups;
         }
     } while (++next < blocks.size() && rows * value_stride < PARTIAL);
     std::vector<A> outs(rows * value_stride), tops(rows), totals(rows);
-    // tasks that a thread takes at a time: in bfloat16 all groups of a chunk, which lie side by side, if there are many
-    const int64_t at_once = sizeof(T) == 2 && int64_t(tasks.size()) >= 4 * s.groups * s.threads ? s.groups : 1;
+    // tasks that a thread takes at a time: keys of several that follow one another are asked for in advance
+    const int64_t at_once = pairs ? std::max<int64_t>(1, tasks.size() / (4 * s.threads)) : 1;
 #pragma omp parallel num_threads(s.threads)
     {
-      Scratch<A> scratch(fours(QUERIES * per), stride, value_stride);
+      Scratch<A> scratch(QUERIES * per, groups, stride, value_stride);
+      [[maybe_unused]] Places now;
 #pragma omp for schedule(dynamic, at_once)
       for (size_t n = 0; n < tasks.size(); n++) {
         const int64_t at = tasks[n].place;
         const Block& block = blocks[tasks[n].block];
-        const int64_t first = cu_key[block.segment];
-        const Source<T> source{pages.keys_of(block.segment, k, first, s.groups * s.width),
-                               pages.keys_of(block.segment, v, first, s.groups * s.value), k == v};
         const Partial<A> result{&outs[at * value_stride], &tops[at], &totals[at]};
         if constexpr (std::is_same_v<T, BFloat16>)
-          if (s.width % PAIRED == 0 && s.value % LANES<float> == 0) {
-            attend_pairs(q, source, block, tasks[n], s, (n + 1) % at_once != 0, scratch, result);
+          if (pairs) {
+            const auto find_first = [&](size_t task, Places& where) {
+              const Source<T> source = source_of(tasks[task]);
+              const int64_t first = tasks[task].chunk * CHUNK, last = blocks[tasks[task].block].last_of(first);
+              where.find(source.keys, source.values, first, std::min(last, first + BLOCK));
+            };
+            const bool follows = (n + 1) % at_once && n + 1 < tasks.size();
+            if (n % at_once == 0) find_first(n, now);
+            attend_pairs(q, source_of(tasks[n]), block, tasks[n], s, now,
+                         [&](Places& then) { if (follows) find_first(n + 1, then); }, scratch, result);
             continue;
           }
-        attend<T, A>(q, source, block, tasks[n], s, scratch, result);
+        attend<T, A>(q, source_of(tasks[n]), block, tasks[n], s, scratch, result);
       }
 #pragma omp for schedule(static)
       for (size_t b = begin; b < next; b++) {
@@ -262,7 +285,7 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
           const int64_t t = head / s.heads, group = head % s.heads / per, h = head % per;
           const int64_t at = places[b - begin] + (group * block.queries + t) * per + h;
           join<T, A>({&outs[at * value_stride], &tops[at], &totals[at]}, block.chunks(), block.queries * s.heads, s,
-                     out + (block.query * s.heads + head) * s.value);
+                     pairs, out + (block.query * s.heads + head) * s.value);
         }
       }
     }

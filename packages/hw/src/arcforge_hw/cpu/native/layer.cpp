@@ -8,6 +8,7 @@
 
 #include "few_rows.h"
 #include "record.h"
+#include "routing.h"
 
 namespace arcforge {
 namespace {
@@ -24,15 +25,15 @@ struct MlaSizes {
 
 template <typename A>
 struct MlaWeights {
-  const A *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *kv_b;
+  const A *q_a, *q_norm, *kv_a, *kv_norm;
 };
 
-// q_latent [T, Q], q [T, H, C] with the key up-projection inside, entries [T, C].
+// q_latent [T, Q], entries [T, C].
 template <typename A>
-void mla_prolog(const A* x, const MlaWeights<A>& w, const A* cos, const A* sin, A* q_latent, A* q, A* entries,
+void mla_prolog(const A* x, const MlaWeights<A>& w, const A* cos, const A* sin, A* q_latent, A* entries,
                 const MlaSizes& s, double eps, int64_t threads) {
   const int64_t width = s.width(), pairs = s.rope / 2;
-  std::vector<A> raw_query(s.tokens * s.query), raw_entry(s.tokens * width), head(s.tokens * s.heads * s.head());
+  std::vector<A> raw_query(s.tokens * s.query), raw_entry(s.tokens * width);
 #pragma omp parallel num_threads(threads_for(s.hidden * s.query, threads))
   {
     product_part<A>(x, w.q_a, nullptr, raw_query.data(), s.query, s.tokens, s.hidden, s.query);
@@ -45,45 +46,43 @@ void mla_prolog(const A* x, const MlaWeights<A>& w, const A* cos, const A* sin, 
       turn_row(&raw_entry[t * width + s.latent], cos + t * pairs, sin + t * pairs, A(1), entries + t * width + s.latent,
                s.rope);
     }
-    product_part<A>(q_latent, w.q_b, nullptr, head.data(), s.heads * s.head(), s.tokens, s.query, s.heads * s.head());
-#pragma omp barrier
-#pragma omp for schedule(static)
-    for (int64_t h = 0; h < s.heads; h++) {
-      std::vector<A*> places(s.tokens);
-      for (int64_t t = 0; t < s.tokens; t++) {
-        const A* from = &head[(t * s.heads + h) * s.head()];
-        places[t] = q + (t * s.heads + h) * width;
-        std::fill_n(places[t], s.latent, A(0));
-        turn_row(from + s.nope, cos + t * pairs, sin + t * pairs, A(1), places[t] + s.latent, s.rope);
-      }
-      add_rows(&head[h * s.head()], s.heads * s.head(), 1, w.kv_b + h * s.up() * s.latent, s.latent, s.nope, s.latent,
-               places.data(), s.tokens);
-    }
   }
 }
 
-// attended [T, H, L] -> out [T, D].
+// heads [T, H, N + R] -> q [T, H, C] with the key up-projection inside.
 template <typename A>
-void mla_epilog(const A* attended, const A* kv_b, const A* o, A* out, const MlaSizes& s, int64_t threads) {
-  const int64_t inner = s.heads * s.value;
-  std::vector<A> values(s.tokens * inner);
-#pragma omp parallel num_threads(threads_for(inner * s.hidden, threads))
-  {
-#pragma omp for schedule(static)
-    for (int64_t h = 0; h < s.heads; h++)
-      dot_rows(attended + h * s.latent, s.heads * s.latent, s.tokens, kv_b + (h * s.up() + s.nope) * s.latent, s.latent,
-               s.value, s.latent, &values[h * s.value], inner);
-    product_part<A>(values.data(), o, nullptr, out, s.hidden, s.tokens, inner, s.hidden);
+void mla_absorb(const A* heads, const A* kv_b, const A* cos, const A* sin, A* q, const MlaSizes& s, int64_t threads) {
+  const int64_t width = s.width(), pairs = s.rope / 2;
+#pragma omp parallel for num_threads(threads_for(s.heads * s.nope * s.latent, threads)) schedule(static)
+  for (int64_t h = 0; h < s.heads; h++) {
+    std::vector<A*> places(s.tokens);
+    for (int64_t t = 0; t < s.tokens; t++) {
+      places[t] = q + (t * s.heads + h) * width;
+      std::fill_n(places[t], s.latent, A(0));
+      turn_row(heads + (t * s.heads + h) * s.head() + s.nope, cos + t * pairs, sin + t * pairs, A(1),
+               places[t] + s.latent, s.rope);
+    }
+    add_rows(heads + h * s.head(), s.heads * s.head(), 1, kv_b + h * s.up() * s.latent, s.latent, s.nope, s.latent,
+             places.data(), s.tokens);
   }
+}
+
+// attended [T, H, L] -> values [T, H, V].
+template <typename A>
+void mla_epilog(const A* attended, const A* kv_b, A* values, const MlaSizes& s, int64_t threads) {
+#pragma omp parallel for num_threads(threads_for(s.heads * s.value * s.latent, threads)) schedule(static)
+  for (int64_t h = 0; h < s.heads; h++)
+    dot_rows(attended + h * s.latent, s.heads * s.latent, s.tokens, kv_b + (h * s.up() + s.nope) * s.latent, s.latent,
+             s.value, s.latent, values + h * s.value, s.heads * s.value);
 }
 
 struct IndexSizes {
-  int64_t tokens, hidden, query, heads, width, rope;
+  int64_t tokens, hidden, heads, width, rope;
 };
 
 template <typename A>
 struct IndexWeights {
-  const A *wq_b, *wk, *norm, *norm_bias, *weights;
+  const A *wk, *norm, *norm_bias, *weights;
 };
 
 template <typename A>
@@ -96,23 +95,23 @@ void layer_norm_row(A* row, const A* weight, const A* bias, int64_t width, A eps
   for (int64_t n = 0; n < width; n++) row[n] = (row[n] - mean) * scale * weight[n] + bias[n];
 }
 
-// q [T, I, K], keys [T, K], head weights [T, I].
+// q [T, I, K] of `heads` as they are projected, keys [T, K], head weights [T, I].
 template <typename A>
-void index_prolog(const A* x, const A* q_latent, const IndexWeights<A>& w, const A* cos, const A* sin, A* q, A* keys,
+void index_prolog(const A* x, const A* heads, const IndexWeights<A>& w, const A* cos, const A* sin, A* q, A* keys,
                   A* head_weights, const IndexSizes& s, double eps, int64_t threads) {
   const int64_t rows = s.heads * s.width, pairs = s.rope / 2;
   const A scale = A(1) / std::sqrt(A(rows));
-#pragma omp parallel num_threads(threads_for(s.query * rows, threads))
+#pragma omp parallel num_threads(threads_for(s.hidden * s.width, threads))
   {
     product_part<A>(x, w.wk, nullptr, keys, s.width, s.tokens, s.hidden, s.width);
     product_part<A>(x, w.weights, nullptr, head_weights, s.heads, s.tokens, s.hidden, s.heads);
-    product_part<A>(q_latent, w.wq_b, nullptr, q, rows, s.tokens, s.query, rows);
 #pragma omp barrier
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < s.tokens; t++) {
       const A *c = cos + t * pairs, *n = sin + t * pairs;
       layer_norm_row(keys + t * s.width, w.norm, w.norm_bias, s.width, A(eps));
       turn_row(keys + t * s.width, c, n, A(1), keys + t * s.width, s.rope);
+      std::copy_n(heads + t * rows, rows, q + t * rows);
       for (int64_t i = 0; i < s.heads; i++) {
         A* head = q + (t * s.heads + i) * s.width;
         turn_row(head, c, n, A(1), head, s.rope);
@@ -140,24 +139,6 @@ void mlp(const T* x, const MlpWeights<T>& w, T* out, int64_t tokens, int64_t hid
     for (int64_t n = 0; n < tokens * w.width; n++) gates[n] = gated(gates[n], ups[n]);
     product_part(gates.data(), w.down, nothing<T>, out, hidden, tokens, w.width, hidden);
   }
-}
-
-// The `chosen` experts of highest score plus bias, in that order, ties to the lower number; gates sum to `scale`.
-template <typename A>
-void choose(A* score, const float* bias, int64_t experts, int64_t chosen, A scale, int64_t* expert, A* gate) {
-  std::vector<A> choice(experts);
-  A total = 0;
-  for (int64_t e = 0; e < experts; e++) {
-    score[e] = sigmoid(score[e]);
-    choice[e] = score[e] + A(bias[e]);
-  }
-  for (int64_t k = 0; k < chosen; k++) {
-    const int64_t best = std::max_element(choice.begin(), choice.end()) - choice.begin();
-    choice[best] = -INFINITY;
-    expert[k] = best;
-    total += gate[k] = score[best];
-  }
-  for (int64_t k = 0; k < chosen; k++) gate[k] = gate[k] / (total + A(1e-20)) * scale;
 }
 
 template <typename T>
@@ -192,26 +173,32 @@ void moe(const T* x, const T* router, const float* bias, int64_t experts, double
 }  // namespace arcforge
 
 #define ARCFORGE_LAYER(NAME, A)                                                                                       \
-  extern "C" void arcforge_mla_prolog_##NAME(                                                                         \
-      const A* x, const A* q_a, const A* q_norm, const A* q_b, const A* kv_a, const A* kv_norm, const A* kv_b,        \
-      const A* cos, const A* sin, A* q_latent, A* q, A* entries, int64_t tokens, int64_t hidden, int64_t query,       \
-      int64_t heads, int64_t nope, int64_t rope, int64_t value, int64_t latent, double eps, int64_t threads) {        \
-    arcforge::mla_prolog<A>(x, {q_a, q_norm, q_b, kv_a, kv_norm, kv_b}, cos, sin, q_latent, q, entries,               \
-                            {tokens, hidden, query, heads, nope, rope, value, latent}, eps, threads);                 \
+  extern "C" void arcforge_mla_prolog_##NAME(const A* x, const A* q_a, const A* q_norm, const A* kv_a,                \
+                                             const A* kv_norm, const A* cos, const A* sin, A* q_latent, A* entries,   \
+                                             int64_t tokens, int64_t hidden, int64_t query, int64_t rope,             \
+                                             int64_t latent, double eps, int64_t threads) {                           \
+    arcforge::mla_prolog<A>(x, {q_a, q_norm, kv_a, kv_norm}, cos, sin, q_latent, entries,                             \
+                            {tokens, hidden, query, 0, 0, rope, 0, latent}, eps, threads);                            \
   }                                                                                                                   \
   ARCFORGE_RECORDED(arcforge_mla_prolog_##NAME)                                                                       \
-  extern "C" void arcforge_mla_epilog_##NAME(const A* attended, const A* kv_b, const A* o, A* out, int64_t tokens,    \
-                                             int64_t hidden, int64_t heads, int64_t nope, int64_t value,              \
-                                             int64_t latent, int64_t threads) {                                       \
-    arcforge::mla_epilog<A>(attended, kv_b, o, out, {tokens, hidden, 0, heads, nope, 0, value, latent}, threads);     \
+  extern "C" void arcforge_mla_absorb_##NAME(const A* heads, const A* kv_b, const A* cos, const A* sin, A* q,         \
+                                             int64_t tokens, int64_t count, int64_t nope, int64_t rope,               \
+                                             int64_t value, int64_t latent, int64_t threads) {                        \
+    arcforge::mla_absorb<A>(heads, kv_b, cos, sin, q, {tokens, 0, 0, count, nope, rope, value, latent}, threads);     \
+  }                                                                                                                   \
+  ARCFORGE_RECORDED(arcforge_mla_absorb_##NAME)                                                                       \
+  extern "C" void arcforge_mla_epilog_##NAME(const A* attended, const A* kv_b, A* values, int64_t tokens,             \
+                                             int64_t heads, int64_t nope, int64_t value, int64_t latent,              \
+                                             int64_t threads) {                                                       \
+    arcforge::mla_epilog<A>(attended, kv_b, values, {tokens, 0, 0, heads, nope, 0, value, latent}, threads);          \
   }                                                                                                                   \
   ARCFORGE_RECORDED(arcforge_mla_epilog_##NAME)                                                                       \
   extern "C" void arcforge_index_prolog_##NAME(                                                                       \
-      const A* x, const A* q_latent, const A* wq_b, const A* wk, const A* norm, const A* norm_bias, const A* weights, \
-      const A* cos, const A* sin, A* q, A* keys, A* head_weights, int64_t tokens, int64_t hidden, int64_t query,      \
-      int64_t heads, int64_t width, int64_t rope, double eps, int64_t threads) {                                      \
-    arcforge::index_prolog<A>(x, q_latent, {wq_b, wk, norm, norm_bias, weights}, cos, sin, q, keys, head_weights,     \
-                              {tokens, hidden, query, heads, width, rope}, eps, threads);                             \
+      const A* x, const A* raw, const A* wk, const A* norm, const A* norm_bias, const A* weights, const A* cos,       \
+      const A* sin, A* q, A* keys, A* head_weights, int64_t tokens, int64_t hidden, int64_t heads, int64_t width,     \
+      int64_t rope, double eps, int64_t threads) {                                                                    \
+    arcforge::index_prolog<A>(x, raw, {wk, norm, norm_bias, weights}, cos, sin, q, keys, head_weights,                \
+                              {tokens, hidden, heads, width, rope}, eps, threads);                                    \
   }                                                                                                                   \
   ARCFORGE_RECORDED(arcforge_index_prolog_##NAME)
 

@@ -1,7 +1,9 @@
 """What surrounds attention while few tokens are decoded, several ops in one call of C++.
 
+Products that may be quantised are calls of their own. Where sizes are no whole vectors the reference runs.
+
 Shapes: T tokens, D hidden, Q query latent, H heads, J rows of all heads, C latent plus rope, L latent, I index heads,
-K index head size, E experts, F expert width. Where sizes are no whole vectors the reference runs.
+K index head size, E experts, F expert width.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from arcforge_hw.cpu.native import (
 )
 
 ARGUMENTS = {
-    "mla_prolog": (*[POINTER] * 12, *[SIZE] * 8, REAL, SIZE),
-    "mla_epilog": (*[POINTER] * 4, *[SIZE] * 7),
-    "index_prolog": (*[POINTER] * 12, *[SIZE] * 6, REAL, SIZE),
+    "mla_prolog": (*[POINTER] * 9, *[SIZE] * 5, REAL, SIZE),
+    "mla_absorb": (*[POINTER] * 5, *[SIZE] * 7),
+    "mla_epilog": (*[POINTER] * 3, *[SIZE] * 6),
+    "index_prolog": (*[POINTER] * 11, *[SIZE] * 5, REAL, SIZE),
     "mlp": (*[POINTER] * 5, *[SIZE] * 4),
     "moe": (*[POINTER] * 9, *[SIZE] * 6, REAL, SIZE),
 }
@@ -49,65 +52,77 @@ def mla_prolog(
     x_TD: Tensor,
     q_a_QD: Tensor,
     q_norm_Q: Tensor,
-    q_b_JQ: Tensor,
     kv_a_CD: Tensor,
     kv_norm_L: Tensor,
-    kv_b_JL: Tensor,
     cos_TF: Tensor,
     sin_TF: Tensor,
-    heads: int,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """See `arcforge_core.ops.reference.mla_prolog`."""
     (tokens, hidden), query, latent, pairs = x_TD.shape, len(q_a_QD), len(kv_norm_L), cos_TF.shape[1]
-    given = (x_TD, q_a_QD, q_norm_Q, q_b_JQ, kv_a_CD, kv_norm_L, kv_b_JL, cos_TF.to(x_TD.dtype), sin_TF.to(x_TD.dtype))
-    if not _served(x_TD, hidden, query, latent):
-        return reference.mla_prolog(*given[:7], cos_TF, sin_TF, heads, eps)
-    nope, width = len(q_b_JQ) // heads - 2 * pairs, latent + 2 * pairs
-    value = len(kv_b_JL) // heads - nope
+    given = (x_TD, q_a_QD, q_norm_Q, kv_a_CD, kv_norm_L)
+    if not _served(x_TD, hidden):
+        return reference.mla_prolog(*given, cos_TF, sin_TF, eps)
     check_dtypes(*given)
     check_shape("q_a_QD", q_a_QD, query, hidden)
     check_shape("q_norm_Q", q_norm_Q, query)
-    check_shape("q_b_JQ", q_b_JQ, heads * (nope + 2 * pairs), query)
-    check_shape("kv_a_CD", kv_a_CD, width, hidden)
-    check_shape("kv_b_JL", kv_b_JL, heads * (nope + value), latent)
-    check_shape("cos_TF", cos_TF, tokens, pairs)
-    check_shape("sin_TF", sin_TF, tokens, pairs)
-    if min(nope, value) < 0:
-        raise ValueError(f"heads of {nope} and {value} values beside {2 * pairs} rotated ones")
-    q_TQ, q_THC = x_TD.new_empty(tokens, query), x_TD.new_empty(tokens, heads, width)
-    entry_TC, tensors = x_TD.new_empty(tokens, width), [x.contiguous() for x in given]
+    check_shape("kv_a_CD", kv_a_CD, latent + 2 * pairs, hidden)
+    tables = _tables(cos_TF, sin_TF, tokens, x_TD.dtype)
+    q_TQ, entry_TC = x_TD.new_empty(tokens, query), x_TD.new_empty(tokens, latent + 2 * pairs)
+    tensors = [x.contiguous() for x in (*given, *tables)]
     _function("mla_prolog", x_TD.dtype)(
-        *pointers(*tensors, q_TQ, q_THC, entry_TC),
-        tokens, hidden, query, heads, nope, 2 * pairs, value, latent, eps, torch.get_num_threads(),
-    )  # fmt: skip
-    return q_TQ, q_THC, entry_TC
+        *pointers(*tensors, q_TQ, entry_TC), tokens, hidden, query, 2 * pairs, latent, eps, torch.get_num_threads()
+    )
+    return q_TQ, entry_TC
 
 
-def mla_epilog(out_THL: Tensor, kv_b_JL: Tensor, o_DJ: Tensor) -> Tensor:
+def _tables(cos_TF: Tensor, sin_TF: Tensor, tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    check_shape("cos_TF", cos_TF, tokens, cos_TF.shape[1])
+    check_shape("sin_TF", sin_TF, tokens, cos_TF.shape[1])
+    return cos_TF.to(dtype), sin_TF.to(dtype)
+
+
+def mla_absorb(q_TJ: Tensor, kv_b_JL: Tensor, cos_TF: Tensor, sin_TF: Tensor, heads: int) -> Tensor:
+    """See `arcforge_core.ops.reference.mla_absorb`."""
+    (tokens, rows), (up, latent), rotary = q_TJ.shape, kv_b_JL.shape, 2 * cos_TF.shape[1]
+    if not _served(q_TJ, latent):
+        return reference.mla_absorb(q_TJ, kv_b_JL, cos_TF, sin_TF, heads)
+    check_dtypes(q_TJ, kv_b_JL)
+    nope = rows // heads - rotary
+    value = up // heads - nope
+    check_shape("q_TJ", q_TJ, tokens, heads * (nope + rotary))
+    check_shape("kv_b_JL", kv_b_JL, heads * (nope + value), latent)
+    if min(nope, value) < 0:
+        raise ValueError(f"heads of {nope} and {value} values beside {rotary} rotated ones")
+    tensors = [x.contiguous() for x in (q_TJ, kv_b_JL, *_tables(cos_TF, sin_TF, tokens, q_TJ.dtype))]
+    q_THC = q_TJ.new_empty(tokens, heads, latent + rotary)
+    _function("mla_absorb", q_TJ.dtype)(
+        *pointers(*tensors, q_THC), tokens, heads, nope, rotary, value, latent, torch.get_num_threads()
+    )
+    return q_THC
+
+
+def mla_epilog(out_THL: Tensor, kv_b_JL: Tensor, value: int) -> Tensor:
     """See `arcforge_core.ops.reference.mla_epilog`."""
-    (tokens, heads, latent), (hidden, inner) = out_THL.shape, o_DJ.shape
-    if not _served(out_THL, latent, inner):
-        return reference.mla_epilog(out_THL, kv_b_JL, o_DJ)
-    value, up = inner // heads, len(kv_b_JL) // heads
-    check_dtypes(out_THL, kv_b_JL, o_DJ)
+    tokens, heads, latent = out_THL.shape
+    if not _served(out_THL, latent):
+        return reference.mla_epilog(out_THL, kv_b_JL, value)
+    up = len(kv_b_JL) // heads
+    check_dtypes(out_THL, kv_b_JL)
     check_shape("kv_b_JL", kv_b_JL, heads * up, latent)
-    check_shape("o_DJ", o_DJ, hidden, heads * value)
-    if value > up:
+    if not 0 < value <= up:
         raise ValueError(f"kv_b_JL has {up} rows a head, and values have {value}")
-    out_TD = out_THL.new_empty(tokens, hidden)
-    out_THL, kv_b_JL, o_DJ = out_THL.contiguous(), kv_b_JL.contiguous(), o_DJ.contiguous()
+    values_TJ = out_THL.new_empty(tokens, heads * value)
+    out_THL, kv_b_JL = out_THL.contiguous(), kv_b_JL.contiguous()
     _function("mla_epilog", out_THL.dtype)(
-        *pointers(out_THL, kv_b_JL, o_DJ, out_TD),
-        tokens, hidden, heads, up - value, value, latent, torch.get_num_threads(),
-    )  # fmt: skip
-    return out_TD
+        *pointers(out_THL, kv_b_JL, values_TJ), tokens, heads, up - value, value, latent, torch.get_num_threads()
+    )
+    return values_TJ
 
 
 def index_prolog(
     x_TD: Tensor,
-    q_TQ: Tensor,
-    wq_b_JQ: Tensor,
+    q_TJ: Tensor,
     wk_KD: Tensor,
     norm_K: Tensor,
     norm_bias_K: Tensor,
@@ -117,30 +132,23 @@ def index_prolog(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `arcforge_core.ops.reference.index_prolog`."""
-    (tokens, hidden), query, heads, width, pairs = (
-        x_TD.shape, q_TQ.shape[1], len(weights_ID), len(wk_KD), cos_TF.shape[1],
-    )  # fmt: skip
-    given = (x_TD, q_TQ, wq_b_JQ, wk_KD, norm_K, norm_bias_K, weights_ID)
-    if not _served(x_TD, hidden, query):
+    (tokens, hidden), heads, width, rotary = x_TD.shape, len(weights_ID), len(wk_KD), 2 * cos_TF.shape[1]
+    given = (x_TD, q_TJ, wk_KD, norm_K, norm_bias_K, weights_ID)
+    if not _served(x_TD, hidden):
         return reference.index_prolog(*given, cos_TF, sin_TF, eps)
-    cos_TF, sin_TF = cos_TF.to(x_TD.dtype), sin_TF.to(x_TD.dtype)
     check_dtypes(*given)
-    check_shape("q_TQ", q_TQ, tokens, query)
-    check_shape("wq_b_JQ", wq_b_JQ, heads * width, query)
+    check_shape("q_TJ", q_TJ, tokens, heads * width)
     check_shape("wk_KD", wk_KD, width, hidden)
     check_shape("norm_K", norm_K, width)
     check_shape("norm_bias_K", norm_bias_K, width)
     check_shape("weights_ID", weights_ID, heads, hidden)
-    check_shape("cos_TF", cos_TF, tokens, pairs)
-    check_shape("sin_TF", sin_TF, tokens, pairs)
-    if 2 * pairs > width:
-        raise ValueError(f"{2 * pairs} rotated values in index heads of {width}")
+    if rotary > width:
+        raise ValueError(f"{rotary} rotated values in index heads of {width}")
     q_TIK, key_TK, w_TI = (x_TD.new_empty(tokens, *shape) for shape in ((heads, width), (width,), (heads,)))
-    tensors = [x.contiguous() for x in (*given, cos_TF, sin_TF)]
+    tensors = [x.contiguous() for x in (*given, *_tables(cos_TF, sin_TF, tokens, x_TD.dtype))]
     _function("index_prolog", x_TD.dtype)(
-        *pointers(*tensors, q_TIK, key_TK, w_TI),
-        tokens, hidden, query, heads, width, 2 * pairs, eps, torch.get_num_threads(),
-    )  # fmt: skip
+        *pointers(*tensors, q_TIK, key_TK, w_TI), tokens, hidden, heads, width, rotary, eps, torch.get_num_threads()
+    )
     return q_TIK, key_TK, w_TI
 
 

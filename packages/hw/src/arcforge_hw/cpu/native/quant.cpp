@@ -2,6 +2,7 @@
 #include "quant.h"
 
 #include "record.h"
+#include "routing.h"
 
 namespace arcforge {
 namespace {
@@ -93,6 +94,24 @@ void quant_experts(const T* x, const QuantWeight& gate_up, const QuantWeight& do
       narrow_all(total, out + t * hidden + first, count);
     }
   }
+}
+
+// A mixture with a shared expert: the router, wide, chooses; then each token's experts and the shared one are added.
+template <typename T>
+void quant_moe(const T* x, const T* router, const float* bias, int64_t experts, const QuantWeight& gate_up,
+               const QuantWeight& down, const QuantWeight (&shared)[3], T* out, int64_t tokens, int64_t chosen,
+               double scale, int64_t threads) {
+  const int64_t hidden = down.outputs;
+  std::vector<Wide<T>> scores(tokens * experts), gate(tokens * chosen);
+  std::vector<int64_t> expert(tokens * chosen);
+  std::vector<T> common(tokens * hidden);
+#pragma omp parallel num_threads(threads_for(hidden * experts, threads))
+  product_part(x, router, (const T*)nullptr, scores.data(), experts, tokens, hidden, experts);
+  for (int64_t t = 0; t < tokens; t++)
+    choose(&scores[t * experts], bias, experts, chosen, Wide<T>(scale), &expert[t * chosen], &gate[t * chosen]);
+  quant_experts(x, gate_up, down, expert.data(), gate.data(), out, tokens, chosen, threads);
+  quant_mlp(x, shared[0], shared[1], shared[2], common.data(), tokens, threads);
+  for (int64_t n = 0; n < tokens * hidden; n++) narrow(float(out[n]) + float(common[n]), out + n);
 }
 
 // Rows of a cache: int8, and each row's scale behind it.
@@ -203,6 +222,24 @@ void widen_weight(const QuantWeight& w, T* out, int64_t threads) {
                                tokens, chosen, threads);                                                              \
   }                                                                                                                   \
   ARCFORGE_RECORDED(arcforge_quant_experts_##NAME)                                                                    \
+  extern "C" void arcforge_quant_moe_##NAME(                                                                          \
+      const T* x, const T* router, const float* bias, const uint8_t* gate_up, const float* gate_up_scale,             \
+      const uint8_t* down, const float* down_scale, const uint8_t* shared_gate, const float* shared_gate_scale,       \
+      const uint8_t* shared_up, const float* shared_up_scale, const uint8_t* shared_down,                             \
+      const float* shared_down_scale, T* out, int64_t tokens, int64_t hidden, int64_t experts, int64_t chosen,        \
+      int64_t width, int64_t shared, int64_t hidden_groups, int64_t width_groups, int64_t bits,                       \
+      int64_t shared_hidden_groups, int64_t shared_width_groups, int64_t shared_bits, int64_t rounds, double scale,   \
+      int64_t threads) {                                                                                              \
+    const bool r = rounds != 0;                                                                                       \
+    arcforge::quant_moe<T>(                                                                                           \
+        x, router, bias, experts, {gate_up, gate_up_scale, hidden, 2 * width, hidden_groups, bits, r},                \
+        {down, down_scale, width, hidden, width_groups, bits, r},                                                     \
+        {{shared_gate, shared_gate_scale, hidden, shared, shared_hidden_groups, shared_bits, r},                      \
+         {shared_up, shared_up_scale, hidden, shared, shared_hidden_groups, shared_bits, r},                          \
+         {shared_down, shared_down_scale, shared, hidden, shared_width_groups, shared_bits, r}},                      \
+        out, tokens, chosen, scale, threads);                                                                         \
+  }                                                                                                                   \
+  ARCFORGE_RECORDED(arcforge_quant_moe_##NAME)                                                                        \
   extern "C" void arcforge_records_##NAME(const T* x, int8_t* out, int64_t rows, int64_t width, int64_t threads) {    \
     arcforge::records<T>(x, out, rows, width, threads);                                                               \
   }                                                                                                                   \

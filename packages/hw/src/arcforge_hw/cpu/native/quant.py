@@ -15,13 +15,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arcforge_core.ops import quant_reference
 from arcforge_core.ops.quant_reference import check_one_scale
-from arcforge_hw.cpu.native import POINTER, SIZE, check_shape, direct, function, pointers, suffix
+from arcforge_hw.cpu.native import (
+    POINTER,
+    REAL,
+    SIZE,
+    check_dtypes,
+    check_shape,
+    direct,
+    function,
+    pointers,
+    suffix,
+    whole_vectors,
+)
 from arcforge_hw.torch_ops import quant_linear as torch_ops
 
 LINEAR = (*[POINTER] * 5, *[SIZE] * 7)
 MLP = (*[POINTER] * 8, *[SIZE] * 8)
 EXPERTS = (*[POINTER] * 8, *[SIZE] * 9)
+MOE = (*[POINTER] * 14, *[SIZE] * 13, REAL, SIZE)
 DTYPES = (torch.float32, torch.bfloat16)
 FEW_ROWS = 16
 """Rows up to which weights are unpacked in registers; whole products win beyond."""
@@ -33,7 +46,7 @@ LEAST_GROUP = 32
 
 @functools.cache
 def _function(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    arguments = {"quant_linear": LINEAR, "quant_mlp": MLP, "quant_experts": EXPERTS}[name]
+    arguments = {"quant_linear": LINEAR, "quant_mlp": MLP, "quant_experts": EXPERTS, "quant_moe": MOE}[name]
     return function(f"arcforge_{name}_{suffix(dtype)}", arguments)
 
 
@@ -199,5 +212,56 @@ def quant_experts(
     _function("quant_experts", x_TD.dtype)(
         *pointers(*tensors, out_TD), tokens, chosen, hidden, width, groups, inner_groups, bits, rounds,
         torch.get_num_threads(),
+    )  # fmt: skip
+    return out_TD
+
+
+def quant_moe(
+    x_TD: Tensor,
+    router_ED: Tensor,
+    bias_E: Tensor,
+    gate_up: Tensor,
+    gate_up_scale_EFG: Tensor,
+    down: Tensor,
+    down_scale_EDG: Tensor,
+    shared_gate: Tensor,
+    shared_gate_scale_FG: Tensor,
+    shared_up: Tensor,
+    shared_up_scale_FG: Tensor,
+    shared_down: Tensor,
+    shared_down_scale_DG: Tensor,
+    chosen: int,
+    scale: float,
+    rounds: bool = True,
+) -> Tensor:
+    """See `arcforge_core.ops.quant_reference.quant_moe`; reads only the experts that are chosen."""
+    (tokens, hidden), (experts, twice, groups) = x_TD.shape, gate_up_scale_EFG.shape
+    width, inner_groups = twice // 2, down_scale_EDG.shape[2]
+    routed = (gate_up, gate_up_scale_EFG, down, down_scale_EDG)
+    common = (shared_gate, shared_gate_scale_FG, shared_up, shared_up_scale_FG, shared_down, shared_down_scale_DG)
+    served = all(_served(x_TD, tokens, part[::2], part[1::2], rounds) for part in (routed, common))
+    if not served or not whole_vectors(hidden, x_TD.dtype):
+        return quant_reference.quant_moe(x_TD, router_ED, bias_E, *routed, *common, chosen, scale, rounds)
+    bits = _check("gate_up", gate_up, twice, hidden)
+    _check("down", down, hidden, width)
+    check_dtypes(x_TD, router_ED)
+    check_shape("router_ED", router_ED, experts, hidden)
+    check_shape("bias_E", bias_E, experts)
+    check_shape("down_scale_EDG", down_scale_EDG, experts, hidden, inner_groups)
+    if len(gate_up) != experts or len(down) != experts:
+        raise ValueError(f"scales of {experts} experts beside weights of {len(gate_up)} and {len(down)}")
+    if not 0 < chosen <= experts:
+        raise ValueError(f"chosen must be from 1 to {experts} experts, not {chosen}")
+    shared, shared_groups = shared_gate_scale_FG.shape
+    shared_bits = _check("shared_gate", shared_gate, shared, hidden)
+    _check("shared_up", shared_up, shared, hidden)
+    _check("shared_down", shared_down, hidden, shared)
+    check_shape("shared_up_scale_FG", shared_up_scale_FG, shared, shared_groups)
+    check_shape("shared_down_scale_DG", shared_down_scale_DG, hidden, shared_down_scale_DG.shape[1])
+    tensors = [x.contiguous() for x in (x_TD, router_ED, bias_E.float(), *routed, *common)]
+    out_TD = torch.empty_like(tensors[0])
+    _function("quant_moe", x_TD.dtype)(
+        *pointers(*tensors, out_TD), tokens, hidden, experts, chosen, width, shared, groups, inner_groups, bits,
+        shared_groups, shared_down_scale_DG.shape[1], shared_bits, rounds, scale, torch.get_num_threads(),
     )  # fmt: skip
     return out_TD

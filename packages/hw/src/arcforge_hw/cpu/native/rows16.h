@@ -8,6 +8,26 @@ namespace arcforge {
 
 constexpr int64_t PAIRED = 2 * LANES<float>;  // values of a vector in bfloat16
 
+using Words __attribute__((vector_size(VECTOR_BYTES))) = uint32_t;
+
+// The first and the second ones of a vector's pairs, widened.
+inline void widen_halves(const BFloat16* from, Vector<float>& first, Vector<float>& second) {
+  Words x;
+  std::memcpy(&x, from, VECTOR_BYTES);
+  first = (Vector<float>)(x << 16);
+  second = (Vector<float>)(x & 0xffff0000u);
+}
+
+// The opposite, rounded as `narrow` does.
+inline void narrow_halves(Vector<float> first, Vector<float> second, BFloat16* to) {
+  const auto rounded = [](Vector<float> x) {
+    const Words bits = (Words)x;
+    return x == x ? bits + 0x7fff + ((bits >> 16) & 1) : (bits & 0) + 0x7fc00000u;
+  };
+  const Words pairs = (rounded(first) >> 16) | (rounded(second) & 0xffff0000u);
+  std::memcpy(to, &pairs, VECTOR_BYTES);
+}
+
 #ifdef __AVX512BF16__
 using Paired = __m512bh;
 inline Paired load_pairs(const BFloat16* from) {
@@ -20,14 +40,13 @@ inline Vector<float> dot_pairs(Paired a, Paired b, Vector<float> sum) {
   return (Vector<float>)_mm512_dpbf16_ps((__m512)sum, a, b);
 }
 #else
-using Words __attribute__((vector_size(VECTOR_BYTES))) = uint32_t;
 struct Paired {
   Vector<float> even, odd;
 };
 inline Paired load_pairs(const BFloat16* from) {
-  Words x;
-  std::memcpy(&x, from, VECTOR_BYTES);
-  return {(Vector<float>)(x << 16), (Vector<float>)(x & 0xffff0000u)};
+  Paired x;
+  widen_halves(from, x.even, x.odd);
+  return x;
 }
 inline Vector<float> dot_pairs(const Paired& a, const Paired& b, Vector<float> sum) {
   return fused<float>(a.even, b.even, fused<float>(a.odd, b.odd, sum));
@@ -71,13 +90,14 @@ constexpr int COLUMNS = 2;  // half as many registers
 #endif
 
 // FETCH times as many values as a row has are asked for meanwhile, from `ahead` on: piece by piece, as many requests at once
-// have the processor wait, and in the order of memory, which it can then read ahead by itself.
+// have the processor wait, and in the order of memory, which it can then read ahead by itself. Into the second cache, for
+// which more requests can wait than for the first.
 template <int M, int N, int FETCH>
 inline void dot_pairs_tile(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride, int64_t width,
                            float* out, int64_t stride, const BFloat16* ahead) {
   Vector<float> sum[M][N] = {};
   for (int64_t d = 0; d < width; d += PAIRED) {
-    for (int f = 0; f < FETCH; f++) __builtin_prefetch(ahead + FETCH * d + f * PAIRED);
+    for (int f = 0; f < FETCH; f++) __builtin_prefetch(ahead + FETCH * d + f * PAIRED, 0, 2);
     Paired right[N];
     for (int j = 0; j < N; j++) right[j] = load_pairs(b + j * b_stride + d);
     for (int i = 0; i < M; i++) {

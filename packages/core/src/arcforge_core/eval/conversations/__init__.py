@@ -1,0 +1,1 @@
+"""Evaluation by generation: conversations are played by a model, turn by turn, and its answers checked."""

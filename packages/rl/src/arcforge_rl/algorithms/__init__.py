@@ -1,0 +1,1 @@
+"""Algorithms of reinforcement learning: a file and a class each."""

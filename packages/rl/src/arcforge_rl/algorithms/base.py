@@ -1,0 +1,90 @@
+"""What all algorithms share: scoring by group, the corrected policy term, and KL to a reference."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+from arcforge_core.contracts.algorithm import PolicyLoss, PolicyTokens, Trace
+from arcforge_core.errors import ConfigError
+from arcforge_rl.algorithms import scoring
+from arcforge_rl.algorithms.surrogates import clip_metrics, clipped, ratio, reference_kl
+from arcforge_rl.configs_algorithms import BoundsConfig, ClippedConfig, ScoredConfig
+from arcforge_rl.corrections import Correction
+
+C = TypeVar("C", bound=ScoredConfig)
+K = TypeVar("K", bound=ClippedConfig)
+
+
+class PolicyGradient(ABC, Generic[C]):
+    """An algorithm whose traces have one advantage each.
+
+    Args:
+        config: the algorithm's.
+        correction: what tokens are multiplied with.
+
+    Raises:
+        ConfigError: both the loss and the correction would weigh tokens by the current policy.
+    """
+
+    has_ratio = True
+    """Whether `terms` has the ratio of the current policy to the old one in it."""
+
+    def __init__(self, config: C, correction: BoundsConfig) -> None:
+        self.config = config
+        self.correction = Correction(correction)
+        self.needs = frozenset({"reference"} if config.kl > 0 else ())
+        weighs = correction.pair.startswith("current") and correction.action in ("mask", "truncate")
+        if self.has_ratio and weighs:
+            raise ConfigError(
+                "correction.pair",
+                correction.pair,
+                f"algorithm={config.name} has the current policy's ratio in its loss already: "
+                "take pair=old_rollout, action=reject, or algorithm=double_sided",
+            )
+
+    def score(self, traces: Sequence[Trace]) -> None:
+        """Writes ``advantages`` and ``weights``.
+
+        Raises:
+            ArcforgeError: `check_traces` says why.
+        """
+        scoring.check_traces(traces)
+        scoring.write(traces, "advantages", self.advantages(traces))
+        scoring.write(traces, "weights", scoring.shares(traces, self.config))
+
+    def advantages(self, traces: Sequence[Trace]) -> list[float]:
+        """Returns an advantage for each trace."""
+        return scoring.advantages(traces, self.config)
+
+    @abstractmethod
+    def terms(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns what is minimised for each token, [T], and what to log."""
+
+    def loss(self, tokens: PolicyTokens) -> PolicyLoss:
+        """Returns the weighted sum of the corrected terms, and of k3 to the reference where asked for."""
+        term_T, metrics = self.terms(tokens)
+        factor_T, more = self.correction(tokens)
+        parts = {"policy": (tokens.weights_T * factor_T * term_T).sum()}
+        if self.config.kl > 0:
+            kl_T = reference_kl(tokens) * (ratio(tokens) if self.config.unbiased_kl else 1.0)
+            parts["kl"] = self.config.kl * (tokens.weights_T * kl_T).sum()
+        return PolicyLoss(parts, factor_T, {**metrics, **more})
+
+
+class Clipped(PolicyGradient[K]):
+    """The clipped surrogate with the token's ratio."""
+
+    def ratio(self, tokens: PolicyTokens) -> Tensor:
+        """Returns the ratio that is clipped, [T]."""
+        return ratio(tokens)
+
+    def terms(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns -min(r A, clip(r) A)."""
+        bounds = self.config.clip_low, self.config.clip_high
+        ratio_T = self.ratio(tokens)
+        metrics = clip_metrics(ratio_T, tokens.advantages_T, *bounds)
+        return clipped(ratio_T, tokens.advantages_T, *bounds), metrics

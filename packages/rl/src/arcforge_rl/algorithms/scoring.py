@@ -1,0 +1,110 @@
+"""Rewards to advantages over traces, and each token's share of the batch. A trace in several branches counts once."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from arcforge_core.contracts.algorithm import Branch, Trace
+from arcforge_core.errors import ArcforgeError
+from arcforge_rl.configs_algorithms import ScoredConfig
+
+EPSILON = 1e-6
+"""Added to standard deviations, as in slime and TRL's predecessors."""
+
+
+def groups(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
+    """Returns the traces by group, in order."""
+    found: dict[str, list[Trace]] = defaultdict(list)
+    for trace in traces:
+        found[trace.group_id].append(trace)
+    return dict(found)
+
+
+def check_traces(traces: Sequence[Trace]) -> None:
+    """Raises where a batch cannot be scored.
+
+    Raises:
+        ArcforgeError: no traces, a reward that is not finite, two traces of one id, or one that sampled nothing.
+    """
+    if not traces:
+        raise ArcforgeError("there are no traces to learn from")
+    seen = set()
+    for trace in traces:
+        if trace.rollout_id in seen:
+            raise ArcforgeError(f"two traces are called {trace.rollout_id}")
+        seen.add(trace.rollout_id)
+        if not math.isfinite(trace.reward):
+            raise ArcforgeError(f"trace {trace.rollout_id} of task {trace.task_key}: its reward is {trace.reward}")
+        if not trace.num_sampled:
+            raise ArcforgeError(f"trace {trace.rollout_id} of task {trace.task_key} has no sampled token")
+
+
+def deviation(values_N: Tensor) -> Tensor:
+    """Returns the unbiased standard deviation; 0 for a single value."""
+    return values_N.std() if values_N.numel() > 1 else values_N.new_zeros(())
+
+
+def advantages(
+    traces: Sequence[Trace], config: ScoredConfig, reward: Callable[[Trace], float] = lambda trace: trace.reward
+) -> list[float]:
+    """Returns an advantage for each trace: its reward less the baseline, divided by the scale."""
+    found: dict[str, float] = {}
+    everything_N = torch.tensor([reward(trace) for trace in traces], dtype=torch.float64)
+    for group in groups(traces).values():
+        reward_G = torch.tensor([reward(trace) for trace in group], dtype=torch.float64)
+        if config.baseline == "group":
+            advantage_G = reward_G - reward_G.mean()
+        elif config.baseline == "leave_one_out":
+            others = max(len(group) - 1, 1)
+            advantage_G = reward_G - (reward_G.sum() - reward_G) / others if len(group) > 1 else reward_G
+        else:
+            advantage_G = reward_G - (everything_N.mean() if config.baseline == "batch" else 0.0)
+        if config.scale != "none":
+            spread = deviation(reward_G if config.scale == "group" else everything_N)
+            advantage_G = advantage_G / (spread + EPSILON)
+        found |= {trace.rollout_id: float(value) for trace, value in zip(group, advantage_G, strict=True)}
+    return [found[trace.rollout_id] for trace in traces]
+
+
+def shares(traces: Sequence[Trace], config: ScoredConfig) -> list[float]:
+    """Returns the weight of a token of each trace; those of a batch sum to 1, but for mean=constant.
+
+    ``sequence`` is eq. 1: the mean over groups of the mean over a group's traces of the mean over a trace's tokens.
+    """
+    total = sum(trace.num_sampled for trace in traces)
+    by_group = groups(traces)
+    found = []
+    for trace in traces:
+        each = 1.0 / (len(by_group) * len(by_group[trace.group_id]))
+        by_mean = {
+            "sequence": each / trace.num_sampled,
+            "token": 1.0 / total,
+            "constant": each / config.max_tokens,
+        }
+        found.append(by_mean[config.mean])
+    return found
+
+
+def branches(traces: Sequence[Trace]) -> Iterator[tuple[Trace, Branch]]:
+    """Yields every branch with its trace."""
+    for trace in traces:
+        for branch in trace.branches:
+            yield trace, branch
+
+
+def write(traces: Sequence[Trace], name: str, values: Sequence[float]) -> None:
+    """Writes a stream that has one value for all tokens of a trace."""
+    for trace, value in zip(traces, values, strict=True):
+        for branch in trace.branches:
+            branch.streams[name] = torch.full((len(branch.ids),), value, dtype=torch.float32)
+
+
+def has_spread(group: Sequence[Trace]) -> bool:
+    """Returns whether a group's rewards differ, so that there is something to learn from it."""
+    values = [trace.reward for trace in group]
+    return max(values) - min(values) > EPSILON

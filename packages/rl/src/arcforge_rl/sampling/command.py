@@ -1,0 +1,46 @@
+"""The work of ``arcforge-sample``."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer
+from arcforge_core.cli.figures import Figures
+from arcforge_core.config.sweep import aligned
+from arcforge_core.errors import ArcforgeError
+from arcforge_core.eval.conversations.command import check_files
+from arcforge_core.ops.hardware import build_hardware
+from arcforge_rl.configs import SampleConfig
+from arcforge_rl.sampling.figures import ALL, figures_of
+from arcforge_rl.sampling.sample import FIGURES_FILE, KEPT, REJECTED_FILE, Sampled, sample
+
+
+def run(config: SampleConfig) -> Figures:
+    """Tries, writes what is kept and what is not, prints figures and returns those of all sources.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        ConfigError, DataError: as `sample`.
+        ArcforgeError: the files cannot be written.
+    """
+    check_files(config)
+    checkpoint = find_checkpoint(config.checkpoint)
+    model, tokenizer = load_with_tokenizer(checkpoint, build_hardware(config.hardware))
+    sampled = sample(model, tokenizer, config)
+    folder = Path(config.output_dir)
+    try:
+        shutil.rmtree(folder / KEPT, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        sampled.write(folder, {**dataclasses.asdict(config), "checkpoint": str(checkpoint)})
+    except OSError as error:
+        raise ArcforgeError(f"cannot write below {folder}: {error.strerror or error}") from error
+    print(f"{checkpoint}\n{told(sampled)}\n{folder / KEPT}, {folder / REJECTED_FILE}, {folder / FIGURES_FILE}")
+    return Figures(folder, sampled.figures[ALL])
+
+
+def told(sampled: Sampled) -> str:
+    """Returns figures by source, and what became of all tries."""
+    reasons = "".join(f"\nnot kept: {count:,} {reason}" for reason, count in sampled.reasons.most_common())
+    return aligned(figures_of(sampled.figures)) + reasons
