@@ -196,8 +196,8 @@ def test_adapters_stay_wide_beside_a_narrow_base() -> None:
 def test_a_is_drawn_as_peft_draws_it() -> None:
     torch.manual_seed(0)
     low = LowRank(torch.empty(8, 400), AdapterConfig(name="lora", rank=64))
-    assert float(low.A.abs().max()) == pytest.approx(400**-0.5, rel=1e-2) and not low.B.any()
-    assert float(low.A.std()) == pytest.approx((400**-0.5) / 3**0.5, rel=2e-2)
+    assert low.A.abs().max().item() == pytest.approx(400**-0.5, rel=1e-2) and not low.B.any()
+    assert low.A.std().item() == pytest.approx((400**-0.5) / 3**0.5, rel=2e-2)
 
 
 def test_adapted_models_are_neither_quantised_nor_updated() -> None:

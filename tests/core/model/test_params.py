@@ -118,6 +118,15 @@ def test_flops_are_those_that_torch_counts(changes, form, length):
     assert formula.mtp_depth * length * depths == pytest.approx(counted_flops(model, micro, depths) - main, rel=1e-12)
 
 
+def test_frozen_weights_have_no_gradient_to_compute():
+    model = build_model(small_config(), ReferenceAttentionConfig(), Ops(None))
+    whole = training_flops_per_token(model, keys=3)
+    weight = model.model.layers[0].mlp.gate_proj.weight.requires_grad_(False)
+    assert training_flops_per_token(model, keys=3).main == whole.main - 2 * weight.numel()
+    model.lm_head.weight.requires_grad_(False)
+    assert training_flops_per_token(model, keys=3).mtp_depth == whole.mtp_depth - 2 * model.lm_head.weight.numel()
+
+
 def test_keys_of_each_query_count_as_their_mean_where_all_are_attended_to():
     model = build_model(small_config(), ReferenceAttentionConfig(), Ops(None))
     one, each = (training_flops_per_token(model, keys) for keys in (2.5, torch.tensor([1, 2, 3, 4])))
