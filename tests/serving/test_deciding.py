@@ -65,6 +65,16 @@ def test_numbers_of_sequences_are_decided_apart():
     assert one.count(1) > 30 and eight.count(0) > 30
 
 
+def test_several_sequences_try_late_and_win_all_the_same():
+    """A batch of 128 tokens pays for no trials; where drafts pay, a long one finds out."""
+    made, *_ = run(Speculation(3, True), 128, COSTS, (0.9, 0.9, 0.9), sequences=4)
+    assert set(made[:127]) == {0}
+    made, *_ = run(Speculation(3, True), 3000, COSTS, (0.95, 0.95, 0.95), sequences=4)
+    assert made[-500:].count(3) > 450
+    _, tokens, time = run(Speculation(3, True), 1000, [1.0, 1.6, 2.2, 2.8], (0.3, 0.1, 0.1), sequences=4, noise=0.1)
+    assert time < 1.03 * 1.05 * tokens
+
+
 def test_always_drafts_all():
     made, *_ = run(Speculation(3, False), 50, COSTS, (0.0, 0.0, 0.0))
     assert made == [3] * 50

@@ -94,19 +94,28 @@ class Speculation:
             self._size(sequences).seconds[drafts].append(seconds)
 
     def _size(self, sequences: int) -> _Size:
-        return self._sizes.setdefault((sequences - 1).bit_length(), _Size(self.most))
+        kind = (sequences - 1).bit_length()
+        if kind not in self._sizes:
+            self._sizes[kind] = _Size(self.most, at_once=sequences == 1)
+        return self._sizes[kind]
 
 
 class _Size:
-    """What is known of steps with about so many sequences."""
+    """What is known of steps with about so many sequences.
 
-    def __init__(self, most: int) -> None:
+    Drafts are tried at once for a single sequence, which they are made for. With more the weights are read for several
+    rows anyway, drafts seldom pay, and trying them would cost a short batch more than it can win: `FIRST_PAUSE` steps
+    come first.
+    """
+
+    def __init__(self, most: int, at_once: bool) -> None:
         self.most = most
         self.seconds: list[deque[float]] = [deque(maxlen=KEPT) for _ in range(most + 1)]
         self.trying: list[tuple[int, int]] = []  # (drafts, steps left), the next one last
         self.pause = self.until = FIRST_PAUSE
         self.best = 0
-        self._try(*([0, 1, most] if most > 1 else [0, most]))
+        if at_once:
+            self._try(*([0, 1, most] if most > 1 else [0, most]))
 
     def choose(self, lengths: Seq[float]) -> int:
         """Returns how many drafts the next step makes; `lengths` are tokens of a step by drafts."""

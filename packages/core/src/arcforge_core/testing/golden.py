@@ -54,12 +54,14 @@ the tokens of all experts of all layers."""
 def golden_cases() -> dict[str, list[str]]:
     """Returns the overrides of each run, before `SHRUNK`: all recipes of one run, and all variants on the small model.
 
-    Variants with a pattern of full and other layers get one for its three layers.
+    Variants with a pattern of full and other layers get one for its three layers. Recipes on conversations begin with a
+    checkpoint, and are not among them.
     """
+    recipes = {name: compose([f"experiment={name}"]) for name in options("experiment")}
     cases = {
         f"experiment={name}": [f"experiment={name}"]
-        for name in options("experiment")
-        if compose([f"experiment={name}"]).procedure.name == "one_run"
+        for name, config in recipes.items()
+        if config.procedure.name == "one_run" and config.data.name != "conversations"
     }
     for kind in ("attention", "optimizer"):
         for name in registry().names(kind):
