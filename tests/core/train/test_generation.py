@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
-from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.errors import ConfigError, DataError
-from arcforge_core.testing.runs import CORE_ONLY
-from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.testing.runs import tiny_conversations_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
 
@@ -36,31 +34,16 @@ def run_config(folder: Path, *overrides: str) -> TrainConfig:
         }
         for n in range(24)
     ]
-    for name, part in (("train", records[:20]), ("heldout", records[20:])):
-        if not (folder / f"{name}.json").exists():
-            (folder / f"{name}.json").write_text(json.dumps(part))
-    small_tokenizer().save(folder / "tokenizer")
-    return compose(
-        [
-            "data=conversations",
-            "model=tiny",
-            *CORE_ONLY,
-            f"data.chat=[{folder / 'train.json'}]",
-            f"data.tokenizer.path={folder / 'tokenizer'}",
-            f"data.cache_dir={folder / 'cache'}",
-            "data.heldout=0.2",
-            f"output_dir={folder / 'outputs'}",
-            "trainer.max_steps=4",
-            "trainer.sequence_length=64",
-            "trainer.micro_batch_tokens=128",
-            "trainer.checkpoint_every=2",
-            "trainer.samples=0",
-            "trainer.threads=1",
-            f"generation.files=[{folder / 'heldout.json'}]",
-            "generation.max_new_tokens=3",
-            "generation.engine=simple",
-            *overrides,
-        ]
+    if not (folder / "heldout.json").exists():
+        (folder / "heldout.json").write_text(json.dumps(records[20:]))
+    return tiny_conversations_run(
+        folder,
+        records[:20],
+        "trainer.samples=0",
+        f"generation.files=[{folder / 'heldout.json'}]",
+        "generation.max_new_tokens=3",
+        "generation.engine=simple",
+        *overrides,
     )
 
 

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.errors import ConfigError
-from arcforge_core.testing.runs import CORE_ONLY
-from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.testing.runs import tiny_conversations_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
 
@@ -21,33 +19,11 @@ def quick_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_config(folder: Path, *overrides: str) -> TrainConfig:
-    if not (folder / "a.json").exists():
-        records = [
-            {"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": f"{n} it is"}]}
-            for n in range(40)
-        ]
-        (folder / "a.json").write_text(json.dumps(records))
-        small_tokenizer().save(folder / "tokenizer")
-    return compose(
-        [
-            "data=conversations",
-            "model=tiny",
-            *CORE_ONLY,
-            f"data.chat=[{folder / 'a.json'}]",
-            f"data.tokenizer.path={folder / 'tokenizer'}",
-            f"data.cache_dir={folder / 'cache'}",
-            "data.heldout=0.2",
-            f"output_dir={folder / 'outputs'}",
-            "trainer.max_steps=4",
-            "trainer.sequence_length=64",
-            "trainer.micro_batch_tokens=128",
-            "trainer.checkpoint_every=2",
-            "trainer.log_every=1",
-            "trainer.samples=2",
-            "trainer.threads=1",
-            *overrides,
-        ]
-    )
+    records = [
+        {"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": f"{n} it is"}]}
+        for n in range(40)
+    ]
+    return tiny_conversations_run(folder, records, "trainer.log_every=1", "trainer.samples=2", *overrides)
 
 
 def test_a_run_trains_evaluates_and_samples_answers(tmp_path: Path) -> None:

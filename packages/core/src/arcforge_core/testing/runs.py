@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import TrainConfig
+from arcforge_core.testing.small_models import small_tokenizer
 
 CORE_ONLY = ("attention=reference", "optimizer=torch_adamw", "schedule=constant", "hardware=torch_cpu")
 """Overrides that need no package but core."""
@@ -51,3 +55,32 @@ def tiny_overrides(tmp_path: Path) -> list[str]:
 def tiny_run(tmp_path: Path, *overrides: str) -> TrainConfig:
     """Composes a run of `tiny_overrides`."""
     return compose([*tiny_overrides(tmp_path), *overrides])
+
+
+def tiny_conversations_run(folder: Path, records: Sequence[Mapping[str, Any]], *overrides: str) -> TrainConfig:
+    """Returns a run of the test-sized model on conversations, everything below `folder`; files that are there stay.
+
+    Each record gets a task, so that the same ones are held out wherever the folder is.
+    """
+    path, tokenizer = folder / "train.json", folder / "tokenizer"
+    if not path.exists():
+        path.write_text(json.dumps([{"task": f"{n}", **record} for n, record in enumerate(records)]))
+        small_tokenizer().save(tokenizer)
+    return compose(
+        [
+            "data=conversations",
+            "model=tiny",
+            *CORE_ONLY,
+            f"data.chat=[{path}]",
+            f"data.tokenizer.path={tokenizer}",
+            f"data.cache_dir={folder / 'cache'}",
+            "data.heldout=0.2",
+            f"output_dir={folder / 'outputs'}",
+            "trainer.max_steps=4",
+            "trainer.sequence_length=64",
+            "trainer.micro_batch_tokens=128",
+            "trainer.checkpoint_every=2",
+            "trainer.threads=1",
+            *overrides,
+        ]
+    )
