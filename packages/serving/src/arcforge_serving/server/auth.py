@@ -61,7 +61,11 @@ class Keys:
             raise HTTPException(403, "this route needs an admin key")
         wanted = {Level.OPEN: False, Level.USER: bool(self.users), Level.ADMIN: True}[level]
         if wanted and not admin and not user:
-            problem = "the API key is not known" if authorization else "an API key is needed: Authorization: Bearer KEY"
+            problem = (
+                "the API key is not known"
+                if authorization
+                else "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
+            )
             raise HTTPException(401, problem, {"WWW-Authenticate": "Bearer"})
         return digest.hex()[:16] if user or admin else ""
 

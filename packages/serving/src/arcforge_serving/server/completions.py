@@ -19,6 +19,7 @@ from arcforge_serving.server.detokenize import Piece, Reader
 from arcforge_serving.server.errors import responses_with_stream
 from arcforge_serving.server.generation import Job, News
 from arcforge_serving.server.guard import GuardedRoute
+from arcforge_serving.server.openai_reply import OpenAIReply
 from arcforge_serving.server.reply import Json, respond
 from arcforge_serving.server.schemas import Completion
 from arcforge_serving.server.state import Server, ServerState
@@ -92,7 +93,9 @@ def prepare(body: CompletionRequest, server: ServerState) -> list[Job]:
 async def completions(body: CompletionRequest, request: Request, server: Server) -> Response:
     """Goes on with each prompt."""
     jobs = await run_in_threadpool(prepare, body, server)
-    return await respond(request, server, body, jobs, CompletionWriter(body, jobs, server))
+    return await respond(
+        request, server, body, jobs, OpenAIReply(body, jobs, CompletionWriter(body, jobs, server), server)
+    )
 
 
 class CompletionWriter:

@@ -79,10 +79,16 @@ class GuardedRoute(APIRoute):
 
         async def guarded(request: Request) -> Response:
             guard: Guard = request.app.state.server.guard
-            request.state.owner = guard.keys.owner(request.headers.get("authorization"), level)
+            request.state.owner = guard.keys.owner(credential(request.headers), level)
             return await handle(bounded(request, guard.limits, streams))
 
         return guarded
+
+
+def credential(headers: Mapping[str, str]) -> str | None:
+    """Returns what a request says of its key: ``Authorization``, or Anthropic's ``x-api-key`` as if it stood there."""
+    key = headers.get("x-api-key")
+    return headers.get("authorization") or (None if key is None else f"Bearer {key}")
 
 
 def bounded(request: Request, limits: Limits, streams: bool) -> Request:
