@@ -69,6 +69,10 @@ class Keys:
             raise HTTPException(401, problem, {"WWW-Authenticate": "Bearer"})
         return digest.hex()[:16] if user or admin else ""
 
+    def is_admin(self, owner: str) -> bool:
+        """Returns whether what `owner` has returned is an admin."""
+        return any(digest.hex().startswith(owner) for digest in self.admins) if owner else False
+
 
 def load_keys(config: ServeConfig, environ: Mapping[str, str]) -> Keys:
     """Reads the keys: from the files that the configuration names, else from the environment.

@@ -17,8 +17,11 @@ from starlette.exceptions import HTTPException
 from arcforge_core.errors import ConfigError
 from arcforge_serving.errors import ClosedError, QueueFullError
 from arcforge_serving.grammar import GrammarError
+from arcforge_serving.server.access import ANTHROPIC, record_of
+from arcforge_serving.server.rates import RateLimitError
 
-INVALID, OVERLOADED, FAULT = "invalid_request_error", "overloaded_error", "server_error"
+INVALID, LIMITED = "invalid_request_error", "rate_limit_error"
+OVERLOADED, FAULT = "overloaded_error", "server_error"
 FIELDS = {"max_new_tokens": "max_tokens", "json_schema": "schema"}
 """Our names of fields as requests have them."""
 SHOWN = 200
@@ -76,8 +79,6 @@ class AnthropicError(BaseModel):
     error: AnthropicDetail
 
 
-ANTHROPIC = "/v1/messages"
-"""Routes from here on answer as Anthropic's do."""
 ANTHROPIC_KINDS = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     405: "invalid_request_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
@@ -100,6 +101,11 @@ class Problem:
         """Its JSON; what a client wrote may hold lone surrogates, which UTF-8 cannot write."""
         message, param = _printable(self.message), _printable(self.param or "")
         return {"error": {"message": message, "type": self.kind, "param": param or None, "code": self.code}}
+
+    @property
+    def name(self) -> str:
+        """The most exact of its names."""
+        return self.code or self.kind
 
     @property
     def anthropic_body(self) -> dict[str, Any]:
@@ -133,6 +139,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.status_code, INVALID, str(error.detail))
         case QueueFullError():
             return Problem(503, OVERLOADED, "too many requests wait; try again later")
+        case RateLimitError():
+            return Problem(429, LIMITED, str(error), None, "rate_limit_exceeded")
         case AbortedError():
             return Problem(503, OVERLOADED, "the server ended the request; try again")
         case ClosedError():
@@ -146,12 +154,13 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         problem = problem_of(error)
+        record_of(request.scope).error = problem.name
         body = problem.anthropic_body if request.url.path.startswith(ANTHROPIC) else problem.body
         return JSONResponse(body, problem.status, getattr(error, "headers", None))
 
     kinds = (
         RequestValidationError, ConfigError, GrammarError, RecursionError, UnicodeEncodeError, HTTPException,
-        AbortedError,
+        AbortedError, RateLimitError,
     )  # fmt: skip
     for kind in (*kinds, QueueFullError, ClosedError, Exception):
         app.add_exception_handler(kind, answer)
@@ -187,6 +196,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorBody, "description": "There is no such thing"},
     408: {"model": ErrorBody, "description": "The body took too long"},
     413: {"model": ErrorBody, "description": "The body is too large"},
+    429: {"model": ErrorBody, "description": "The key has taken what it may for now"},
     500: {"model": ErrorBody, "description": "A fault of the server"},
     503: {"model": ErrorBody, "description": "Too many requests, or the server shuts down"},
 }

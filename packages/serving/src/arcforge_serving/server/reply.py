@@ -12,7 +12,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from arcforge_core.contracts.engine import GenerationOutput
+from arcforge_serving.server.access import Record, record_of
 from arcforge_serving.server.common import GenerateRequest
+from arcforge_serving.server.errors import problem_of
 from arcforge_serving.server.generation import Generation, Job, News
 from arcforge_serving.server.state import ServerState
 
@@ -20,6 +22,8 @@ Json = dict[str, Any]
 T = TypeVar("T")
 Event = tuple[str, Json]
 """Name, empty where a dialect has none, and content."""
+GONE = "client_gone"
+"""Kind of error of requests whose clients did not wait for the end."""
 UNBROKEN = str.maketrans({c: f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"})
 """Line ends of Unicode that JSON lets through; many clients would end an event's line there."""
 
@@ -69,20 +73,28 @@ async def respond(
         ConfigError, QueueFullError, ClosedError: see `Generation`.
         Exception: what made a sequence fail, where the answer is not a stream.
     """
-    names = {reply.id, request.headers.get("x-request-id", "")} - {""}
+    record = record_of(request.scope)
     owner = request.state.owner or body.user  # holders of a key have one turn, whatever they call their users
-    generation = Generation(server, jobs, body.priority, owner, sorted(names))
+    generation = Generation(server, jobs, body.priority, owner, sorted({reply.id, record.id} - {""}))
+    record.usage, record.stream = reply.usage, body.stream
+    server.guard.rates.spend(record.holder, reply.usage.prompt)
     if body.stream:
-        return EventStream(_written(generation, reply), generation.cancel)
+
+        def close() -> None:
+            generation.cancel()
+            record.error = record.error if record.complete else GONE
+
+        return EventStream(_written(generation, reply, record), close)
 
     async def whole() -> Json:
-        async for _ in _events(generation, reply):
+        async for _ in _events(generation, reply, record):
             continue
         return reply.whole()
 
     answer = await unless_gone(request, whole())
     if answer is None:
         generation.cancel()
+        record.error = GONE
         return Response(status_code=499)  # nobody reads it
     return JSONResponse(answer)
 
@@ -97,47 +109,62 @@ class Usage:
 
     def __init__(self, body: GenerateRequest, jobs: list[Job]) -> None:
         self._body = body
-        self._prompt = sum(len(job.prompt) for job in jobs[:: body.n])
-        self._completion = self._cached = 0
+        self.prompt = sum(len(job.prompt) for job in jobs[:: body.n])
+        self._completion = [0] * len(jobs)
+        self._cached = 0
 
     def add(self, news: News) -> None:
-        """Counts what a sequence has generated, at its end."""
+        """Counts what a sequence has generated: what came, and at its end all of it."""
         output: GenerationOutput | None = news.output
         if output is not None:
-            self._completion += 0 if self._body.prompt_only else len(output.token_ids)
             self._cached += output.cached_tokens if news.index % self._body.n == 0 else 0
+        if self._body.prompt_only:
+            return
+        if output is None:
+            self._completion[news.index] += sum(len(piece.tokens) for piece in news.pieces)
+        else:
+            self._completion[news.index] = len(output.token_ids)
+
+    @property
+    def completion(self) -> int:
+        """Tokens that were generated so far."""
+        return sum(self._completion)
 
     @property
     def body(self) -> Json:
         """OpenAI's object."""
         return {
-            "prompt_tokens": self._prompt,
-            "completion_tokens": self._completion,
-            "total_tokens": self._prompt + self._completion,
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
         }
 
 
-async def _events(generation: Generation, reply: Reply) -> AsyncIterator[Event]:
+async def _events(generation: Generation, reply: Reply, record: Record) -> AsyncIterator[Event]:
     for event_ in reply.begin():
         yield event_
     async for news in generation.news():
         reply.usage.add(news)
+        record.heard(None if news.output is None else news.output.finish_reason)
         for event_ in reply.take(news):
             yield event_
     for event_ in reply.end():
         yield event_
 
 
-async def _written(generation: Generation, reply: Reply) -> AsyncIterator[bytes]:
+async def _written(generation: Generation, reply: Reply, record: Record) -> AsyncIterator[bytes]:
     """Yields the bytes of a stream; an error is the last event but for the end."""
     try:
-        async for name, content in _events(generation, reply):
+        async for name, content in _events(generation, reply, record):
             yield event(content, name)
     except Exception as error:
+        record.error = problem_of(error).name
         for name, content in reply.failed(error):
             yield event(content, name)
-    yield reply.last
+    if reply.last:
+        yield reply.last
+    record.complete = True
 
 
 def event(content: Json, name: str = "") -> bytes:

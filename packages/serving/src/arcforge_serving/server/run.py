@@ -25,6 +25,7 @@ from arcforge_serving.server.auth import USER_KEYS
 from arcforge_serving.server.connections import connection_options
 from arcforge_serving.server.dialects.response_store import ResponseStore
 from arcforge_serving.server.guard import Guard
+from arcforge_serving.server.logs import log_config
 from arcforge_serving.server.state import ServerState
 
 SECONDS_TO_SEND = 5.0
@@ -54,7 +55,8 @@ def serve(config: ServeConfig) -> None:
         if state.template is None:
             say(f"no chats: {state.no_template}")
         print(f"{name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
-        server = Server(state, config.shutdown_seconds, **connection_options(config))
+        options = {**connection_options(config), "log_config": log_config(config.log)}
+        server = Server(state, config.shutdown_seconds, **options)
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on

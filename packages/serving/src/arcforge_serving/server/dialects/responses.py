@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from arcforge_core.contracts.chat import Tool
 from arcforge_core.errors import ConfigError
+from arcforge_serving.server.auth import Level
 from arcforge_serving.server.chat import ChatRequest, prepare
 from arcforge_serving.server.dialects.response_store import Stored
 from arcforge_serving.server.dialects.responses_reply import ResponseWriter
@@ -16,7 +17,7 @@ from arcforge_serving.server.dialects.responses_request import ResponsesRequest,
 from arcforge_serving.server.dialects.responses_schemas import Deleted, ResponseReply
 from arcforge_serving.server.errors import RESPONSES, responses_with_stream
 from arcforge_serving.server.generation import Job
-from arcforge_serving.server.guard import GuardedRoute
+from arcforge_serving.server.guard import GuardedRoute, declare
 from arcforge_serving.server.reply import Json, respond
 from arcforge_serving.server.state import Server, ServerState
 
@@ -24,6 +25,7 @@ router = APIRouter(route_class=GuardedRoute)
 
 
 @router.post("/v1/responses", responses=responses_with_stream(ResponseReply))
+@declare(Level.USER, limited=True)
 async def responses(body: ResponsesRequest, request: Request, server: Server) -> Response:
     """Answers a conversation, as items."""
     owner = request.state.owner
