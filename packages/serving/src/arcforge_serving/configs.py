@@ -96,6 +96,16 @@ class ServeConfig:
     """File with the keys of `/v1/rl`; None takes ARCFORGE_SERVE_ADMIN_KEYS. Without any these routes are off."""
     weights_root: str | None = None
     """Folder below which updates of the weights may be read; None reads none from folders."""
+    token_id_style: str = "vllm"
+    """Where the reply of a chat has its prompt's token ids: `vllm`, in the reply, or `sglang`, in each choice."""
+    responses_mb: int = 64
+    """Size in MiB of what is kept of replies of /v1/responses, for `previous_response_id`; 0 keeps nothing."""
+    requests_per_minute: int | None = None
+    """Requests that generate, of each key, or address where there are no keys; more are refused for a while."""
+    tokens_per_minute: int | None = None
+    """Tokens of prompts and outputs of each key; who has taken more waits until they have come back."""
+    log: str = "problems"
+    """What goes to standard error: `problems` alone; `text` and `json` have a line for each request, too."""
     max_body_mb: int = 8
     """Largest body of a request in MiB, uploads of weights excepted."""
     max_connections: int = 4096
@@ -112,6 +122,11 @@ class ServeConfig:
     def __post_init__(self) -> None:
         check_between("port", self.port, 0, 65535)
         check_at_least("shutdown_seconds", self.shutdown_seconds, 0)
+        check_choice("token_id_style", self.token_id_style, ("vllm", "sglang"))
+        check_at_least("responses_mb", self.responses_mb, 0)
+        check_choice("log", self.log, ("problems", "text", "json"))
+        check_at_least("requests_per_minute", self.requests_per_minute, 1)
+        check_at_least("tokens_per_minute", self.tokens_per_minute, 1)
         for name in ("max_body_mb", "max_connections", "keep_alive_seconds"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("header_seconds", "body_seconds", "read_seconds"):

@@ -23,7 +23,9 @@ from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.app import create_app
 from arcforge_serving.server.auth import USER_KEYS
 from arcforge_serving.server.connections import connection_options
+from arcforge_serving.server.dialects.response_store import ResponseStore
 from arcforge_serving.server.guard import Guard
+from arcforge_serving.server.logs import log_config
 from arcforge_serving.server.state import ServerState
 
 SECONDS_TO_SEND = 5.0
@@ -49,10 +51,12 @@ def serve(config: ServeConfig) -> None:
         assert isinstance(engine, PagedEngine)  # the config has said so
         state = state_of(engine, tokenizer, name)
         state.guard, state.weights_root = guard, root
+        state.token_id_style, state.responses = config.token_id_style, ResponseStore(config.responses_mb * 2**20)
         if state.template is None:
             say(f"no chats: {state.no_template}")
         print(f"{name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
-        server = Server(state, config.shutdown_seconds, **connection_options(config))
+        options = {**connection_options(config), "log_config": log_config(config.log)}
+        server = Server(state, config.shutdown_seconds, **options)
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on

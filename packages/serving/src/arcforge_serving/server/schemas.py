@@ -109,15 +109,28 @@ class ChatLogprobs(Reply):
     content: list[TokenLogprob]
 
 
+class MetaInfo(Reply):
+    """What SGLang says of a choice. Triples of `output_token_logprobs` are (log-prob, token id, null)."""
+
+    finish_reason: dict[str, str | int]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    weight_version: str
+    output_token_logprobs: list[tuple[float, int, None]] = []
+
+
 class ChatChoice(Reply):
-    """A message. Token ids and versions come with ``return_token_ids``."""
+    """A message. Token ids and versions come with ``return_token_ids``; `token_places` says where the prompt's are."""
 
     index: int
     message: MessageReply
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
+    prompt_token_ids: list[int] = []
     token_ids: list[int] = []
     weight_versions: WeightVersions = []
+    meta_info: MetaInfo | None = None
 
 
 class ChatCompletion(Reply):
