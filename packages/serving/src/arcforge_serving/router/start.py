@@ -1,0 +1,14 @@
+"""What an engine's process is asked to run; imports torch in that process only."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+
+from arcforge_serving.configs import ServeConfig
+
+
+def run_engine(config: ServeConfig, path: str, router: Connection) -> None:
+    """See `arcforge_serving.router.engine`."""
+    from arcforge_serving.router.engine import run_engine
+
+    run_engine(config, path, router)
