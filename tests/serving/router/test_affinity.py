@@ -48,8 +48,10 @@ def test_tools_are_part_of_the_beginning():
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["messages", "prompt", "input", "tools", "role", "user", "content"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["messages", "prompt", "input", "tools", "role", "user", "content"]), inner)
+    ),
     max_leaves=20,
 )
 

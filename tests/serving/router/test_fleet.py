@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
+from arcforge_serving.configs import RouterConfig
 from arcforge_serving.router.fleet import Fleet, NoEngineError, State
-from arcforge_serving.router.policies import Wanted
+from arcforge_serving.router.policies import RoundRobin, Wanted
 from arcforge_serving.router.process import EngineError
 from arcforge_serving.router.testing import ADMIN, DIE, reply, run_fakes, stream
 
@@ -84,7 +85,7 @@ def test_nothing_is_left_when_one_does_not_start():
             self.killed = True
 
     async def work():
-        await Fleet(None, 2, None, Life).start()
+        await Fleet(RouterConfig(), 2, RoundRobin(), Life).start()
 
     with pytest.raises(EngineError, match="no checkpoint"):
         asyncio.run(work())

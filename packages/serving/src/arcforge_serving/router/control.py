@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.problems import FAULT, OVERLOADED, problem
 from arcforge_serving.router.process import EngineError
-from arcforge_serving.router.relay import NOT_PASSED_ON
+from arcforge_serving.router.relay import NOT_PASSED_ON, engine_url
 
 PREFIX = "/v1/rl"
 PAUSE, RESUME, STATUS, ABORT = (f"{PREFIX}/{name}" for name in ("pause", "resume", "status", "abort"))
@@ -65,7 +65,7 @@ class Call:
         """
         if member.http is None:
             raise httpx.ConnectError(member.problem)
-        url = httpx.URL(path=self.path, query=self.query)
+        url = engine_url(self.path.encode(), self.query)
         content = self.content if self.upload is None else _parts(self.upload)
         return await member.http.request(self.method, url, headers=list(self.headers), content=content)
 

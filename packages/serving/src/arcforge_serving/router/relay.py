@@ -117,7 +117,7 @@ class Attempt:
         request, mark = self._request, {ENGINE: self._member.name}
         headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1") not in NOT_PASSED_ON]
         with self._member.busy() as http:
-            url = httpx.URL(path=request.url.path, query=request.scope["query_string"])
+            url = engine_url(request.scope["raw_path"], request.scope["query_string"])
             async with http.stream(request.method, url, headers=headers, content=content) as response:
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     whole = await response.aread()
@@ -143,6 +143,11 @@ class Attempt:
         )
         body = last_events(self._request.url.path, message)
         await self._send({"type": "http.response.body", "body": body})
+
+
+def engine_url(raw_path: bytes, query: bytes) -> httpx.URL:
+    """Returns a request's target as it was written."""
+    return httpx.URL("http://engine", raw_path=raw_path + (b"?" + query if query else b""))
 
 
 async def whole_events(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

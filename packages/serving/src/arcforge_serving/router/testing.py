@@ -7,7 +7,7 @@ import inspect
 import itertools
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,13 +114,18 @@ class FakeProcess:
         else:
             self._seen.append((self.number, method, path, headers, body))
             answer = self._answer(self.number, method, path, body)
-        for part in await answer if inspect.isawaitable(answer) else answer:
-            if part == DIE:
-                self.kill()
-                raise ConnectionAbortedError
-            writer.write(part)
-            await writer.drain()
-            await asyncio.sleep(0.001)  # so that it is read before an end
+        parts = iter(await answer if inspect.isawaitable(answer) else answer)
+        try:
+            for part in parts:
+                if part == DIE:
+                    self.kill()
+                    raise ConnectionAbortedError
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.001)  # so that it is read before an end
+        finally:
+            if isinstance(parts, Generator):
+                parts.close()
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str], bytes]:
