@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import torch
@@ -16,21 +18,25 @@ from arcforge_serving.configs import ServeConfig
 from arcforge_serving.server.admin import upload_limit
 from arcforge_serving.server.connections import connection_options
 from arcforge_serving.server.run import Server, load_state
+from arcforge_serving.server.state import ServerState
+
+Load = Callable[[ServeConfig], ServerState]
 
 
-def run_engine(config: ServeConfig, path: str, router: Connection) -> None:
+def run_engine(config: ServeConfig, path: str, router: Connection, load: Load = load_state) -> None:
     """Loads the checkpoint and serves until SIGTERM, or until the router is gone.
 
     Args:
         config: of the whole server.
         path: of the Unix socket to listen on.
         router: is told ``("ready", bytes of the largest upload)`` or ``("failed", message)``; its end is the router's.
+        load: makes what is served.
     """
     os.setsid()  # Ctrl-C is the router's, which ends its engines in order
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // config.dp))
     try:
-        state = load_state(config)
+        state = load(config)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             server = Server(state, config.shutdown_seconds, **connection_options(config))
@@ -38,7 +44,8 @@ def run_engine(config: ServeConfig, path: str, router: Connection) -> None:
             router.send(("ready", upload_limit(state.engine.model)))
             server.run(sockets=[listener])
     except ArcforgeError as error:
-        router.send(("failed", str(error)))
+        with suppress(OSError):  # it has gone already, because of another engine
+            router.send(("failed", str(error)))
         sys.exit(2)
 
 

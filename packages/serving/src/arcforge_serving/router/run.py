@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import tempfile
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -25,8 +28,8 @@ from arcforge_serving.server.listening import listen, url
 
 SECONDS_TO_SEND = 5.0
 """Beyond what requests are given to end, for engines and clients."""
-LONGEST_PATH = 100
-"""Bytes of a Unix socket's path, somewhat less than Linux takes."""
+LONGEST, NAME = 88, 14
+"""Characters of the folder in which sockets lie, with their names Linux takes 107; and of its own name."""
 
 
 def serve_fleet(config: ServeConfig) -> None:
@@ -37,11 +40,11 @@ def serve_fleet(config: ServeConfig) -> None:
         EngineError: an engine does not start; it has said why.
     """
     guard = Guard.of(config, os.environ)
-    listener = listen(config.host, config.port, keys=bool(guard.keys.users))
-    with listener, tempfile.TemporaryDirectory(prefix="arcforge-serve-", ignore_cleanup_errors=True) as folder:
-        if len(folder) > LONGEST_PATH - 16:
-            accepted = f"must be at most {LONGEST_PATH - 40} characters long: sockets of the engines lie below it"
-            raise ConfigError("TMPDIR", tempfile.gettempdir(), accepted)
+    folder = get_temp_dir()  # where processes are started through sockets too; it goes at exit
+    if len(folder) > LONGEST:
+        accepted = f"sockets of the engines lie below it: use at most {LONGEST - NAME} characters"
+        raise ConfigError("TMPDIR", tempfile.gettempdir(), accepted)
+    with listen(config.host, config.port, keys=bool(guard.keys.users)) as listener:
         try:
             asyncio.run(_serve(config, guard, listener, Path(folder)))
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
@@ -94,7 +97,12 @@ class RouterServer(uvicorn.Server):
             uvicorn.Config(app, log_level=log_level, timeout_graceful_shutdown=cut_off, lifespan="off", **options)
         )
         self._fleet, self._seconds, self._state = fleet, shutdown_seconds + SECONDS_TO_SEND, app.state.router
-        self._folder = folder
+        self.counts, self._folder, self._terminated = app.state.router.counts, folder, False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Notes which signal it was."""
+        self._terminated = sig == signal.SIGTERM
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Takes no more requests; engines let those that run go on for a while, and end the rest as aborted."""
@@ -102,4 +110,5 @@ class RouterServer(uvicorn.Server):
         stopping = asyncio.create_task(self._fleet.stop(self._seconds))
         await super().shutdown(sockets)
         await stopping
-        shutil.rmtree(self._folder, ignore_errors=True)  # a signal that is passed on leaves no time for it later
+        if self._terminated:  # the signal is passed on next, and leaves no time for it
+            shutil.rmtree(self._folder, ignore_errors=True)
