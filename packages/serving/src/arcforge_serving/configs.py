@@ -85,10 +85,10 @@ class RouterConfig:
     policy: str = "session"
     """``session`` keeps a session's requests on one engine as long as that has room, ``prefix`` looks for the engine
     that was sent most of the prompt before, ``least_load`` and ``round_robin`` look at no prompt."""
-    load_factor: float = 1.25
+    load_factor: float = 2.0
     """An engine is full with so many times the mean of all engines' requests; ``session`` and ``prefix`` go elsewhere
     then."""
-    free_requests: int = 4
+    free_requests: int = 12
     """An engine with fewer requests than this is not full whatever the mean is."""
     retries: int = 1
     """On how many other engines a request is tried when one fails before anything was sent to the client."""

@@ -7,14 +7,16 @@ to the engines that it is shown, so whoever asks leaves out those that are dead,
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Mapping
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
 from arcforge_serving.configs import RouterConfig
 
+ACTIVE_SECONDS = 300.0
 Loads = Mapping[str, int]
 """Requests in flight by engine."""
 
@@ -42,12 +44,12 @@ class Policy(Protocol):
         """An engine has lost its cache."""
 
 
-def build_policy(config: RouterConfig) -> Policy:
-    """Returns the policy that a configuration names."""
+def build_policy(config: RouterConfig, clock: Callable[[], float] = time.monotonic) -> Policy:
+    """Returns the policy that a configuration names; `clock` gives seconds."""
     bound = Bound(config.load_factor, config.free_requests)
     match config.policy:
         case "session":
-            return SessionHash(bound)
+            return SessionHash(bound, clock)
         case "prefix":
             return PrefixAware(bound)
         case "least_load":
@@ -65,8 +67,8 @@ class Bound:
         free: so few are no load: what moves for their sake costs more than it brings.
     """
 
-    factor: float = 1.25
-    free: int = 4
+    factor: float = 2.0
+    free: int = 12
 
     def of(self, loads: Loads) -> float:
         """Returns the bound when one more request comes; at least one engine is below it."""
@@ -77,6 +79,10 @@ class Bound:
         """Returns the engines that may get the next request."""
         most = self.of(loads)
         return [engine for engine, load in loads.items() if load < most]
+
+
+EVEN = Bound(1.1, 1)
+"""Of those that may get another session: what it brings stays for long, and a place costs nothing yet."""
 
 
 class RoundRobin:
@@ -112,39 +118,57 @@ class LeastLoad:
 class SessionHash:
     """Consistent hashing by session with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2016), and with a memory.
 
-    Each session has an order of all engines of its own (rendezvous hashing): it goes to the first one below the bound.
-    Where it went it stays, also when an engine before that one has room again: going back would cost its prefix once
-    more. It moves on when its engine is full, or gone. So a request more or less moves one session at most.
+    Each session has an order of all engines of its own (rendezvous hashing). It begins on the first one that has no
+    more requests and sessions than others: what a session has cached takes room while it pauses, too. There it stays,
+    also when an engine before that one has room: going back would cost its prefix once more. It moves when its engine
+    is full, or gone. So an engine that goes or comes moves the sessions that it had, and no others.
 
     Args:
-        bound: an infinite one is pure hashing, which pins sessions to an engine that is saturated.
-        remembered: sessions at most; the one that has not come for longest starts anew.
+        bound: of requests; an infinite one is pure hashing, which pins sessions to an engine that is saturated.
+        clock: seconds.
+        active_seconds: sessions that have not come for longer hold nothing any more.
     """
 
-    def __init__(self, bound: Bound, remembered: int = 65536) -> None:
-        self.bound, self._remembered = bound, remembered
-        self._homes: OrderedDict[str, str] = OrderedDict()
+    def __init__(
+        self, bound: Bound, clock: Callable[[], float] = time.monotonic, active_seconds: float = ACTIVE_SECONDS
+    ) -> None:
+        self.bound, self._clock, self._seconds = bound, clock, active_seconds
+        self._homes: OrderedDict[str, tuple[str, float]] = OrderedDict()  # with the last time, the oldest first
+        self._counts: Counter[str] = Counter()
         self._others = LeastLoad()
 
     def choose(self, wanted: Wanted, loads: Loads) -> str:
         """Returns the session's engine; without a session the one with the fewest requests."""
         if not wanted.session:
             return self._others.choose(wanted, loads)
+        now = self._clock()
+        while self._homes and now - next(iter(self._homes.values()))[1] > self._seconds:
+            self._leave(next(iter(self._homes)))
         open_ = self.bound.open(loads)
-        home = self._homes.get(wanted.session)
+        home, _ = self._homes.get(wanted.session, ("", 0.0))
+        if home:
+            self._leave(wanted.session)
         if home not in open_:
-            home = min(open_, key=lambda engine: place(wanted.session, engine))
-        assert home is not None
-        self._homes[wanted.session] = home
-        self._homes.move_to_end(wanted.session)
-        if len(self._homes) > self._remembered:
-            self._homes.popitem(last=False)
+            home = min(self._roomy(open_, loads), key=lambda engine: place(wanted.session, engine))
+        self._homes[wanted.session] = home, now
+        self._counts[home] += 1
         return home
 
     def forget(self, engine: str) -> None:
         """Its sessions start anew; others stay."""
-        for session in [session for session, home in self._homes.items() if home == engine]:
-            del self._homes[session]
+        for session in [session for session, (home, _) in self._homes.items() if home == engine]:
+            self._leave(session)
+
+    def _roomy(self, engines: list[str], loads: Loads) -> list[str]:
+        """Returns the engines that may get another session: with few sessions if they can be had, and few requests."""
+        if math.isinf(self.bound.factor):
+            return engines
+        few = EVEN.open({engine: loads[engine] for engine in engines})
+        return EVEN.open({engine: self._counts[engine] for engine in few})
+
+    def _leave(self, session: str) -> None:
+        home, _ = self._homes.pop(session)
+        self._counts[home] -= 1
 
 
 def place(session: str, engine: str) -> bytes:
