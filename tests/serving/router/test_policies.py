@@ -79,7 +79,7 @@ def test_an_engine_that_comes_takes_no_session_away_and_gets_new_ones(count):
     before = homes(policy, SESSIONS, ENGINES[:count])
     assert homes(policy, SESSIONS, ENGINES[: count + 1]) == before
     fresh = homes(policy, [f"new {s}" for s in SESSIONS[:20]], ENGINES[: count + 1])
-    assert Counter(fresh.values())[ENGINES[count]] >= 15
+    assert Counter(fresh.values())[ENGINES[count]] > 20 / (count + 1)
 
 
 @given(st.integers(1, 7))
