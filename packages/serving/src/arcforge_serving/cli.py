@@ -9,7 +9,7 @@ from arcforge_serving.configs import ServeConfig
 
 def serve(config: ServeConfig) -> None:
     """Serves; torch and fastapi are imported here, so that ``--help`` and Tab completion do without."""
-    if config.dp > 1:
+    if config.dp > 1 or config.prefill:
         from arcforge_serving.router.run import serve_fleet
 
         serve_fleet(config)

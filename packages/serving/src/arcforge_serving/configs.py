@@ -121,6 +121,8 @@ class ServeConfig:
     """0 takes a free one."""
     dp: int = 1
     """Engines, each with a process and weights of its own; more than one stand behind a router."""
+    prefill: int = 0
+    """Further processes, that compute prompts and hand their pages to the `dp` engines, which decode."""
     router: RouterConfig = field(default_factory=RouterConfig)
     served_name: str | None = None
     """Name of the model in requests and replies; None takes the checkpoint's folder name."""
@@ -148,6 +150,7 @@ class ServeConfig:
     def __post_init__(self) -> None:
         check_between("port", self.port, 0, 65535)
         check_between("dp", self.dp, 1, MOST_ENGINES)
+        check_between("prefill", self.prefill, 0, MOST_ENGINES)
         check_at_least("shutdown_seconds", self.shutdown_seconds, 0)
         for name in ("max_body_mb", "max_connections", "keep_alive_seconds"):
             check_at_least(name, getattr(self, name), 1)
@@ -156,3 +159,5 @@ class ServeConfig:
         if not isinstance(self.engine, PagedEngineConfig):
             accepted = "must be paged: the others do not take requests one by one; arcforge_serving.Engine runs them"
             raise ConfigError("engine", self.engine.name, accepted)
+        if self.prefill and not self.engine.prefix_cache:
+            raise ConfigError("prefill", self.prefill, "must be 0 with engine.prefix_cache=false")

@@ -25,6 +25,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_serving.configs import ServeConfig
+from arcforge_serving.disaggregation.wiring import wire
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.policies import build_policy
@@ -128,7 +129,7 @@ async def kill_and_wait(fleet: Fleet, member: Member, load: Load) -> dict[str, f
     member.process.kill()
     answered = 0.0
     async with asyncio.timeout(STUCK):
-        while not answered or member.restarts == restarts or len(fleet.ready) < len(fleet.members):
+        while not answered or member.restarts == restarts or len(fleet.present) < len(fleet.members):
             if not answered and load.last[1] > start:
                 answered = load.last[0] - start
             await asyncio.sleep(0.01)
@@ -159,9 +160,11 @@ async def drive(
     with tempfile.TemporaryDirectory(prefix="arcforge-chaos-") as folder, listen("127.0.0.1", 0) as listener:
 
         def launch(number: int) -> Process:
-            return EngineProcess(config, Path(folder) / f"{number}-{next(lives)}", load_deterministic)
+            socket = Path(folder) / f"{number}-{next(lives)}"
+            return EngineProcess(config, socket, wirings[number], load_deterministic)
 
-        fleet = Fleet(config.router, config.dp, build_policy(config.router), launch)
+        wirings = wire(config.dp, config.prefill)
+        fleet = Fleet(config.router, config.dp, build_policy(config.router), launch, config.prefill)
         server = RouterServer(fleet, Guard(), Path(folder), config.shutdown_seconds, "error")
         begun = time.monotonic()
         await fleet.start()

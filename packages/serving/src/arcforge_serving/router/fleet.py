@@ -47,6 +47,7 @@ class Member:
 
     Attributes:
         number: from 0.
+        prefill: whether it computes prompts for others, and takes no requests.
         state: of the present life.
         process, http: of the present life; None when there is none.
         in_flight: requests.
@@ -56,6 +57,7 @@ class Member:
     """
 
     number: int
+    prefill: bool = False
     state: State = State.STARTING
     process: Process | None = None
     http: httpx.AsyncClient | None = None
@@ -85,7 +87,8 @@ class Member:
 
     def show(self) -> dict[str, Any]:
         """Returns what there is to say."""
-        shown = {"engine": self.number, "state": self.state.value, "in_flight": self.in_flight}
+        role = {"prefill": True} if self.prefill else {}
+        shown = {"engine": self.number, **role, "state": self.state.value, "in_flight": self.in_flight}
         return {**shown, "restarts": self.restarts, "problem": self.problem}
 
 
@@ -101,6 +104,7 @@ class Fleet:
         count: how many.
         policy: chooses.
         launch: makes an engine's next life.
+        prefill: how many more there are that take no requests.
 
     Attributes:
         members: all engines.
@@ -108,9 +112,9 @@ class Fleet:
         changing: is held while engines are given something that those which join meanwhile would miss.
     """
 
-    def __init__(self, config: RouterConfig, count: int, policy: Policy, launch: Launch) -> None:
+    def __init__(self, config: RouterConfig, count: int, policy: Policy, launch: Launch, prefill: int = 0) -> None:
         self.config, self.policy = config, policy
-        self.members = [Member(number) for number in range(count)]
+        self.members = [Member(number, prefill=number >= count) for number in range(count + prefill)]
         self.bring_up: Callable[[Member], Awaitable[None]] = nothing
         self.changing = asyncio.Lock()
         self.closing = False
@@ -120,7 +124,7 @@ class Fleet:
     @property
     def ready(self) -> list[Member]:
         """The engines that take requests."""
-        return [member for member in self.members if member.state is State.READY]
+        return [member for member in self.members if member.state is State.READY and not member.prefill]
 
     @property
     def present(self) -> list[Member]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from arcforge_core.errors import ArcforgeError
 from arcforge_serving.configs import ServeConfig
+from arcforge_serving.disaggregation.wiring import Wiring
 from arcforge_serving.router.start import run_engine
 
 IMPORTED = ["arcforge_serving.router.engine"]
@@ -61,12 +62,19 @@ class EngineProcess:
     Args:
         config: of the whole server.
         socket: where it shall listen.
+        wiring: of its role.
         load: makes what is served, there; a function that is found by its name. None loads the checkpoint.
     """
 
-    def __init__(self, config: ServeConfig, socket: Path, load: Callable[[ServeConfig], Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        socket: Path,
+        wiring: Wiring | None = None,
+        load: Callable[[ServeConfig], Any] | None = None,
+    ) -> None:
         self.socket, self.upload_bytes = str(socket), 0
-        self._config, self._load = config, () if load is None else (load,)
+        self._config, self._further = config, (wiring,) if load is None else (wiring, load)
         self._process: Any = None
 
     async def start(self) -> None:
@@ -75,7 +83,7 @@ class EngineProcess:
         context.set_forkserver_preload(IMPORTED)
         ours, theirs = context.Pipe()
         self._pipe = ours  # its end tells the engine that we are gone
-        arguments = (self._config, self.socket, theirs, *self._load)
+        arguments = (self._config, self.socket, theirs, *self._further)
         self._process = context.Process(target=run_engine, args=arguments)  # by name: it imports torch, we do not
         try:
             await asyncio.to_thread(self._process.start)  # the first one waits for the imports

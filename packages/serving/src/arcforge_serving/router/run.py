@@ -18,6 +18,7 @@ import uvicorn
 from arcforge_core.cli.progress import say
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import ServeConfig
+from arcforge_serving.disaggregation.wiring import wire
 from arcforge_serving.router.app import create_router
 from arcforge_serving.router.fleet import Fleet
 from arcforge_serving.router.policies import build_policy
@@ -52,18 +53,19 @@ def serve_fleet(config: ServeConfig) -> None:
 
 
 async def _serve(config: ServeConfig, guard: Guard, listener: socket.socket, folder: Path) -> None:
-    lives = 0
+    lives, wirings = 0, wire(config.dp, config.prefill)
 
     def launch(number: int) -> Process:
         nonlocal lives
         lives += 1
-        return EngineProcess(config, folder / f"{number}-{lives}")
+        return EngineProcess(config, folder / f"{number}-{lives}", wirings[number])
 
-    fleet = Fleet(config.router, config.dp, build_policy(config.router), launch)
+    fleet = Fleet(config.router, config.dp, build_policy(config.router), launch, config.prefill)
     server = RouterServer(fleet, guard, folder, config.shutdown_seconds, **connection_options(config))
     await fleet.start()
     try:
-        print(f"{config.dp} engines behind {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
+        behind = f"{config.dp} engines" + f" and {config.prefill} for prompts" * bool(config.prefill)
+        print(f"{behind} behind {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
         await server.serve(sockets=[listener])
     finally:
         await fleet.stop(config.shutdown_seconds + SECONDS_TO_SEND)

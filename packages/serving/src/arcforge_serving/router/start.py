@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from arcforge_serving.configs import ServeConfig
 
 
-def run_engine(config: ServeConfig, path: str, router: Connection, *load: Callable[[ServeConfig], Any]) -> None:
+def run_engine(config: ServeConfig, path: str, router: Connection, *further: Any) -> None:
     """See `arcforge_serving.router.engine`."""
     from arcforge_serving.router.engine import run_engine
 
-    run_engine(config, path, router, *load)
+    run_engine(config, path, router, *further)
