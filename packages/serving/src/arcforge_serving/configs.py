@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
@@ -74,6 +74,39 @@ class PagedEngineConfig(EngineConfig):
             raise ConfigError("engine.tier_dir", self.tier_dir, "needs engine.tier_mb above 0")
 
 
+MOST_ENGINES = 64
+POLICIES = ("session", "prefix", "least_load", "round_robin")
+
+
+@dataclass
+class RouterConfig:
+    """Which of several engines gets a request, and when an engine counts as dead."""
+
+    policy: str = "session"
+    """``session`` keeps a session's requests on one engine as long as that has room, ``prefix`` looks for the engine
+    that was sent most of the prompt before, ``least_load`` and ``round_robin`` look at no prompt."""
+    load_factor: float = 2.0
+    """An engine is full with so many times the mean of all engines' requests; ``session`` and ``prefix`` go elsewhere
+    then."""
+    free_requests: int = 12
+    """An engine with fewer requests than this is not full whatever the mean is."""
+    retries: int = 1
+    """On how many other engines a request is tried when one fails before anything was sent to the client."""
+    health_seconds: float = 1.0
+    """How often each engine is asked whether it works."""
+    hang_seconds: float = 30.0
+    """An engine that has not answered for so long is killed and started anew."""
+
+    def __post_init__(self) -> None:
+        check_choice("router.policy", self.policy, POLICIES)
+        if not self.load_factor >= 1.0:
+            raise ConfigError("router.load_factor", self.load_factor, "must be at least 1: someone must take the mean")
+        check_at_least("router.free_requests", self.free_requests, 1)
+        check_at_least("router.retries", self.retries, 0)
+        check_between("router.health_seconds", self.health_seconds, 0.05, 3600.0)
+        check_between("router.hang_seconds", self.hang_seconds, self.health_seconds, 86400.0)
+
+
 @dataclass
 class ServeConfig:
     """The root of ``arcforge-serve``."""
@@ -86,6 +119,11 @@ class ServeConfig:
     """Address to listen on. One that other machines reach needs an API key."""
     port: int = 8000
     """0 takes a free one."""
+    dp: int = 1
+    """Engines, each with a process and weights of its own; more than one stand behind a router."""
+    prefill: int = 0
+    """Further processes, that compute prompts and hand their pages to the `dp` engines, which decode."""
+    router: RouterConfig = field(default_factory=RouterConfig)
     served_name: str | None = None
     """Name of the model in requests and replies; None takes the checkpoint's folder name."""
     shutdown_seconds: float = 30.0
@@ -121,6 +159,8 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_between("port", self.port, 0, 65535)
+        check_between("dp", self.dp, 1, MOST_ENGINES)
+        check_between("prefill", self.prefill, 0, MOST_ENGINES)
         check_at_least("shutdown_seconds", self.shutdown_seconds, 0)
         check_choice("token_id_style", self.token_id_style, ("vllm", "sglang"))
         check_at_least("responses_mb", self.responses_mb, 0)
@@ -134,3 +174,5 @@ class ServeConfig:
         if not isinstance(self.engine, PagedEngineConfig):
             accepted = "must be paged: the others do not take requests one by one; arcforge_serving.Engine runs them"
             raise ConfigError("engine", self.engine.name, accepted)
+        if self.prefill and not self.engine.prefix_cache:
+            raise ConfigError("prefill", self.prefill, "must be 0 with engine.prefix_cache=false")

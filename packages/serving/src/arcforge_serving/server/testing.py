@@ -15,7 +15,8 @@ from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.app import create_app
-from arcforge_serving.server.run import Server, listen, state_of, url
+from arcforge_serving.server.listening import listen, url
+from arcforge_serving.server.run import Server, state_of
 from arcforge_serving.server.state import ServerState
 
 
