@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from arcforge_core import __version__
-from arcforge_serving.server import chat, completions, info
+from arcforge_serving.server import chat, completions, info, page
 from arcforge_serving.server.admin import Control, admin_routes
 from arcforge_serving.server.errors import add_error_handlers
 from arcforge_serving.server.metrics import Metrics, metrics_route
@@ -37,7 +37,8 @@ def create_app(state: ServerState) -> FastAPI:
     metrics = Metrics(state.engine, state.name)
     state.observers.append(metrics)
     control = Control(state.engine, metrics, state.weights_root)
-    for router in (chat.router, completions.router, info.router, metrics_route(metrics), admin_routes(control)):
+    routers = (chat.router, completions.router, info.router, page.router)
+    for router in (*routers, metrics_route(metrics), admin_routes(control)):
         app.include_router(router)
     return app
 

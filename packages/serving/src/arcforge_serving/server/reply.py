@@ -95,7 +95,7 @@ class Usage:
     def __init__(self, body: GenerateRequest, jobs: list[Job]) -> None:
         self._body = body
         self._prompt = sum(len(job.prompt) for job in jobs[:: body.n])
-        self._completion = self._cached = 0
+        self._completion = self._cached = self._drafted = self._accepted = 0
 
     def add(self, news: News) -> None:
         """Counts what a sequence has generated, at its end."""
@@ -103,6 +103,8 @@ class Usage:
         if output is not None:
             self._completion += 0 if self._body.prompt_only else len(output.token_ids)
             self._cached += output.cached_tokens if news.index % self._body.n == 0 else 0
+            self._drafted += output.drafted_tokens
+            self._accepted += output.accepted_tokens
 
     @property
     def body(self) -> Json:
@@ -112,6 +114,10 @@ class Usage:
             "completion_tokens": self._completion,
             "total_tokens": self._prompt + self._completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": self._accepted,
+                "rejected_prediction_tokens": self._drafted - self._accepted,
+            },
         }
 
 
