@@ -43,6 +43,11 @@ export class Chat {
     return this.#runs.has(id);
   }
 
+  /** Returns the conversations in which answers are being written. */
+  get unfinished() {
+    return [...this.#runs.values()].map((run) => run.conversation);
+  }
+
   /** Returns the conversation if an answer is being written in it: what is kept is behind it. */
   runningOne(id) {
     return this.#runs.get(id)?.conversation;
@@ -124,7 +129,7 @@ export class Chat {
     edit: (node) => !this.running && this.#views.get(node.id)?.edit(),
     edited: (node, content) => {
       if (this.running || content === node.content) return;
-      const { id, created, stats, finish, error, ...rest } = node;
+      const { id, created, stats, finish, error, next, ...rest } = node;
       add(this.#conversation, node.parent, { ...rest, content });
       if (node.role !== "assistant") return this.#answer(this.#conversation);
       this.#save();

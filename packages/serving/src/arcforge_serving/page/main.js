@@ -71,10 +71,12 @@ class App {
 
   create() {
     this.#use(newConversation(settings.load()));
+    history.replaceState(null, "", location.pathname);
     if (this.model.chat) this.setMode("chat");
     byId("input").focus();
   }
 
+  /** Shows a conversation that is kept. */
   open(id) {
     const found = this.chat.runningOne(id) ?? conversations.all().find((each) => each.id === id);
     if (!found) return this.toast("This conversation was deleted in another tab.");
@@ -82,18 +84,19 @@ class App {
       if (node.running && !this.chat.isRunning(id)) Object.assign(node, { running: false, finish: "stopped" });
     }
     this.#use(found);
+    history.replaceState(null, "", `#${id}`);
     return this.setMode("chat");
   }
 
   #use(conversation) {
     this.conversation = conversation;
     conversation.settings = { ...structuredClone(DEFAULTS), ...conversation.settings };
-    location.replace(`#${conversation.id}`);
     this.closePanels();
     this.chat.reset();
   }
 
   save(conversation) {
+    if (conversation === this.conversation) history.replaceState(null, "", `#${conversation.id}`); // for a reload
     if (!conversations.save(conversation)) this.toast("This browser has no more room: the conversation is not kept. Delete others, or export it.");
     showSidebar(this);
   }
@@ -243,6 +246,7 @@ class App {
     byId("shade").addEventListener("click", () => this.closePanels());
     document.addEventListener("keydown", (event) => this.#shortcut(event));
     conversations.watch(() => showSidebar(this));
+    addEventListener("pagehide", () => this.chat.unfinished.forEach((each) => conversations.save(each)));
   }
 
   #shortcut(event) {

@@ -16,6 +16,7 @@ export function newId() {
 export function add(conversation, parent, message) {
   const node = { id: newId(), parent, created: Date.now(), ...message };
   conversation.nodes[node.id] = node;
+  choose(conversation, node);
   conversation.leaf = node.id;
   conversation.updated = node.created;
   if (!conversation.title && node.role === "user") conversation.title = titleOf(node.content);
@@ -41,13 +42,16 @@ export function siblings(conversation, node) {
 
 /** Shows the branch of a message, as far as it was followed last. */
 export function show(conversation, node) {
+  choose(conversation, node);
   let leaf = node;
-  for (;;) {
-    const next = siblings(conversation, { parent: leaf.id }).at(-1);
-    if (!next) break;
-    leaf = next;
-  }
+  while (conversation.nodes[leaf.next]) leaf = conversation.nodes[leaf.next];
   conversation.leaf = leaf.id;
+}
+
+/** Remembers which of the messages behind another one was seen last. */
+function choose(conversation, node) {
+  const before = conversation.nodes[node.parent];
+  if (before) before.next = node.id;
 }
 
 /** Returns a path as the API wants it; answers of which nothing came are left out. */
