@@ -21,6 +21,7 @@ export class Chat {
   #follows = true;
   #frame = 0;
   #cost = 0;
+  #left = false;
 
   /** `app` has the model, the present conversation, and ways to save it and to show other parts of the page. */
   constructor(app) {
@@ -43,9 +44,12 @@ export class Chat {
     return this.#runs.has(id);
   }
 
-  /** Returns the conversations in which answers are being written. */
-  get unfinished() {
-    return [...this.#runs.values()].map((run) => run.conversation);
+  /** Ends all answers, because the page is left; returns their conversations. */
+  leave() {
+    this.#left = true;
+    const runs = [...this.#runs.values()];
+    for (const { control } of runs) control.abort();
+    return runs.map((run) => run.conversation);
   }
 
   /** Returns the conversation if an answer is being written in it: what is kept is behind it. */
@@ -198,7 +202,7 @@ export class Chat {
         this.#refresh(node);
       }
     } catch (error) {
-      if (error.name === "AbortError") node.finish = "stopped";
+      if (error.name === "AbortError" || this.#left) node.finish = "stopped";
       else node.error = { message: adviceOn(error), needsKey: error.needsKey ?? false };
     }
     node.running = false;

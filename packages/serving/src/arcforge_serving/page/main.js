@@ -246,7 +246,8 @@ class App {
     byId("shade").addEventListener("click", () => this.closePanels());
     document.addEventListener("keydown", (event) => this.#shortcut(event));
     conversations.watch(() => showSidebar(this));
-    addEventListener("pagehide", () => this.chat.unfinished.forEach((each) => conversations.save(each)));
+    addEventListener("pagehide", () => this.chat.leave().forEach((each) => conversations.save(each)));
+    addEventListener("pageshow", (event) => event.persisted && location.reload());
   }
 
   #shortcut(event) {
