@@ -47,7 +47,7 @@ def faults():
 def context(browser, faults):
     """A browser that has seen nothing yet."""
     context = browser.new_context(viewport={"width": 1000, "height": 700})
-    context.set_default_timeout(15000)
+    context.set_default_timeout(30000)
     context.on("weberror", lambda error: faults.append(str(error.error)))
     yield context
     context.close()

@@ -150,7 +150,7 @@ def test_everything_has_a_name_and_can_be_read(page, engine, scheme):
 def test_narrow_screens(page, engine):
     page.set_viewport_size({"width": 360, "height": 640})
     engine.script = lambda prompt: (
-        f"</think>{'long' * 40}\n\n```\n{'x' * 200}\n```\n\n| a | b |\n|-|-|\n| {'y' * 90} | z |{END}"
+        f"</think>{'long' * 40}\n\n```\n{'x' * 80}\n```\n\n| a | b |\n|-|-|\n| {'y' * 60} | z |{END}"
     )
     ask(page, "Hi")
     assert page.evaluate("[document.documentElement.scrollWidth, document.querySelector('#scroll').scrollWidth]") == [

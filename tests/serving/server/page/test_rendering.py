@@ -47,7 +47,8 @@ CASES = [
         "| a | b |\n|:--|--:|\n| 1 \\| 2 | `x|y` |",
         '<div class="table" tabindex="0"><table>'
         '<thead><tr><th class="to-left">a</th><th class="to-right">b</th></tr></thead>'
-        '<tbody><tr><td class="to-left">1 | 2</td><td class="to-right"><code>x|y</code></td></tr></tbody></table></div>',
+        '<tbody><tr><td class="to-left">1 | 2</td><td class="to-right"><code>x|y</code></td></tr></tbody>'
+        "</table></div>",
     ),
     ("[a *b*](https://c.org/d_(e)_f)", f"<p>{link('https://c.org/d_(e)_f', 'a <em>b</em>')}</p>"),
     (
