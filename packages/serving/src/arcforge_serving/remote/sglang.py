@@ -9,7 +9,7 @@
   among them where there are any.
 - Its repetition penalty counts generated tokens only (``sampling/penaltylib``), ours the prompt's too: refused.
 - Weights: ``POST /pause_generation``, ``POST /update_weights_from_disk`` with ``weight_version``,
-  ``POST /continue_generation``. Its ``/update_weights_from_tensor`` takes pickles of tensors that a GPU or a machine share.
+  ``POST /continue_generation``. Its ``/update_weights_from_tensor`` takes pickles of shared tensors.
 """
 
 from __future__ import annotations

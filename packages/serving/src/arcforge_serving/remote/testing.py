@@ -1,4 +1,4 @@
-"""Stand-ins for the servers of vLLM and SGLang, for tests: their wire shapes over real HTTP around an engine of ours."""
+"""Stand-ins for the servers of vLLM and SGLang, for tests: their wire shapes over real HTTP, around our engine."""
 
 from __future__ import annotations
 
