@@ -26,6 +26,8 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     **{("schedule", name): "arcforge-optim" for name in ("cosine", "wsd")},
     ("procedure", "attention_ablation"): "arcforge-attention",
     ("engine", "paged"): "arcforge-serving",
+    ("engine", "sglang"): "arcforge-serving",
+    ("engine", "vllm"): "arcforge-serving",
     **{("workload", name): "arcforge-serving" for name in ("random", "shared_prefix", "agent", "file")},
     ("environment", "arithmetic"): "arcforge-rl",
     **{

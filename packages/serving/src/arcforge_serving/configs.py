@@ -108,6 +108,66 @@ class RouterConfig:
 
 
 @dataclass
+class RemoteEngineConfig(EngineConfig):
+    """A server of others, over HTTP. Its key is in ARCFORGE_ENGINE_KEY."""
+
+    url: str = ""
+    """Where the server is."""
+    timeout_seconds: float = 3600.0
+    """How long a request may take."""
+    connect_seconds: float = 10.0
+    """How long the server may take to accept a connection."""
+    retries: int = 3
+    """Further attempts of a request that the server has not begun: no connection, or turned away."""
+    concurrency: int = 256
+    """Requests at the same time."""
+    weights_dir: str | None = None
+    """Folder that the server reads too, for updates of the weights; None makes none."""
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError("engine.url", self.url, "must begin with http:// or https://")
+        for name in ("timeout_seconds", "connect_seconds"):
+            check_between(f"engine.{name}", getattr(self, name), 0.01, 86400.0)
+        check_between("engine.retries", self.retries, 0, 20)
+        check_at_least("engine.concurrency", self.concurrency, 1)
+
+
+@dataclass
+class VllmEngineConfig(RemoteEngineConfig):
+    """A server of vLLM, started with ``--enable-scale-out``."""
+
+    name: str = "vllm"
+    url: str = "http://127.0.0.1:8000"
+    """Where the server is."""
+    served_name: str | None = None
+    """Its name of the model; None leaves it out."""
+    pause: str = "keep"
+    """What becomes of running requests when weights are updated: ``abort``, ``wait`` or ``keep``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("engine.pause", self.pause, ("abort", "wait", "keep"))
+
+
+@dataclass
+class SglangEngineConfig(RemoteEngineConfig):
+    """A server of SGLang."""
+
+    name: str = "sglang"
+    url: str = "http://127.0.0.1:30000"
+    """Where the server is."""
+    pause: str = "retract"
+    """What becomes of running requests when weights are updated: ``abort``; ``retract`` computes them again."""
+    original_logprobs: bool = False
+    """The server runs with SGLANG_RETURN_ORIGINAL_LOGPROB=1: log-probs are the model's at every temperature."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("engine.pause", self.pause, ("abort", "retract"))
+
+
+@dataclass
 class ServeConfig:
     """The root of ``arcforge-serve``."""
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from arcforge_core import __version__
-from arcforge_serving.server import chat, completions, dashboard, info
+from arcforge_serving.server import chat, completions, dashboard, info, page
 from arcforge_serving.server.access import Access, Record
 from arcforge_serving.server.admin import Control, admin_routes
 from arcforge_serving.server.dialects import anthropic, responses
@@ -41,7 +41,8 @@ def create_app(state: ServerState) -> FastAPI:
     state.observers.append(metrics)
     control = Control(state.engine, metrics, state.weights_root)
     dialects = (chat.router, completions.router, anthropic.router, responses.router)
-    for router in (*dialects, info.router, metrics_route(metrics), admin_routes(control), dashboard.router):
+    pages = (info.router, page.router, dashboard.router)
+    for router in (*dialects, *pages, metrics_route(metrics), admin_routes(control)):
         app.include_router(router)
 
     def answered(path: str, status: int, seconds: float, record: Record) -> None:

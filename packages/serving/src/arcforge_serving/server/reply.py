@@ -111,13 +111,15 @@ class Usage:
         self._body = body
         self.prompt = sum(len(job.prompt) for job in jobs[:: body.n])
         self._completion = [0] * len(jobs)
-        self._cached = 0
+        self._cached = self._drafted = self._accepted = 0
 
     def add(self, news: News) -> None:
         """Counts what a sequence has generated: what came, and at its end all of it."""
         output: GenerationOutput | None = news.output
         if output is not None:
             self._cached += output.cached_tokens if news.index % self._body.n == 0 else 0
+            self._drafted += output.drafted_tokens
+            self._accepted += output.accepted_tokens
         if self._body.prompt_only:
             return
         if output is None:
@@ -138,6 +140,10 @@ class Usage:
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": self._accepted,
+                "rejected_prediction_tokens": self._drafted - self._accepted,
+            },
         }
 
 

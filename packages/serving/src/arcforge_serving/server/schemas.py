@@ -24,6 +24,13 @@ class CachedTokens(Reply):
     cached_tokens: int
 
 
+class PredictedTokens(Reply):
+    """Drafts of the MTP module that were checked. Rejected ones are no completion tokens."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageReply(Reply):
     """Tokens."""
 
@@ -31,6 +38,7 @@ class UsageReply(Reply):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: PredictedTokens
 
 
 class CompletionLogprobs(Reply):
@@ -181,3 +189,13 @@ class Detokenized(Reply):
     """The reply of ``/detokenize``."""
 
     prompt: str
+
+
+class PageModel(Reply):
+    """What the page at ``/`` offers."""
+
+    name: str
+    max_model_len: int
+    chat: bool
+    no_chat: str
+    thinks: bool
