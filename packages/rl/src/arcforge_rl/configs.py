@@ -45,6 +45,7 @@ class ArithmeticConfig(EnvironmentConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("environment.digits", self.digits, 1, 100)
         check_at_least("environment.seed", self.seed, 0)
         if not self.operations:

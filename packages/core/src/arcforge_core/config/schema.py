@@ -117,6 +117,12 @@ class EngineConfig(ComponentConfig):
 class EnvironmentConfig(ComponentConfig):
     """Base of environment configs."""
 
+    split: str = "train"
+    """``train``, or ``heldout`` for tasks that are never among those, to evaluate on."""
+
+    def __post_init__(self) -> None:
+        check_choice("environment.split", self.split, ("train", "heldout"))
+
 
 @dataclass
 class AlgorithmConfig(ComponentConfig):
