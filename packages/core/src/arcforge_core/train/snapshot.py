@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from arcforge_core.checkpoint.pretrained import load_weights
 from arcforge_core.errors import CheckpointError
 from arcforge_core.eval.bits_per_byte import BitsPerByte
-from arcforge_core.train.module import LanguageModelModule, Progress
+from arcforge_core.train.module import TrainingModule
 
 T = TypeVar("T")
 Options = list[dict[str, Any]]
@@ -31,7 +31,7 @@ class TrainingState:
 
     Attributes:
         path: the checkpoint's folder.
-        progress: fields of `Progress`.
+        progress: fields of the module's `Progress`.
         world_size: processes that share the data; the data position counts the batches of one of them.
         heldout: the evaluation after this step, or None.
         optimizer: the optimizer's state dict.
@@ -52,16 +52,16 @@ class TrainingState:
         """Optimizer steps taken."""
         return int(self.progress["step"])
 
-    def restore_model(self, module: LanguageModelModule) -> None:
+    def restore_model(self, module: TrainingModule) -> None:
         """Loads weights and progress; the rest waits for `restore_training`.
 
         Raises:
             CheckpointError: the weights do not fit the model.
         """
         load_weights(module.model, self.path)
-        module.progress = Progress(**self.progress)
+        module.progress = type(module.progress)(**self.progress)
 
-    def restore_training(self, module: LanguageModelModule) -> None:
+    def restore_training(self, module: TrainingModule) -> None:
         """Loads the optimizer's state and the random states, when a fit has built the one and consumed the others.
 
         Raises:
@@ -71,11 +71,11 @@ class TrainingState:
         restore_random_states(self.rng, module.device)
 
 
-def take_state(
-    module: LanguageModelModule, run_dir: Path, options: Options, heldout: BitsPerByte | None
-) -> TrainingState:
+def take_state(module: TrainingModule, run_dir: Path, options: Options, heldout: BitsPerByte | None) -> TrainingState:
     """Returns the state after the step just taken; it shares memory with the module."""
-    progress = {f.name: getattr(module.progress, f.name) for f in dataclasses.fields(Progress) if f.name[0] != "_"}
+    progress = {
+        f.name: getattr(module.progress, f.name) for f in dataclasses.fields(module.progress) if f.name[0] != "_"
+    }
     return TrainingState(
         run_dir / "checkpoints" / f"step-{module.progress.step:08d}",
         progress,
@@ -87,7 +87,7 @@ def take_state(
     )
 
 
-def optimizer_of(module: LanguageModelModule) -> torch.optim.Optimizer:
+def optimizer_of(module: TrainingModule) -> torch.optim.Optimizer:
     """Returns the optimizer of a fit."""
     optimizer = module.optimizers(use_pl_optimizer=False)
     assert isinstance(optimizer, torch.optim.Optimizer)
