@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import lightning as L
 import torch
@@ -106,6 +107,13 @@ class TrainingModule(L.LightningModule):
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
         return optimizer
+
+    def extra_state(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps besides weights, optimizer and progress; tensors and plain values."""
+        return {}
+
+    def restore_extra(self, state: Mapping[str, Any]) -> None:
+        """Takes what `extra_state` returned."""
 
     def share_clock(self) -> None:
         """Ticks; all processes go by one clock, or their learning rates would differ."""

@@ -37,6 +37,7 @@ class TrainingState:
         optimizer: the optimizer's state dict.
         options: the optimizer's options as the configuration set them.
         rng: random states by generator.
+        extra: what the module keeps besides.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class TrainingState:
     optimizer: dict[str, Any]
     options: Options
     rng: dict[str, Any]
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -68,6 +70,7 @@ class TrainingState:
             CheckpointError: the optimizer sorts the parameters into other groups than the saved one.
         """
         restore_optimizer(optimizer_of(module), self.optimizer, self.options)
+        module.restore_extra(self.extra)
         restore_random_states(self.rng, module.device)
 
 
@@ -84,6 +87,7 @@ def take_state(module: TrainingModule, run_dir: Path, options: Options, heldout:
         optimizer_of(module).state_dict(),
         options,
         random_states(module.device),
+        module.extra_state(),
     )
 
 
