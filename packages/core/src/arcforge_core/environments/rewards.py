@@ -106,7 +106,9 @@ class Rewarded(type):
 
 def _collect(made: type) -> dict[str, Verifier]:
     found: dict[str, Verifier] = {}
-    methods = {m: None for parent in reversed(made.__mro__) for m, value in vars(parent).items() if hasattr(value, MARK)}
+    methods = {
+        m: None for parent in reversed(made.__mro__) for m, value in vars(parent).items() if hasattr(value, MARK)
+    }
     for method in methods:
         owners = [parent for parent in made.__mro__ if method in vars(parent)]
         if not all(issubclass(owners[0], other) for other in owners):

@@ -80,7 +80,10 @@ class EnvironmentSuite:
 
     def test_heldout_tasks_are_others(self, make_environment: Callable[[str], Environment]) -> None:
         """No task is trained and evaluated on."""
-        sides = [{(t := made.task(index)).key + t.prompt for index in range(100)} for made in map(make_environment, ("train", "heldout"))]
+        sides = [
+            {(t := made.task(index)).key + t.prompt for index in range(100)}
+            for made in map(make_environment, ("train", "heldout"))
+        ]
         assert all(sides)
         assert not sides[0] & sides[1]
 
@@ -93,7 +96,9 @@ class EnvironmentSuite:
         """Any text, lone surrogates included, gets rewards in [0, 1] with reasons, and the same ones again."""
         task = environment.task(0)
 
-        @settings(max_examples=self.examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+        @settings(
+            max_examples=self.examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        )
         @given(text=st.text(alphabet=st.characters(), max_size=200), cut=st.booleans())
         def holds(text: str, cut: bool) -> None:
             script = [Reply(text, finish_reason="length" if cut else "stop")]
