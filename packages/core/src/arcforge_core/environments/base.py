@@ -91,7 +91,7 @@ class EnvironmentBase(metaclass=Rewarded):
             raise
         except TimeoutError:
             return Score(0.0, f"the verifier did not end within {verifier.timeout} s")
-        except Exception as error:  # total: whatever it is, it is no point
+        except (Exception, SystemExit) as error:  # total: whatever it is, it is no point
             return failed(error)
 
 
