@@ -18,7 +18,12 @@ ALGORITHMS = (
     ("opd", "Opd", "On-policy distillation, eq. 2: the teacher's log-ratio is the advantage"),
 )
 """Name, class and summary of each algorithm; its file has its name."""
-ENVIRONMENTS = (("math", "Math", "Sums, expressions, equations and more, judged by equivalence"),)
+ENVIRONMENTS = (
+    ("math", "Math", "Sums, expressions, equations and more, judged by equivalence"),
+    ("science", "Science", "Quantities with units, and multiple choice"),
+    ("tool_math", "ToolMath", "Calculator and Python in a sandbox, several turns"),
+    ("mixture", "Mixture", "Several environments, kept in balance"),
+)
 """Likewise of the environments of the domains."""
 
 
