@@ -40,6 +40,9 @@ class EnvironmentBase(metaclass=Rewarded):
         if not any(verifier.weight for verifier in type(self).verifiers.values()):
             raise ConfigError("reward", type(self).__name__, "must have a method with @reward()")
 
+    def warm_up(self) -> None:
+        """Imports what the verifiers need, in the process that they run in; no judgement is timed with it."""
+
     def task(self, index: int) -> Task:
         """Returns task number `index`."""
         raise NotImplementedError
@@ -75,6 +78,13 @@ class EnvironmentBase(metaclass=Rewarded):
         """Returns scripts that must score 0."""
         raise NotImplementedError
 
+    async def elsewhere(self, method: str, task: Task, episode: Episode, seconds: float) -> Score:
+        """Returns what a plain method of this class finds, in a process that is killed after so many seconds.
+
+        For `async` rewards that decide simple cases here.
+        """
+        return await asyncio.to_thread(verifiers().judge, self, method, task, episode, seconds)
+
     async def _judge(self, verifier: Verifier, task: Task, episode: Episode) -> Score:
         length = len(episode.reply.text) + sum(len(message.content) for message in episode.messages)
         if length > self.longest:
@@ -86,12 +96,12 @@ class EnvironmentBase(metaclass=Rewarded):
                     return as_score(await method(task, episode))
             if verifier.timeout is None:
                 return as_score(method(task, episode))
-            return await asyncio.to_thread(verifiers().judge, self, verifier, task, episode)
+            return await self.elsewhere(verifier.method, task, episode, verifier.timeout)
         except ConfigError:
             raise
         except TimeoutError:
             return Score(0.0, f"the verifier did not end within {verifier.timeout} s")
-        except Exception as error:  # total: whatever it is, it is no point
+        except (Exception, SystemExit) as error:  # total: whatever it is, it is no point
             return failed(error)
 
 

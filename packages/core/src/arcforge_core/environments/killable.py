@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from arcforge_core.contracts.environment import Episode, Score, Task
-from arcforge_core.environments.rewards import Verifier, as_score, failed
+from arcforge_core.environments.rewards import as_score, failed
 from arcforge_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _Process:
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment)
         self._loaded: set[bytes] = set()
 
-    def judge(self, environment: EnvironmentBase, verifier: Verifier, task: Task, episode: Episode) -> Score:
+    def judge(self, environment: EnvironmentBase, method: str, task: Task, episode: Episode, seconds: float) -> Score:
         """Returns what a method finds."""
         load = _load_request(environment)
         if load not in self._loaded:
@@ -64,9 +64,8 @@ class _Process:
                 hint = "cannot be made in another process: define it, and its config, at the top of a module"
                 raise ConfigError("environment", name, f"{hint} ({answer['error']})")
             self._loaded.add(load)
-        assert verifier.timeout is not None
-        request = pickle.dumps(("judge", load, verifier.method, pickle.dumps((task, episode)), verifier.timeout))
-        answer = self._ask(request, verifier.timeout)
+        request = pickle.dumps(("judge", load, method, pickle.dumps((task, episode)), seconds))
+        answer = self._ask(request, seconds)
         return Score(float(answer["value"]), str(answer["reason"]))
 
     def close(self) -> None:
@@ -110,8 +109,8 @@ class Verifiers:
             self._idle.put(None)  # begun when it is needed
         atexit.register(self.close)
 
-    def judge(self, environment: EnvironmentBase, verifier: Verifier, task: Task, episode: Episode) -> Score:
-        """Returns the score of one verifier, 0 where its process had to be killed or died.
+    def judge(self, environment: EnvironmentBase, method: str, task: Task, episode: Episode, seconds: float) -> Score:
+        """Returns what a method of the environment finds, 0 where its process had to be killed or died.
 
         Raises:
             ConfigError: the environment cannot be made in another process.
@@ -119,7 +118,7 @@ class Verifiers:
         process = self._idle.get()
         try:
             process = process or _Process()
-            return process.judge(environment, verifier, task, episode)
+            return process.judge(environment, method, task, episode, seconds)
         except _Died as death:
             assert process is not None
             process.close()
@@ -178,6 +177,7 @@ def _load(
         for part in qualified.split("."):
             found = getattr(found, part)
         environments[request] = found(pickle.loads(config))
+        environments[request].warm_up()
     except Exception as error:  # told to the caller, who raises
         return {"error": f"{type(error).__name__}: {error}"[:1000]}
     resource.setrlimit(resource.RLIMIT_DATA, (_held() + MEMORY_BYTES, resource.RLIM_INFINITY))

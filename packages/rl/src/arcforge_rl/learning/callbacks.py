@@ -139,9 +139,8 @@ class ConsoleLines(L.Callback):
         """Prints the step."""
         assert isinstance(module, PolicyModule) and module.record is not None
         figures = module.record.figures
-        gap = (
-            f"  gap {figures['logprob_gap']:.1e}  entropy {figures['entropy']:.3f}" if "logprob_gap" in figures else ""
-        )
+        learnt = "logprob_gap" in figures
+        gap = f"  gap {figures['logprob_gap']:.1e}  entropy {figures['entropy']:.3f}" if learnt else ""
         self.console.print(
             f"{module.fraction():4.0%}  step {module.progress.step}  reward {figures['reward']:.3f}  "
             f"groups {figures['groups']:.0f}  length {figures['length']:.0f}{gap}  {module.progress.seconds:,.0f} s"

@@ -55,7 +55,7 @@ class Teachers:
         ops: where kernels come from.
 
     Raises:
-        ConfigError: there is none, or a teacher has another tokenizer: its log-probabilities would be about other tokens.
+        ConfigError: there is none, or a teacher has another tokenizer: what it says would be about other tokens.
         CheckpointError: one cannot be read.
     """
 

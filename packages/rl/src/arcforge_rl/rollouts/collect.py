@@ -15,6 +15,10 @@ from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.solver import Manner, Solver
 from arcforge_rl.rollouts.turns import Turns, side_by_side
 
+COUNTS = ("all_right", "all_wrong", "all_equal", "nothing_sampled", "refills")
+"""Groups left out because all their rewards are 1, 0 or otherwise equal; rollouts without a token; fillings after the
+first."""
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -51,9 +55,6 @@ class Collected:
     def everything(self) -> list[Rollout]:
         """Returns all rollouts."""
         return [rollout for group in (*self.kept, *self.dropped) for rollout in group]
-
-
-COUNTS = ("all_right", "all_wrong", "all_equal", "nothing_sampled", "refills")
 
 
 def roll_out(

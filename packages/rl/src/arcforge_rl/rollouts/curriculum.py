@@ -22,7 +22,7 @@ class Curriculum:
         self._rates: dict[int, float] = {}
 
     def take(self, count: int) -> list[int]:
-        """Returns the next tasks; those that are passed over are gone by. Never an endless search: see `_offered`."""
+        """Returns the next tasks. A whole round that would be passed over is not."""
         found: list[int] = []
         passed_over = 0
         pool = self.config.pool
@@ -62,7 +62,7 @@ class Curriculum:
         return self.config.low <= rate <= self.config.high
 
     def _offered(self, number: int, round_: int) -> bool:
-        """Unknown tasks, fitting ones, and of the others each in its turn. A round without any of these is not obeyed."""
+        """Says whether a task is unknown or fitting, or has its turn."""
         rate = self._rates.get(number)
         return rate is None or self._fits(rate) or (number + round_) % self.config.revisit == 0
 

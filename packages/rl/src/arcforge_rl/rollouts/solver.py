@@ -20,7 +20,9 @@ from arcforge_rl.rollouts.turns import Turns
 class Speaker(Protocol):
     """Turns conversations into prompts, and what is sampled into replies."""
 
-    stop_ids: tuple[int, ...]
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end a reply."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """Returns the prompt of a conversation, up to where the reply begins."""
