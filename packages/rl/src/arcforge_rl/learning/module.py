@@ -154,13 +154,13 @@ class PolicyModule(TrainingModule):
         parts = {name: self.config.trainer.updates * value for name, value in loss.parts.items()}
         for name, value in parts.items():
             if not torch.isfinite(value):
-                raise NonFiniteError(f"the loss {name} is {float(value)}")
+                raise NonFiniteError(f"the loss {name} is {float(value.detach())}")
         self.manual_backward(sum(parts.values(), torch.zeros((), device=found.logprobs_S.device)))
         write_stream(micro, "factor", loss.factor_T)
         gap_S = (tokens.old_T - tokens.rollout_T).abs()
         means = {name: float(value) for name, value in loss.metrics.items()}
         means |= {"entropy": float(found.entropy_S.mean()), "logprob_gap": float(gap_S.mean())}
-        return {f"{name}_loss": float(value) for name, value in parts.items()}, means, float(gap_S.max())
+        return {f"{name}_loss": float(value.detach()) for name, value in parts.items()}, means, float(gap_S.max())
 
     def _check_gap(self, gap: float) -> None:
         limit = gap_limit(self.config)
