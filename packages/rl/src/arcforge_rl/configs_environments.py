@@ -101,3 +101,24 @@ class ScienceConfig(EnvironmentConfig):
         super().__post_init__()
         check_choices("environment.kinds", self.kinds, ("quantity", "choice"))
         check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class CodeConfig(EnvironmentConfig):
+    """Small programming problems."""
+
+    name: str = "code"
+    forms: list[str] = field(default_factory=lambda: ["function", "program"])
+    """Of ``function`` and ``program`` (which reads and prints); one is drawn for each task."""
+    tests: int = 5
+    """Of each task; the first one is shown."""
+    seconds: float = 4.0
+    """Wall time of each run."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices("environment.forms", self.forms, ("function", "program"))
+        check_between("environment.tests", self.tests, 2, 20)
+        check_between("environment.seconds", self.seconds, 0.5, 60)
+        check_at_least("environment.seed", self.seed, 0)

@@ -21,6 +21,7 @@ ALGORITHMS = (
 ENVIRONMENTS = (
     ("math", "Math", "Sums, expressions, equations and more, judged by equivalence"),
     ("science", "Science", "Quantities with units, and multiple choice"),
+    ("code", "Code", "Small programming problems, tested in a sandbox"),
     ("tool_math", "ToolMath", "Calculator and Python in a sandbox, several turns"),
     ("mixture", "Mixture", "Several environments, kept in balance"),
 )
