@@ -11,6 +11,7 @@ from arcforge_core.contracts.environment import Episode, Reply, Score, Script, T
 from arcforge_core.environments.base import EnvironmentBase, GeneratedEnvironment
 from arcforge_core.environments.rewards import reward
 from arcforge_rl.checkers.python import unfenced
+from arcforge_rl.environments.answers import NoAnswer
 from arcforge_rl.environments.boxes import in_sandbox
 from arcforge_rl.environments.code_problems import (
     PROBLEMS,
@@ -46,31 +47,12 @@ class CodeTested(EnvironmentBase):
     async def passes(self, task: Task, episode: Episode) -> Score:
         """Runs the program in a fresh sandbox."""
         assert isinstance(task, CodeTask)
-        if episode.finish_reason != "stop":
-            return Score(0.0, f"the reply was cut off ({episode.finish_reason})")
-        if episode.reply.text.count("```") > MOST_FENCES:  # looking for pairs of them takes long
-            return Score(0.0, f"there are more than {MOST_FENCES} fences")
-        source = unfenced(episode.reply.text)
-        if not source.strip():
-            return Score(0.0, "there is no program")
-        return await in_sandbox(lambda place: run_tests(place, source, task.tests, self.config.seconds))
+        return await judge_program(task.tests, episode, self.config.seconds)
 
     def cheats(self, task: Task) -> Sequence[Script]:
         """Returns programs that do nothing, leave early, print or return what was shown, or never end."""
         assert isinstance(task, CodeTask)
-        name, shown = task.tests.function, task.tests.outputs[0]
-        if name:
-            texts = [
-                f"def {name}(*given):\n    return {shown!r}",
-                f"def {name}(*given):\n    import os\n    os._exit(0)",
-                f"class Equal:\n    __eq__ = lambda *_: True\ndef {name}(*given):\n    return Equal()",
-                f"def {name}(*given):\n    while True: pass",
-            ]
-        else:
-            texts = [f"print({shown!r})", "import os\nos._exit(0)", "while True: print('x' * 1000)"]
-        return [
-            [Reply(text)] for text in [*texts, "pass", f"{task.answer}\n```python\npass\n```\n```python\npass\n```"]
-        ]
+        return program_cheats(task.tests, task.answer)
 
 
 class Code(CodeTested, GeneratedEnvironment):
@@ -108,3 +90,45 @@ class Code(CodeTested, GeneratedEnvironment):
     def oracle(self, task: Task) -> Script:
         """Returns the reference in a block of code."""
         return [Reply(f"```python\n{task.answer}```")]
+
+
+def program_of_reply(episode: Episode) -> str:
+    """Returns the one block of code of the last reply, or the whole reply without one.
+
+    Raises:
+        NoAnswer: there is nothing to run.
+    """
+    text = episode.reply.text
+    if episode.finish_reason != "stop":
+        raise NoAnswer(f"the reply was cut off ({episode.finish_reason})")
+    if text.count("```") > MOST_FENCES:  # looking for pairs of them takes long
+        raise NoAnswer(f"there are more than {MOST_FENCES} fences")
+    source = unfenced(text)
+    if not source.strip():
+        raise NoAnswer("there is no program")
+    return source
+
+
+async def judge_program(tests: Tests, episode: Episode, seconds: float) -> Score:
+    """Runs a reply's program in a fresh sandbox."""
+    try:
+        source = program_of_reply(episode)
+    except NoAnswer as reason:
+        return Score(0.0, str(reason))
+    return await in_sandbox(lambda place: run_tests(place, source, tests, seconds))
+
+
+def program_cheats(tests: Tests, answer: str) -> Sequence[Script]:
+    """Returns programs that do nothing, leave early, print or return what was shown, or never end."""
+    name, shown = tests.function, tests.outputs[0]
+    if name:
+        texts = [
+            f"def {name}(*given):\n    return {shown!r}",
+            f"def {name}(*given):\n    import os\n    os._exit(0)",
+            f"class Equal:\n    __eq__ = lambda *_: True\ndef {name}(*given):\n    return Equal()",
+            f"def {name}(*given):\n    while True: pass",
+        ]
+    else:
+        texts = [f"print({shown!r})", "import os\nos._exit(0)", "while True: print('x' * 1000)"]
+    several = f"{answer}\n```python\npass\n```\n```python\npass\n```"
+    return [[Reply(text)] for text in [*texts, "pass", several]]

@@ -54,15 +54,16 @@ PROBLEMS = (
     CodeProblem("long_words", "text", "how many words of {given} have more than {k} letters",
                 "return sum(len(word) > {k} for word in given.split())", _small),
     CodeProblem("shifted", "text",
-                "{given} with each small letter moved {k} places on in the alphabet, from z back to a, and everything else "
-                "as it is",
+                "{given} with each small letter moved {k} places on in the alphabet, from z back to a, and "
+                "everything else as it is",
                 "return ''.join(chr((ord(c) - 97 + {k}) % 26 + 97) if 'a' <= c <= 'z' else c for c in given)",
                 lambda draw: draw.randrange(1, 26)),
     CodeProblem("runs", "text",
                 "{given} with each run of one character written as the character and the run's length, e.g. a3b1",
                 "out, start = [], 0\n    for i in range(1, len(given) + 1):\n"
                 "        if i == len(given) or given[i] != given[start]:\n"
-                "            out.append(given[start] + str(i - start))\n            start = i\n    return ''.join(out)"),
+                "            out.append(given[start] + str(i - start))\n            start = i\n"
+                "    return ''.join(out)"),
     CodeProblem("reversed_words", "text", "{given} with each word spelled backwards, the words in their order",
                 "return ' '.join(word[::-1] for word in given.split())"),
     CodeProblem("vowels", "text", "how many characters of {given} are one of a, e, i, o, u",
