@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
 from arcforge_core.environments.base import GeneratedEnvironment
@@ -70,5 +71,5 @@ class ReasoningGym(GeneratedEnvironment):
         texts = [*junk, task.prompt, f"{right} {right} or not"]
         return [*([Reply(text)] for text in texts), [Reply(right, finish_reason="length")]]
 
-    def _puzzle(self, dataset: str, number: int) -> tuple[object, dict[str, object]]:
+    def _puzzle(self, dataset: str, number: int) -> tuple[Any, dict[str, Any]]:
         return puzzle(dataset, self.config.seed, number, self.config.options.get(dataset))
