@@ -176,7 +176,7 @@ def test_parquet_is_read(tmp_path):
 def test_bad_paths_and_options_are_named(tmp_path):
     with pytest.raises(DataError, match=r"environment\.path="):
         Dataset(DatasetConfig(path=str(tmp_path / "nothing.jsonl")))
-    with pytest.raises(DataError, match=r"environment\.path="):
+    with pytest.raises(ConfigError, match=r"environment\.path=''"):
         Dataset(DatasetConfig())
     with pytest.raises(ConfigError, match=r"environment\.preset='gsm'"):
         DatasetConfig(preset="gsm")
