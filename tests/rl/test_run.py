@@ -33,15 +33,17 @@ def test_real_rollouts_are_written_with_the_models_own_logprobs(tmp_path: Path, 
     assert len({row["rollout_id"] for row in written}) == result.metrics["rollouts"] == 10
     assert len({row["task_key"] for row in written}) == 5
     assert result.metrics["mean reward"] == sum(row["rewards"]["reward"] for row in written) / 10  # type: ignore[index]
-    assert result.metrics["generated tokens"] == sum(len(row["token_ids"]) for row in written)  # type: ignore[arg-type]
+    assert result.metrics["generated tokens"] == sum(len(row["turns"][0]["token_ids"]) for row in written)  # type: ignore
     assert result.metrics["tokens/s"] > 0
     model = small_model(vocab_size=TOKENIZER_SIZE)
     for row in written:
-        prompt, ids = row["prompt_ids"], row["token_ids"]
+        (turn,) = row["turns"]  # type: ignore[misc]
+        prompt, ids = turn["prompt_ids"], turn["token_ids"]
         logprobs = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)  # type: ignore
         wanted = logprobs.gather(1, torch.tensor(ids)[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(row["logprobs"]), wanted, atol=1e-5, rtol=1e-5)
-        assert row["weight_version"] == 0
+        torch.testing.assert_close(torch.tensor(turn["logprobs"]), wanted, atol=1e-5, rtol=1e-5)
+        assert turn["weight_version"] == 0
+        assert set(row["reasons"]) == set(row["rewards"])  # type: ignore[call-overload]
 
 
 def test_same_seed_gives_the_same_rollouts(tmp_path: Path, checkpoint: Path) -> None:
@@ -61,7 +63,7 @@ def test_environments_are_checked_without_a_model(
     result = run(config(tmp_path, f"agent={agent}", f"environment={environment}", "episodes=3"))
     assert result.metrics["mean reward"] == reward
     assert "tokens/s" not in result.metrics
-    assert [row["token_ids"] for row in rows(result.dir)] == [None] * 3
+    assert [row["turns"] for row in rows(result.dir)] == [[]] * 3
     assert str(result.dir / "rollouts.jsonl") in capsys.readouterr().out
 
 

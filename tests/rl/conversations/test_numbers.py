@@ -36,12 +36,14 @@ def test_sums_and_differences_of_three_digits_are_right_and_without_thinking(see
     assert holds(problem)
 
 
-@given(SEEDS)
-def test_expressions_are_right_in_every_step(seed: int) -> None:
-    problem = Expressions().draw(random.Random(seed))
+@given(SEEDS, st.integers(2, 3), st.integers(1, 4))
+def test_expressions_are_right_in_every_step(seed: int, steps: int, digits: int) -> None:
+    problem = Expressions(steps, digits).draw(random.Random(seed))
     question, answer = solved(problem)
     expression = re.search(r"[\d(][\d()+*-]+[\d)]", question["content"])
     assert expression and eval(expression[0]) == int(answer["content"])
+    assert len(re.findall("[-+*]", expression[0])) == steps
+    assert all(len(number) == digits for number in re.findall(r"\d+", expression[0]))
     for line in answer["reasoning_content"].splitlines():
         values = [eval(side) for side in line.split(" = ")]
         assert len(values) >= 2 and len(set(values)) == 1, line
@@ -49,11 +51,12 @@ def test_expressions_are_right_in_every_step(seed: int) -> None:
     assert holds(problem)
 
 
-@given(SEEDS)
-def test_equations_are_solved_in_every_step(seed: int) -> None:
-    problem = Algebra().draw(random.Random(seed))
+@given(SEEDS, st.sampled_from([1, 20, 1000]))
+def test_equations_are_solved_in_every_step(seed: int, largest: int) -> None:
+    problem = Algebra(largest).draw(random.Random(seed))
     _, answer = solved(problem)
     name, x = answer["content"].split(" = ")
+    assert abs(int(x)) <= largest
     for line in answer["reasoning_content"].splitlines():
         left, right = re.sub(rf"(\d){name}", r"\1*x", line.split(": ")[-1]).replace(f"{name} =", "x =").split(" = ")
         assert eval(left, {"x": int(x)}) == eval(right, {"x": int(x)}), line
@@ -70,3 +73,8 @@ def test_problems_are_many_and_the_same_again(source: Arithmetic) -> None:
     drawn = [source.draw(random.Random(n)).operands for n in range(300)]
     assert drawn == [source.draw(random.Random(n)).operands for n in range(300)]
     assert len(set(drawn)) > 200
+
+
+def test_knobs_leave_the_problems_of_the_data_as_they_were() -> None:
+    drawn = [solved(kind().draw(random.Random(7)))[0]["content"] for kind in (Arithmetic, Expressions, Algebra)]
+    assert drawn == ["970+50", "51*29+60=", "Find z if 7z - 26 = 5z - 48."]

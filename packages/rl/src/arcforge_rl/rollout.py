@@ -1,107 +1,157 @@
-"""A rollout: a task's prompt goes to an agent, the completion to the verifier."""
+"""A rollout: agents play a task, the verifier scores the episode, and what a model sampled is kept turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Protocol
 
-from arcforge_core.contracts.engine import Engine, SamplingParams
-from arcforge_core.contracts.environment import Environment, Task
+from arcforge_core.contracts.chat import Message, Tool
+from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
+from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Outcome, Reply, Task
 from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.environments.scripted import SILENCE, ScriptedAgent
+from arcforge_core.errors import ConfigError
 
 CHUNK = 64
-"""Rollouts handed to the agent at once; what is finished is delivered before the next ones start."""
+"""Rollouts that are played at once; what is finished is delivered before the next ones start."""
 
 
 @dataclass(frozen=True)
-class Completion:
-    """What an agent answered; ids and log-probs are absent when no model was asked.
+class Turn:
+    """What an engine sampled in one turn.
 
     Attributes:
-        text: the answer, without the end-of-text token.
-        prompt_ids: what the engine was given.
+        prompt_ids: what it was given.
         token_ids: what it generated, the end-of-text token included.
         logprobs: natural-log probability of each of them.
         finish_reason: ``stop`` or ``length``.
         weight_version: weights that generated it.
     """
 
-    text: str
-    prompt_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-    logprobs: list[float] | None = None
-    finish_reason: str | None = None
-    weight_version: int | None = None
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    weight_version: int
+
+
+@dataclass(frozen=True)
+class Player:
+    """The solver of one rollout, and the turns that it has sampled so far; none where no model is asked."""
+
+    agent: Agent
+    turns: list[Turn] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One scored completion; number `index` of all, which is also added to the seed."""
+    """One scored episode; number `index` of all, which is also added to the seed."""
 
     index: int
     task: Task
-    completion: Completion
-    rewards: Mapping[str, float]
+    episode: Episode
+    outcome: Outcome
+    turns: Sequence[Turn] = ()
 
 
-class Agent(Protocol):
-    """Answers tasks; `indices` are the numbers of the rollouts."""
+Players = Callable[[Task, int], Player]
+"""Makes the solver of a task and the number of a rollout."""
 
-    def __call__(self, tasks: Sequence[Task], indices: Sequence[int]) -> list[Completion]:
-        """Returns a completion for each task, in order."""
+
+class Batched:
+    """Generates for many conversations at once: all that ask before the event loop comes round share a batch."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: list[tuple[list[int], SamplingParams, asyncio.Future[GenerationOutput]]] = []
+
+    async def generate(self, prompt_ids: list[int], params: SamplingParams) -> GenerationOutput:
+        """Returns what the engine samples behind a prompt."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        answer: asyncio.Future[GenerationOutput] = loop.create_future()
+        self._waiting.append((prompt_ids, params, answer))
+        return await answer
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        try:
+            outputs = self._engine.generate([ids for ids, _, _ in waiting], [params for _, params, _ in waiting])
+        except Exception as error:  # goes to those who wait for it
+            for _, _, answer in waiting:
+                answer.set_exception(error)
+            return
+        for (_, _, answer), output in zip(waiting, outputs, strict=True):
+            answer.set_result(output)
 
 
 @dataclass(frozen=True)
 class ModelAgent:
-    """Asks an engine. Rollout n samples from seed + n, whatever shares its batch."""
+    """Asks an engine. It has no chat template: the contents of the messages are one document.
 
-    engine: Engine
+    Args:
+        sampled: takes the turns.
+    """
+
+    batched: Batched
     tokenizer: Tokenizer
     params: SamplingParams
+    sampled: list[Turn]
 
-    def __call__(self, tasks: Sequence[Task], indices: Sequence[int]) -> list[Completion]:
-        """Encodes the prompts as documents of their own, generates and decodes."""
-        prompts = [[self.tokenizer.bos_id, *self.tokenizer.encode(task.prompt)] for task in tasks]
+    async def reply(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Reply:
+        """Encodes the conversation, generates and decodes.
+
+        Raises:
+            ConfigError: there are tools, which need a chat template.
+        """
+        if tools:
+            names = ", ".join(tool.name for tool in tools)
+            raise ConfigError("environment", names, "tools need a chat template, and agent=model uses none")
+        prompt_ids = [self.tokenizer.bos_id, *self.tokenizer.encode("".join(m.content for m in messages))]
+        output = await self.batched.generate(prompt_ids, self.params)
+        reason = output.finish_reason
+        self.sampled.append(Turn(prompt_ids, output.token_ids, output.logprobs, reason, output.weight_version))
         eos = self.tokenizer.eos_id
-        params = [replace(self.params, seed=self.params.seed + n, stop_token_ids=(eos,)) for n in indices]
-        return [
-            Completion(
-                self.tokenizer.decode([i for i in output.token_ids if i != eos]),
-                prompt_ids,
-                output.token_ids,
-                output.logprobs,
-                output.finish_reason,
-                output.weight_version,
-            )
-            for prompt_ids, output in zip(prompts, self.engine.generate(prompts, params), strict=True)
-        ]
+        return Reply(self.tokenizer.decode([i for i in output.token_ids if i != eos]), finish_reason=reason)
 
 
-@dataclass(frozen=True)
-class OracleAgent:
-    """Answers with the environment's own solution."""
+def model_players(engine: Engine, tokenizer: Tokenizer, params: SamplingParams) -> Players:
+    """Returns players that ask an engine. Rollout n samples from seed + n, whatever shares its batch."""
+    batched = Batched(engine)
 
-    environment: Environment
+    def player(task: Task, index: int) -> Player:
+        turns: list[Turn] = []
+        own = replace(params, seed=params.seed + index, stop_token_ids=(tokenizer.eos_id,))
+        return Player(ModelAgent(batched, tokenizer, own, turns), turns)
 
-    def __call__(self, tasks: Sequence[Task], indices: Sequence[int]) -> list[Completion]:
-        """Returns the solutions."""
-        return [Completion(self.environment.oracle(task)) for task in tasks]
-
-
-class NoopAgent:
-    """Says nothing."""
-
-    def __call__(self, tasks: Sequence[Task], indices: Sequence[int]) -> list[Completion]:
-        """Returns empty completions."""
-        return [Completion("") for _ in tasks]
+    return player
 
 
-def roll_out(environment: Environment, agent: Agent, episodes: int, per_task: int = 1) -> Iterator[Rollout]:
+def oracle_players(environment: Environment) -> Players:
+    """Returns players that know the environment's own solution."""
+    return lambda task, index: Player(ScriptedAgent(environment.oracle(task)))
+
+
+def silent_players() -> Players:
+    """Returns players that say nothing."""
+    return lambda task, index: Player(ScriptedAgent(SILENCE))
+
+
+def roll_out(environment: Environment, players: Players, episodes: int, per_task: int = 1) -> Iterator[Rollout]:
     """Yields `per_task` scored rollouts of each of the tasks 0, 1, ... `episodes` - 1, in order."""
+
+    async def one(index: int) -> Rollout:
+        task = environment.task(index // per_task)
+        player = players(task, index)
+        episode = await environment.run(task, Agents(player.agent))
+        return Rollout(index, task, episode, await environment.score(task, episode), player.turns)
+
+    async def together(chunk: list[int]) -> list[Rollout]:
+        return await asyncio.gather(*map(one, chunk))
+
     indices = iter(range(episodes * per_task))
     while chunk := list(islice(indices, CHUNK)):
-        tasks = [environment.task(n // per_task) for n in chunk]
-        for n, task, completion in zip(chunk, tasks, agent(tasks, chunk), strict=True):
-            yield Rollout(n, task, completion, environment.score(task, completion.text))
+        yield from asyncio.run(together(chunk))

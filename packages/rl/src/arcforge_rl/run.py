@@ -1,4 +1,4 @@
-"""The work of ``arcforge-env``: rollouts into a file, figures into a table."""
+"""The work of ``arcforge-env run``: rollouts into a file, figures into a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from arcforge_core.model.engine import build_engine
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.registry import registry
 from arcforge_rl.configs import EnvConfig
-from arcforge_rl.rollout import Agent, ModelAgent, NoopAgent, OracleAgent, Rollout, roll_out
+from arcforge_rl.rollout import Players, Rollout, model_players, oracle_players, roll_out, silent_players
 
 
 def run(config: EnvConfig) -> Figures:
@@ -29,31 +29,33 @@ def run(config: EnvConfig) -> Figures:
         ArcforgeError: the file cannot be written.
     """
     environment: Environment = registry().get("environment", config.environment.name).load()(config.environment)
-    agent = build_agent(config, environment)
+    players = build_players(config, environment)
     total = config.episodes * config.rollouts
     rollouts: list[Rollout] = []
     try:
         folder = create_folder(Path(config.output_dir))
         start = time.perf_counter()
         with (folder / "rollouts.jsonl").open("w", encoding="utf-8") as file:
-            for rollout in track(roll_out(environment, agent, config.episodes, config.rollouts), "rolling out", total):
+            for rollout in track(
+                roll_out(environment, players, config.episodes, config.rollouts), "rolling out", total
+            ):
                 file.write(json.dumps(as_row(rollout), ensure_ascii=True) + "\n")
                 rollouts.append(rollout)
     except OSError as error:
         raise ArcforgeError(f"cannot write {error.filename or config.output_dir}: {error.strerror}") from error
-    figures = Figures(folder, measure(rollouts, time.perf_counter() - start))
+    figures = Figures(folder, measure(rollouts, environment, time.perf_counter() - start))
     figures.show(f"{config.environment.name}, agent {config.agent}")
     print(folder / "rollouts.jsonl")
     return figures
 
 
-def build_agent(config: EnvConfig, environment: Environment) -> Agent:
-    """Returns the configured agent; a model is loaded for ``agent=model`` only."""
+def build_players(config: EnvConfig, environment: Environment) -> Players:
+    """Returns the configured solvers; a model is loaded for ``agent=model`` only."""
     if config.checkpoint is None:
-        return OracleAgent(environment) if config.agent == "oracle" else NoopAgent()
+        return oracle_players(environment) if config.agent == "oracle" else silent_players()
     model, tokenizer = load_with_tokenizer(config.checkpoint, build_hardware(config.hardware))
     params = SamplingParams(config.max_new_tokens, config.temperature, seed=config.seed)
-    return ModelAgent(build_engine(config.engine, model), tokenizer, params)
+    return model_players(build_engine(config.engine, model), tokenizer, params)
 
 
 def create_folder(root: Path) -> Path:
@@ -68,24 +70,33 @@ def create_folder(root: Path) -> Path:
 
 
 def as_row(rollout: Rollout) -> dict[str, object]:
-    """Returns one line of rollouts.jsonl."""
-    answer = asdict(rollout.completion)
+    """Returns one line of rollouts.jsonl; the model's own tokens stand in ``turns``."""
     return {
         "task_key": rollout.task.key,
         "rollout_id": f"{rollout.task.key}#{rollout.index}",
         "prompt": rollout.task.prompt,
-        "completion": answer.pop("text"),
-        "rewards": dict(rollout.rewards),
-        **answer,
+        "completion": rollout.episode.reply.text,
+        "finish_reason": rollout.episode.finish_reason,
+        "rewards": dict(rollout.outcome.rewards),
+        "reasons": dict(rollout.outcome.reasons),
+        "messages": [asdict(message) for message in rollout.episode.messages],
+        "turns": [asdict(turn) for turn in rollout.turns],
     }
 
 
-def measure(rollouts: list[Rollout], seconds: float) -> dict[str, float]:
-    """Returns mean rewards by name, and the speed where a model generated."""
-    names = rollouts[0].rewards
-    metrics = {f"mean {name}": sum(r.rewards[name] for r in rollouts) / len(rollouts) for name in names}
+def measure(rollouts: list[Rollout], environment: Environment, seconds: float) -> dict[str, float]:
+    """Returns mean rewards by name and by domain, and the speed where a model generated."""
+    by_name: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in rollout.outcome.rewards.items():
+            by_name.setdefault(f"mean {name}", []).append(value)
+    domains = [environment.domain_of(rollout.task) for rollout in rollouts]
+    if len(set(domains)) > 1:
+        for domain, rollout in zip(domains, rollouts, strict=True):
+            by_name.setdefault(f"mean reward {domain}", []).append(rollout.outcome.reward)
+    metrics = {name: sum(values) / len(values) for name, values in by_name.items()}
     metrics |= {"rollouts": len(rollouts), "seconds": seconds}
-    generated = sum(len(r.completion.token_ids or ()) for r in rollouts)
+    generated = sum(len(turn.token_ids) for rollout in rollouts for turn in rollout.turns)
     if generated:
         metrics |= {"generated tokens": generated, "tokens/s": generated / seconds}
     return metrics

@@ -25,7 +25,7 @@ Fields of every section and component are listed in docs/config.md.
 
 def render_help(config_name: str, usage: str = USAGE, more: str = MORE) -> str:
     """Returns the help of ``arcforge-<config_name>``."""
-    script = f"arcforge-{config_name}"
+    script = f"arcforge-{config_name.replace('_', ' ')}"  # of a command's parts, e.g. arcforge-env validate
     text = _primary(config_name)
     blocks = [f"{script}: {first_comment(text)}.\n", usage.format(script=script)]
     for group, default in _groups(text).items():

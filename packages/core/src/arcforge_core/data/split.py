@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from arcforge_core.contracts.data import Document, DocumentSource
 from arcforge_core.errors import DataError
+
+if TYPE_CHECKING:  # it imports torch, which processes that only split tasks do without
+    from arcforge_core.contracts.data import Document, DocumentSource
 
 _RANGE = 1 << 64
 
@@ -15,6 +18,15 @@ _RANGE = 1 << 64
 def key_hash(key: str) -> int:
     """Returns a stable number in [0, 2**64) for a document's key."""
     return int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()[:8], "big")
+
+
+TASKS_HELDOUT = 0.2
+"""Share of tasks, of environments and of made conversations, that is held out."""
+
+
+def is_heldout_task(key: str) -> bool:
+    """Returns whether the task that a key stands for is held out, decided by the key alone."""
+    return key_hash(key) < TASKS_HELDOUT * _RANGE
 
 
 @dataclass(frozen=True)

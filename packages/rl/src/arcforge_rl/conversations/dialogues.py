@@ -25,6 +25,32 @@ def word(draw: random.Random, syllables: int = 3) -> str:
     return "".join(draw.choice(SYLLABLES) for _ in range(syllables))
 
 
+def long_expression(draw: random.Random) -> tuple[str, str, str]:
+    """Returns operands, an expression with a product of numbers of three or four digits, and a question for it."""
+    a, b, c = (draw.randrange(100, 10_000) for _ in range(3))
+    expression = draw.choice((f"{a}*{b}", f"{a}*{b}+{c}", f"({a}+{c})*{b}", f"{a}*{b}-{c}"))
+    question = draw.choice(("What is {}?", "Calculate {}.", "{}", "Please work out {} with the calculator."))
+    low, high = sorted((a, b))
+    return f"{low},{high},{c}", expression, question.format(expression)
+
+
+def short_program(draw: random.Random) -> tuple[str, str]:
+    """Returns a question about a list or a text, and a program that prints the answer."""
+    numbers = [draw.randrange(1, 500) for _ in range(draw.randrange(5, 10))]
+    text = " ".join(word(draw, draw.randrange(1, 4)) for _ in range(6))
+    k = draw.randrange(2, 10)
+    return draw.choice(
+        (
+            (f"What is the sum of the squares of {numbers}?", f"print(sum(n * n for n in {numbers}))"),
+            (f"How many of {numbers} can be divided by {k}?", f"print(sum(n % {k} == 0 for n in {numbers}))"),
+            (f"What is the largest difference of two neighbours in {numbers}?",
+             f"n = {numbers}\nprint(max(abs(a - b) for a, b in zip(n, n[1:])))"),
+            (f"How many vowels are in '{text}'?", f"print(sum(c in 'aeiou' for c in {text!r}))"),
+            (f"What is {numbers[0]} to the power of {k}?", f"print({numbers[0]} ** {k})"),
+        )
+    )  # fmt: skip
+
+
 class Calculator:
     """Numbers too long for the head."""
 
@@ -33,14 +59,12 @@ class Calculator:
 
     def draw(self, draw: random.Random) -> Problem:
         """Returns an expression with a product of numbers of three or four digits."""
-        a, b, c = (draw.randrange(100, 10_000) for _ in range(3))
-        expression = draw.choice((f"{a}*{b}", f"{a}*{b}+{c}", f"({a}+{c})*{b}", f"{a}*{b}-{c}"))
-        question = draw.choice(("What is {}?", "Calculate {}.", "{}", "Please work out {} with the calculator."))
+        operands, expression, question = long_expression(draw)
         fails = draw.random() < FAILURES
         value = str(eval(expression))  # numbers and signs of our own making
 
         def solve(desk: Bench) -> Messages | None:
-            messages = [{"role": "user", "content": question.format(expression)}]
+            messages = [{"role": "user", "content": question}]
             if fails:
                 messages += call(desk, "calculator", {"expression": f"{expression}="}, "I ask the calculator.")
             messages += call(desk, "calculator", {"expression": expression}, f"The calculator takes {expression}.")
@@ -48,8 +72,7 @@ class Calculator:
                 return None
             return [*messages, said(value, f"The result is {value}.")]
 
-        low, high = sorted((a, b))
-        return Problem(f"{low},{high},{c}", solve, Checked("number", {"answer": value}))
+        return Problem(operands, solve, Checked("number", {"answer": value}))
 
 
 class Lookup:
@@ -175,19 +198,7 @@ class Programs:
 
     def draw(self, draw: random.Random) -> Problem:
         """Returns a question and the program that answers it."""
-        numbers = [draw.randrange(1, 500) for _ in range(draw.randrange(5, 10))]
-        text = " ".join(word(draw, draw.randrange(1, 4)) for _ in range(6))
-        k = draw.randrange(2, 10)
-        question, code = draw.choice(
-            (
-                (f"What is the sum of the squares of {numbers}?", f"print(sum(n * n for n in {numbers}))"),
-                (f"How many of {numbers} can be divided by {k}?", f"print(sum(n % {k} == 0 for n in {numbers}))"),
-                (f"What is the largest difference of two neighbours in {numbers}?",
-                 f"n = {numbers}\nprint(max(abs(a - b) for a, b in zip(n, n[1:])))"),
-                (f"How many vowels are in '{text}'?", f"print(sum(c in 'aeiou' for c in {text!r}))"),
-                (f"What is {numbers[0]} to the power of {k}?", f"print({numbers[0]} ** {k})"),
-            )
-        )  # fmt: skip
+        question, code = short_program(draw)
         fails = draw.random() < FAILURES
 
         def solve(desk: Bench) -> Messages | None:

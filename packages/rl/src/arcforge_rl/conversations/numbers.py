@@ -11,14 +11,17 @@ ASKED = ("{}=", "{} = ?", "What is {}?", "Calculate {}.", "{}")
 
 
 class Arithmetic:
-    """a+b and a-b of up to three digits, answered at once."""
+    """a+b and a-b, answered at once; by default of up to three digits."""
 
     corpus, modes, most = "reasoning", ("off",), 2
     tools: tuple[dict[str, Any], ...] = ()
 
+    def __init__(self, digits: int = 3) -> None:
+        self.lengths = (*range(1, digits + 1), digits)
+
     def draw(self, draw: random.Random) -> Problem:
         """Returns a sum or a difference; both of the same two numbers are on one side."""
-        a, b = (draw.randrange(10 ** draw.choice((1, 2, 3, 3))) for _ in range(2))
+        a, b = (draw.randrange(10 ** draw.choice(self.lengths)) for _ in range(2))
         sign = draw.choice("+-")
         answer = str(a + b if sign == "+" else a - b)
         space = draw.choice(("", " "))
@@ -28,14 +31,19 @@ class Arithmetic:
 
 
 class Expressions:
-    """Two steps, one of them a product of numbers of two digits, worked out in writing."""
+    """Two steps, or three, some of them products, worked out in writing; by default of numbers of two digits."""
 
     corpus, modes, most = "reasoning", THINKING_MODES, 3
     tools: tuple[dict[str, Any], ...] = ()
 
+    def __init__(self, steps: int = 2, digits: int = 2) -> None:
+        self.steps, self.low, self.high = steps, 10 ** (digits - 1), 10**digits
+
     def draw(self, draw: random.Random) -> Problem:
-        """Returns a product with a number added or taken away, or a sum times a number."""
-        a, b, c = (draw.randrange(10, 100) for _ in range(3))
+        """Returns a product with a number added or taken away, or a sum times a number; or a step more."""
+        if self.steps == 3:
+            return self._three(draw)
+        a, b, c = (draw.randrange(self.low, self.high) for _ in range(3))
         form = draw.randrange(4)
         if form == 0:
             text, steps, value = f"{a}*{b}+{c}", f"{product(a, b)}\n{a * b}+{c} = {a * b + c}", a * b + c
@@ -50,16 +58,40 @@ class Expressions:
         checked = Checked("number", {"answer": str(value)})
         return Problem(f"{low},{high},{c}", asked(question, str(value), steps), checked)
 
+    def _three(self, draw: random.Random) -> Problem:
+        a, b, c, d = (draw.randrange(self.low, self.high) for _ in range(4))
+        sign = draw.choice("+-")
+        form = draw.randrange(3)
+        if form == 0:
+            value = a * b + c * d if sign == "+" else a * b - c * d
+            text = f"{a}*{b}{sign}{c}*{d}"
+            steps = f"{product(a, b)}\n{product(c, d)}\n{a * b}{sign}{c * d} = {value}"
+        elif form == 1:
+            value = (a + b) * c + d if sign == "+" else (a + b) * c - d
+            text = f"({a}+{b})*{c}{sign}{d}"
+            steps = f"{a}+{b} = {a + b}\n{product(a + b, c)}\n{(a + b) * c}{sign}{d} = {value}"
+        else:
+            value = a * b + c + d if sign == "+" else a * b + c - d
+            text = f"{a}*{b}+{c}{sign}{d}"
+            steps = f"{product(a, b)}\n{a * b}+{c} = {a * b + c}\n{a * b + c}{sign}{d} = {value}"
+        question = draw.choice(ASKED).format(text)
+        low, high = sorted((a, b))
+        checked = Checked("number", {"answer": str(value)})
+        return Problem(f"{low},{high},{c},{d}", asked(question, str(value), steps), checked)
+
 
 class Algebra:
-    """Linear equations with whole solutions."""
+    """Linear equations with whole solutions, by default between -20 and 20."""
 
     corpus, modes, most = "reasoning", ALL_MODES, 2
     tools: tuple[dict[str, Any], ...] = ()
 
+    def __init__(self, largest: int = 20) -> None:
+        self.largest = largest
+
     def draw(self, draw: random.Random) -> Problem:
         """Returns an equation ``ax + b = cx + d`` with a > c >= 0."""
-        name, x = draw.choice("xyzn"), draw.randrange(-20, 21)
+        name, x = draw.choice("xyzn"), draw.randrange(-self.largest, self.largest + 1)
         c = draw.choice((0, 0, *range(1, 9)))
         a, b = c + draw.randrange(2, 10), draw.randrange(-30, 31)
         d = (a - c) * x + b

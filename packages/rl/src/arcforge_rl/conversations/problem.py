@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from arcforge_core.data.split import key_hash
+from arcforge_core.data.split import is_heldout_task
 from arcforge_rl.sandbox.desk import Bench
 
 Messages = list[dict[str, Any]]
-HELDOUT_SHARE = 0.2
 TRAIN, HELDOUT = "train", "heldout"
 ALL_MODES = ("off", "interleaved", "preserved")
 THINKING_MODES = ("interleaved", "preserved")
@@ -68,7 +67,7 @@ class Source(Protocol):
 
 def side(kind: str, operands: str) -> str:
     """Returns on which side of the split a problem is, decided by its operands alone."""
-    return HELDOUT if key_hash(f"{kind}/{operands}") < HELDOUT_SHARE * 2**64 else TRAIN
+    return HELDOUT if is_heldout_task(f"{kind}/{operands}") else TRAIN
 
 
 def asked(question: str, answer: str, reasoning: str = "") -> Callable[[Bench], Messages]:

@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import operator
 import random
+from collections.abc import Sequence
 
-from arcforge_core.contracts.environment import Task
-from arcforge_core.environments import exact_answer
-from arcforge_rl.configs import ArithmeticConfig
+from arcforge_core.contracts.environment import Reply, Script, Task
+from arcforge_core.environments.copy import ExactEnvironment
 
 OPERATIONS = {"add": ("+", operator.add), "subtract": ("-", operator.sub), "multiply": ("*", operator.mul)}
 
 
-class Arithmetic:
-    """Two numbers of up to `digits` digits; the completion's first line must be the result and nothing else."""
+class Arithmetic(ExactEnvironment):
+    """Two numbers of up to `digits` digits; the reply's first line must be the result and nothing else.
 
-    def __init__(self, config: ArithmeticConfig) -> None:
-        self.config = config
+    Text is compared, not numbers, so foreign digits, signs and leading zeros fail.
+    """
 
-    def task(self, index: int) -> Task:
-        """Returns task number `index`."""
-        draw = random.Random(f"{self.config.seed}/{index}")  # a string seeds alike in every process
+    domain = "math"
+
+    def draw(self, draw: random.Random) -> tuple[str, Task]:
+        """Returns a task; all of the same two numbers are on one side of the split."""
         left, right = (draw.randrange(10**self.config.digits) for _ in range(2))
         sign, function = OPERATIONS[draw.choice(self.config.operations)]
         question = f"{left}{sign}{right}"
-        return Task(f"arithmetic/{index}/{question}", f"{question}=", str(function(left, right)))
+        low, high = sorted((left, right))
+        return f"arithmetic/{low},{high}", Task(f"arithmetic/{question}", f"{question}=", str(function(left, right)))
 
-    def score(self, task: Task, completion: str) -> dict[str, float]:
-        """Returns ``reward``. Text is compared, not numbers, so foreign digits, signs and leading zeros fail."""
-        return exact_answer(task, completion)
-
-    def oracle(self, task: Task) -> str:
-        """Returns the result."""
-        return task.answer
-
-    def cheats(self, task: Task) -> list[str]:
+    def cheats(self, task: Task) -> Sequence[Script]:
         """Returns ways to have the right number somewhere in the text."""
         result, question = task.answer, task.prompt
         fullwidth = result.translate({ord(d): ord(d) + 0xFEE0 for d in "0123456789"})
-        return [
+        texts = [
             question,
             question + result,
             f"{result} or {result}0",
@@ -52,3 +46,4 @@ class Arithmetic:
             " ".join(map(str, range(-200, 200))),
             "9" * 10_000,
         ]
+        return [[Reply(text)] for text in texts]

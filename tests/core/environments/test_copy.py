@@ -1,7 +1,7 @@
 import pytest
 
 from arcforge_core.configs import CopyConfig
-from arcforge_core.environments import CopyEnvironment
+from arcforge_core.environments.copy import CopyEnvironment
 from arcforge_core.errors import ConfigError
 
 

@@ -1,0 +1,85 @@
+"""Environments whose verifiers misbehave. They are made again in other processes, so they stand in a module."""
+
+import ctypes
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+from arcforge_core.config.schema import EnvironmentConfig
+from arcforge_core.contracts.environment import Score, Task
+from arcforge_core.environments.base import EnvironmentBase
+from arcforge_core.environments.rewards import metric, reward
+
+
+@dataclass
+class HostileConfig(EnvironmentConfig):
+    """What the verifier does."""
+
+    name: str = "hostile"
+    deed: str = "answer"
+
+
+class Anything:
+    def __float__(self):
+        raise RuntimeError("no number")
+
+
+DEEDS = {
+    "answer": lambda: 1.0,
+    "true": lambda: True,
+    "raise": lambda: 1 / 0,
+    "exit": lambda: sys.exit(0),
+    "leave": lambda: os._exit(0),
+    "crash": lambda: ctypes.string_at(0),
+    "hang": lambda: time.sleep(3600),
+    "spin": lambda: [None for _ in iter(int, 1)],
+    "nan": lambda: float("nan"),
+    "infinite": lambda: float("inf"),
+    "negative": lambda: -1.0,
+    "two": lambda: 2,
+    "none": lambda: None,
+    "word": lambda: "yes",
+    "anything": Anything,
+    "print": lambda: [sys.stdout.write("x" * 10_000_000) and os.write(1, b"y" * 1_000_000) for _ in range(10)] and 0.5,
+    "long reason": lambda: Score(0.25, "z" * 10**8),
+    "power": lambda: 9**9**9,
+    "memory": lambda: bytearray(1 << 34),
+}
+
+
+class Hostile(EnvironmentBase):
+    def task(self, index):
+        return Task(f"hostile/{index}", "?", "!")
+
+    @reward(timeout=1.0)
+    def judged(self, task, episode):
+        return DEEDS[self.config.deed]()
+
+
+class HostileHere(EnvironmentBase):
+    def task(self, index):
+        return Task(f"hostile/{index}", "?", "!")
+
+    @reward(timeout=None)
+    def judged(self, task, episode):
+        return DEEDS[self.config.deed]()
+
+
+class Several(EnvironmentBase):
+    """Two rewards, one of which may misbehave, and a metric."""
+
+    def task(self, index):
+        return Task(f"several/{index}", "?", "!")
+
+    @reward(weight=3.0, timeout=None)
+    def good(self, task, episode):
+        return True
+
+    @reward(timeout=1.0)
+    def other(self, task, episode):
+        return DEEDS[self.config.deed]()
+
+    @metric(timeout=None)
+    def length(self, task, episode):
+        return Score(min(1.0, len(episode.reply.text) / 10), "tenths")
