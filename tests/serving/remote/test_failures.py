@@ -1,4 +1,4 @@
-"""Servers that are not there, turn away, fail, hang, and hang up; nothing that may have been done is asked for twice."""
+"""Servers that are not there, turn away, fail, hang, or hang up; what may have been done is not asked for twice."""
 
 import json
 import socket
