@@ -19,7 +19,7 @@ from arcforge_core.contracts.engine import GenerationOutput, SamplingParams, Top
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import SimpleEngine
-from arcforge_serving.server.run import listen, url
+from arcforge_serving.server.listening import listen, url
 
 Json = dict[str, Any]
 
