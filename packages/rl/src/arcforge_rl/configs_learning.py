@@ -18,8 +18,7 @@ from arcforge_core.config.schema import (
     check_choice,
 )
 from arcforge_core.errors import ConfigError
-
-THINKING = ("off", "on")
+from arcforge_rl.configs import THINKING
 
 
 @dataclass
