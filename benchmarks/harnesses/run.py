@@ -1,7 +1,7 @@
 """lm-eval and inspect-ai against `arcforge-serve`, from an environment of their own; nothing comes from a hub.
 
     make harnesses ARGS="--checkpoint DIR"
-    python benchmarks/harnesses/run.py --checkpoint DIR --python PYTHON [--limit N] [--length TOKENS] [--json FILE]
+    python benchmarks/harnesses/run.py --checkpoint DIR --python PYTHON [--only HARNESS] [--limit N] [--length TOKENS]
 
 The server is started on a free port and stopped at the end. Then come
 
@@ -103,11 +103,11 @@ def inspect_ai(args: argparse.Namespace, address: str, through: str, folder: Pat
     }[through]
     logs = folder / through.strip("/").replace("/", "_")
     command = [
-        str(args.python), "-m", "inspect_ai", "eval", str(HERE / "inspect_tasks.py"), "--model", model, *options,
+        str(args.python), "-m", "inspect_ai", "eval", "inspect_tasks.py", "--model", model, *options,
         "-T", f"count={args.limit}", "--max-tokens", "256", "--temperature", "0", "--log-dir", str(logs),
         "--log-format", "json", "--display", "plain", "--max-retries", "1", "--no-fail-on-error",
     ]  # fmt: skip
-    call(command, folder, folder / f"{logs.name}.log", base)
+    call(command, HERE, folder / f"{logs.name}.log", base)  # it takes no absolute paths
     rows = []
     for file in sorted(logs.glob("*.json")):
         log = json.loads(file.read_text())
@@ -140,6 +140,7 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=512, help="tokens of RULER's texts")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--logs", type=Path, help="a folder that keeps what the harnesses write")
+    parser.add_argument("--only", choices=("lm-eval", "inspect-ai"), help="one of the harnesses")
     parser.add_argument("options", nargs="*", help="of arcforge-serve")
     args = parser.parse_args()
     args.python = args.python.absolute()
@@ -147,9 +148,12 @@ def main() -> int:
         folder = (args.logs or Path(scratch)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         chats = httpx.post(f"{address}/tokenize", json={"messages": [{"role": "user", "content": "Hi"}]}).status_code
-        rows = lm_eval(args, address, "local-completions", (*RULER, *SUMS, *CHOICES), folder)
-        if chats == 200:
+        rows: Rows = []
+        if args.only != "inspect-ai":
+            rows += lm_eval(args, address, "local-completions", (*RULER, *SUMS, *CHOICES), folder)
+        if args.only != "inspect-ai" and chats == 200:
             rows += lm_eval(args, address, "local-chat-completions", (*RULER, *SUMS), folder)
+        if args.only != "lm-eval" and chats == 200:
             for through in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
                 rows += inspect_ai(args, address, through, folder)
         counted = answers(address)
