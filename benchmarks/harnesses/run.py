@@ -34,9 +34,10 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint
 HERE = Path(__file__).resolve().parent
 RULER = ("niah_single_1", "niah_multikey_2", "niah_multikey_3")
 """Tasks that make up their texts; the others of RULER read essays or question sets from a hub."""
-SUMS = ("arcforge_sums",)
-CHOICES = ("arcforge_sums_choice",)
+COMPLETED, CHATTED = ("arcforge_sums", "arcforge_sums_choice"), ("arcforge_sums_chat",)
 NAME = "served"
+PLAIN = '{"chat_template_kwargs": {"enable_thinking": false}}'
+"""What the tasks ask for themselves; the provider `anthropic` takes it only so."""
 Rows = list[dict[str, Any]]
 
 
@@ -99,7 +100,7 @@ def inspect_ai(args: argparse.Namespace, address: str, through: str, folder: Pat
     model, options, base = {
         "/v1/chat/completions": (f"openai-api/arcforge/{NAME}", [], {"ARCFORGE_BASE_URL": f"{address}/v1"}),
         "/v1/responses": (f"openai/{NAME}", ["-M", "responses_api=true"], {"OPENAI_BASE_URL": f"{address}/v1"}),
-        "/v1/messages": (f"anthropic/{NAME}", [], {"ANTHROPIC_BASE_URL": address}),
+        "/v1/messages": (f"anthropic/{NAME}", ["-M", f"extra_body={PLAIN}"], {"ANTHROPIC_BASE_URL": address}),
     }[through]
     logs = folder / through.strip("/").replace("/", "_")
     command = [
@@ -150,9 +151,9 @@ def main() -> int:
         chats = httpx.post(f"{address}/tokenize", json={"messages": [{"role": "user", "content": "Hi"}]}).status_code
         rows: Rows = []
         if args.only != "inspect-ai":
-            rows += lm_eval(args, address, "local-completions", (*RULER, *SUMS, *CHOICES), folder)
+            rows += lm_eval(args, address, "local-completions", (*RULER, *COMPLETED), folder)
         if args.only != "inspect-ai" and chats == 200:
-            rows += lm_eval(args, address, "local-chat-completions", (*RULER, *SUMS), folder)
+            rows += lm_eval(args, address, "local-chat-completions", (*RULER, *CHATTED), folder)
         if args.only != "lm-eval" and chats == 200:
             for through in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
                 rows += inspect_ai(args, address, through, folder)
