@@ -17,6 +17,9 @@ from inspect_ai.tool import Tool, tool
 from inspect_ai.util import json_schema
 from pydantic import BaseModel
 
+PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
+"""Small models answer sums at once or not at all; every dialect of the server has this field."""
+
 
 def sums_of(count: int, seed: int = 7) -> list[Sample]:
     """Returns sums of two numbers below a thousand."""
@@ -28,7 +31,7 @@ def sums_of(count: int, seed: int = 7) -> list[Sample]:
 @task
 def sums(count: int = 10) -> Task:
     """Sums, answered in a text."""
-    return Task(dataset=sums_of(count), solver=generate(), scorer=includes())
+    return Task(dataset=sums_of(count), solver=generate(), scorer=includes(), config=GenerateConfig(extra_body=PLAIN))
 
 
 @tool
@@ -93,5 +96,5 @@ def follows() -> Scorer:
 def objects(count: int = 10) -> Task:
     """Sums, answered as JSON of a schema."""
     schema = ResponseSchema(name="answer", json_schema=json_schema(Answer), strict=True)
-    config = GenerateConfig(response_schema=schema)
+    config = GenerateConfig(response_schema=schema, extra_body=PLAIN)
     return Task(dataset=sums_of(count), solver=generate(), scorer=follows(), config=config)

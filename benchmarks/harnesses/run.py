@@ -1,7 +1,7 @@
 """lm-eval and inspect-ai against `arcforge-serve`, from an environment of their own; nothing comes from a hub.
 
     make harnesses ARGS="--checkpoint DIR"
-    python benchmarks/harnesses/run.py --checkpoint DIR --python PYTHON [--limit N] [--length TOKENS] [--json FILE]
+    python benchmarks/harnesses/run.py --checkpoint DIR --python PYTHON [--only HARNESS] [--limit N] [--length TOKENS]
 
 The server is started on a free port and stopped at the end. Then come
 
@@ -34,9 +34,10 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint
 HERE = Path(__file__).resolve().parent
 RULER = ("niah_single_1", "niah_multikey_2", "niah_multikey_3")
 """Tasks that make up their texts; the others of RULER read essays or question sets from a hub."""
-SUMS = ("arcforge_sums",)
-CHOICES = ("arcforge_sums_choice",)
+COMPLETED, CHATTED = ("arcforge_sums", "arcforge_sums_choice"), ("arcforge_sums_chat",)
 NAME = "served"
+PLAIN = '{"chat_template_kwargs": {"enable_thinking": false}}'
+"""What the tasks ask for themselves; the provider `anthropic` takes it only so."""
 Rows = list[dict[str, Any]]
 
 
@@ -99,15 +100,15 @@ def inspect_ai(args: argparse.Namespace, address: str, through: str, folder: Pat
     model, options, base = {
         "/v1/chat/completions": (f"openai-api/arcforge/{NAME}", [], {"ARCFORGE_BASE_URL": f"{address}/v1"}),
         "/v1/responses": (f"openai/{NAME}", ["-M", "responses_api=true"], {"OPENAI_BASE_URL": f"{address}/v1"}),
-        "/v1/messages": (f"anthropic/{NAME}", [], {"ANTHROPIC_BASE_URL": address}),
+        "/v1/messages": (f"anthropic/{NAME}", ["-M", f"extra_body={PLAIN}"], {"ANTHROPIC_BASE_URL": address}),
     }[through]
     logs = folder / through.strip("/").replace("/", "_")
     command = [
-        str(args.python), "-m", "inspect_ai", "eval", str(HERE / "inspect_tasks.py"), "--model", model, *options,
+        str(args.python), "-m", "inspect_ai", "eval", "inspect_tasks.py", "--model", model, *options,
         "-T", f"count={args.limit}", "--max-tokens", "256", "--temperature", "0", "--log-dir", str(logs),
         "--log-format", "json", "--display", "plain", "--max-retries", "1", "--no-fail-on-error",
     ]  # fmt: skip
-    call(command, folder, folder / f"{logs.name}.log", base)
+    call(command, HERE, folder / f"{logs.name}.log", base)  # it takes no absolute paths
     rows = []
     for file in sorted(logs.glob("*.json")):
         log = json.loads(file.read_text())
@@ -140,6 +141,7 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=512, help="tokens of RULER's texts")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--logs", type=Path, help="a folder that keeps what the harnesses write")
+    parser.add_argument("--only", choices=("lm-eval", "inspect-ai"), help="one of the harnesses")
     parser.add_argument("options", nargs="*", help="of arcforge-serve")
     args = parser.parse_args()
     args.python = args.python.absolute()
@@ -147,9 +149,12 @@ def main() -> int:
         folder = (args.logs or Path(scratch)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         chats = httpx.post(f"{address}/tokenize", json={"messages": [{"role": "user", "content": "Hi"}]}).status_code
-        rows = lm_eval(args, address, "local-completions", (*RULER, *SUMS, *CHOICES), folder)
-        if chats == 200:
-            rows += lm_eval(args, address, "local-chat-completions", (*RULER, *SUMS), folder)
+        rows: Rows = []
+        if args.only != "inspect-ai":
+            rows += lm_eval(args, address, "local-completions", (*RULER, *COMPLETED), folder)
+        if args.only != "inspect-ai" and chats == 200:
+            rows += lm_eval(args, address, "local-chat-completions", (*RULER, *CHATTED), folder)
+        if args.only != "lm-eval" and chats == 200:
             for through in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
                 rows += inspect_ai(args, address, through, folder)
         counted = answers(address)

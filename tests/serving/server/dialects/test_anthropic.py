@@ -141,10 +141,22 @@ def test_tools_are_chosen(claude):
     assert [block.type for block in one.content] == ["tool_use"]
 
 
-def test_the_text_follows_a_schema(claude):
-    form = {"type": "json_schema", "schema": {"enum": ["yes"]}}
-    message, _ = ask(claude, output_config={"format": form}, thinking={"type": "disabled"})
+YES = {"type": "json_schema", "schema": {"enum": ["yes"]}}
+
+
+@pytest.mark.parametrize("fields", [{"output_config": {"format": YES}}, {"extra_body": {"output_format": YES}}])
+def test_the_text_follows_a_schema(claude, fields):
+    message, _ = ask(claude, thinking={"type": "disabled"}, **fields)
     assert message.content[0].text == '"yes"'
+
+
+def test_fields_that_say_nothing_here_are_taken(claude, says):
+    says("</think>", "b")
+    cached = {"cache_control": {"type": "ephemeral"}}
+    block = {"type": "text", "text": "a", **cached}
+    fields = {"system": [block], "tools": [{**PING, **cached}], "extra_body": cached, "metadata": {"user_id": "u"}}
+    message, _ = ask(claude, messages=[{"role": "user", "content": [block]}], **fields)
+    assert message.content[0].text == "b"
 
 
 @pytest.mark.parametrize(("fields", "said"), [
@@ -156,6 +168,7 @@ def test_the_text_follows_a_schema(claude):
     ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools"),
     ({"tool_choice": {"type": "tool"}, "tools": [PING]}, "tool_choice: needs the name"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools: "),
+    ({"output_config": {"format": YES}, "extra_body": {"output_format": YES}}, "output_format: output_config"),
     ({"extra_body": {"container": "c"}}, "container: this server does not know the field"),
 ])  # fmt: skip
 def test_wrong_requests_have_anthropics_shape(claude, fields, said):

@@ -16,7 +16,7 @@ from arcforge_serving.server.reply import Json
 
 
 class Block(Body):
-    """A part of a message."""
+    """A part of a message, or all of it."""
 
     cache_control: dict[str, Any] | None = Field(default=None, description="ignored: prefixes are found by themselves")
 
@@ -116,7 +116,7 @@ class Metadata(Body):
     user_id: Text = ""
 
 
-class Prompt(Body):
+class Prompt(Block):
     """What becomes a prompt."""
 
     model: Text
@@ -128,6 +128,7 @@ class Prompt(Body):
     tool_choice: ToolChoice | None = None
     thinking: ThinkingSwitch | None = None
     output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = Field(default=None, description="an older name of output_config.format")
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="as of chats")
 
     def chat(self, **others: Any) -> ChatRequest:
@@ -143,7 +144,7 @@ class Prompt(Body):
             raise ConfigError(
                 "messages", "assistant", "the last one must be the user's: no answer is begun for the model"
             )
-        choice, config = self.tool_choice, self.output_config
+        choice = self.tool_choice
         switch = None if self.thinking is None else self.thinking.type
         fields = without_none(
             model=self.model,
@@ -154,10 +155,17 @@ class Prompt(Body):
             thinking=None if switch is None else {"type": "disabled" if switch == "disabled" else "enabled"},
             chat_template_kwargs=self.chat_template_kwargs,
         )
-        if config is not None and config.format is not None:
-            schema = {"name": "output", "schema": config.format.schema_}
+        form = self._format()
+        if form is not None:
+            schema = {"name": "output", "schema": form.schema_}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         return chat_request({**fields, **others})
+
+    def _format(self) -> JsonFormat | None:
+        newer = None if self.output_config is None else self.output_config.format
+        if newer is not None and self.output_format is not None:
+            raise ConfigError("output_format", "given", "output_config.format is given too; one can be followed")
+        return newer or self.output_format
 
     def chat_messages(self) -> list[Json]:
         """Returns the messages of a chat; results of tools are messages of their own."""
