@@ -1,6 +1,7 @@
 """The router while its engines are killed, every answer checked.
 
-    python benchmarks/router_soak.py [--minutes 30] [--every 180] [--engines 2] [--clients 16] [--json FILE]
+    python benchmarks/router_soak.py [--minutes 30] [--every 180] [--engines 2] [--prefill 0] [--clients 16]
+                                      [--json FILE]
 
 A small deterministic model behind ``dp=N`` answers random requests, streams and whole replies. Every so many seconds an
 engine is killed (SIGKILL). Each answer must be that of the simple engine token for token, as far as it came, and end as
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=180.0, help="seconds from one kill to the next")
     parser.add_argument("--engines", type=int, default=2)
+    parser.add_argument("--prefill", type=int, default=0, help="further processes that compute prompts for the others")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -40,7 +42,8 @@ def main() -> None:
     engine = PagedEngineConfig(page_size=4, cache_tokens=640, max_running=16, max_batch_tokens=128)
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, Path(folder) / "model")
-        config = ServeConfig(engine, checkpoint=f"{folder}/model", dp=options.engines, shutdown_seconds=10.0)
+        checkpoint, engines = f"{folder}/model", {"dp": options.engines, "prefill": options.prefill}
+        config = ServeConfig(engine, checkpoint=checkpoint, shutdown_seconds=10.0, **engines)
         found = asyncio.run(drive(config, cases, 60 * options.minutes, options.every, options.clients))
     kills = found["kills"]
     report = {

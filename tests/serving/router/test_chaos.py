@@ -19,14 +19,16 @@ from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_model, small_tokenizer
-from arcforge_serving.configs import PagedEngineConfig, RouterConfig, ServeConfig
+from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.router.chaos import drive
 from arcforge_serving.router.run import serve_fleet
 from arcforge_serving.testing import make_cases
 
 
 @pytest.mark.slow(reason="starts engines as processes, which import torch, and kills them")
-def test_whoever_dies_every_answer_is_right_or_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefill", [0, 1])
+def test_whoever_dies_every_answer_is_right_or_an_error(tmp_path: Path, prefill: int) -> None:
+    """Who computes prompts for others is killed first."""
     torch.manual_seed(0)
     ops = Ops(select_hardware("torch_cpu"), deterministic=True)
     model = build_model(small_config(vocab_size=TOKENIZER_SIZE), MlaConfig(), ops).eval()
@@ -34,10 +36,11 @@ def test_whoever_dies_every_answer_is_right_or_an_error(tmp_path: Path) -> None:
     made = make_cases(model, [model.state_dict()], 24, 64)
     cases = [case for case in made if case.params.matcher is None and not case.params.prompt_logprobs]
     engine = PagedEngineConfig(page_size=4, cache_tokens=640, max_running=8, max_batch_tokens=64)
-    config = ServeConfig(engine, checkpoint=str(tmp_path / "model"), dp=2, router=RouterConfig(), shutdown_seconds=5.0)
+    config = ServeConfig(engine, checkpoint=str(tmp_path / "model"), dp=2, prefill=prefill, shutdown_seconds=5.0)
     report = asyncio.run(drive(config, cases, seconds=12.0, every=2.0, clients=8))
     assert len(report["kills"]) >= 2, report
     assert all(kill["answered_s"] < 5.0 for kill in report["kills"]), report
+    assert len(report["prompt_tokens"]) == 2 + prefill and all(report["prompt_tokens"].values()), report
     assert report["done"]["whole"] > 20 and report["done"]["tokens checked"] > 100, report
 
 

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import tempfile
 import time
 from collections import Counter
@@ -150,7 +151,7 @@ async def drive(
         seed: decides what is asked.
 
     Returns:
-        What happened: counts, and the seconds that each kill cost.
+        What happened: counts, and the seconds that each kill cost; the engines' tokens before the first.
 
     Raises:
         AssertionError: an answer is wrong, cut or mixed.
@@ -182,7 +183,9 @@ async def drive(
                         if time.monotonic() + every >= end:
                             break
                         await asyncio.sleep(every)
-                        member = fleet.members[number % len(fleet.members)]
+                        if not number:
+                            report["prompt_tokens"] = prompt_tokens((await http.get("/metrics")).text)
+                        member = fleet.members[-1 - number % len(fleet.members)]
                         report["kills"].append(await kill_and_wait(fleet, member, load))
         finally:
             server.should_exit = True
@@ -192,3 +195,9 @@ async def drive(
             "done": dict(load.done),
             "router": {" ".join(key): n for key, n in server.counts.requests.items()},
         }
+
+
+def prompt_tokens(page: str) -> dict[str, float]:
+    """Returns how many tokens of prompts each engine has taken in its present life, from a page of metrics."""
+    found = re.findall(r'^arcforge:prompt_tokens_total\{engine="(\d+)",.*\} (.*)$', page, re.MULTILINE)
+    return {engine: float(value) for engine, value in found}
