@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from arcforge_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Locator, Page
+    from playwright.sync_api import Browser, BrowserContext, Dialog, Locator, Page
 
 CHROMIUM = "CHROMIUM"
 """Environment variable with the program's path."""
@@ -58,7 +58,12 @@ def opened(context: BrowserContext, address: str, faults: list[str]) -> Page:
     """
     page = context.new_page()
     page.on("console", lambda said: faults.append(said.text) if _is_fault(said.type, said.text) else None)
-    page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+
+    def refuse(dialog: Dialog) -> None:
+        faults.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", refuse)
     page.goto(address)
     page.locator("#model-length:not(:empty)").or_(page.locator("#banner:not([hidden])")).first.wait_for()
     return page
