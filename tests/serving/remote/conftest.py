@@ -40,7 +40,7 @@ def make(kind, model, address, tmp_path):
 
     def make(**options):
         _, engine, config, usual = KINDS[kind]
-        made.append(engine(config(url=address, weights_dir=str(tmp_path), **{**usual, **options}), model))
+        made.append(engine(config(url=address, **{"weights_dir": str(tmp_path), **usual, **options}), model))
         return made[-1]
 
     yield make

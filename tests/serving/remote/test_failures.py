@@ -1,4 +1,4 @@
-"""Servers that are not there, turn away, fail, hang, or hang up; what may have been done is not asked for twice."""
+"""Servers that are not there, turn away, fail, hang, and hang up; what may have been done is not asked for twice."""
 
 import json
 import socket
@@ -95,9 +95,8 @@ class Listener:
         with connection:
             request = connection.recv(65536)
             if request.startswith(b"GET"):
-                connection.sendall(
-                    b'HTTP/1.1 200 OK\r\ncontent-length: 22\r\nconnection: close\r\n\r\n{"weight_version": "a"}'
-                )
+                body = b'{"weight_version": "a"}'
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
             elif b"generate" in request:
                 self.requests += 1
                 self._treat(connection)
@@ -111,12 +110,12 @@ class Listener:
     [
         (lambda connection: None, "hung up in the middle"),
         (lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"), "hung up"),
-        (lambda connection: time.sleep(1.5), r"took longer than engine\.timeout_seconds=0\.3"),
+        (lambda connection: time.sleep(3), r"took longer than engine\.timeout_seconds=1\.5"),
     ],
 )
 def test_what_may_have_begun_is_not_sent_again(treat, said):
     listener = Listener(treat)
-    engine = VllmEngine(VllmEngineConfig(url=listener.url, timeout_seconds=0.3), small_model())
+    engine = VllmEngine(VllmEngineConfig(url=listener.url, timeout_seconds=1.5), small_model())
     with pytest.raises(RemoteError, match=said):
         engine.generate([[1, 2]], PARAMS)
     assert listener.requests == 1

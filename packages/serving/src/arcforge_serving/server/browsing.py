@@ -56,14 +56,14 @@ def opened(context: BrowserContext, address: str, faults: list[str]) -> Page:
         address: of the server.
         faults: gets what the page writes as errors, and texts of dialogues, of which it has none.
     """
+    page = context.new_page()
+    page.on("console", lambda said: faults.append(said.text) if _is_fault(said.type, said.text) else None)
 
-    def dismiss(dialog: Dialog) -> None:
+    def refuse(dialog: Dialog) -> None:
         faults.append(dialog.message)
         dialog.dismiss()
 
-    page = context.new_page()
-    page.on("console", lambda said: faults.append(said.text) if _is_fault(said.type, said.text) else None)
-    page.on("dialog", dismiss)
+    page.on("dialog", refuse)
     page.goto(address)
     page.locator("#model-length:not(:empty)").or_(page.locator("#banner:not([hidden])")).first.wait_for()
     return page
