@@ -21,10 +21,12 @@ from arcforge_core.train.report_generation import generation_section
 from arcforge_core.train.report_html import (
     STYLE,
     card,
+    configuration,
     count,
     decimals,
     details,
     duration,
+    files,
     missing,
     number,
     percent,
@@ -61,8 +63,8 @@ def render(run: Run) -> str:
         functions=_functions(run),
         generation=_generation(run),
         corpus=_corpus(run),
-        configuration=_configuration(run),
-        files=_files(run),
+        configuration=configuration(run.config, run.versions),
+        files=files(FILES, run.problems),
     )
 
 
@@ -244,20 +246,3 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 def _cell(counts: Any, name: str) -> str:
     value = counts.get(name) if isinstance(counts, dict) else None
     return f"{value:,}" if isinstance(value, int) else missing()
-
-
-def _configuration(run: Run) -> str:
-    config = details("config.yaml", run.config) if run.config else f"<p>{missing('config.yaml')}</p>"
-    rows = [[escape(str(name)), escape(str(version))] for name, version in run.versions.items()]
-    versions = table(["component", "version"], rows) if rows else f"<p>{missing('versions.json')}</p>"
-    return f"{card('Configuration', config)}{card('Versions', versions)}"
-
-
-def _files(run: Run) -> str:
-    rows = []
-    for name, holds in FILES.items():
-        problem = run.problems.get(name)
-        link = name if problem == "missing" else f'<a href="{name}">{name}</a>'
-        note = f'<span class="missing">{escape(problem)}</span>' if problem else "read"
-        rows.append([link, holds, note])
-    return card("", table(["file", "holds", "state"], rows))

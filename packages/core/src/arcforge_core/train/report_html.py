@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from arcforge_core.train.report_data import Figure
 
@@ -29,6 +30,25 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def details(title: str, text: str) -> str:
     """Returns text, which is escaped, behind a line that opens it."""
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def configuration(config: str, versions: Mapping[str, Any]) -> str:
+    """Returns the resolved configuration, and a table of versions; they are text."""
+    resolved = details("config.yaml", config) if config else f"<p>{missing('config.yaml')}</p>"
+    rows = [[escape(str(name)), escape(str(version))] for name, version in versions.items()]
+    listed = table(["component", "version"], rows) if rows else f"<p>{missing('versions.json')}</p>"
+    return f"{card('Configuration', resolved)}{card('Versions', listed)}"
+
+
+def files(holds: Mapping[str, str], problems: Mapping[str, str]) -> str:
+    """Returns a table of files: what each holds, and why it could not be read."""
+    rows = []
+    for name, content in holds.items():
+        problem = problems.get(name)
+        link = name if problem == "missing" else f'<a href="{name}">{name}</a>'
+        note = f'<span class="missing">{escape(problem)}</span>' if problem else "read"
+        rows.append([link, content, note])
+    return card("", table(["file", "holds", "state"], rows))
 
 
 def number(figure: Figure | None, form: Callable[[float], str]) -> str:

@@ -11,6 +11,7 @@ from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Task
 from arcforge_rl.algorithms.scoring import has_spread
 from arcforge_rl.configs_learning import RolloutConfig
+from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.solver import Manner, Solver
 from arcforge_rl.rollouts.turns import Turns, side_by_side
@@ -40,11 +41,13 @@ class Collected:
         kept: those that are learnt from, group by group.
         dropped: those of groups that teach nothing.
         counts: how many groups and rollouts were left out, by reason.
+        clock: what sampling and scoring took.
     """
 
     kept: list[list[Rollout]] = field(default_factory=list)
     dropped: list[list[Rollout]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def traces(self) -> list[Trace]:
@@ -58,25 +61,32 @@ class Collected:
 
 
 def roll_out(
-    environment: Environment, engine: Engine, manner: Manner, tasks: Sequence[int], size: int
+    environment: Environment,
+    engine: Engine,
+    manner: Manner,
+    tasks: Sequence[int],
+    size: int,
+    clock: Clock | None = None,
 ) -> list[list[Rollout]]:
-    """Returns `size` scored rollouts of each task, in order."""
+    """Returns `size` scored rollouts of each task, in order; `clock` learns what it took."""
     played = [environment.task(index) for index in tasks for _ in range(size)]
-    rollouts = asyncio.run(_roll_out(environment, engine, manner, played, size))
+    rollouts = asyncio.run(_roll_out(environment, engine, manner, played, size, clock or Clock()))
     return [rollouts[n : n + size] for n in range(0, len(rollouts), size)]
 
 
 async def _roll_out(
-    environment: Environment, engine: Engine, manner: Manner, tasks: Sequence[Task], size: int
+    environment: Environment, engine: Engine, manner: Manner, tasks: Sequence[Task], size: int, clock: Clock
 ) -> list[Rollout]:
     turns = Turns(engine)
     solvers = [Solver(turns, number, manner) for number in range(len(tasks))]
-    episodes = await turns.play(
-        [environment.run(task, Agents(solver)) for task, solver in zip(tasks, solvers, strict=True)]
-    )
-    outcomes = await side_by_side(
-        [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
-    )
+    with clock("sampling"):
+        episodes = await turns.play(
+            [environment.run(task, Agents(solver)) for task, solver in zip(tasks, solvers, strict=True)]
+        )
+    with clock("scoring"):
+        outcomes = await side_by_side(
+            [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
+        )
     rollouts = []
     for number, (task, solver, episode, outcome) in enumerate(zip(tasks, solvers, episodes, outcomes, strict=True)):
         name, group = f"{manner.seed}/{number}", f"{manner.seed}/{number // size}"
@@ -110,9 +120,8 @@ def collect(
             break
         found.counts["refills"] += filling > 0
         tasks = curriculum.take(missing)
-        for index, group in zip(
-            tasks, roll_out(environment, engine, manner(filling), tasks, config.group_size), strict=True
-        ):
+        groups = roll_out(environment, engine, manner(filling), tasks, config.group_size, found.clock)
+        for index, group in zip(tasks, groups, strict=True):
             rewards = [rollout.outcome.reward for rollout in group]
             curriculum.learn(index, sum(rewards) / len(rewards))
             usable = [rollout for rollout in group if rollout.trace.num_sampled]
