@@ -216,8 +216,9 @@ def _rollouts(shown: Shown) -> str:
         f"only read is muted. Hover over a token for its log-prob, advantage and factor.{left_out}"
     )
     controls = (
-        '<div class="controls"><button id="back" type="button">&lsaquo;</button><select id="step" aria-label="step"></select>'
-        '<button id="on" type="button">&rsaquo;</button><select id="group" aria-label="group"></select></div>'
+        '<div class="controls"><button id="back" type="button">&lsaquo;</button>'
+        '<select id="step" aria-label="step"></select><button id="on" type="button">&rsaquo;</button>'
+        '<select id="group" aria-label="group"></select></div>'
     )
     data = f'<script type="application/json" id="rollouts-data">{as_json(shown.steps)}</script>'
     blank = "<noscript><p>The viewer needs JavaScript.</p></noscript>"
