@@ -254,8 +254,20 @@ class ExpertIterationConfig(ProcedureConfig, SamplingConfig):
 
 
 @dataclass
+class ValidateConfig:
+    """The root of ``arcforge-env validate``."""
+
+    environment: EnvironmentConfig = MISSING
+    episodes: int = 20
+    """Tasks 0, 1, ... up to this many, or all that there are."""
+
+    def __post_init__(self) -> None:
+        check_at_least("episodes", self.episodes, 1)
+
+
+@dataclass
 class EnvConfig:
-    """The root of ``arcforge-env``."""
+    """The root of ``arcforge-env run``."""
 
     environment: EnvironmentConfig = MISSING
     engine: EngineConfig = MISSING

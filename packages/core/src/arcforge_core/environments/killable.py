@@ -176,7 +176,7 @@ def _load(
         found = _module(name, file)
         for part in qualified.split("."):
             found = getattr(found, part)
-        environments[request] = found(pickle.loads(config))
+        environments[request] = found.for_verifiers(pickle.loads(config))
         environments[request].warm_up()
     except Exception as error:  # told to the caller, who raises
         return {"error": f"{type(error).__name__}: {error}"[:1000]}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from arcforge_core.errors import ConfigError, DataError
@@ -46,15 +48,22 @@ class ReasoningGymChecker:
         return self._entry is not None and full_marks(self._dataset, self._entry, answer)
 
 
-def puzzle(dataset: str, seed: int, index: int) -> tuple[Any, dict[str, Any]]:
+def puzzle(dataset: str, seed: int, index: int, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
     """Returns a data set of reasoning-gym and the puzzle of that number.
 
+    Args:
+        dataset: its name.
+        seed: of the data set.
+        index: the puzzle's number.
+        options: fields of the data set's own config.
+
     Raises:
-        ConfigError: there is no such data set, or it is refused.
+        ConfigError: there is no such data set, it is refused, or it does not take these options.
     """
     if dataset in REFUSED:
         raise ConfigError("checker.dataset", dataset, f"not used: {REFUSED[dataset]}")
-    made = _dataset(dataset, seed, max(1000, index + 1))
+    size = 1000 if index < 1000 else 10 ** len(str(index))  # few sizes, so that few are made
+    made = _dataset(dataset, seed, size, json.dumps(dict(options or {}), sort_keys=True))
     entry: dict[str, Any] = made[index]
     if not isinstance(entry["answer"], str) or not full_marks(made, entry, entry["answer"]):
         raise ConfigError("checker.index", index, f"{dataset}: its scorer does not accept its own answer")
@@ -90,12 +99,13 @@ def question_hash(entry: dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _dataset(name: str, seed: int, size: int) -> Any:
+def _dataset(name: str, seed: int, size: int, options: str) -> Any:
     try:
         import reasoning_gym
     except ImportError as error:
         raise DataError("puzzles need reasoning-gym: pip install 'arcforge-rl[puzzles]'") from error
     try:
-        return reasoning_gym.create_dataset(name, seed=seed, size=size)
-    except ValueError as error:
-        raise ConfigError("checker.dataset", name, f"not a data set of reasoning-gym: {error}") from error
+        return reasoning_gym.create_dataset(name, seed=seed, size=size, **json.loads(options))
+    except (ValueError, TypeError, AssertionError) as error:  # an unknown name, an unknown option, a bad value
+        refused = f"not a data set of reasoning-gym, or not with {options}: {error}"
+        raise ConfigError("checker.dataset", name, refused) from error

@@ -111,7 +111,7 @@ def need_math_verify() -> None:
 
 
 def _boxed(text: str) -> str:
-    found = {_balanced(text, match.end()) for match in BOX.finditer(text)}
+    found = {balanced(text, match.end()) for match in BOX.finditer(text)}
     if len(found) > 1:
         raise NoAnswer(f"{len(found)} different answers are boxed")
     (answer,) = found
@@ -120,7 +120,12 @@ def _boxed(text: str) -> str:
     return answer
 
 
-def _balanced(text: str, start: int) -> str:
+def balanced(text: str, start: int) -> str:
+    """Returns what stands from a place on up to the brace that closes it.
+
+    Raises:
+        NoAnswer: there is none, `LONGEST_ANSWER` characters on.
+    """
     depth = 1
     for end in range(start, min(len(text), start + LONGEST_ANSWER + 1)):
         depth += (text[end] == "{") - (text[end] == "}")

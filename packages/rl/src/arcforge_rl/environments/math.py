@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
+from arcforge_core.contracts.environment import Reply, Script, Task
 from arcforge_core.environments.base import GeneratedEnvironment
-from arcforge_core.environments.rewards import reward
 from arcforge_rl.configs_environments import MathConfig
 from arcforge_rl.conversations.numbers import Algebra, Arithmetic, Expressions, plus
 from arcforge_rl.conversations.problem import Problem
-from arcforge_rl.environments.answers import (
-    NoAnswer,
-    equivalent,
-    final_answer,
-    judge_number,
-    need_math_verify,
-    rational,
-)
+from arcforge_rl.environments.answers import need_math_verify
+from arcforge_rl.environments.math_judge import MathVerified, math_cheats
 
 Drawn = tuple[str, str, str]
 """Operands, which decide the side of the split; question; answer."""
-SECONDS = 2.0
 
 
-class MathVerified(GeneratedEnvironment):
-    """Answers are compared as numbers where the reference is one, else by math-verify, in a process that is killed."""
-
-    domain = "math"
-
-    @reward(timeout=None)
-    async def correct(self, task: Task, episode: Episode) -> Score:
-        """Returns whether the final answer (see `answers`) equals the reference."""
-        number = rational(task.answer)
-        if number is not None:
-            return judge_number(number, episode.reply)
-        try:
-            final_answer(episode.reply)
-        except NoAnswer as reason:
-            return Score(0.0, str(reason))
-        return await self.elsewhere("equal", task, episode, SECONDS)
-
-    def warm_up(self) -> None:
-        """Imports math-verify where it is installed; without it there are numbers only."""
-        if importlib.util.find_spec("math_verify"):
-            equivalent("x", "x")
-
-    def equal(self, task: Task, episode: Episode) -> Score:
-        """Asks math-verify."""
-        answer = final_answer(episode.reply)
-        return Score(float(equivalent(task.answer, answer)), f"the answer is {answer[:80]!r}")
-
-
-class Math(MathVerified):
+class Math(MathVerified, GeneratedEnvironment):
     """Sums, expressions, equations and more, in the words of the fine-tuning data and split as it is."""
 
     def __init__(self, config: MathConfig) -> None:
@@ -81,30 +44,8 @@ class Math(MathVerified):
         return [Reply(rf"\boxed{{{task.answer}}}")]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns answers among others, the question instead of its answer, and several boxes."""
-        right, question = task.answer, task.prompt
-        texts = [
-            question,
-            rf"\boxed{{{question}}}",
-            f"{right} or {right}0",
-            rf"\boxed{{{right}}} or \boxed{{0{right}1}}",
-            " ".join(rf"\boxed{{{n}}}" for n in range(-5, 6)) + rf"\boxed{{{right}}}",
-            " ".join(map(str, [*range(-300, 300), right])),
-            rf"\boxed{{{right}, 1000001}}",
-            rf"\boxed{{{right}",
-            r"\boxed{}",
-            f"{right}\n?",
-            f"${right}$, ${right}1$",
-            rf"\boxed{{x = {right} \text{{ or anything}}}}",
-        ]
-        number = rational(right)
-        if number is not None:
-            texts += [
-                f"{right}1",
-                rf"\boxed{{{right}+0}}",
-                rf"\boxed{{\frac{{{2 * number.numerator}}}{{{2 * number.denominator}}}}}",
-            ]
-        return [*([Reply(text)] for text in texts), [Reply(right, finish_reason="length")]]
+        """Returns answers among others, and the question instead of its answer."""
+        return math_cheats(task)
 
 
 def made_by(source: Arithmetic | Expressions | Algebra) -> Callable[[random.Random], Drawn]:

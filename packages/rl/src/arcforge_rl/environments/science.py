@@ -90,34 +90,22 @@ class Science(GeneratedEnvironment):
     def cheats(self, task: Task) -> Sequence[Script]:
         """Returns several letters, or a number without its unit, with another one, or beside others."""
         assert isinstance(task, ScienceTask)
-        right = task.answer
         if task.kind == "choice":
-            wrong = next(letter for letter in LETTERS if letter != right)
-            texts = [
-                "A B C D",
-                "A, B, C or D",
-                f"{right} or {wrong}",
-                f"\\boxed{{{right}}} \\boxed{{{wrong}}}",
-                "ABCD",
-                wrong,
-                f"{right}{right}",
-                f"{right}\nor {wrong}",
-                task.prompt,
-            ]
-        else:
-            number, _, unit = right.partition(" ")
-            texts = [
-                number,
-                unit,
-                f"{number} furlong*parsec",
-                f"{float(number) * 1.05:.6g} {unit}",
-                f"-{right}",
-                f"{right} or {number}1 {unit}",
-                f"\\boxed{{{right}}} \\boxed{{1 {unit}}}",
-                f"{number}*1 {unit}",
-                f"{number} {unit}**9**9",
-                " ".join(f"{n} {unit}" for n in range(1, 100)) + f" {right}",
-            ]
+            return choice_cheats(task)
+        right = task.answer
+        number, _, unit = right.partition(" ")
+        texts = [
+            number,
+            unit,
+            f"{number} furlong*parsec",
+            f"{float(number) * 1.05:.6g} {unit}",
+            f"-{right}",
+            f"{right} or {number}1 {unit}",
+            f"\\boxed{{{right}}} \\boxed{{1 {unit}}}",
+            f"{number}*1 {unit}",
+            f"{number} {unit}**9**9",
+            " ".join(f"{n} {unit}" for n in range(1, 100)) + f" {right}",
+        ]
         return [*([Reply(text)] for text in texts), [Reply(right, finish_reason="length")]]
 
 
@@ -134,3 +122,21 @@ def judge_choice(letter: str, reply: Reply) -> Score:
     if found is None:
         return Score(0.0, f"the last line is no single letter: {line[:40]!r}")
     return Score(float(found[1].upper() == letter), f"the answer is {found[1].upper()}")
+
+
+def choice_cheats(task: Task) -> Sequence[Script]:
+    """Returns several letters, the wrong one, and the right one among others."""
+    right = task.answer
+    wrong = next(letter for letter in LETTERS if letter != right)
+    texts = [
+        "A B C D",
+        "A, B, C or D",
+        f"{right} or {wrong}",
+        f"\\boxed{{{right}}} \\boxed{{{wrong}}}",
+        "ABCD",
+        wrong,
+        f"{right}{right}",
+        f"{right}\nor {wrong}",
+        task.prompt,
+    ]
+    return [*([Reply(text)] for text in texts), [Reply(right, finish_reason="length")]]

@@ -178,10 +178,10 @@ def write_row(path: Path, row: dict[str, Any]) -> None:
     if not path.exists():
         append_row(path, row)
         return
-    header = path.open(encoding="utf-8").readline().rstrip("\n").split(",")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = lines[0].split(",")
     new = [name for name in row if name not in header]
     if new:
-        lines = path.read_text(encoding="utf-8").splitlines()
         commas = "," * len(new)
         path.write_text("\n".join([lines[0] + "," + ",".join(new), *(line + commas for line in lines[1:])]) + "\n")
         header += new

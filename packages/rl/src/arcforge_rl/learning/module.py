@@ -84,7 +84,7 @@ class PolicyModule(TrainingModule):
         """What samples."""
         return self.sampler.engine
 
-    def training_step(self, number: int, batch_idx: int) -> None:
+    def training_step(self, batch: int, batch_idx: int) -> None:
         """Takes one step.
 
         Raises:
@@ -98,9 +98,10 @@ class PolicyModule(TrainingModule):
                 self._prepare(collected.traces)
                 updates = [self._update(part) for part in parts_of(collected, self.config.trainer.updates)]
             figures |= {name: sum(of[name] for of in updates) / len(updates) for name in updates[0]}
-        with clock("handover"):
-            hand_over(self.model, self.engine, self.config.rollout.engine_noise, f"{self.config.seed}/{number}")
         self.progress.step += 1
+        with clock("handover"):
+            noise, seed = self.config.rollout.engine_noise, noise_seed(self.config, self.progress.step)
+            hand_over(self.model, self.engine, noise, seed)
         self.progress.tokens += sum(trace.num_sampled for trace in collected.traces)
         self.share_clock()
         self.record = StepRecord(collected, figures | self.sampler.curriculum.figures | clock.figures)
@@ -206,6 +207,11 @@ def parts_of(collected: Collected, updates: int) -> list[list[Trace]]:
     """Returns the traces of each update: whole groups, in turn. Where fewer are left, there are fewer updates."""
     parts = [[rollout.trace for group in collected.kept[n::updates] for rollout in group] for n in range(updates)]
     return [part for part in parts if part]
+
+
+def noise_seed(config: RlConfig, step: int) -> str:
+    """Returns the seed of the noise on the weights that the engine has from a step on."""
+    return f"{config.seed}/{step}"
 
 
 def gap_limit(config: RlConfig) -> float | None:

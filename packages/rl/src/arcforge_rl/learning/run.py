@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from arcforge_rl.configs_learning import RlConfig
 from arcforge_rl.learning.build import build_algorithm
 from arcforge_rl.learning.callbacks import METRICS_FILE, ConsoleLines, Evaluations, Records
 from arcforge_rl.learning.dashboard import Dashboard
-from arcforge_rl.learning.module import PolicyModule
+from arcforge_rl.learning.module import PolicyModule, noise_seed
 from arcforge_rl.learning.monitor import Monitoring
 from arcforge_rl.learning.report import write_report
 from arcforge_rl.learning.streams import Teachers
@@ -69,7 +70,8 @@ def run(config: RlConfig) -> Figures:
     parts = build(config, algorithm, console)
     if restored is not None:
         restored.restore_model(parts.module)
-        hand_over(parts.module.model, parts.module.engine, config.rollout.engine_noise, resumed_seed(config, restored))
+        seed = noise_seed(config, restored.step)
+        hand_over(parts.module.model, parts.module.engine, config.rollout.engine_noise, seed)
         for name in Records.FILES:
             drop_rows_after(run_dir / name, restored.step)
     else:
@@ -78,11 +80,6 @@ def run(config: RlConfig) -> Figures:
     write_run_start(run_dir, config)
     console.print(f"run {os.path.relpath(run_dir)}")
     return fit(parts, run_dir, restored, console)
-
-
-def resumed_seed(config: RlConfig, restored: TrainingState) -> str:
-    """Returns the seed of the engine's noise after the step that was restored, as the run had it then."""
-    return f"{config.seed}/{restored.step - 1}"
 
 
 def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
@@ -127,7 +124,7 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
         raise ConfigError("teachers", sorted(config.teachers), f"algorithm={config.algorithm.name} asks no teacher")
     module = PolicyModule(model, config, algorithm, sampler, reference, teachers)
     if config.rollout.engine_noise:
-        hand_over(model, engine, config.rollout.engine_noise, f"{config.seed}/-1")
+        hand_over(model, engine, config.rollout.engine_noise, noise_seed(config, 0))
     return Parts(module, tokenizer)
 
 
@@ -153,7 +150,8 @@ def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Co
     status = "finished"
     if module.fraction() < 1.0:
         try:
-            trainer.fit(module, Steps(module))
+            # the module samples, so that nothing is sampled ahead of the weights
+            trainer.fit(module, itertools.count())
         except NonFiniteError as error:
             records.summarise(module, evaluations, "failed: not finite")
             write_report(run_dir)
@@ -171,16 +169,3 @@ def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Co
     figures.show(f"{config.algorithm.name} on {config.environment.name}: {status}")
     console.print(f"report {os.path.relpath(write_report(run_dir))}")
     return figures
-
-
-class Steps:
-    """Numbers of the steps to come; the module samples, so that nothing is sampled ahead of the weights."""
-
-    def __init__(self, module: PolicyModule) -> None:
-        self.module = module
-
-    def __iter__(self) -> Steps:
-        return self
-
-    def __next__(self) -> int:
-        return self.module.progress.step
