@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from arcforge_core.train.report_plots import SERIES, chart_svg, draw_curve, log_scale
-from arcforge_rl.learning.dashboard import DROPPED
+from arcforge_rl.learning.dashboard import DROPPED, harmless
 from arcforge_rl.learning.report_data import RlRun
 from arcforge_rl.rollouts.clock import PHASES
 
@@ -45,7 +46,9 @@ class Chart:
             for step in {step for step, figure, _ in run.warnings if self.figure and figure == self.figure}:
                 axes.axvline(step, color=SERIES[1], linewidth=1.0, linestyle=DASHED)
 
-        svg = chart_svg(self.name, self.title, draw)
+        with warnings.catch_warnings():  # the browser has fonts for what matplotlib's lacks: text stays text
+            warnings.filterwarnings("ignore", message="Glyph")
+            svg = chart_svg(self.name, self.title, draw)
         return ("", gap) if gap else (svg, "")
 
 
@@ -127,8 +130,8 @@ def phases(axes: Axes, run: RlRun) -> str:
 
 
 def plain(label: str) -> str:
-    """Returns a label in which nothing is read as mathematics."""
-    return label.replace("$", r"\$")
+    """Returns a label in which nothing is read as mathematics, and nothing is a control character."""
+    return harmless(label).replace("$", r"\$")
 
 
 BELOW_ABOVE = {"masked_low": "masked below", "masked_high": "masked above"}

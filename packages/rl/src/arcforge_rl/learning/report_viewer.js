@@ -93,7 +93,7 @@
       .filter((token) => typeof token !== "string" && token[2] !== null).map((token) => Math.abs(token[2]));
     const most = advantages.reduce((a, b) => Math.max(a, b), 0);
     const cut = group.of > group.rollouts.length ? ` · ${group.rollouts.length} of ${group.of} rollouts` : "";
-    const about = element("p", `${group.task} · expected ${group.answer || "(no answer)"}${cut}`, "note");
+    const about = element("p", visible(`${group.task} · expected ${group.answer || "(no answer)"}`) + cut, "note");
     place.replaceChildren(about, ...group.rollouts.map((one, number) => rollout(one, number, most)));
   }
 
@@ -101,7 +101,7 @@
     options(groups, data[steps.value].map((group, number) => {
       const reward = mean(group.rollouts.map((one) => one.rewards.reward || 0));
       const learnt = group.learnt ? "" : " · left out";
-      return [String(number), `${group.domain}: ${group.task.slice(0, 60)} · reward ${figure(reward, 2)}${learnt}`];
+      return [String(number), `${visible(`${group.domain}: ${group.task.slice(0, 60)}`)} · reward ${figure(reward, 2)}${learnt}`];
     }));
     showGroup();
   }
