@@ -280,7 +280,8 @@ def test_figures_of_steps_that_are_taken_again_are_there_once(small_run: Compose
         assert (first.dir / name).exists(), name
     rest = run(small_run(*options, "trainer.max_steps=4", "resume=latest"))
     known = read_run(rest.dir)
-    assert known.evaluated == [0, 1, 2, 3, 4] and len({step for step, _, _ in known.warnings}) == len(known.warnings)
+    assert known.evaluated == [0, 1, 2, 3, 4]
+    assert [figure for _, figure, _ in known.warnings].count("logprob_gap") == 1, "not again where it goes on"
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from arcforge_rl.learning.report_data import RlRun
 from arcforge_rl.rollouts.clock import PHASES
 
 DASHED = (0, (4, 2))
+MOST_LABEL = 24
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,8 @@ def phases(axes: Axes, run: RlRun) -> str:
 
 
 def plain(label: str) -> str:
-    """Returns a label in which nothing is read as mathematics, and nothing is a control character."""
-    return harmless(label).replace("$", r"\$")
+    """Returns a short label in which nothing is read as mathematics, and nothing is a control character."""
+    return harmless(textwrap.shorten(label, MOST_LABEL, placeholder="…")).replace("$", r"\$")
 
 
 BELOW_ABOVE = {"masked_low": "masked below", "masked_high": "masked above"}
