@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,13 @@ from arcforge_core.contracts.environment import Environment
 from arcforge_core.registry import registry
 from arcforge_core.testing.environment_suite import EnvironmentSuite
 
-OPTIONS: dict[str, list[dict[str, Any]]] = {"math": [{"kinds": ["quadratics", "fractions"]}, {"steps": 3}]}
+QUESTIONS = Path(__file__).with_name("questions.jsonl")
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "math": [{"kinds": ["quadratics", "fractions"]}],
+    "dataset": [{"path": str(QUESTIONS), "preset": "gsm8k"}],
+}
 """Further variants of a component, beside its defaults."""
-NEEDS_OPTIONS: tuple[str, ...] = ()
+NEEDS_OPTIONS = ("dataset",)
 """Components that have nothing to do without options."""
 VARIANTS = [
     (name, options)
@@ -18,7 +23,7 @@ VARIANTS = [
 ]
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda variant: f"{variant[0]}-{variant[1]}")
+@pytest.fixture(params=VARIANTS, ids=lambda variant: f"{variant[0]}{len(variant[1]) or str()}")
 def make_environment(request: pytest.FixtureRequest) -> Callable[[str], Environment]:
     name, options = request.param
     component = registry().get("environment", name)
@@ -27,4 +32,4 @@ def make_environment(request: pytest.FixtureRequest) -> Callable[[str], Environm
 
 
 class TestEveryEnvironment(EnvironmentSuite):
-    pass
+    examples = 15

@@ -102,6 +102,15 @@ def test_the_same_seed_gives_the_same_records_and_another_one_others(made: Made,
     assert list(Maker(name, TRAIN, 1, desk).records(2)) != records
 
 
+def test_a_system_message_stands_before_each_conversation(made: Made, desk: Desk) -> None:
+    told = list(Maker("algebra", TRAIN, 0, desk, "Answer with a number.").records(2))
+    assert [record["messages"][0] for record in told] == [{"role": "system", "content": "Answer with a number."}] * 2
+    assert [{**record, "messages": record["messages"][1:]} for record in told] == made["algebra", TRAIN][:2]
+    assert parse(told[0], "openai", "interleaved", mask_errors=True).messages[0].role == "system"
+    with pytest.raises(ConfigError, match="system=' ': must say something"):
+        ConversationsConfig(system=" ")
+
+
 def test_results_of_tools_are_what_the_tools_give(made: Made) -> None:
     for record in (*made["calculator", TRAIN], *made["calculator", HELDOUT]):
         for call, result in zip(record["messages"], record["messages"][1:], strict=False):

@@ -166,6 +166,8 @@ class MakingConfig:
     """Of these sources so many instead; on a command line e.g. ``+counts.calculator=1000``."""
     heldout: int = 50
     """Conversations of each source to evaluate on; they share no operands with the others."""
+    system: str | None = None
+    """A system message before every conversation."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -175,6 +177,8 @@ class MakingConfig:
             check_choice(f"{self.prefix}sources", name, SOURCES)
         for name in ("count", "heldout", "seed"):
             check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
+        if self.system is not None and not self.system.strip():
+            raise ConfigError(f"{self.prefix}system", self.system, "must say something, or be null")
         for name, count in self.counts.items():
             check_choice(f"{self.prefix}counts", name, tuple(self.sources))
             check_at_least(f"{self.prefix}counts.{name}", count, 0)

@@ -35,10 +35,12 @@ class Dataset(MathVerified):
 
     def __init__(self, config: DatasetConfig) -> None:
         super().__init__(config)
-        self._judge = KNOWN[config.preset].judge if config.preset else config.judge
-        self.domain = "code" if self._judge == "code" else "math" if self._judge == "math" else "questions"
+        self._kind = KNOWN[config.preset].judge if config.preset else config.judge
+        self.domain = "code" if self._kind == "code" else "math" if self._kind == "math" else "questions"
+        if not config.path:
+            raise ConfigError("environment.path", config.path, "must name a file, or a folder of files")
         self._files = find_files([config.path], "environment.path")
-        if self._judge == "math":
+        if self._kind == "math":
             need_math_verify()
         self.num_tasks = len(self._tasks)
 
@@ -79,9 +81,9 @@ class Dataset(MathVerified):
         """Judges by the reference, or by tests."""
         if isinstance(task, CodeTask):
             return await judge_program(task.tests, episode, self.config.seconds)
-        if self._judge == "math":
+        if self._kind == "math":
             return await self.judge_math(task, episode)
-        if self._judge == "choice":
+        if self._kind == "choice":
             return judge_choice(task.answer, episode.reply)
         last = episode.reply.text.strip().rsplit("\n", 1)[-1].strip()
         right = episode.reply.finish_reason == "stop" and last == task.answer
@@ -97,15 +99,15 @@ class Dataset(MathVerified):
             if not task.answer:
                 raise ConfigError("environment.path", self.config.path, "its rows have no solutions to check with")
             return [Reply(f"```python\n{task.answer}\n```")]
-        return [Reply(rf"\boxed{{{task.answer}}}" if self._judge == "math" else task.answer)]
+        return [Reply(rf"\boxed{{{task.answer}}}" if self._kind == "math" else task.answer)]
 
     def cheats(self, task: Task) -> Sequence[Script]:
         """Returns the judge's."""
         if isinstance(task, CodeTask):
             return program_cheats(task.tests, task.answer)
-        if self._judge == "math":
+        if self._kind == "math":
             return math_cheats(task)
-        if self._judge == "choice":
+        if self._kind == "choice":
             return choice_cheats(task)
         texts = [task.prompt, f"{task.answer} {task.answer}x", f"{task.answer}\nor not", f"it is {task.answer}!"]
         return [[Reply(text)] for text in texts]

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Script, Task
 from arcforge_core.errors import ConfigError
@@ -14,7 +13,7 @@ from arcforge_core.registry import registry
 from arcforge_rl.configs_environments import MixtureConfig
 
 FINEST = 100
-"""Weights are rounded to shares of at least one in so many tasks of the largest part's."""
+"""Tasks of the largest part in a round, at most: weights that need more are rounded."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +99,14 @@ def build_part(name: str, config: MixtureConfig) -> Environment:
 def schedule(parts: dict[str, float]) -> list[str]:
     """Returns whose turn it is, for one round; within it, every part is as near to its share as it can be."""
     largest = max(parts.values())
-    shares = {
-        name: max(Fraction(weight / largest).limit_denominator(FINEST), Fraction(1, FINEST))
-        for name, weight in parts.items()
-    }
-    whole = math.lcm(*(share.denominator for share in shares.values()))
-    counts = {name: int(share * whole) for name, share in shares.items()}
-    common = math.gcd(*counts.values())
-    counts = {name: count // common for name, count in counts.items()}
+
+    def rounded(most: int) -> dict[str, int]:
+        return {name: max(1, round(weight / largest * most)) for name, weight in parts.items()}
+
+    def is_exact(most: int) -> bool:
+        return all(math.isclose(count / most, parts[name] / largest) for name, count in rounded(most).items())
+
+    counts = rounded(next(filter(is_exact, range(1, FINEST)), FINEST))
     owed, order = dict.fromkeys(counts, 0), list[str]()
     for _ in range(sum(counts.values())):
         for name, count in counts.items():

@@ -1,0 +1,71 @@
+"""Mixtures keep their parts in balance, by number alone."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arcforge_core.contracts.environment import Reply
+from arcforge_core.errors import ConfigError, UnknownComponentError
+from arcforge_core.testing.environment_suite import score
+from arcforge_rl.configs_environments import MixtureConfig
+from arcforge_rl.environments.mixture import Mixture, schedule
+
+WEIGHTS = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.05, 20), min_size=1)
+
+
+@given(WEIGHTS)
+def test_every_part_is_as_near_to_its_share_as_it_can_be(parts):
+    order = schedule(parts)
+    counts = Counter(order)
+    assert set(counts) == set(parts)
+    for place in range(1, len(order) + 1):
+        so_far = Counter(order[:place])
+        assert all(abs(so_far[name] - place * count / len(order)) < len(parts) for name, count in counts.items())
+    largest = max(parts.values())
+    assert all(abs(counts[n] / max(counts.values()) - w / largest) <= 0.0101 for n, w in parts.items())
+
+
+def test_tasks_are_those_of_the_parts_one_after_the_other():
+    mixture = Mixture(MixtureConfig(parts={"math": 2.0, "copy": 1.0}, options={"math": {"kinds": ["algebra"]}}))
+    tasks = [mixture.task(n) for n in range(12)]
+    assert Counter(task.part for task in tasks) == {"math": 8, "copy": 4}
+    for part in ("math", "copy"):
+        own = [task.task for task in tasks if task.part == part]
+        assert own == [mixture.parts[part].task(n) for n in range(len(own))]
+    assert {mixture.domain_of(task) for task in tasks} == {"math", "copy"}
+    assert all(" = " in task.prompt for task in tasks if task.part == "math"), "algebra has equations"
+    copied = next(task for task in tasks if task.part == "copy")
+    assert score(mixture, copied, [Reply(copied.answer)]).rewards == {"reward": 1.0, "exact": 1.0}
+
+
+def test_the_split_is_the_parts():
+    sides = [Mixture(MixtureConfig(parts={"copy": 1.0, "arithmetic": 1.0}, split=s)) for s in ("train", "heldout")]
+    assert not {sides[0].task(n).key for n in range(200)} & {sides[1].task(n).key for n in range(200)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parts": {}}, "environment.parts="),
+        ({"parts": {"copy": -1.0}}, "environment.parts"),
+        ({"parts": {"copy": 1.0, "math": float("nan")}}, "environment.parts.math=nan"),
+        ({"parts": {"copy": 1.0}, "options": {"math": {}}}, "environment.options='math'"),
+    ],
+)
+def test_bad_config_is_named(options, message):
+    with pytest.raises(ConfigError) as caught:
+        MixtureConfig(**options)
+    assert message in str(caught.value)
+
+
+def test_bad_parts_are_named():
+    with pytest.raises(UnknownComponentError, match="mth"):
+        Mixture(MixtureConfig(parts={"mth": 1.0}))
+    with pytest.raises(ConfigError, match="no mixture in it"):
+        Mixture(MixtureConfig(parts={"mixture": 1.0}))
+    with pytest.raises(ConfigError, match=r"options\.copy='words'.*copy takes letters, seed"):
+        Mixture(MixtureConfig(parts={"copy": 1.0}, options={"copy": {"words": 3}}))
+    with pytest.raises(ConfigError, match=r"environment\.letters=0"):
+        Mixture(MixtureConfig(parts={"copy": 1.0}, options={"copy": {"letters": 0}}))
