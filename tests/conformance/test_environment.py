@@ -23,7 +23,7 @@ VARIANTS = [
 ]
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda variant: f"{variant[0]}{len(variant[1]) or str()}")
+@pytest.fixture(params=VARIANTS, ids=lambda variant: f"{variant[0]}{len(variant[1]) or ''}")
 def make_environment(request: pytest.FixtureRequest) -> Callable[[str], Environment]:
     name, options = request.param
     component = registry().get("environment", name)

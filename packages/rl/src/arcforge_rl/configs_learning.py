@@ -11,6 +11,7 @@ from arcforge_core.config.schema import (
     CorrectionConfig,
     EngineConfig,
     EnvironmentConfig,
+    ReportConfig,
     RunConfig,
     StepsConfig,
     check_at_least,
@@ -27,6 +28,13 @@ class OwnCorrectionConfig(CorrectionConfig):
     """The correction that belongs to the algorithm: `icepop` and `double_sided` have one, the others none."""
 
     name: str = "own"
+
+
+@dataclass
+class RlReportConfig(ReportConfig):
+    """The report of runs that have an algorithm."""
+
+    name: str = "algorithm"
 
 
 @dataclass
