@@ -37,7 +37,7 @@ def test_the_command_names_the_page(
 ) -> None:
     monkeypatch.setattr("arcforge_core.cli.report.report_of", lambda run: lambda folder: folder / "report.html")
     monkeypatch.setattr(sys, "argv", ["arcforge-report", str(tmp_path)])
-    assert main() == 1 and "is not a run's folder" in capsys.readouterr().err
+    assert main() == 2 and "is not a run's folder" in capsys.readouterr().err
     (tmp_path / "config.yaml").write_text("")
     main()
     assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")

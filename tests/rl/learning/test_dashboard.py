@@ -1,5 +1,6 @@
 """The live view and what TensorBoard gets: of a real run, and of words that are out to harm."""
 
+import csv
 import io
 
 import pytest
@@ -68,6 +69,10 @@ def test_a_run_on_a_terminal_has_a_live_view(small_run: Compose, monkeypatch: py
             "warnings"} == set(last)  # fmt: skip
     assert all(phase in last["time"] for phase in PHASES) and "tokens/s" in last["speed"]
     assert last["held-out pass@1"].count("%") == 4 and last["warnings"] == "1"
+    with (found.dir / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    spent = [[float(row[f"seconds_{phase}"]) for phase in PHASES] for row in rows]
+    assert all(min(of_step) > 0 for of_step in spent) and sum(map(sum, spent)) <= float(rows[-1]["seconds"]) + 0.01
     shown = out.getvalue()
     assert "sample" in shown and "it begins with" in shown and "step 3" in shown and "warning: step 1" in shown
     assert "held-out copy at step" not in shown, "no plain lines beside it"

@@ -281,6 +281,9 @@ def test_figures_of_steps_that_are_taken_again_are_there_once(small_run: Compose
     rest = run(small_run(*options, "trainer.max_steps=4", "resume=latest"))
     known = read_run(rest.dir)
     assert known.evaluated == [0, 1, 2, 3, 4]
+    assert rest.metrics["pass@1_before"] == first.metrics["pass@1_before"]
+    before = known.share(0)
+    assert before is not None and before.value == pytest.approx(first.metrics["pass@1_before"])
     assert [figure for _, figure, _ in known.warnings].count("logprob_gap") == 1, "not again where it goes on"
 
 

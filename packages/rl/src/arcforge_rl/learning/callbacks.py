@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,7 +94,7 @@ class Evaluations(L.Callback):
     Writes ``evaluations.csv``, a row for each domain, and ``heldout.csv``, a row for each task.
 
     Attributes:
-        first, last: figures by domain.
+        first, last: figures by domain; a resumed run's first are those that it began with.
         groups: the tries of the last evaluation, task by task.
         last_step: when that was; -1 before.
     """
@@ -101,7 +102,7 @@ class Evaluations(L.Callback):
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.groups: list[list[Rollout]] = []
-        self.first: dict[str, dict[str, float]] | None = None
+        self.first = first_evaluation(run_dir / EVALUATIONS_FILE)
         self.last: dict[str, dict[str, float]] | None = None
         self.last_step = -1
 
@@ -171,6 +172,19 @@ class ConsoleLines(L.Callback):
             for domain, figures in self.evaluations.last.items():
                 shown = "  ".join(f"{name} {value:.1%}" for name, value in figures.items() if "@" in name)
                 self.console.print(f"held-out {domain} at step {self._told}: {shown}  length {figures['length']:.0f}")
+
+
+def first_evaluation(path: Path) -> dict[str, dict[str, float]] | None:
+    """Returns the figures by domain of the first evaluation that a file has; None where there is none."""
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        row.pop("domain"): {name: float(cell) for name, cell in row.items()}
+        for row in rows
+        if row["step"] == rows[0]["step"]
+    } or None
 
 
 def write_row(path: Path, row: dict[str, Any]) -> None:
