@@ -17,6 +17,12 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_policy(tmp_path_factory.mktemp("policy") / "model")
 
 
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report takes a second to draw."""
+    monkeypatch.setattr("arcforge_rl.learning.run.write_report", lambda run_dir: run_dir / "report.html")
+
+
 @pytest.fixture
 def learnable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chance earns rewards in ``environment=copy``."""

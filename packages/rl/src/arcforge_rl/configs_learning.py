@@ -11,6 +11,7 @@ from arcforge_core.config.schema import (
     CorrectionConfig,
     EngineConfig,
     EnvironmentConfig,
+    ReportConfig,
     RunConfig,
     StepsConfig,
     check_at_least,
@@ -26,6 +27,13 @@ class OwnCorrectionConfig(CorrectionConfig):
     """The correction that belongs to the algorithm: `icepop` and `double_sided` have one, the others none."""
 
     name: str = "own"
+
+
+@dataclass
+class RlReportConfig(ReportConfig):
+    """The report of runs that have an algorithm."""
+
+    name: str = "algorithm"
 
 
 @dataclass
@@ -132,6 +140,29 @@ class PolicyTrainerConfig(StepsConfig):
 
 
 @dataclass
+class MonitorConfig:
+    """When a run warns. Figures are means over `window` steps; the beginning is the first such mean."""
+
+    window: int = 5
+    """Steps."""
+    entropy_low: float = 0.1
+    """Warn where the entropy is below this share of its beginning."""
+    entropy_high: float = 3.0
+    """Warn where it is above this multiple of its beginning."""
+    masked: float = 0.1
+    """Warn where the correction masks a greater share of the tokens."""
+    gap: float = 0.5
+    """Warn where the mean log-prob gap is above this share of its limit (`trainer.max_gap`); of 0.05 without one."""
+
+    def __post_init__(self) -> None:
+        check_at_least("monitor.window", self.window, 1)
+        check_between("monitor.entropy_low", self.entropy_low, 0.0, 1.0)
+        check_at_least("monitor.entropy_high", self.entropy_high, 1.0)
+        check_between("monitor.masked", self.masked, 0.0, 1.0)
+        check_at_least("monitor.gap", self.gap, 0.0)
+
+
+@dataclass
 class CriticConfig:
     """The critic of `algorithm=ppo`: a linear layer on the policy's last hidden states."""
 
@@ -156,6 +187,7 @@ class RlConfig(RunConfig):
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     teachers: dict[str, str] = field(default_factory=dict)
     """Checkpoints of `algorithm=opd`: domain -> folder; ``default`` for the domains that are not named."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +14,14 @@ from arcforge_core.chat.openai import message_for_template
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.metrics import append_row
 from arcforge_core.train.rundir import write_json
-from arcforge_rl.learning.figures import ALL, evaluation_figures
+from arcforge_rl.learning.figures import ALL, evaluation_figures, rights
 from arcforge_rl.learning.module import PolicyModule
+from arcforge_rl.learning.monitor import WARNINGS_FILE
+from arcforge_rl.learning.tensorboard import log_samples
 from arcforge_rl.rollouts.collect import Rollout
 
 METRICS_FILE, EVALUATIONS_FILE, ROLLOUTS_FILE = "metrics.csv", "evaluations.csv", "rollouts.jsonl"
+HELDOUT_FILE = "heldout.csv"
 
 
 class Records(L.Callback):
@@ -28,7 +32,7 @@ class Records(L.Callback):
         tokenizer: the policy's.
     """
 
-    FILES: ClassVar[tuple[str, ...]] = (METRICS_FILE, EVALUATIONS_FILE)
+    FILES: ClassVar[tuple[str, ...]] = (METRICS_FILE, EVALUATIONS_FILE, HELDOUT_FILE, WARNINGS_FILE)
 
     def __init__(self, run_dir: Path, tokenizer: Tokenizer) -> None:
         self.run_dir, self.tokenizer = run_dir, tokenizer
@@ -85,11 +89,20 @@ class Records(L.Callback):
 
 
 class Evaluations(L.Callback):
-    """Tries held-out tasks every `trainer.eval_every` steps and writes ``evaluations.csv``, a row for each domain."""
+    """Tries held-out tasks every `trainer.eval_every` steps.
+
+    Writes ``evaluations.csv``, a row for each domain, and ``heldout.csv``, a row for each task.
+
+    Attributes:
+        first, last: figures by domain; a resumed run's first are those that it began with.
+        groups: the tries of the last evaluation, task by task.
+        last_step: when that was; -1 before.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.first: dict[str, dict[str, float]] | None = None
+        self.groups: list[list[Rollout]] = []
+        self.first = first_evaluation(run_dir / EVALUATIONS_FILE)
         self.last: dict[str, dict[str, float]] | None = None
         self.last_step = -1
 
@@ -105,15 +118,21 @@ class Evaluations(L.Callback):
         """Tries the tasks once; nothing where there are none. The time does not count as training."""
         if not module.config.evaluation.tasks:
             return
-        self.last = evaluation_figures(module.sampler.evaluate())
+        self.groups = module.sampler.evaluate()
+        self.last = evaluation_figures(self.groups)
         self.first = self.first or self.last
         self.last_step = module.progress.step
         for domain, figures in self.last.items():
             place = {"step": self.last_step, "seconds": round(module.progress.seconds, 3), "domain": domain}
             append_row(self.run_dir / EVALUATIONS_FILE, {**place, **figures})
+        for number, (group, right) in enumerate(zip(self.groups, rights(self.groups), strict=True)):
+            of_task = {"step": self.last_step, "task": number, "domain": group[0].domain}
+            append_row(self.run_dir / HELDOUT_FILE, {**of_task, "right": right, "tries": len(group)})
         if trainer.logger is not None:
             scalars = {f"heldout_{name}": value for name, value in self.last[ALL].items()}
             trainer.logger.log_metrics(scalars, step=self.last_step)
+            record = module.record
+            log_samples(trainer.logger, self.last_step, self.groups[0], record.collected.everything if record else ())
         module.progress.restart_clock()
 
 
@@ -153,6 +172,19 @@ class ConsoleLines(L.Callback):
             for domain, figures in self.evaluations.last.items():
                 shown = "  ".join(f"{name} {value:.1%}" for name, value in figures.items() if "@" in name)
                 self.console.print(f"held-out {domain} at step {self._told}: {shown}  length {figures['length']:.0f}")
+
+
+def first_evaluation(path: Path) -> dict[str, dict[str, float]] | None:
+    """Returns the figures by domain of the first evaluation that a file has; None where there is none."""
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        row.pop("domain"): {name: float(cell) for name, cell in row.items()}
+        for row in rows
+        if row["step"] == rows[0]["step"]
+    } or None
 
 
 def write_row(path: Path, row: dict[str, Any]) -> None:

@@ -37,12 +37,16 @@ def evaluation_figures(groups: Sequence[Sequence[Rollout]]) -> dict[str, dict[st
     return {**{domain: _measure(of) for domain, of in sorted(domains.items())}, ALL: _measure(groups)}
 
 
+def rights(groups: Sequence[Sequence[Rollout]]) -> list[int]:
+    """Returns how many tries at each task were right."""
+    return [sum(rollout.outcome.reward >= RIGHT for rollout in group) for group in groups]
+
+
 def _measure(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
     count = len(groups[0])
-    rights = [sum(rollout.outcome.reward >= RIGHT for rollout in group) for group in groups]
     ks = sorted({1, count, *(2**n for n in range(1, count.bit_length()) if 2**n <= count)})
     figures: dict[str, float] = {"tasks": len(groups)}
-    figures |= {f"pass@{k}": sum(pass_at(k, right, count) for right in rights) / len(groups) for k in ks}
+    figures |= {f"pass@{k}": sum(pass_at(k, right, count) for right in rights(groups)) / len(groups) for k in ks}
     if count > 1:
         figures[f"maj@{count}"] = sum(map(_majority_is_right, groups)) / len(groups)
     rollouts = [rollout for group in groups for rollout in group]

@@ -96,18 +96,19 @@ class PolicyModule(TrainingModule):
             ArcforgeError: trainer and engine disagree by more than `trainer.max_gap`, or a reward is not finite.
         """
         collected = self.sampler.collect(self.progress.step)
-        figures = rollout_figures(collected)
+        figures, clock = rollout_figures(collected), collected.clock
         if collected.kept:
-            self._prepare(collected.traces)
-            updates = [self._update(part) for part in parts_of(collected, self.config.trainer.updates)]
+            with clock("training"):
+                self._prepare(collected.traces)
+                updates = [self._update(part) for part in parts_of(collected, self.config.trainer.updates)]
             figures |= {name: sum(of[name] for of in updates) / len(updates) for name in updates[0]}
         self.progress.step += 1
-        hand_over(
-            self.model, self.engine, self.config.rollout.engine_noise, noise_seed(self.config, self.progress.step)
-        )
+        with clock("handover"):
+            noise, seed = self.config.rollout.engine_noise, noise_seed(self.config, self.progress.step)
+            hand_over(self.model, self.engine, noise, seed)
         self.progress.tokens += sum(trace.num_sampled for trace in collected.traces)
         self.share_clock()
-        self.record = StepRecord(collected, figures | self.sampler.curriculum.figures)
+        self.record = StepRecord(collected, figures | self.sampler.curriculum.figures | clock.figures)
 
     def _prepare(self, traces: Sequence[Trace]) -> None:
         """Computes the streams that the algorithm asks for, and has it score."""

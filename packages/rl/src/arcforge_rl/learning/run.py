@@ -15,7 +15,7 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.cli.figures import Figures
 from arcforge_core.contracts.algorithm import Algorithm
 from arcforge_core.data.tokenizer import Tokenizer
-from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.engine import build_engine
 from arcforge_core.ops.dispatch import Ops
@@ -28,8 +28,11 @@ from arcforge_core.train.snapshot import TrainingState
 from arcforge_core.train.step import NonFiniteError
 from arcforge_rl.configs_learning import RlConfig
 from arcforge_rl.learning.build import build_algorithm
-from arcforge_rl.learning.callbacks import ConsoleLines, Evaluations, Records
+from arcforge_rl.learning.callbacks import METRICS_FILE, ConsoleLines, Evaluations, Records
+from arcforge_rl.learning.dashboard import Dashboard
 from arcforge_rl.learning.module import PolicyModule, noise_seed
+from arcforge_rl.learning.monitor import Monitoring
+from arcforge_rl.learning.report import write_report
 from arcforge_rl.learning.streams import Teachers
 from arcforge_rl.learning.sync import hand_over
 from arcforge_rl.rollouts.curriculum import Curriculum
@@ -138,19 +141,25 @@ def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Co
     evaluations, stopping = Evaluations(run_dir), Stopping()
     records = Records(run_dir, parts.tokenizer)
     checkpointing = Checkpointing(run_dir, parts.tokenizer, None, restored, keep_best=False)
-    callbacks = [records, evaluations, ConsoleLines(console, evaluations), checkpointing, stopping]
-    trainer = build_trainer(config, prepare_hardware(config, Console(quiet=True)), run_dir, list(callbacks))
+    monitoring = Monitoring(run_dir, METRICS_FILE, console)
+    seen = Dashboard(console, evaluations, monitoring) if console.is_terminal else ConsoleLines(console, evaluations)
+    callbacks: list[L.Callback] = [monitoring, records, evaluations, seen, checkpointing, stopping]
+    trainer = build_trainer(config, prepare_hardware(config, Console(quiet=True)), run_dir, callbacks)
     if restored is None:
         evaluations.evaluate(trainer, module)
     status = "finished"
     if module.fraction() < 1.0:
         try:
-            trainer.fit(
-                module, itertools.count()
-            )  # the module samples, so that nothing is sampled ahead of the weights
+            # the module samples, so that nothing is sampled ahead of the weights
+            trainer.fit(module, itertools.count())
         except NonFiniteError as error:
             records.summarise(module, evaluations, "failed: not finite")
+            write_report(run_dir)
             raise NonFiniteError(f"{error}; checkpoints are in {os.path.relpath(run_dir)}") from error
+        except ArcforgeError:
+            records.summarise(module, evaluations, "failed")
+            write_report(run_dir)
+            raise
         status = "interrupted" if stopping.interrupted else "finished"
     if stopping.interrupted:
         console.print(f"stopped at step {module.progress.step}; go on with: {resume_command()}")
@@ -158,4 +167,5 @@ def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Co
         evaluations.evaluate(trainer, module)
     figures = Figures(run_dir, records.summarise(module, evaluations, status))
     figures.show(f"{config.algorithm.name} on {config.environment.name}: {status}")
+    console.print(f"report {os.path.relpath(write_report(run_dir))}")
     return figures

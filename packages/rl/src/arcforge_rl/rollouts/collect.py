@@ -11,6 +11,7 @@ from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Outcome, Task
 from arcforge_rl.algorithms.scoring import has_spread
 from arcforge_rl.configs_learning import RolloutConfig
+from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.solver import Manner, Solver
 from arcforge_rl.rollouts.turns import Turns, side_by_side
@@ -40,11 +41,13 @@ class Collected:
         kept: those that are learnt from, group by group.
         dropped: those of groups that teach nothing.
         counts: how many groups and rollouts were left out, by reason.
+        clock: what sampling and scoring took.
     """
 
     kept: list[list[Rollout]] = field(default_factory=list)
     dropped: list[list[Rollout]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def traces(self) -> list[Trace]:
@@ -58,15 +61,20 @@ class Collected:
 
 
 def roll_out(
-    environment: Environment, engine: Engine, manner: Manner, tasks: Sequence[int], size: int
+    environment: Environment,
+    engine: Engine,
+    manner: Manner,
+    tasks: Sequence[int],
+    size: int,
+    clock: Clock | None = None,
 ) -> list[list[Rollout]]:
-    """Returns `size` scored rollouts of each task, in order."""
+    """Returns `size` scored rollouts of each task, in order; `clock` learns what it took."""
     played = [environment.task(index) for index in tasks for _ in range(size)]
     turns = Turns(engine)
     solvers = [Solver(turns, number, manner) for number in range(len(played))]
     rollouts = []
     for number, (task, solver, (episode, outcome)) in enumerate(
-        zip(played, solvers, play(environment, played, solvers, turns), strict=True)
+        zip(played, solvers, play(environment, played, solvers, turns, clock), strict=True)
     ):
         name, group = f"{manner.seed}/{number}", f"{manner.seed}/{number // size}"
         branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in solver.recorded]
@@ -77,7 +85,7 @@ def roll_out(
 
 
 def play(
-    environment: Environment, tasks: Sequence[Task], agents: Sequence[Agent], turns: Turns
+    environment: Environment, tasks: Sequence[Task], agents: Sequence[Agent], turns: Turns, clock: Clock | None = None
 ) -> list[tuple[Episode, Outcome]]:
     """Returns what happened with each task, and what it earned.
 
@@ -86,13 +94,19 @@ def play(
         tasks: side by side.
         agents: a solver for each.
         turns: of those that ask an engine.
+        clock: learns what sampling and scoring took.
     """
+    watch = clock or Clock()
 
     async def everything() -> list[tuple[Episode, Outcome]]:
         pairs = zip(tasks, agents, strict=True)
-        episodes = await turns.play([environment.run(task, Agents(agent)) for task, agent in pairs])
-        scores = [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
-        return list(zip(episodes, await side_by_side(scores), strict=True))
+        with watch("sampling"):
+            episodes = await turns.play([environment.run(task, Agents(agent)) for task, agent in pairs])
+        with watch("scoring"):
+            outcomes = await side_by_side(
+                [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
+            )
+        return list(zip(episodes, outcomes, strict=True))
 
     return asyncio.run(everything())
 
@@ -120,9 +134,8 @@ def collect(
             break
         found.counts["refills"] += filling > 0
         tasks = curriculum.take(missing)
-        for index, group in zip(
-            tasks, roll_out(environment, engine, manner(filling), tasks, config.group_size), strict=True
-        ):
+        groups = roll_out(environment, engine, manner(filling), tasks, config.group_size, found.clock)
+        for index, group in zip(tasks, groups, strict=True):
             rewards = [rollout.outcome.reward for rollout in group]
             curriculum.learn(index, sum(rewards) / len(rewards))
             usable = [rollout for rollout in group if rollout.trace.num_sampled]
