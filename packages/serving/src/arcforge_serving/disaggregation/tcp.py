@@ -26,7 +26,7 @@ HEAD = struct.Struct(">II")
 LONGEST = 64 * 2**20
 """Bytes of a message, the pages behind it not counted."""
 HEARD = b"+"
-HEARD_SECONDS = 3.0
+HEARD_SECONDS = 1.0
 """In which a process that died may be started anew, too."""
 Address = tuple[str, int]
 

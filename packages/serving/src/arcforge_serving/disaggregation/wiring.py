@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,10 +42,11 @@ class Wiring:
             PrefillServer(PrefillRole(engine), self.listener, self.secret)
 
 
-def wire(decode: int, prefill: int) -> list[Wiring | None]:
-    """Returns what each process is given, those that decode first; nothing where nobody prefills."""
-    if not prefill:
-        return [None] * decode
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(prefill)]
-    common = Wiring(tuple(listener.getsockname()[:2] for listener in listeners), secrets.token_hex(16))
-    return [*[common] * decode, *(replace(common, listener=listener) for listener in listeners)]
+@contextmanager
+def wired(decode: int, prefill: int) -> Iterator[list[Wiring | None]]:
+    """Yields what each process is given, those that decode first; nothing where nobody prefills."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(prefill)]
+        common = Wiring(tuple(each.getsockname()[:2] for each in listeners), secrets.token_hex(16))
+        roles = [replace(common, listener=listener) for listener in listeners]
+        yield [*[common if prefill else None] * decode, *roles]

@@ -26,7 +26,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_serving.configs import ServeConfig
-from arcforge_serving.disaggregation.wiring import wire
+from arcforge_serving.disaggregation.wiring import wired
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.policies import build_policy
@@ -158,13 +158,16 @@ async def drive(
         TimeoutError: a request was never answered, or an engine never came back.
     """
     lives = itertools.count()
-    with tempfile.TemporaryDirectory(prefix="arcforge-chaos-") as folder, listen("127.0.0.1", 0) as listener:
+    with (
+        tempfile.TemporaryDirectory(prefix="arcforge-chaos-") as folder,
+        listen("127.0.0.1", 0) as listener,
+        wired(config.dp, config.prefill) as wirings,
+    ):
 
         def launch(number: int) -> Process:
             socket = Path(folder) / f"{number}-{next(lives)}"
             return EngineProcess(config, socket, wirings[number], load_deterministic)
 
-        wirings = wire(config.dp, config.prefill)
         fleet = Fleet(config.router, config.dp, build_policy(config.router), launch, config.prefill)
         server = RouterServer(fleet, Guard(), Path(folder), config.shutdown_seconds, "error")
         begun = time.monotonic()

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Sequence
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,7 @@ import uvicorn
 from arcforge_core.cli.progress import say
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import ServeConfig
-from arcforge_serving.disaggregation.wiring import wire
+from arcforge_serving.disaggregation.wiring import Wiring, wired
 from arcforge_serving.router.app import create_router
 from arcforge_serving.router.fleet import Fleet
 from arcforge_serving.router.policies import build_policy
@@ -45,15 +46,18 @@ def serve_fleet(config: ServeConfig) -> None:
     if len(folder) > LONGEST:
         accepted = f"sockets of the engines lie below it: use at most {LONGEST - NAME} characters"
         raise ConfigError("TMPDIR", tempfile.gettempdir(), accepted)
-    with listen(config.host, config.port, keys=bool(guard.keys.users)) as listener:
+    keys = bool(guard.keys.users)
+    with listen(config.host, config.port, keys=keys) as listener, wired(config.dp, config.prefill) as wirings:
         try:
-            asyncio.run(_serve(config, guard, listener, Path(folder)))
+            asyncio.run(_serve(config, guard, listener, Path(folder), wirings))
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
             say("stopped")
 
 
-async def _serve(config: ServeConfig, guard: Guard, listener: socket.socket, folder: Path) -> None:
-    lives, wirings = 0, wire(config.dp, config.prefill)
+async def _serve(
+    config: ServeConfig, guard: Guard, listener: socket.socket, folder: Path, wirings: Sequence[Wiring | None]
+) -> None:
+    lives = 0
 
     def launch(number: int) -> Process:
         nonlocal lives
