@@ -236,6 +236,14 @@ def test_texts_go_on_and_are_taken_back(page, engine):
     assert page.locator("#text").input_value() == "Once "
 
 
+def test_models_that_say_nothing_are_told(page, engine):
+    engine.script = lambda prompt: "<|endoftext|>"
+    assert "The model has said nothing." in ask(page, "Hi").inner_text()
+    page.click("#mode-playground")
+    page.get_by_role("button", name="Go on").click()
+    page.locator(".toolbar .stats", has_text="The model ends the text here.").wait_for()
+
+
 def test_a_model_without_a_template_completes_only(context, faults):
     state = scripted_state(small_tokenizer(), lambda prompt: "x" * 500)
     state.template, state.no_template = None, "it has none"

@@ -158,6 +158,8 @@ class AnswerView {
         ? h("button", { type: "button", onclick: this.#actions.enterKey }, "Enter a key")
         : h("button", { type: "button", onclick: () => this.#actions.again(this.#node) }, "Try again");
       found.push(h("div", { class: "error", role: "alert" }, h("span", {}, error.message), again));
+    } else if (!content && !reasoning && !calls.length && finish === "stop") {
+      found.push(h("p", { class: "note end" }, "The model has said nothing."));
     } else if (ENDS[finish]) found.push(h("p", { class: "note end" }, ENDS[finish]));
     return [...found, footer(this.#node, this.#actions, () => content)];
   }

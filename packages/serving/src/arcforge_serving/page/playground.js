@@ -107,8 +107,10 @@ export class Playground {
     }
     this.#control = null;
     this.#set(this.#base, this.#added);
-    const { tokens, rate, about } = clock.stats() ?? { tokens: 0 };
-    this.#note.textContent = `${about ? "about " : ""}${tokens} tokens${rate ? ` · ${rate.toFixed(1)} tokens/s` : ""}`;
+    const { tokens, rate, about } = clock.stats() ?? {};
+    const count = `${about ? "about " : ""}${tokens} tokens${rate ? ` · ${rate.toFixed(1)} tokens/s` : ""}`;
+    const nothing = this.#problem.hidden ? "The model ends the text here." : "";
+    this.#note.textContent = tokens === undefined ? nothing : count;
     announce("The continuation is complete");
   }
 
