@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from arcforge_core.data.split import is_heldout_task
-from arcforge_rl.sandbox.desk import Desk
+from arcforge_rl.sandbox.desk import Bench
 
 Messages = list[dict[str, Any]]
 TRAIN, HELDOUT = "train", "heldout"
@@ -41,7 +41,7 @@ class Problem:
     """
 
     operands: str
-    solve: Callable[[Desk], Messages | None]
+    solve: Callable[[Bench], Messages | None]
     checked: Checked
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -70,10 +70,10 @@ def side(kind: str, operands: str) -> str:
     return HELDOUT if is_heldout_task(f"{kind}/{operands}") else TRAIN
 
 
-def asked(question: str, answer: str, reasoning: str = "") -> Callable[[Desk], Messages]:
+def asked(question: str, answer: str, reasoning: str = "") -> Callable[[Bench], Messages]:
     """Returns the solution of a problem that needs no tools."""
 
-    def solve(desk: Desk) -> Messages:
+    def solve(desk: Bench) -> Messages:
         return [{"role": "user", "content": question}, said(answer, reasoning)]
 
     return solve
