@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import math
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -256,3 +257,30 @@ def test_one_question_and_one_reply_make_an_episode():
     reply = Reply("so", "because", finish_reason="length")
     episode = asyncio.run(environment.run(Task("a", "b", "c"), Agents(ScriptedAgent([reply]))))
     assert episode == Episode((Message("user", "b"), Message("assistant", "so", "because")), reply, "length")
+
+
+def test_a_module_that_plays_when_it_is_imported_is_refused(tmp_path):
+    script = tmp_path / "playing.py"
+    script.write_text(PLAYING)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert "ConfigError" in done.stderr and "plays when it is imported" in done.stderr, done.stderr
+    script.write_text(PLAYING.replace("print(", "if __name__ == '__main__':\n    print("))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "1.0\n", done.stderr
+
+
+PLAYING = """
+import asyncio
+from arcforge_core.config.schema import EnvironmentConfig
+from arcforge_core.contracts.environment import Task
+from arcforge_core.environments.base import EnvironmentBase
+from arcforge_core.environments.rewards import reward
+from arcforge_core.environments.scripted import SILENCE, play
+
+class Mine(EnvironmentBase):
+    @reward()
+    def judged(self, task, episode):
+        return 1.0
+
+print(asyncio.run(play(Mine(EnvironmentConfig(name="mine")), Task("a", "b", "c"), SILENCE))[1].reward)
+"""
