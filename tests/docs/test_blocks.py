@@ -56,6 +56,7 @@ CHEAP = {
         "depths": "[0.5]",
         "samples": "1",
     },
+    "arcforge-env validate": {"episodes": "1"},
     "arcforge-env": {"episodes": "2", "rollouts": "1", "max_new_tokens": "4"},
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
     "arcforge-sample": {"samples": "2", "limit": "1", "max_new_tokens": "4"},
@@ -119,7 +120,7 @@ def short(script, arguments, cheap_run):
         return arguments
     if script == "arcforge-conformance":
         return [*arguments, "--op", "rms_norm"]
-    suite = next((f"{script} {argument}" for argument in arguments if argument.startswith("suite=")), script)
+    suite = next((f"{script} {argument}" for argument in arguments if f"{script} {argument}" in CHEAP), script)
     replaced = dict(cheap_run if script in TRAINING else CHEAP.get(suite, {}))
     if script == "arcforge-train" and not ({"-m", "--multirun"} & set(arguments)):
         compose(arguments)

@@ -24,6 +24,7 @@ from arcforge_core.config.schema import (
 from arcforge_core.errors import ConfigError
 
 OPERATIONS = ("add", "subtract", "multiply")
+THINKING = ("off", "on")
 AGENTS = ("model", "oracle", "noop")
 SOURCES = (
     "arithmetic", "expressions", "algebra", "puzzles", "traces", "functions",
@@ -288,12 +289,15 @@ class EnvConfig:
     """Length of a completion at most; it ends earlier at the tokenizer's end-of-text token."""
     temperature: float = 1.0
     """0 is greedy."""
+    thinking: str = "off"
+    """``on`` or ``off``: how the chat template begins a reply."""
     seed: int = 0
-    """Rollout n samples from seed + n."""
+    """Of what is sampled; a rollout's own is made from it and its number."""
     output_dir: str = "outputs"
 
     def __post_init__(self) -> None:
         check_choice("agent", self.agent, AGENTS)
+        check_choice("thinking", self.thinking, THINKING)
         for name in ("episodes", "rollouts", "max_new_tokens"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("temperature", self.temperature, 0.0)

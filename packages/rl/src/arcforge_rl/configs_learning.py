@@ -19,8 +19,7 @@ from arcforge_core.config.schema import (
     check_choice,
 )
 from arcforge_core.errors import ConfigError
-
-THINKING = ("off", "on")
+from arcforge_rl.configs import THINKING
 
 
 @dataclass
@@ -119,6 +118,8 @@ class PolicyTrainerConfig(StepsConfig):
     checkpoint_every: int = 10
     updates: int = 1
     """Optimizer steps on the rollouts of a step, each on its share of the groups; 1 is on-policy."""
+    replay_routing: bool = False
+    """In all updates of a step, give each token the experts that it had when the step began."""
     freeze_indexer: bool = True
     """Keep DSA's indexer as it is (GLM-5, 3.2)."""
     max_gap: float | None = None
@@ -131,6 +132,9 @@ class PolicyTrainerConfig(StepsConfig):
         super().__post_init__()
         check_at_least("trainer.updates", self.updates, 1)
         check_at_least("trainer.shown", self.shown, 0)
+        if self.replay_routing and self.updates == 1:
+            accepted = "must be false: with trainer.updates=1 the routing is that of the beginning"
+            raise ConfigError("trainer.replay_routing", True, accepted)
         if self.max_gap is not None and not self.max_gap > 0:
             raise ConfigError("trainer.max_gap", self.max_gap, "must be greater than 0")
 

@@ -36,6 +36,8 @@ START_SECONDS = 120.0
 MEMORY_BYTES = 2 << 30
 """Data that a process may hold beyond what it has after its start."""
 PROCESSES = 2
+_SERVING = threading.Event()
+"""Set in the processes."""
 ANSWER_BYTES = 1 << 16
 CHILD = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {} import serve; serve()"
 
@@ -137,7 +139,15 @@ class Verifiers:
 
 @functools.cache
 def verifiers() -> Verifiers:
-    """Returns this process's verifiers."""
+    """Returns this process's verifiers.
+
+    Raises:
+        ConfigError: this is one of their processes: it plays an environment while it imports the module.
+    """
+    if _SERVING.is_set():
+        raise ConfigError(
+            "environment", "module", "plays when it is imported; put that below if __name__ == '__main__'"
+        )
     return Verifiers()
 
 
@@ -155,6 +165,7 @@ def serve() -> None:
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to answer
+    _SERVING.set()
     environments: dict[bytes, EnvironmentBase] = {}
     while (request := _read(requests)) is not None:
         what, *given = pickle.loads(request)

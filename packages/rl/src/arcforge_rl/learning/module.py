@@ -6,10 +6,12 @@ A Lightning batch is a step: sample, score, train, hand the weights to the engin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from arcforge_core.contracts.algorithm import Algorithm, PolicyTokens, Trace
 from arcforge_core.contracts.engine import Engine
@@ -20,6 +22,7 @@ from arcforge_core.train.step import NonFiniteError, clip_gradients
 from arcforge_rl.configs_learning import RlConfig
 from arcforge_rl.learning.figures import rollout_figures
 from arcforge_rl.learning.policy import Critic, Read, read
+from arcforge_rl.learning.routing import RoutingReplay
 from arcforge_rl.learning.streams import Teachers, add_logprobs, add_stream
 from arcforge_rl.learning.sync import hand_over
 from arcforge_rl.learning.tokens import PolicyMicro, pack, write_stream
@@ -77,6 +80,7 @@ class PolicyModule(TrainingModule):
         if "values" in algorithm.needs:
             self.critic = Critic(model.config.hidden_size)
             self._critic_optimizer = torch.optim.AdamW(self.critic.parameters(), config.critic.lr, weight_decay=0.0)
+        self._routing = RoutingReplay(model) if config.trainer.replay_routing else None
         self.record: StepRecord | None = None
 
     @property
@@ -109,6 +113,8 @@ class PolicyModule(TrainingModule):
     def _prepare(self, traces: Sequence[Trace]) -> None:
         """Computes the streams that the algorithm asks for, and has it score."""
         needs, most = self.algorithm.needs, self.config.trainer.micro_batch_tokens
+        if self._routing is not None:
+            self._routing.forget()
         if "reference" in needs:
             assert self._reference[0] is not None
             add_logprobs(traces, "reference", self._reference[0], most)
@@ -121,8 +127,14 @@ class PolicyModule(TrainingModule):
                 traces, "values", most, self.model.device, lambda micro: critic(read(self.model, micro).hidden_SD)
             )
         if self.config.trainer.updates > 1:
-            add_logprobs(traces, "old", self.model, most)
+            add_stream(traces, "old", most, self.model.device, self._old)
         self.algorithm.score(traces)
+
+    def _old(self, micro: PolicyMicro) -> Tensor:
+        if self._routing is None:
+            return read(self.model, micro).logprobs_S
+        with self._routing.recording(micro):
+            return read(self.model, micro).logprobs_S
 
     def _update(self, traces: Sequence[Trace]) -> dict[str, float]:
         """Takes one optimizer step on some of a step's traces; returns its figures."""
@@ -150,7 +162,8 @@ class PolicyModule(TrainingModule):
 
     def _accumulate(self, micro: PolicyMicro) -> tuple[dict[str, float], dict[str, float], float]:
         """Adds a micro-batch's gradient; returns its losses, its means over tokens, and its largest log-prob gap."""
-        found = read(self.model, micro)
+        with self._routing.replaying(micro) if self._routing is not None else nullcontext():
+            found = read(self.model, micro)
         tokens = policy_tokens(micro, found, self.critic)
         loss = self.algorithm.loss(tokens)
         # weights are shares of all updates of a step; each update learns from its own

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.contracts.engine import Engine
-from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Task
+from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Outcome, Task
 from arcforge_rl.algorithms.scoring import has_spread
 from arcforge_rl.configs_learning import RolloutConfig
 from arcforge_rl.rollouts.clock import Clock
@@ -70,31 +70,47 @@ def roll_out(
 ) -> list[list[Rollout]]:
     """Returns `size` scored rollouts of each task, in order; `clock` learns what it took."""
     played = [environment.task(index) for index in tasks for _ in range(size)]
-    rollouts = asyncio.run(_roll_out(environment, engine, manner, played, size, clock or Clock()))
-    return [rollouts[n : n + size] for n in range(0, len(rollouts), size)]
-
-
-async def _roll_out(
-    environment: Environment, engine: Engine, manner: Manner, tasks: Sequence[Task], size: int, clock: Clock
-) -> list[Rollout]:
     turns = Turns(engine)
-    solvers = [Solver(turns, number, manner) for number in range(len(tasks))]
-    with clock("sampling"):
-        episodes = await turns.play(
-            [environment.run(task, Agents(solver)) for task, solver in zip(tasks, solvers, strict=True)]
-        )
-    with clock("scoring"):
-        outcomes = await side_by_side(
-            [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
-        )
+    solvers = [Solver(turns, number, manner) for number in range(len(played))]
     rollouts = []
-    for number, (task, solver, episode, outcome) in enumerate(zip(tasks, solvers, episodes, outcomes, strict=True)):
+    for number, (task, solver, (episode, outcome)) in enumerate(
+        zip(played, solvers, play(environment, played, solvers, turns, clock), strict=True)
+    ):
         name, group = f"{manner.seed}/{number}", f"{manner.seed}/{number // size}"
-        branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in solver.branches if branch.ids]
+        branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in solver.recorded]
         domain, rewards = environment.domain_of(task), outcome.rewards
         trace = Trace(task.key, group, name, branches, rewards, teacher=domain, truncated=solver.truncated)
         rollouts.append(Rollout(number, task, domain, episode, outcome, trace))
-    return rollouts
+    return [rollouts[n : n + size] for n in range(0, len(rollouts), size)]
+
+
+def play(
+    environment: Environment,
+    tasks: Sequence[Task],
+    agents: Sequence[Agent],
+    turns: Turns,
+    clock: Clock | None = None,
+) -> list[tuple[Episode, Outcome]]:
+    """Returns what happened with each task, and what it earned.
+
+    Args:
+        environment: plays and judges.
+        tasks: side by side.
+        agents: a solver for each.
+        turns: of those that ask an engine.
+        clock: learns what it took.
+    """
+    count = clock or Clock()
+
+    async def everything() -> list[tuple[Episode, Outcome]]:
+        pairs = zip(tasks, agents, strict=True)
+        with count("sampling"):
+            episodes = await turns.play([environment.run(task, Agents(agent)) for task, agent in pairs])
+        scores = [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
+        with count("scoring"):
+            return list(zip(episodes, await side_by_side(scores), strict=True))
+
+    return asyncio.run(everything())
 
 
 def collect(

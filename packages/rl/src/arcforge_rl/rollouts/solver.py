@@ -101,7 +101,7 @@ class TextSpeaker:
         return Reply(self.tokenizer.decode([token for token in completion if token not in self.stop_ids]))
 
 
-def build_speaker(tokenizer: Tokenizer, thinking: bool) -> Speaker:
+def build_speaker(tokenizer: Tokenizer, thinking: bool, field: str = "rollout.thinking") -> Speaker:
     """Returns the chat template's speaker where the tokenizer has one, else plain text.
 
     Raises:
@@ -111,7 +111,7 @@ def build_speaker(tokenizer: Tokenizer, thinking: bool) -> Speaker:
         template = build_chat_template(tokenizer)
     except ConfigError as error:
         if thinking:
-            raise ConfigError("rollout.thinking", "on", f"needs a chat template: {error}") from error
+            raise ConfigError(field, "on", f"needs a chat template: {error}") from error
         return TextSpeaker(tokenizer)
     return ChatSpeaker(template, ChatOptions(enable_thinking=thinking))
 
@@ -153,6 +153,11 @@ class Solver:
         self._known: list[Message] = []
         self._prompt_length = 0
         self._replies = 0
+
+    @property
+    def recorded(self) -> list[Branch]:
+        """The branches, but one that was begun and had no room."""
+        return [branch for branch in self.branches if branch.ids]
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Reply:
         """Samples the next turn."""

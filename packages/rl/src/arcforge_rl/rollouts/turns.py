@@ -39,10 +39,10 @@ class Turns:
     """Takes programs' requests to an engine.
 
     Attributes:
-        engine: asked from one thread at a time.
+        engine: asked from one thread at a time; None where nobody asks.
     """
 
-    engine: Engine
+    engine: Engine | None
     _playing: int = 0
     _waiting: list[_Request] = field(default_factory=list)
     _asking: asyncio.Task[None] | None = None
@@ -72,6 +72,7 @@ class Turns:
 
     async def _serve(self) -> None:
         requests, self._waiting = sorted(self._waiting, key=lambda request: request.number), []
+        assert self.engine is not None
         prompts, params = [request.prompt for request in requests], [request.params for request in requests]
         try:
             outputs = await asyncio.to_thread(self.engine.generate, prompts, params)
