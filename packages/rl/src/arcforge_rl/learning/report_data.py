@@ -20,6 +20,8 @@ from arcforge_core.train.report_data import Columns, columns_of, read_columns, r
 from arcforge_rl.learning.figures import ALL
 
 T = TypeVar("T")
+Tasks = dict[int, dict[str, NDArray[np.float64]]]
+"""Shares by step and domain."""
 Z95 = 1.959963984540054
 FILES = {
     "config.yaml": "resolved configuration",
@@ -67,7 +69,7 @@ class RlRun:
     summary: dict[str, Any]
     metrics: Columns
     evaluations: dict[str, Columns]
-    tasks: dict[int, dict[str, NDArray[np.float64]]]
+    tasks: Tasks
     tries: int
     warnings: list[tuple[int, str, str]]
 
@@ -123,7 +125,7 @@ def rate(share_N: NDArray[np.float64], tries: int) -> Rate:
     task and at most all (the design effect of survey sampling).
     """
     mean, count = float(share_N.mean()), share_N.size
-    effective = count * tries
+    effective = float(count * tries)
     if count > 1 and (variance := float(share_N.var(ddof=1)) / count) > 0:
         effective = min(max(mean * (1 - mean) / variance, count), count * tries)
     return Rate(mean, *wilson(mean * effective, effective))
@@ -144,7 +146,8 @@ def read_run(run_dir: Path) -> RlRun:
     def read(name: str, parse: Callable[[str], T], empty: T) -> T:
         return read_or_note(run_dir / name, parse, empty, problems)
 
-    tasks, tries = read("heldout.csv", _tasks, ({}, 0))
+    nothing: Tasks = {}
+    tasks, tries = read("heldout.csv", _tasks, (nothing, 0))
     run = RlRun(
         dir=run_dir,
         config=read("config.yaml", str, ""),
@@ -174,14 +177,14 @@ def _evaluations(text: str) -> dict[str, Columns]:
     return {domain: columns_of(rows) for domain, rows in by_domain.items()}
 
 
-def _tasks(text: str) -> tuple[dict[int, dict[str, NDArray[np.float64]]], int]:
+def _tasks(text: str) -> tuple[Tasks, int]:
     """Reads shares by step and domain; the last row of a task counts, so that a step tried twice is there once."""
     shares: dict[int, dict[int, tuple[str, float]]] = {}
     tries = 0
     for row in _rows(text):
         tries = int(row["tries"])
         shares.setdefault(int(row["step"]), {})[int(row["task"])] = row["domain"], int(row["right"]) / tries
-    found: dict[int, dict[str, NDArray[np.float64]]] = {}
+    found: Tasks = {}
     for step, of_tasks in shares.items():
         parts: dict[str, list[float]] = {}
         for _, (domain, share) in sorted(of_tasks.items()):

@@ -85,7 +85,11 @@ def roll_out(
 
 
 def play(
-    environment: Environment, tasks: Sequence[Task], agents: Sequence[Agent], turns: Turns, clock: Clock | None = None
+    environment: Environment,
+    tasks: Sequence[Task],
+    agents: Sequence[Agent],
+    turns: Turns,
+    clock: Clock | None = None,
 ) -> list[tuple[Episode, Outcome]]:
     """Returns what happened with each task, and what it earned.
 
@@ -94,19 +98,17 @@ def play(
         tasks: side by side.
         agents: a solver for each.
         turns: of those that ask an engine.
-        clock: learns what sampling and scoring took.
+        clock: learns what it took.
     """
-    watch = clock or Clock()
+    count = clock or Clock()
 
     async def everything() -> list[tuple[Episode, Outcome]]:
         pairs = zip(tasks, agents, strict=True)
-        with watch("sampling"):
+        with count("sampling"):
             episodes = await turns.play([environment.run(task, Agents(agent)) for task, agent in pairs])
-        with watch("scoring"):
-            outcomes = await side_by_side(
-                [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
-            )
-        return list(zip(episodes, outcomes, strict=True))
+        scores = [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
+        with count("scoring"):
+            return list(zip(episodes, await side_by_side(scores), strict=True))
 
     return asyncio.run(everything())
 
