@@ -66,14 +66,7 @@ def methods(options: argparse.Namespace) -> list[Method]:
     found = [
         Method("icepop", options.init, "arcforge-rl", rl, options.seeds),
         Method("sft", options.init, "arcforge-train", (*sft, minutes), fewer),
-        # sampling takes about half of the time
-        Method(
-            "expert",
-            options.init,
-            "arcforge-train",
-            (*expert, f"trainer.minutes={options.minutes / rounds / 2}"),
-            fewer,
-        ),
+        Method("expert", options.init, "arcforge-train", (*expert, half), fewer),
         Method("noisy_icepop", options.init, "arcforge-rl", (*rl, noisy), fewer),
         Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, "algorithm=grpo"), fewer),
     ]
