@@ -222,8 +222,9 @@ class Maker:
         """Returns the next problem of this side that is not known, which it is then."""
         for _ in range(MOST_MISSES):
             problem = self.source.draw(draw)
-            if side(self.name, problem.operands) == self.side and problem.operands not in known:
-                known.add(problem.operands)
+            question = problem.question or problem.operands
+            if side(self.name, problem.operands) == self.side and question not in known:
+                known.add(question)
                 return problem
         return None
 
