@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MINUTE = 60.0
+ROUNDING = 1e-6
 MOST_HOLDERS = 10_000
 """Of whom something is remembered; those that are owed nothing go first."""
 
@@ -69,10 +70,14 @@ class Rates:
             RateLimitError: it is one too many, or tokens are owed.
         """
         buckets = self._of(holder)
+        waits = []
         for name, least in (("requests_per_minute", 1.0), ("tokens_per_minute", 0.0)):
             bucket = buckets.get(name)
-            if bucket is not None and (bucket.left < least or bucket.left < 0):
-                raise RateLimitError(name, round(bucket.most), bucket.seconds_to(least))
+            if bucket is not None and bucket.left < least - ROUNDING:
+                waits.append((bucket.seconds_to(least), name, round(bucket.most)))
+        if waits:
+            seconds, name, most = max(waits)
+            raise RateLimitError(name, most, seconds)
         if self.requests is not None:
             buckets["requests_per_minute"].left -= 1
 
