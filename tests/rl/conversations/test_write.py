@@ -13,6 +13,7 @@ import pytest
 from arcforge_core.checkers import build_checker
 from arcforge_core.config.schema import TokenizerConfig
 from arcforge_core.configs import ConversationsDataConfig
+from arcforge_core.contracts.sandbox import Command
 from arcforge_core.data.conversations.parse import parse
 from arcforge_core.data.pipeline import build_data
 from arcforge_core.errors import ConfigError
@@ -106,6 +107,31 @@ def test_results_of_tools_are_what_the_tools_give(made: Made) -> None:
         for call, result in zip(record["messages"], record["messages"][1:], strict=False):
             if result["role"] == "tool" and not result["content"].startswith("Error"):
                 assert str(eval(call["tool_calls"][0]["function"]["arguments"]["expression"])) == result["content"]
+
+
+@pytest.mark.parametrize("name", ["calculator", "lookup"])
+def test_calls_made_ahead_give_the_same_records_in_fewer_processes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    processes: list[Command] = []
+    run = Desk.run
+    monkeypatch.setattr(Desk, "run", lambda desk, command: processes.append(command) or run(desk, command))
+    monkeypatch.setattr("arcforge_rl.conversations.dialogues.FAILURES", 0.5)
+    monkeypatch.setattr("arcforge_rl.conversations.write.AHEAD", 8)
+    ahead = list(Maker(name, TRAIN, 0, desk).records(16))
+    assert len(processes) <= 2 * (1 + len(max(ahead, key=lambda record: len(record["messages"]))["messages"]) // 2)
+    few = len(processes)
+    monkeypatch.setattr(Maker, "_rehearse", lambda *args: None)
+    assert list(Maker(name, TRAIN, 0, desk).records(16)) == ahead
+    assert len(processes) - few >= 16
+
+
+def test_a_process_that_fails_leaves_the_calls_to_be_made_one_by_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = list(Maker("lookup", TRAIN, 0, desk).records(3))
+    monkeypatch.setattr("arcforge_rl.conversations.tools.use_many", lambda *args: None)
+    assert list(Maker("lookup", TRAIN, 0, desk).records(3)) == records
 
 
 @pytest.mark.parametrize("name", ["calculator", "lookup", "python"])

@@ -14,7 +14,7 @@ from arcforge_core.errors import ConfigError
 from arcforge_rl.configs import DoctestCheckerConfig, OutputCheckerConfig
 from arcforge_rl.conversations.library import Function, find_function
 from arcforge_rl.execution.python_checks import python_check
-from arcforge_rl.sandbox.desk import Desk, shared_desk
+from arcforge_rl.sandbox.desk import Bench, shared_desk
 
 LIMITS = Limits(cpu_seconds=5, wall_seconds=10, memory_bytes=256 << 20, processes=16, disk_bytes=16 << 20)
 LONGEST = 20_000
@@ -79,13 +79,13 @@ def unfenced(answer: str) -> str:
     return blocks[0] if len(blocks) == 1 else answer
 
 
-def run_program(program: str, desk: Desk) -> str | None:
+def run_program(program: str, desk: Bench) -> str | None:
     """Returns what a program prints in the desk's sandbox; None when it fails."""
     result = desk.run(Command((desk.python, "-I", "-S", "-c", program), limits=LIMITS))
     return result.stdout.decode(errors="replace") if result.ok else None
 
 
-def keeps_doctests(function: Function, written: str, desk: Desk) -> bool:
+def keeps_doctests(function: Function, written: str, desk: Bench) -> bool:
     """Returns whether a function in the place of the library's keeps the library's doctests."""
     if not is_utf8(written) or not same_head(function, written):
         return False

@@ -16,7 +16,7 @@ from arcforge_core.data.functions import parse_quietly
 from arcforge_core.data.readers import Unreadable, read_text
 from arcforge_rl.conversations.dialogues import word
 from arcforge_rl.conversations.problem import Checked, Messages, Problem, asked, said
-from arcforge_rl.sandbox.desk import Desk
+from arcforge_rl.sandbox.desk import Bench
 
 SENTENCE = re.compile(r"[A-Z][^.:`\n]{15,120}\.(?=\s|$)")
 """A first sentence that stands in one line and says something."""
@@ -87,7 +87,7 @@ class Greetings:
         question = draw.choice(("What is my name?", "Do you remember my name?", "Who am I?"))
         hello, answer = f"{greeting}, {name}! How can I help you?", f"Your name is {name}."
 
-        def solve(desk: Desk) -> Messages:
+        def solve(desk: Bench) -> Messages:
             return [
                 {"role": "user", "content": introduction.format(g=greeting, n=name)},
                 {**said(hello), "checker": Checked("exact", {"answer": hello}).as_record()},

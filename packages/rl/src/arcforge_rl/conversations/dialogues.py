@@ -10,7 +10,7 @@ import random
 
 from arcforge_rl.conversations.problem import ALL_MODES, Checked, Messages, Problem, said
 from arcforge_rl.conversations.tools import call, definition
-from arcforge_rl.sandbox.desk import Desk
+from arcforge_rl.sandbox.desk import Bench
 
 FAILURES = 0.1
 """Share of the problems that begin with a call that fails."""
@@ -39,7 +39,7 @@ class Calculator:
         fails = draw.random() < FAILURES
         value = str(eval(expression))  # numbers and signs of our own making
 
-        def solve(desk: Desk) -> Messages | None:
+        def solve(desk: Bench) -> Messages | None:
             messages = [{"role": "user", "content": question.format(expression)}]
             if fails:
                 messages += call(desk, "calculator", {"expression": f"{expression}="}, "I ask the calculator.")
@@ -74,7 +74,7 @@ class Lookup:
             )
         ).format(key)
 
-        def solve(desk: Desk) -> Messages | None:
+        def solve(desk: Bench) -> Messages | None:
             messages = [{"role": "user", "content": question}]
             if wrong:
                 messages += call(desk, "lookup", {"key": key[:-1]}, f"I look up {key[:-1]}.")
@@ -115,7 +115,7 @@ class Files:
         else:
             question, answer = f"How many {thing} are in the {place}, by the notes?", count
 
-        def solve(desk: Desk) -> Messages | None:
+        def solve(desk: Bench) -> Messages | None:
             messages = [{"role": "user", "content": question}]
             if wrong:
                 messages += call(
@@ -155,7 +155,7 @@ class Search:
         question = draw.choice(("In which town is {}?", "Where is {} now?", "Find out where {} is.")).format(person)
         vague = draw.random() < FAILURES
 
-        def solve(desk: Desk) -> Messages | None:
+        def solve(desk: Bench) -> Messages | None:
             messages = [{"role": "user", "content": question}]
             if vague:  # no error: a search that finds nothing is a step like others
                 messages += call(desk, "search", {"text": f"town of {person}"}, f"I search for {person}'s town.")
@@ -190,7 +190,7 @@ class Programs:
         )  # fmt: skip
         fails = draw.random() < FAILURES
 
-        def solve(desk: Desk) -> Messages | None:
+        def solve(desk: Bench) -> Messages | None:
             messages = [{"role": "user", "content": question}]
             if fails:
                 broken = code.replace("print(", "print(total + ", 1)

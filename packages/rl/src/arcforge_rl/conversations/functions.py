@@ -8,7 +8,7 @@ from typing import Any
 from arcforge_rl.checkers.python import keeps_doctests
 from arcforge_rl.conversations.library import functions_with_doctests
 from arcforge_rl.conversations.problem import Checked, Messages, Problem, said
-from arcforge_rl.sandbox.desk import Desk
+from arcforge_rl.sandbox.desk import Bench
 
 QUESTION = """\
 Write this function of the module {module}. It must pass the examples in its docstring.
@@ -30,7 +30,7 @@ class Functions:
         module = function.module.removesuffix(".py").replace("/", ".")
         question = QUESTION.format(module=module, head=function.head.rstrip())
 
-        def solve(desk: Desk) -> Messages | None:
+        def solve(desk: Bench) -> Messages | None:
             if not keeps_doctests(function, function.text, desk):
                 return None
             answer = f"```python\n{function.text.rstrip()}\n```"

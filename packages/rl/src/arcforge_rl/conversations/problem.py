@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from arcforge_core.data.split import key_hash
-from arcforge_rl.sandbox.desk import Desk
+from arcforge_rl.sandbox.desk import Bench
 
 Messages = list[dict[str, Any]]
 HELDOUT_SHARE = 0.2
@@ -42,7 +42,7 @@ class Problem:
     """
 
     operands: str
-    solve: Callable[[Desk], Messages | None]
+    solve: Callable[[Bench], Messages | None]
     checked: Checked
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -71,10 +71,10 @@ def side(kind: str, operands: str) -> str:
     return HELDOUT if key_hash(f"{kind}/{operands}") < HELDOUT_SHARE * 2**64 else TRAIN
 
 
-def asked(question: str, answer: str, reasoning: str = "") -> Callable[[Desk], Messages]:
+def asked(question: str, answer: str, reasoning: str = "") -> Callable[[Bench], Messages]:
     """Returns the solution of a problem that needs no tools."""
 
-    def solve(desk: Desk) -> Messages:
+    def solve(desk: Bench) -> Messages:
         return [{"role": "user", "content": question}, said(answer, reasoning)]
 
     return solve

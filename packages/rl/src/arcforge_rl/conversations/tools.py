@@ -6,10 +6,11 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from arcforge_core.contracts.sandbox import Command, ExecResult, Limits
 from arcforge_rl.conversations.problem import Messages, said
+from arcforge_rl.sandbox.desk import Bench, Desk
 
 MANY = Limits(cpu_seconds=30, wall_seconds=60, memory_bytes=256 << 20, processes=16, disk_bytes=16 << 20)
 LIMITS = Limits(cpu_seconds=5, wall_seconds=10, memory_bytes=256 << 20, processes=16, disk_bytes=16 << 20)
@@ -29,15 +30,86 @@ NEED_FILES = ("lookup", "list_files", "read_file", "search")
 """Tools that are about files that are there before."""
 
 
-class Bench(Protocol):
-    """Where tools run: a desk, or one of its places."""
+Call = tuple[str, Mapping[str, Any], Mapping[str, str]]
+"""A tool's name, its arguments, and the files that it finds."""
+
+
+class Unforeseen(Exception):
+    """A call whose result is not known yet, in a rehearsal."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call[0])
+        self.call = call
+
+
+class Foresight:
+    """A desk that knows results of `READING` tools, asked ahead for many conversations in one process.
+
+    Files are laid when the first command needs them: a conversation whose results are all known opens nothing.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.rehearsing = False
+        self._results: dict[str, str] = {}
+        self._files: dict[str, str] = {}
+        self._unlaid: dict[str, str] = {}
+        self._laid = True  # by whoever had the desk before
 
     @property
     def python(self) -> str:
         """Path of the interpreter inside."""
+        return self.desk.python
+
+    def begin(self) -> None:
+        """Begins a conversation: files of those before are gone. One that had none leaves its sandbox to the next."""
+        if self._laid:
+            self.clear()
+        self._files, self._unlaid = {}, {}
+
+    def clear(self) -> None:
+        """Ends the sandbox."""
+        self.desk.clear()
+        self._files, self._unlaid, self._laid = {}, {}, False
+
+    def lay(self, files: Mapping[str, str]) -> None:
+        """Adds files."""
+        self._files |= files
+        self._unlaid |= files
 
     def run(self, command: Command) -> ExecResult:
-        """Runs a command."""
+        """Runs a command for real."""
+        self._laid |= bool(self._unlaid)
+        self.desk.lay(self._unlaid)
+        self._unlaid = {}
+        return self.desk.run(command)
+
+    def known(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Returns a result that was asked for ahead, if it was.
+
+        Raises:
+            Unforeseen: it was not, in a rehearsal.
+        """
+        found = self._results.get(_key((name, arguments, self._files)))
+        if found is None and self.rehearsing:
+            raise Unforeseen((name, arguments, dict(self._files)))
+        return found
+
+    def learn(self, calls: Sequence[Call]) -> bool:
+        """Asks for results; returns whether they came."""
+        self.begin()
+        results = use_many(self.desk, calls)
+        self._laid = results is None
+        self._results |= {_key(call): result for call, result in zip(calls, results or (), strict=bool(results))}
+        return results is not None
+
+    def forget(self) -> None:
+        """Drops all results."""
+        self._results = {}
+
+
+def _key(call: Call) -> str:
+    return json.dumps(call, sort_keys=True)
 
 
 def definition(name: str) -> dict[str, Any]:
@@ -59,6 +131,9 @@ def toolbox() -> str:
 
 def use(desk: Bench, name: str, arguments: Mapping[str, str]) -> str:
     """Runs a tool in the desk's sandbox and returns its result, or the error's last line."""
+    known = desk.known(name, arguments) if isinstance(desk, Foresight) else None
+    if known is not None:
+        return known
     given = json.dumps(dict(arguments)).encode()
     result = desk.run(Command((desk.python, "-I", "-S", "-c", toolbox(), name), stdin=given, limits=LIMITS))
     if result.ok:
@@ -68,7 +143,7 @@ def use(desk: Bench, name: str, arguments: Mapping[str, str]) -> str:
     return lines[-1] if told else f"Error: the tool ended with {result.outcome.value}"
 
 
-def use_many(desk: Bench, calls: Sequence[tuple[str, Mapping[str, Any], Mapping[str, str]]]) -> list[str] | None:
+def use_many(desk: Bench, calls: Sequence[Call]) -> list[str] | None:
     """Runs calls of `READING` tools, each with its files, in one process; None when that did not end well."""
     given = json.dumps([[name, dict(arguments), dict(files)] for name, arguments, files in calls]).encode()
     result = desk.run(Command((desk.python, "-I", "-S", "-c", toolbox(), "--many"), stdin=given, limits=MANY))

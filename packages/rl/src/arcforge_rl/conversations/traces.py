@@ -7,7 +7,7 @@ from typing import Any
 
 from arcforge_rl.checkers.python import run_program
 from arcforge_rl.conversations.problem import THINKING_MODES, Checked, Messages, Problem, said
-from arcforge_rl.sandbox.desk import Desk
+from arcforge_rl.sandbox.desk import Bench
 
 MOST_STEPS = 40
 RECORDER = """
@@ -62,7 +62,7 @@ class Traces:
         program = draw.choice(PROGRAMS)(draw)
         question = f"What does this program print?\n```python\n{program}```"
 
-        def solve(desk: Desk) -> Messages | None:
+        def solve(desk: Bench) -> Messages | None:
             output = run_program(program, desk)
             trace = run_program(RECORDER.format(source=program, most=MOST_STEPS), desk)
             if not output or trace is None or trace.count("\n") > MOST_STEPS:

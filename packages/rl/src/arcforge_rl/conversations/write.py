@@ -18,6 +18,7 @@ from arcforge_core.data.split import key_hash
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.configs import ConversationsConfig
 from arcforge_rl.conversations.problem import HELDOUT, TRAIN, Problem, Source, side
+from arcforge_rl.conversations.tools import READING, Foresight, Unforeseen
 from arcforge_rl.sandbox.desk import Desk
 
 PLACES = {
@@ -39,7 +40,9 @@ PLACES = {
 """The class of each source."""
 SETTINGS_FILE = "made_with.json"
 MOST_MISSES = 500
-"""Problems in a row that are on the other side, known or not to be solved, after which a source counts as used up."""
+"""Problems in a row, on the other side, known, or not to be solved, after which a source counts as used up."""
+AHEAD = 256
+"""Conversations whose calls are made in one process, where the tools allow it."""
 
 
 def run(config: ConversationsConfig) -> Figures:
@@ -114,28 +117,62 @@ class Maker:
     desk: Desk
     source: Source = field(init=False)
     _known: set[str] = field(init=False, default_factory=set)
-    _laid: bool = field(init=False, default=True)  # by whoever had the desk before
+    _bench: Foresight = field(init=False)
 
     def __post_init__(self) -> None:
         place = PLACES[self.name]
         module, _, attribute = place.partition(":")
         self.source = load_source(module, attribute)
+        self._bench = Foresight(self.desk)
 
     def records(self, count: int) -> Iterator[dict[str, Any]]:
         """Yields records; number n is the same whatever `count` is."""
+        tools = {tool["function"]["name"] for tool in self.source.tools}
         for number in range(count):
-            draw = random.Random(f"{self.seed}/{self.name}/{self.side}/{number}")  # seeds alike in every process
-            record = self._record(draw, number)
+            if number % AHEAD == 0 and tools and tools <= set(READING):
+                self._rehearse(range(number, min(number + AHEAD, count)))
+            record = self._record(self._draw(number), number)
             if record is None:
                 return
             yield record
 
+    def _draw(self, number: int) -> random.Random:
+        return random.Random(f"{self.seed}/{self.name}/{self.side}/{number}")  # seeds alike in every process
+
+    def _rehearse(self, numbers: range) -> None:
+        """Asks for the results of all calls of some records, as if every problem could be solved.
+
+        What is not foreseen, because a problem could not, is run when it comes to it.
+        """
+        known, problems = set(self._known), []
+        for number in numbers:
+            draw = self._draw(number)
+            files = dict[str, str]()
+            for _ in range(draw.randint(1, self.source.most)):
+                problem = self._fitting(draw, known)
+                if problem is not None:
+                    files |= problem.files
+                    problems.append((problem, dict(files)))
+        bench = self._bench
+        bench.forget()
+        bench.rehearsing = True
+        while problems:
+            calls, waiting = [], []
+            for problem, files in problems:
+                bench.begin()
+                bench.lay(files)
+                try:
+                    problem.solve(bench)
+                except Unforeseen as missing:
+                    calls.append(missing.call)
+                    waiting.append((problem, files))
+            problems = waiting if calls and bench.learn(calls) else []
+        bench.rehearsing = False
+
     def _record(self, draw: random.Random, number: int) -> dict[str, Any] | None:
         modes = self.source.modes
         mode = modes[number % len(modes)]
-        if self._laid:
-            self.desk.clear()
-            self._laid = False
+        self._bench.begin()
         messages: list[dict[str, Any]] = []
         tasks, files = [], dict[str, str]()
         for _ in range(draw.randint(1, self.source.most)):
@@ -168,17 +205,22 @@ class Maker:
     def _solved(self, draw: random.Random) -> tuple[Problem, list[dict[str, Any]]] | None:
         """Returns the next problem of this side that nobody has asked yet, with its solution."""
         for _ in range(MOST_MISSES):
-            problem = self.source.draw(draw)
-            if side(self.name, problem.operands) != self.side:
-                continue
-            if problem.operands in self._known:
-                continue
-            self._known.add(problem.operands)
-            self._laid |= bool(problem.files)
-            self.desk.lay(problem.files)
-            solution = problem.solve(self.desk)
+            problem = self._fitting(draw, self._known)
+            if problem is None:
+                return None
+            self._bench.lay(problem.files)
+            solution = problem.solve(self._bench)
             if solution is not None:
                 return problem, solution
+        return None
+
+    def _fitting(self, draw: random.Random, known: set[str]) -> Problem | None:
+        """Returns the next problem of this side that is not known, which it is then."""
+        for _ in range(MOST_MISSES):
+            problem = self.source.draw(draw)
+            if side(self.name, problem.operands) == self.side and problem.operands not in known:
+                known.add(problem.operands)
+                return problem
         return None
 
 

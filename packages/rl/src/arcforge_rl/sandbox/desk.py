@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from arcforge_core.config.schema import SandboxConfig
 from arcforge_core.contracts.sandbox import Command, ExecResult, Sandbox
@@ -17,6 +17,20 @@ from arcforge_rl.sandbox.python import python_inside
 from arcforge_rl.sandbox.select import build_sandboxes
 
 T = TypeVar("T")
+
+
+class Bench(Protocol):
+    """Where tools run: a desk, or one of its places."""
+
+    @property
+    def python(self) -> str:
+        """Path of the interpreter inside."""
+
+    def run(self, command: Command) -> ExecResult:
+        """Runs a command."""
+
+    def clear(self) -> None:
+        """Ends the sandbox, with all that was written in it."""
 
 
 @dataclasses.dataclass(frozen=True)
