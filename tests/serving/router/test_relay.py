@@ -174,7 +174,14 @@ def test_a_client_that_goes_away_ends_its_request():
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"), [({"authorization": "Bearer no-such-key"}, 401), ({"authorization": ""}, 401), ({}, 200)]
+    ("headers", "status"),
+    [
+        ({"authorization": "Bearer no-such-key"}, 401),
+        ({"authorization": ""}, 401),
+        ({}, 200),
+        ({"authorization": "", "x-api-key": "users-key"}, 200),
+        ({"authorization": "", "x-api-key": "no-such-key"}, 401),
+    ],
 )
 def test_keys_are_looked_at_before_the_body_and_by_the_router(headers, status):
     async def work(found):

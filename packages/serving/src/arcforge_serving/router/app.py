@@ -72,7 +72,8 @@ def _state(request: Request) -> RouterState:
 
 def _check(request: Request, level: Level) -> RouterState:
     state = _state(request)
-    state.guard.keys.owner(request.headers.get("authorization"), level)
+    key = request.headers.get("x-api-key")  # Anthropic's clients
+    state.guard.keys.owner(request.headers.get("authorization") or (key and f"Bearer {key}"), level)
     return state
 
 
