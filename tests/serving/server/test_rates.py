@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.server import rates
 from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
@@ -141,3 +142,10 @@ def test_the_dialects_say_it_their_way(tokenizer):
         assert int(caught.value.response.headers["retry-after"]) > 0
         reply = httpx.post(f"{address}/v1/responses", json={"input": "a"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+
+
+@pytest.mark.parametrize("processes", [{"dp": 2}, {"prefill": 1}])
+@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute"])
+def test_rates_of_several_engines_are_refused(processes, name):
+    with pytest.raises(ConfigError, match=f"{name}=5: counts in one engine"):
+        ServeConfig(PagedEngineConfig(), **processes, **{name: 5})

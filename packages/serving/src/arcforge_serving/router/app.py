@@ -20,7 +20,7 @@ from arcforge_serving.router.policies import Wanted
 from arcforge_serving.router.problems import OVERLOADED, problem
 from arcforge_serving.router.relay import Counts, Relay
 from arcforge_serving.server.auth import Level
-from arcforge_serving.server.guard import Guard, bounded
+from arcforge_serving.server.guard import Guard, bounded, credential
 
 ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 ENGINES = "/v1/router/engines"
@@ -72,8 +72,7 @@ def _state(request: Request) -> RouterState:
 
 def _check(request: Request, level: Level) -> RouterState:
     state = _state(request)
-    key = request.headers.get("x-api-key")  # Anthropic's clients
-    state.guard.keys.owner(request.headers.get("authorization") or (key and f"Bearer {key}"), level)
+    state.guard.keys.owner(credential(request.headers), level)
     return state
 
 

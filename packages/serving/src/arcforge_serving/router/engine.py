@@ -18,6 +18,7 @@ from arcforge_serving.configs import ServeConfig
 from arcforge_serving.disaggregation.wiring import Wiring
 from arcforge_serving.server.admin import upload_limit
 from arcforge_serving.server.connections import connection_options
+from arcforge_serving.server.logs import log_config
 from arcforge_serving.server.run import Server, load_state
 from arcforge_serving.server.state import ServerState
 
@@ -45,7 +46,8 @@ def run_engine(
             wiring.connect(state.engine)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
-            server = Server(state, config.shutdown_seconds, **connection_options(config))
+            options = {**connection_options(config), "log_config": log_config(config.log)}
+            server = Server(state, config.shutdown_seconds, **options)
             threading.Thread(target=_end_with, args=(router,), daemon=True).start()
             router.send(("ready", upload_limit(state.engine.model)))
             server.run(sockets=[listener])
