@@ -12,7 +12,6 @@ from arcforge_rl.configs_environments import ToolMathConfig
 from arcforge_rl.conversations.problem import side
 from arcforge_rl.environments.tool_math import ToolMath
 
-
 ENDLESS = pytest.mark.slow(reason="a tool may compute for five seconds")
 
 
