@@ -259,6 +259,7 @@ def test_one_question_and_one_reply_make_an_episode():
     assert episode == Episode((Message("user", "b"), Message("assistant", "so", "because")), reply, "length")
 
 
+@pytest.mark.slow(reason="two scripts, each with a process of its own")
 def test_a_module_that_plays_when_it_is_imported_is_refused(tmp_path):
     script = tmp_path / "playing.py"
     script.write_text(PLAYING)

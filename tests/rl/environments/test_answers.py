@@ -61,6 +61,11 @@ def test_final_answer(text, answer):
         assert final_answer(Reply(text)) == answer
 
 
+@pytest.mark.parametrize(("text", "reason"), [("41 or 42", "has 2 numbers"), ("nothing", "has no numbers")])
+def test_the_reason_says_how_many_there_are(text, reason):
+    assert reason in judge_number(Fraction(42), Reply(text)).reason
+
+
 def test_what_was_cut_off_has_no_answer():
     with pytest.raises(NoAnswer, match="cut off"):
         final_answer(Reply("42", finish_reason="length"))

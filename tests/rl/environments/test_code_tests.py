@@ -96,4 +96,4 @@ def test_any_values_can_be_compared(wanted, found):
     if wanted == wanted:  # no NaN
         assert same_value(wanted, wanted) or "nan" in repr(wanted)
     assert not same_value([1], [True]) and not same_value(1, 1.0) and same_value(1.0, 1)
-    assert not same_value(0.5, 10**400)
+    assert not same_value(0.5, 10**400) and not same_value(1.0, True)
