@@ -191,6 +191,17 @@ def test_teachers_pull_the_policy_towards_them(small_run: Compose, tmp_path: Pat
     assert sum(rollouts[-3:]) / 3 < 0.8 * sum(rollouts[:3]) / 3
 
 
+def test_updates_share_a_step_and_each_has_the_weight_of_one(small_run: Compose, tmp_path: Path) -> None:
+    options = ("algorithm=opd", f"+teachers.default={save_policy(tmp_path / 'teacher', seed=1)}", "optimizer.lr=0")
+    losses = []
+    for updates in (1, 2, 4):
+        found = run(
+            small_run(*options, "rollout.drop_equal=false", "trainer.max_steps=1", f"trainer.updates={updates}")
+        )
+        losses.append(float(metrics(found.dir)[0]["policy_loss"]))
+    assert losses[0] != 0 and losses == pytest.approx([losses[0]] * 3, rel=1e-4)
+
+
 def test_teachers_that_do_not_fit_are_refused(small_run: Compose, tmp_path: Path, policy: Path) -> None:
     with pytest.raises(ConfigError, match=r"teachers={}: algorithm=opd needs one"):
         run(small_run("algorithm=opd"))
