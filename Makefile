@@ -57,6 +57,13 @@ bench-peers: venv  ## beside llama.cpp, which is compiled on first use into .ven
 	@mkdir -p outputs/bench
 	$(BIN)/python benchmarks/vs_llama_cpp.py --python .venv-peers/bin/python --json outputs/bench/vs_llama_cpp.json $(ARGS)
 
+.PHONY: harnesses
+harnesses: venv  ## lm-eval and inspect-ai against arcforge-serve: ARGS="--checkpoint DIR"
+	@test -x .venv-harnesses/bin/python || $(BIN)/python -m venv .venv-harnesses
+	@.venv-harnesses/bin/python -c "import inspect_ai, lm_eval" 2>/dev/null || .venv-harnesses/bin/python -m pip install -r benchmarks/harnesses/requirements.txt
+	@mkdir -p outputs/bench
+	$(BIN)/python benchmarks/harnesses/run.py --python .venv-harnesses/bin/python --json outputs/bench/harnesses.json $(ARGS)
+
 .PHONY: clean
 clean:  ## delete caches and build products; keeps .venv and outputs
 	rm -rf build dist packages/*/dist examples/plugins/*/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
@@ -64,4 +71,4 @@ clean:  ## delete caches and build products; keeps .venv and outputs
 
 .PHONY: distclean
 distclean: clean  ## clean, and delete the environments too
-	rm -rf .venv .venv-peers
+	rm -rf .venv .venv-peers .venv-harnesses

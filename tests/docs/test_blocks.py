@@ -61,6 +61,15 @@ CHEAP = {
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
     "arcforge-sample": {"samples": "2", "limit": "1", "max_new_tokens": "4"},
     "arcforge-conversations": {"count": "3", "heldout": "1"},
+    "arcforge-rl": {
+        "trainer.max_steps": "1",
+        "rollout.groups": "1",
+        "rollout.group_size": "2",
+        "rollout.refills": "0",
+        "rollout.max_new_tokens": "4",
+        "evaluation.tasks": "1",
+        "evaluation.samples": "1",
+    },
     "arcforge-serve": {"port": "0"},
 }
 FORM_OF_THE_COMMAND = ("data", "data.paths")

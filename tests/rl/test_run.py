@@ -1,14 +1,19 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from arcforge_core import save_pretrained
 from arcforge_core.config.compose import compose_config
+from arcforge_core.contracts.environment import Agent, Environment, Task
 from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
+from arcforge_rl import run as module
 from arcforge_rl.configs import EnvConfig
+from arcforge_rl.rollouts.turns import Turns
 from arcforge_rl.run import run
 
 
@@ -33,16 +38,16 @@ def test_real_rollouts_are_written_with_the_models_own_logprobs(tmp_path: Path, 
     assert len({row["rollout_id"] for row in written}) == result.metrics["rollouts"] == 10
     assert len({row["task_key"] for row in written}) == 5
     assert result.metrics["mean reward"] == sum(row["rewards"]["reward"] for row in written) / 10  # type: ignore[index]
-    assert result.metrics["generated tokens"] == sum(len(row["turns"][0]["token_ids"]) for row in written)  # type: ignore
+    assert result.metrics["generated tokens"] == sum(sum(row["branches"][0]["sampled"]) for row in written)  # type: ignore
     assert result.metrics["tokens/s"] > 0
     model = small_model(vocab_size=TOKENIZER_SIZE)
     for row in written:
-        (turn,) = row["turns"]  # type: ignore[misc]
-        prompt, ids = turn["prompt_ids"], turn["token_ids"]
-        logprobs = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)  # type: ignore
-        wanted = logprobs.gather(1, torch.tensor(ids)[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(turn["logprobs"]), wanted, atol=1e-5, rtol=1e-5)
-        assert turn["weight_version"] == 0
+        (branch,) = row["branches"]  # type: ignore[misc]
+        ids, place = torch.tensor(branch["ids"]), torch.tensor(branch["sampled"]).nonzero()[:, 0]
+        logprobs = model(ids[None]).logits[0, place - 1].detach().log_softmax(-1)
+        wanted = logprobs.gather(1, ids[place, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(branch["logprobs"])[place], wanted, atol=1e-5, rtol=1e-5)
+        assert [version for version in branch["versions"] if version >= 0] == [0] * len(place)
         assert set(row["reasons"]) == set(row["rewards"])  # type: ignore[call-overload]
 
 
@@ -63,7 +68,7 @@ def test_environments_are_checked_without_a_model(
     result = run(config(tmp_path, f"agent={agent}", f"environment={environment}", "episodes=3"))
     assert result.metrics["mean reward"] == reward
     assert "tokens/s" not in result.metrics
-    assert [row["turns"] for row in rows(result.dir)] == [[]] * 3
+    assert [row["branches"] for row in rows(result.dir)] == [[]] * 3
     assert str(result.dir / "rollouts.jsonl") in capsys.readouterr().out
 
 
@@ -96,3 +101,36 @@ def test_unwritable_output_is_the_users_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArcforgeError, match="cannot write"):
         run(config(tmp_path / "file", "agent=noop"))
+
+
+def test_rollouts_are_written_before_the_next_ones_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 2)
+    seen: list[int] = []
+    play = module.play
+
+    def watched(environment: Environment, tasks: Sequence[Task], agents: Sequence[Agent], turns: Turns) -> Any:
+        (found,) = tmp_path.rglob("rollouts.jsonl")
+        seen.append(len(found.read_text().splitlines()))
+        return play(environment, tasks, agents, turns)
+
+    monkeypatch.setattr(module, "play", watched)
+    run(config(tmp_path, "agent=noop", "episodes=5"))
+    assert seen == [0, 2, 4]
+
+
+def test_thinking_is_an_option_of_those_who_can(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = []
+    for thinking in ("off", "on"):
+        result = run(config(tmp_path, f"checkpoint={checkpoint}", "episodes=1", f"thinking={thinking}"))
+        (branch,) = rows(result.dir)[0]["branches"]  # type: ignore[misc]
+        prompts.append(branch["ids"][: branch["sampled"].index(True)])
+    assert prompts[0] != prompts[1]
+
+    def none(tokenizer: object) -> None:
+        raise ConfigError("chat_template", None, "there is none")
+
+    monkeypatch.setattr("arcforge_rl.rollouts.solver.build_chat_template", none)
+    with pytest.raises(ConfigError, match="thinking='on': needs a chat template"):
+        run(config(tmp_path, f"checkpoint={checkpoint}", "episodes=1", "thinking=on"))

@@ -11,8 +11,9 @@ import pytest
 
 from arcforge_core.errors import DataError
 from arcforge_core.train import report
-from arcforge_core.train.report import count, duration, write_report
+from arcforge_core.train.report import write_report
 from arcforge_core.train.report_data import FILES, read_run
+from arcforge_core.train.report_html import count, duration
 from arcforge_core.train.report_plots import PLOTS, plot_run_png, running_mean
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -74,6 +74,7 @@ def test_text_prompt(client: TestClient, model: CausalLM, tokenizer: Tokenizer) 
         "completion_tokens": 6,
         "total_tokens": len(prompt) + 6,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
     }
 
 
@@ -94,6 +95,7 @@ def test_several_prompts_and_choices_come_in_order(client: TestClient) -> None:
         "completion_tokens": 30,
         "total_tokens": 33,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
     }
     texts = complete(client, prompt=["one", "two"], max_tokens=2, temperature=0)["choices"]
     assert [texts[i]["text"] for i in (0, 1)] == [

@@ -31,6 +31,8 @@ def api(tokenizer):
 def statuses_of(operation, mode):
     """Returns what requests made from an operation are answered with; right ones have a few fields each."""
     statuses, fields = set(), ["prompt"]
+    claude = operation.path.startswith("/v1/messages")
+    needed = {"prompt", "messages", "tokens", "input"} | ({"max_tokens"} if claude else set())
     if operation.body:
         document = operation.schema.raw_schema
         content = document["paths"][operation.path]["post"]["requestBody"]["content"]
@@ -43,8 +45,10 @@ def statuses_of(operation, mode):
     def ask(case, kept):
         if isinstance(case.body, dict):  # what is right would only take long
             if mode is GenerationMode.POSITIVE:
-                case.body = {key: case.body[key] for key in case.body if key in kept | {"prompt", "messages", "tokens"}}
-            for name, most in (("n", 2), ("max_tokens", 3), ("max_completion_tokens", 3)):
+                case.body = {key: case.body[key] for key in case.body if key in kept | needed}
+                if claude:  # it must be given, and nobody guesses it
+                    case.body["model"] = "small"
+            for name, most in (("n", 2), ("max_tokens", 3), ("max_completion_tokens", 3), ("max_output_tokens", 3)):
                 if isinstance(case.body.get(name), int):
                     case.body[name] = min(case.body[name], most)
         statuses.add(case.call_and_validate(checks=CHECKS).status_code)
@@ -73,9 +77,11 @@ def test_the_document_names_the_routes(api):
     document = api.raw_schema
     assert {
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name}", "/tokenize", "/detokenize",
-        "/health", "/ready",
+        "/health", "/ready", "/v1/responses", "/v1/responses/{id}", "/v1/messages", "/v1/messages/count_tokens",
     } <= set(document["paths"])  # fmt: skip
     replies = document["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert set(replies["200"]["content"]) == {"application/json", "text/event-stream"}
-    assert replies["400"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ErrorBody"}
+    for path, error in (("/v1/chat/completions", "ErrorBody"), ("/v1/messages", "AnthropicError")):
+        replies = document["paths"][path]["post"]["responses"]
+        assert replies["400"]["content"]["application/json"]["schema"] == {"$ref": f"#/components/schemas/{error}"}
     assert "422" not in replies

@@ -12,7 +12,8 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
-from arcforge_serving.server.reply import DONE, EventStream, event
+from arcforge_serving.server.openai_reply import DONE
+from arcforge_serving.server.reply import EventStream, event
 from arcforge_serving.server.testing import listening, small_state
 
 LONG = {"prompt": [1, 2], "max_tokens": 5000, "ignore_eos": True}

@@ -106,7 +106,7 @@ class MLA(nn.Module):
     def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
         """Writes entries and attends to nothing; see `Remembers`."""
         entry_TC = self.project(x_TD, rope)[2] if self.few(x_TD, batch) else self.entries(x_TD, rope)
-        cache.write(batch, latent=entry_TC)
+        cache.write(batch, latent=self.stored(entry_TC, cache))
 
     def few(self, x_TD: Tensor, batch: SequenceBatch) -> bool:
         """Says whether all that a step does is to decode so few tokens that calling ops one by one is most of it."""

@@ -20,6 +20,7 @@ from arcforge_core.config.schema import (
     ParserConfig,
     PlayConfig,
     ProcedureConfig,
+    ReportConfig,
     ScheduleConfig,
     SuiteConfig,
     ToolboxConfig,
@@ -114,6 +115,13 @@ class OneRunConfig(ProcedureConfig):
     """One training run."""
 
     name: str = "one_run"
+
+
+@dataclass
+class TrainReportConfig(ReportConfig):
+    """The report of runs that learn from a corpus."""
+
+    name: str = "data"
 
 
 @dataclass

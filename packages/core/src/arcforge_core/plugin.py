@@ -50,6 +50,10 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_core.configs:OneRunConfig", summary="One training run from the configuration",
     )  # fmt: skip
     registry.add(
+        "report", "data", "arcforge_core.train.report:write_report",
+        schema="arcforge_core.configs:TrainReportConfig", summary="Of a run of arcforge-train",
+    )  # fmt: skip
+    registry.add(
         "engine", "simple", "arcforge_core.model.engine:SimpleEngine",
         schema="arcforge_core.configs:SimpleEngineConfig", summary="Static-batch generation in this process",
     )  # fmt: skip

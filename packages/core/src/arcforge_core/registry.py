@@ -25,7 +25,10 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     **{("optimizer", name): "arcforge-optim" for name in ("adamw", "muon", "muon_split")},
     **{("schedule", name): "arcforge-optim" for name in ("cosine", "wsd")},
     ("procedure", "attention_ablation"): "arcforge-attention",
+    ("report", "algorithm"): "arcforge-rl",
     ("engine", "paged"): "arcforge-serving",
+    ("engine", "sglang"): "arcforge-serving",
+    ("engine", "vllm"): "arcforge-serving",
     **{("workload", name): "arcforge-serving" for name in ("random", "shared_prefix", "agent", "file")},
     ("environment", "arithmetic"): "arcforge-rl",
     **{

@@ -24,6 +24,7 @@ from arcforge_core.config.schema import (
 from arcforge_core.errors import ConfigError
 
 OPERATIONS = ("add", "subtract", "multiply")
+THINKING = ("off", "on")
 AGENTS = ("model", "oracle", "noop")
 SOURCES = (
     "arithmetic", "expressions", "algebra", "puzzles", "traces", "functions",
@@ -166,6 +167,8 @@ class MakingConfig:
     """Of these sources so many instead; on a command line e.g. ``+counts.calculator=1000``."""
     heldout: int = 50
     """Conversations of each source to evaluate on; they share no operands with the others."""
+    system: str | None = None
+    """A system message before every conversation."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -175,6 +178,8 @@ class MakingConfig:
             check_choice(f"{self.prefix}sources", name, SOURCES)
         for name in ("count", "heldout", "seed"):
             check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
+        if self.system is not None and not self.system.strip():
+            raise ConfigError(f"{self.prefix}system", self.system, "must say something, or be null")
         for name, count in self.counts.items():
             check_choice(f"{self.prefix}counts", name, tuple(self.sources))
             check_at_least(f"{self.prefix}counts.{name}", count, 0)
@@ -284,12 +289,15 @@ class EnvConfig:
     """Length of a completion at most; it ends earlier at the tokenizer's end-of-text token."""
     temperature: float = 1.0
     """0 is greedy."""
+    thinking: str = "off"
+    """``on`` or ``off``: how the chat template begins a reply."""
     seed: int = 0
-    """Rollout n samples from seed + n."""
+    """Of what is sampled; a rollout's own is made from it and its number."""
     output_dir: str = "outputs"
 
     def __post_init__(self) -> None:
         check_choice("agent", self.agent, AGENTS)
+        check_choice("thinking", self.thinking, THINKING)
         for name in ("episodes", "rollouts", "max_new_tokens"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("temperature", self.temperature, 0.0)

@@ -97,6 +97,14 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_rl.configs_algorithms:BoundsConfig", summary="Pair, level, metric, action, bounds and sign",
     )  # fmt: skip
     registry.add(
+        "correction", "own", "arcforge_rl.corrections:Correction",
+        schema="arcforge_rl.configs_learning:OwnCorrectionConfig", summary="The one that belongs to the algorithm",
+    )  # fmt: skip
+    registry.add(
+        "report", "algorithm", "arcforge_rl.learning.report:write_report",
+        schema="arcforge_rl.configs_learning:RlReportConfig", summary="Of a run of arcforge-rl",
+    )  # fmt: skip
+    registry.add(
         "procedure", "expert_iteration", "arcforge_rl.sampling.iterate:run",
         schema="arcforge_rl.configs:ExpertIterationConfig", summary="Rounds of tries, of which right ones are learnt",
     )  # fmt: skip

@@ -9,6 +9,11 @@ from arcforge_serving.configs import ServeConfig
 
 def serve(config: ServeConfig) -> None:
     """Serves; torch and fastapi are imported here, so that ``--help`` and Tab completion do without."""
+    if config.dp > 1 or config.prefill:
+        from arcforge_serving.router.run import serve_fleet
+
+        serve_fleet(config)
+        return
     from arcforge_serving.server.run import serve
 
     serve(config)

@@ -202,6 +202,8 @@ class Driver:
             if segment.drafts:  # entries of drafts that were not accepted do not count
                 sequence.cached -= segment.drafts - max(len(drawn.tokens) - 1, 0)
                 self.speculation.count(segment.drafts, len(drawn.tokens) - 1)
+                sequence.drafted += segment.drafts
+                sequence.accepted += max(len(drawn.tokens) - 1, 0)
             sequence.drafts = drafts
             self._give(sequence, drawn, step)
             if drawn.error is not None and not sequence.finished:

@@ -9,7 +9,9 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -24,8 +26,12 @@ from arcforge_core.model.weights import install_weights, next_version, stage_wei
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.driver import Driver
 from arcforge_serving.errors import ClosedError, IntegrityError, QueueFullError
+from arcforge_serving.kvcache.radix import Node
 from arcforge_serving.sequence import Sequence
 from arcforge_serving.stream import Stream
+
+if TYPE_CHECKING:
+    from arcforge_serving.disaggregation.roles import DecodeRole
 
 
 @dataclass(frozen=True)
@@ -92,12 +98,14 @@ class PagedEngine:
         self.driver = Driver(config, model)
         self.scheduler, self.store, self.trace = self.driver.scheduler, self.driver.store, self.driver.trace
         self.paused = False
+        self.prefill: DecodeRole | None = None
         self._checksums: dict[int, tuple[object, int]] = {}
         self._driving = threading.RLock()  # whoever drives
         self._inbox: deque[Callable[[], None]] = deque()
         self._ends: deque[Callable[[], None]] = deque()  # what ends requests does not wait behind the inbox
         self._arriving = 0
-        self._arrivals = threading.Lock()  # guards the three above, and that nothing arrives behind the end
+        self._coming: dict[int, Sequence] = {}  # whose prompts are computed elsewhere
+        self._arrivals = threading.Lock()  # guards the four above, and that nothing arrives behind the end
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -163,6 +171,8 @@ class PagedEngine:
         def arrive() -> None:
             with self._arrivals:
                 self._arriving -= len(sequences)
+                for sequence in sequences:
+                    self._coming.pop(id(sequence), None)
             for sequence in sequences:
                 if not sequence.finished:  # cancelled before it came
                     sequence.rank = self.scheduler.rank(owner, sequence.priority, sequence.most)
@@ -175,14 +185,32 @@ class PagedEngine:
             if bounded and waiting + len(sequences) > self.config.max_waiting:
                 raise QueueFullError(f"{waiting} sequences wait; engine.max_waiting={self.config.max_waiting}")
             self._arriving += len(sequences)
-            self._inbox.append(arrive)
+            prefill = None if sequences[0].params.prompt_logprobs else self.prefill
+            if prefill is None:
+                self._inbox.append(arrive)
+            else:
+                self._coming |= {id(sequence): sequence for sequence in sequences}
+        if prefill is not None:
+            prefill.begin(sequences[0].tokens, partial(self._post, arrive), wait=self._thread is None)
         self._news.set()
         return [sequence.stream for sequence in sequences]
 
+    def _post(self, arrive: Callable[[], None]) -> None:
+        with self._arrivals:
+            self._inbox.append(arrive)
+        self._news.set()
+
+    def _abort_all(self) -> None:
+        with self._arrivals:
+            coming = list(self._coming.values())
+        for sequence in coming:
+            self.driver.abort(sequence)
+        self.driver.abort_all()
+
     def abort(self) -> None:
         """Ends all requests, running and waiting, with the reason ``abort``; a pause that waits for them is over."""
-        self._post_end(self.driver.abort_all)
-        self._control(self.driver.abort_all)  # those that come before it, too
+        self._post_end(self._abort_all)
+        self._control(self._abort_all)  # those that come before it, too
 
     def preempt(self, count: int) -> None:
         """Takes the pages of the last `count` running sequences; they are computed again, and outputs stay the same."""
@@ -241,7 +269,7 @@ class PagedEngine:
 
         def stand_still() -> None:
             if mode == "abort":
-                self.driver.abort_all()
+                self._abort_all()
             while mode == "wait" and not self.paused and not self._closed and self.driver.advance():
                 self._take(self._ends)
             self.paused = True
@@ -259,6 +287,71 @@ class PagedEngine:
     def flush(self) -> None:
         """Forgets all prefixes; requests that are running keep their own."""
         self._control(self.scheduler.tree.turn)
+
+    # ---- pages that come from elsewhere, or go there -----------------------------------------------------------------
+
+    def known_pages(self, tokens: Seq[int]) -> int:
+        """Returns how many pages of a prompt are in memory."""
+        return len(self._in_memory(tokens))
+
+    def export_pages(self, tokens: Seq[int], first: int) -> tuple[int, list[Tensor]]:
+        """Returns the version of the weights, and the records of a prompt's pages from number `first` on, as far as
+        they are there.
+
+        A record is what `PageStore.read` returns; the prompt's last token belongs to none of them.
+        """
+        found: list[Tensor] = []
+        version = 0
+
+        def read() -> None:
+            nonlocal version
+            self.driver.worker.catch_up()
+            version = self.weight_version
+            for node in self._in_memory(tokens)[first:]:
+                assert node.page is not None
+                found.append(self.store.read(node.page))
+
+        self._control(read)
+        return version, found
+
+    def import_pages(self, tokens: Seq[int], first: int, version: int, records: Seq[Tensor]) -> int:
+        """Puts a prompt's pages, from number `first` on, where requests find them.
+
+        Args:
+            tokens: ids of the prompt.
+            first: number of the first page; those before it must be there still.
+            version: of the weights that have computed them; pages of others are left out.
+            records: see `export_pages`.
+
+        Returns:
+            How many were put there: those that were not there, as far as there was room.
+        """
+        taken: list[int] = []
+
+        def write() -> None:
+            tree, pages = self.scheduler.tree, self.scheduler.pages
+            nodes = self._in_memory(tokens)
+            if version != self.weight_version or len(nodes) < first:
+                return
+            self.driver.worker.catch_up()
+            root, known = tree.root, len(nodes)
+            tree.use(nodes)
+            for number in range(known, first + len(records)):
+                tree.evict(1)
+                if not pages.free:
+                    break
+                (page,) = pages.take(1, nodes[-1].page if nodes else None)
+                self.store.write(page, records[number - first])
+                nodes.append(tree.add(nodes[-1] if nodes else root, tree.key(tokens, number), page))
+                taken.append(page)
+            tree.release(nodes, root)
+
+        self._control(write)
+        return len(taken)
+
+    def _in_memory(self, tokens: Seq[int]) -> list[Node]:
+        nodes = self.scheduler.tree.match(tokens, (len(tokens) - 1) // self.config.page_size)
+        return list(takewhile(lambda node: node.page is not None, nodes))
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 
@@ -323,13 +416,15 @@ class PagedEngine:
             if not self._closed:
                 self._closed = True
                 self._inbox.append(self.driver.settle)
-                self._inbox.append(self.driver.abort_all)
+                self._inbox.append(self._abort_all)
         self._news.set()
         if self._thread is not None:
             self._thread.join()
         else:
             with self._driving:
                 self._take_arrivals()
+        if self.prefill is not None:
+            self.prefill.close()
         self.driver.close()
 
     def step(self) -> bool:
@@ -361,7 +456,7 @@ class PagedEngine:
             with self._arrivals:
                 self._closed = True
             self._take_arrivals()
-            for sequence in [*self.scheduler.running, *self.scheduler.queued()]:
+            for sequence in [*self.scheduler.running, *self.scheduler.queued(), *self._coming.values()]:
                 sequence.finished = True
                 sequence.stream.fail(error)
             raise

@@ -26,6 +26,11 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_serving.configs:PagedEngineConfig",
         summary="Continuous batching over a paged cache with shared prefixes",
     )  # fmt: skip
+    for name, summary in (("vllm", "A server of vLLM, over HTTP"), ("sglang", "A server of SGLang, over HTTP")):
+        registry.add(
+            "engine", name, f"arcforge_serving.remote.{name}:{name.capitalize()}Engine",
+            schema=f"arcforge_serving.configs:{name.capitalize()}EngineConfig", summary=summary,
+        )  # fmt: skip
     for name, summary in (
         ("random", "Independent requests of random words"),
         ("shared_prefix", "Requests that begin alike, in groups"),

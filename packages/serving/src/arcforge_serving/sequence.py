@@ -36,6 +36,7 @@ class Sequence:
         mask: what the grammar allows next, where that was asked for drafting; the worker's.
         generated, prompt_tokens: what goes into the output.
         versions: (weight version, tokens) spans of `generated`.
+        drafted, accepted: drafts that were checked so far, and those of them that were right.
         asked, begun: when it came and when it was first admitted; seconds of the monotonic clock.
     """
 
@@ -56,6 +57,7 @@ class Sequence:
         self.generated: list[Token] = []
         self.prompt_tokens: list[Token] = []
         self.versions: list[tuple[int, int]] = []
+        self.drafted = self.accepted = 0
         self.finished = False
         self.asked, self.begun = time.monotonic(), 0.0
         self.stream = Stream()
@@ -93,4 +95,5 @@ class Sequence:
         """Returns what was generated; `version` stands for a sequence without a token."""
         versions = self.versions or [(version, 0)]
         output = output_of(self.params, self.generated, self.prompt_tokens, reason, versions, self.reused or 0)
-        return replace(output, queue_seconds=(self.begun or time.monotonic()) - self.asked)
+        queued = (self.begun or time.monotonic()) - self.asked
+        return replace(output, queue_seconds=queued, drafted_tokens=self.drafted, accepted_tokens=self.accepted)

@@ -156,7 +156,7 @@ class DSA(MLA):
             key_TD = self.indexer.project(x_TD, q_TQ, rope)[1]
         else:
             entry_TC, key_TD = self.entries(x_TD, rope), self.indexer.keys(x_TD, rope)
-        cache.write(batch, latent=entry_TC, index_key=self.as_cached(key_TD, cache))
+        cache.write(batch, latent=self.stored(entry_TC, cache), index_key=self.as_cached(key_TD, cache))
 
     def branch(self, batch: SequenceBatch) -> Hashable:
         """Adds to MLA's whether keys are selected."""

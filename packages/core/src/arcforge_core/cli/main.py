@@ -23,6 +23,7 @@ COMMANDS = {
     "env": ("arcforge-rl", "list, check and play environments"),
     "conversations": ("arcforge-rl", "make conversations whose answers can be checked"),
     "sample": ("arcforge-rl", "try problems several times and keep the right tries to train on"),
+    "rl": ("arcforge-rl", "improve a model by what it samples itself"),
     "serve": ("arcforge-serving", "serve a checkpoint over OpenAI's API"),
     "bench": ("arcforge-serving", "put load on an OpenAI endpoint and measure its answers"),
 }

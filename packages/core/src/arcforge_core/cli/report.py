@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+
+import yaml
 
 from arcforge_core.cli.errors import run_main
 from arcforge_core.errors import DataError
+from arcforge_core.registry import KNOWN_WHEELS, registry
 
 
 @run_main
@@ -17,6 +21,21 @@ def main() -> None:
     run: Path = parser.parse_args().run
     if not (run / "config.yaml").is_file():
         raise DataError(f"{run} is not a run's folder: it has no config.yaml")
-    from arcforge_core.train.report import write_report
+    print(report_of(run)(run))
 
-    print(write_report(run))
+
+def report_of(run: Path) -> Callable[[Path], Path]:
+    """Returns what writes the report of a run: the one that is named like a section of its configuration.
+
+    Raises:
+        UnknownComponentError: the package that made the run is not installed.
+    """
+    try:
+        config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError):
+        config = None  # the report says so
+    sections = config if isinstance(config, dict) else {}
+    known = sorted({*registry().names("report"), *(name for kind, name in KNOWN_WHEELS if kind == "report")})
+    name = next((name for name in known if name in sections), "data")
+    writer: Callable[[Path], Path] = registry().get("report", name).load()
+    return writer

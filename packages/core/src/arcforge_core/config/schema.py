@@ -7,61 +7,20 @@ Not frozen and without `Literal` or tuples, because OmegaConf refuses those; enu
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
-from arcforge_core.errors import ConfigError, nearest
-
-
-def check_choice(field_name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Raises `ConfigError` unless `value` is one of `accepted`."""
-    if value not in accepted:
-        raise ConfigError(field_name, value, f"must be one of {', '.join(accepted)}{nearest(value, accepted)}")
-
-
-WEIGHTS = ("none", "w8a8", "w4a8", "int4")
-"""Number formats of an engine's weights; `arcforge_core.model.quantised` has what they mean."""
-
-
-def check_weights(field_name: str, value: str) -> None:
-    """Raises `ConfigError` unless `value` is one of `WEIGHTS`."""
-    check_choice(field_name, value, WEIGHTS)
-
-
-def check_at_least(field_name: str, value: float | None, minimum: float) -> None:
-    """Raises `ConfigError` unless `value` is None or at least `minimum`."""
-    if value is not None and not value >= minimum:  # `not >=` also refuses NaN
-        raise ConfigError(field_name, value, f"must be at least {minimum:g}")
-
-
-def check_between(field_name: str, value: float, low: float, high: float) -> None:
-    """Raises `ConfigError` unless low <= value <= high."""
-    if not low <= value <= high:
-        raise ConfigError(field_name, value, f"must be between {low:g} and {high:g}")
-
-
-def check_multiple(field_name: str, value: int, other_name: str, other: int) -> None:
-    """Raises `ConfigError` unless `value` is a multiple of `other`."""
-    if value % other:
-        raise ConfigError(field_name, value, f"must be a multiple of {other_name}={other}")
-
-
-def check_text(field_name: str, value: object) -> None:
-    """Raises `ConfigError` unless `value` is a string; for dataclasses that are filled from data, not by Hydra."""
-    if not isinstance(value, str):
-        raise ConfigError(field_name, value, "must be a text")
-
-
-def check_expressions(field_name: str, patterns: list[str]) -> None:
-    """Raises `ConfigError` unless all are regular expressions."""
-    for index, pattern in enumerate(patterns):
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ConfigError(f"{field_name}[{index}]", pattern, f"must be a regular expression: {error}") from error
+from arcforge_core.config.checks import WEIGHTS as WEIGHTS
+from arcforge_core.config.checks import check_at_least as check_at_least
+from arcforge_core.config.checks import check_between as check_between
+from arcforge_core.config.checks import check_choice as check_choice
+from arcforge_core.config.checks import check_expressions as check_expressions
+from arcforge_core.config.checks import check_multiple as check_multiple
+from arcforge_core.config.checks import check_text as check_text
+from arcforge_core.config.checks import check_weights as check_weights
+from arcforge_core.errors import ConfigError
 
 
 @dataclass
@@ -187,6 +146,11 @@ class SuiteConfig(ComponentConfig):
 @dataclass
 class ProcedureConfig(ComponentConfig):
     """Base of procedures: what ``arcforge-train`` does with a configuration."""
+
+
+@dataclass
+class ReportConfig(ComponentConfig):
+    """Base of reports: what ``arcforge-report`` makes of a run whose configuration has a section of that name."""
 
 
 @dataclass
@@ -375,18 +339,15 @@ class ModelConfig:
 
 
 @dataclass
-class TrainerConfig:
-    """How to train. `extra` goes to `lightning.Trainer` as it is."""
+class StepsConfig:
+    """How optimizer steps are taken, whatever is learnt. `extra` goes to `lightning.Trainer` as it is."""
 
     max_steps: int | None = None
-    """Optimizer steps; the run ends at the first limit reached."""
+    """Steps; the run ends at the first limit reached."""
     minutes: float | None = None
     """Minutes of training; progress of the schedule is the larger of steps and time used."""
-    sequence_length: int = 512
     micro_batch_tokens: int = 4096
-    """Tokens of one forward and backward pass; a multiple of sequence_length."""
-    accumulate: int = 1
-    """Micro-batches per optimizer step; losses are weighted by tokens across them."""
+    """Tokens of one forward and backward pass."""
     precision: str = "auto"
     """``bf16`` computes in bfloat16 with float32 weights; ``fp32``; ``auto`` takes bf16 where it is the faster."""
     clip_norm: float = 1.0
@@ -396,45 +357,62 @@ class TrainerConfig:
     activation_checkpointing: bool = False
     deterministic: bool = False
     """Compute a sequence's logits to the same bits whatever else is in the batch, cached or not; slower."""
-    log_every: int = 10
-    """Steps between rows of metrics."""
     eval_every: int = 100
-    """Steps between evaluations on held-out text; one at the end always."""
-    eval_tokens: int = 65536
-    """Held-out tokens of an evaluation during the run at most; the last one takes them all."""
+    """Steps between evaluations; one at the end always."""
     checkpoint_every: int = 200
     """Steps between checkpoints; one at the end always."""
     keep_checkpoints: int = 2
     """Checkpoints kept, the last ones."""
-    keep_best: bool = True
-    """Also save whenever held-out text improves, and keep the best checkpoint."""
     checkpoint_async: bool | None = None
-    """Write checkpoints from a copy in host memory while training goes on; None does so where training leaves the
-    host's cores free, on an accelerator."""
+    """Write checkpoints from a copy in host memory while training goes on; None does so on an accelerator."""
     threads: int | None = None
     """CPU threads; None takes all cores of this machine."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice("trainer.precision", self.precision, ("auto", "bf16", "fp32"))
+        for name in (
+            "max_steps",
+            "micro_batch_tokens",
+            "eval_every",
+            "checkpoint_every",
+            "keep_checkpoints",
+            "threads",
+        ):
+            check_at_least(f"trainer.{name}", getattr(self, name), 1)
+        check_at_least("trainer.clip_norm", self.clip_norm, 0.0)
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
+        check_expressions("trainer.trainable", self.trainable)
+
+
+@dataclass
+class TrainerConfig(StepsConfig):
+    """How to train on text; ``micro_batch_tokens`` is a multiple of ``sequence_length``."""
+
+    sequence_length: int = 512
+    accumulate: int = 1
+    """Micro-batches per optimizer step; losses are weighted by tokens across them."""
+    log_every: int = 10
+    """Steps between rows of metrics."""
+    eval_tokens: int = 65536
+    """Held-out tokens of an evaluation during the run at most; the last one takes them all."""
+    keep_best: bool = True
+    """Also save whenever held-out text improves, and keep the best checkpoint."""
     samples: int = 4
     """Texts generated before and after training for the report."""
     python_functions: int = 0
     """Python functions sampled and parsed before and after training; for corpora of Python code."""
     mtp_acceptance: int = 0
     """Held-out positions at which the MTP module drafts after training, to count what the main model accepts."""
-    extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_choice("trainer.precision", self.precision, ("auto", "bf16", "fp32"))
-        for name in ("max_steps", "accumulate", "sequence_length", "micro_batch_tokens", "log_every"):
+        super().__post_init__()
+        for name in ("accumulate", "sequence_length", "log_every", "eval_tokens"):
             check_at_least(f"trainer.{name}", getattr(self, name), 1)
-        for name in ("eval_every", "checkpoint_every", "keep_checkpoints", "threads", "eval_tokens"):
-            check_at_least(f"trainer.{name}", getattr(self, name), 1)
-        check_at_least("trainer.samples", self.samples, 0)
-        check_at_least("trainer.python_functions", self.python_functions, 0)
-        check_at_least("trainer.mtp_acceptance", self.mtp_acceptance, 0)
-        check_at_least("trainer.clip_norm", self.clip_norm, 0.0)
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError("trainer.minutes", self.minutes, "must be greater than 0")
+        for name in ("samples", "python_functions", "mtp_acceptance"):
+            check_at_least(f"trainer.{name}", getattr(self, name), 0)
         check_multiple("trainer.micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)
-        check_expressions("trainer.trainable", self.trainable)
 
 
 ADAPTED = (r"\.self_attn\.", r"\.mlp\.")
@@ -526,31 +504,40 @@ class GenerationConfig(PlayConfig):
 
 
 @dataclass
-class TrainConfig:
-    """The root of ``arcforge-train``."""
+class RunConfig:
+    """What every run that takes optimizer steps has."""
 
-    attention: AttentionConfig = MISSING
-    model: ModelConfig = MISSING
     optimizer: OptimizerConfig = MISSING
     schedule: ScheduleConfig = MISSING
-    data: DataConfig = MISSING
     hardware: HardwareConfig = MISSING
-    procedure: ProcedureConfig = MISSING
-    adapter: AdapterConfig = field(default_factory=AdapterConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    trainer: StepsConfig = field(default_factory=StepsConfig)
     name: str = "train"
     """Name of the run, part of its folder's name."""
     seed: int = 0
     init: str | None = None
-    """Checkpoint whose weights the run begins with, and whose tokenizer it uses: a run's folder or a model's. Its
-    attention may be another variant that this one can start from."""
+    """Checkpoint whose weights the run begins with, and whose tokenizer it uses: a run's folder or a model's."""
     resume: str | None = None
     """``latest``, the folder of a run to go on with, or one of its checkpoints."""
     output_dir: str = "outputs"
 
     def __post_init__(self) -> None:
         check_at_least("seed", self.seed, 0)
+
+
+@dataclass
+class TrainConfig(RunConfig):
+    """The root of ``arcforge-train``. The attention may be a variant that can start from that of `init`."""
+
+    attention: AttentionConfig = MISSING
+    model: ModelConfig = MISSING
+    data: DataConfig = MISSING
+    procedure: ProcedureConfig = MISSING
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.trainer, TrainerConfig) and isinstance(self.model, ModelConfig):
             limit, length = self.model.max_position_embeddings, self.trainer.sequence_length
             if self.trainer.max_steps is None and self.trainer.minutes is None:

@@ -120,6 +120,7 @@ class GenerationOutput:
         prompt_top_logprobs: of those positions, with both.
         cached_tokens: prompt tokens that were not computed again, because an earlier request had left them.
         queue_seconds: what it waited for its first step.
+        drafted_tokens, accepted_tokens: drafts that were checked, and those of them that were right.
     """
 
     token_ids: list[int]
@@ -132,6 +133,8 @@ class GenerationOutput:
     prompt_top_logprobs: list[TopLogprobs] = field(default_factory=list)
     cached_tokens: int = field(default=0, compare=False)
     queue_seconds: float = field(default=0.0, compare=False)
+    drafted_tokens: int = field(default=0, compare=False)
+    accepted_tokens: int = field(default=0, compare=False)
 
     @property
     def oldest_version(self) -> int:

@@ -6,7 +6,6 @@ Everything is read from the runs' files; what is not there is called missing.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -18,8 +17,8 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from arcforge_core.pipeline.state import FILE, PipelineState, StageRecord
-from arcforge_core.train.report import TEMPLATE, count, duration, missing
 from arcforge_core.train.report_data import read_run
+from arcforge_core.train.report_html import STYLE, count, duration, missing
 from arcforge_core.train.report_plots import HEIGHT, MUTED, SERIES, WIDTH, chart_style, inline_svg
 from arcforge_core.train.rundir import write_text
 
@@ -43,15 +42,14 @@ def write_page(folder: Path, state: PipelineState) -> Path:
     drawn = {record.name: curve for record, curve in zip(state.stages, curves, strict=True) if curve[0].size}
     plot = _plot(drawn) if drawn else f"<p>{missing('metrics.csv')}</p>"
     head = "".join(f"<th>{name}</th>" for name in HEAD)
-    style = re.search(r"<style>.*?</style>", TEMPLATE.read_text(encoding="utf-8"), re.DOTALL)
-    assert style is not None
+    style = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     title, status = escape(state.name), escape(state.status)
     write_text(
         folder / PAGE,
         f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-{style[0]}
+{style}
 <style>td {{ white-space: nowrap; }} td:nth-child(2) {{ white-space: normal; overflow-wrap: normal; }}</style>
 </head><body>
 <header><p class="eyebrow">arcforge pipeline · {escape(folder.name)}</p>

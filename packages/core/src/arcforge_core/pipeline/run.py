@@ -18,7 +18,7 @@ from arcforge_core.pipeline.check import check_data, check_stages
 from arcforge_core.pipeline.page import write_page
 from arcforge_core.pipeline.plan import CommandLine, Stage, named, plan_stages
 from arcforge_core.pipeline.state import PipelineState, take_up
-from arcforge_core.train.report import count
+from arcforge_core.train.report_html import count
 from arcforge_core.train.resume import resume_command
 from arcforge_core.train.run import train
 from arcforge_core.train.rundir import dated_folder, point_latest

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arcforge_core.testing.algorithm_suite import AlgorithmSuite
     from arcforge_core.testing.attention_suite import AttentionSuite
     from arcforge_core.testing.chat_suite import ChatTemplateSuite, ParserSuite
     from arcforge_core.testing.checker_suite import CheckerSuite
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from arcforge_core.testing.toolbox_suite import ToolboxSuite
 
 SUITES = {
+    "AlgorithmSuite": "algorithm_suite",
     "AttentionSuite": "attention_suite",
     "ChatTemplateSuite": "chat_suite",
     "CheckerSuite": "checker_suite",
@@ -34,6 +36,7 @@ SUITES = {
 }
 
 __all__ = [
+    "AlgorithmSuite",
     "AttentionSuite",
     "ChatTemplateSuite",
     "CheckerSuite",

@@ -1,17 +1,19 @@
-"""The Lightning module: it holds the model and calls plain functions; the loop, devices and hooks are Lightning's."""
+"""The Lightning modules: they hold the model and calls plain functions; the loop, devices and hooks are Lightning's."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import optim
 
-from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.schema import RunConfig, TrainConfig
 from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.registry import registry
@@ -69,8 +71,59 @@ class StepRecord:
     batch: StepBatch
 
 
-class LanguageModelModule(L.LightningModule):
-    """Trains a `CausalLM`; one Lightning batch is one optimizer step.
+class TrainingModule(L.LightningModule):
+    """A `CausalLM` with its optimizer and its progress; subclasses say what a step is.
+
+    Args:
+        model: the model, on the CPU or on its device.
+        config: the run.
+        progress: nothing done yet.
+    """
+
+    def __init__(self, model: CausalLM, config: RunConfig, progress: Progress) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model, self.progress = model, progress
+        self.settings = config
+        self.schedule: Callable[[float], float] = (
+            registry().get("schedule", config.schedule.name).load()(config.schedule)
+        )
+
+    def configure_optimizers(self) -> optim.Optimizer:
+        """Builds the optimizer from parameter roles."""
+        factory = registry().get("optimizer", self.settings.optimizer.name).load()
+        optimizer: optim.Optimizer = factory(self.settings.optimizer, collect_roles(self.model))
+        return optimizer
+
+    def fraction(self) -> float:
+        """Returns progress in [0, 1]."""
+        return self.progress.fraction(self.settings.trainer.max_steps, self.settings.trainer.minutes)
+
+    def scheduled_optimizer(self) -> LightningOptimizer:
+        """Returns the optimizer with the rates of this moment."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        factor = self.schedule(self.fraction())
+        for group in optimizer.param_groups:
+            group["lr"] = group["base_lr"] * factor
+        return optimizer
+
+    def extra_state(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps besides weights, optimizer and progress; tensors and plain values."""
+        return {}
+
+    def restore_extra(self, state: Mapping[str, Any]) -> None:
+        """Takes what `extra_state` returned."""
+
+    def share_clock(self) -> None:
+        """Ticks; all processes go by one clock, or their learning rates would differ."""
+        self.progress.tick()
+        seconds, world = sum_over_processes([self.progress.seconds])
+        self.progress.seconds = seconds[0] / world
+
+
+class LanguageModelModule(TrainingModule):
+    """Trains on text; one Lightning batch is one optimizer step.
 
     Args:
         model: the model, on the CPU or on its device.
@@ -78,24 +131,9 @@ class LanguageModelModule(L.LightningModule):
     """
 
     def __init__(self, model: CausalLM, config: TrainConfig) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.model, self.config = model, config
-        self.progress = Progress()
+        super().__init__(model, config, Progress())
+        self.config = config
         self.record: StepRecord | None = None
-        self.schedule: Callable[[float], float] = (
-            registry().get("schedule", config.schedule.name).load()(config.schedule)
-        )
-
-    def configure_optimizers(self) -> optim.Optimizer:
-        """Builds the optimizer from parameter roles."""
-        factory = registry().get("optimizer", self.config.optimizer.name).load()
-        optimizer: optim.Optimizer = factory(self.config.optimizer, collect_roles(self.model))
-        return optimizer
-
-    def fraction(self) -> float:
-        """Returns progress in [0, 1]."""
-        return self.progress.fraction(self.config.trainer.max_steps, self.config.trainer.minutes)
 
     def training_step(self, step: StepBatch, batch_idx: int) -> None:
         """Takes one optimizer step.
@@ -103,11 +141,7 @@ class LanguageModelModule(L.LightningModule):
         Raises:
             NonFiniteError: names the step and the tensor; weights and optimizer are as before the step.
         """
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)
-        factor = self.schedule(self.fraction())
-        for group in optimizer.param_groups:
-            group["lr"] = group["base_lr"] * factor
+        optimizer = self.scheduled_optimizer()
         try:
             result = accumulate_gradients(self.model, step, self.manual_backward, sum_over_processes)
             grad_norm = clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)
@@ -121,9 +155,7 @@ class LanguageModelModule(L.LightningModule):
         self.progress.tokens += step.num_tokens * _world_size()
         self.progress.cursor = step.cursor
         self.record = StepRecord(result, grad_norm, optimizer.param_groups[0]["lr"], step)
-        self.progress.tick()
-        seconds, world = sum_over_processes([self.progress.seconds])
-        self.progress.seconds = seconds[0] / world  # one clock, or learning rates would differ between processes
+        self.share_clock()
 
 
 def _world_size() -> int:

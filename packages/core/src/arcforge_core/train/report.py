@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from string import Template
@@ -18,7 +18,20 @@ import numpy as np
 from arcforge_core.eval.python_functions import FunctionReport, FunctionSample
 from arcforge_core.train.report_data import FILES, Figure, Run, TextSample, read_run
 from arcforge_core.train.report_generation import generation_section
-from arcforge_core.train.report_html import card, table
+from arcforge_core.train.report_html import (
+    STYLE,
+    card,
+    configuration,
+    count,
+    decimals,
+    details,
+    duration,
+    files,
+    missing,
+    number,
+    percent,
+    table,
+)
 from arcforge_core.train.report_plots import PLOTS, experts_svg, plot_svg
 
 TEMPLATE = Path(__file__).with_name("report_template.html")
@@ -38,6 +51,7 @@ def render(run: Run) -> str:
     status = run.summary.get("status")
     folder = run.dir.resolve()
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        style=STYLE.read_text(encoding="utf-8"),
         title=escape(folder.name),
         status="status missing" if status is None else escape(str(status)),
         status_class="finished" if status == "finished" else "",
@@ -49,52 +63,9 @@ def render(run: Run) -> str:
         functions=_functions(run),
         generation=_generation(run),
         corpus=_corpus(run),
-        configuration=_configuration(run),
-        files=_files(run),
+        configuration=configuration(run.config, run.versions),
+        files=files(FILES, run.problems),
     )
-
-
-# ---- numbers -------------------------------------------------------------------------------------------------------
-
-
-def number(figure: Figure | None, form: Callable[[float], str]) -> str:
-    """Returns a figure as HTML, its full value and source on hover; absent figures say missing."""
-    if figure is None:
-        return missing()
-    value = figure.value
-    shown = form(value) if isinstance(value, int | float) and math.isfinite(value) else str(value)
-    return f'<span title="{escape(f"{value} ({figure.source})")}">{escape(shown)}</span>'
-
-
-def missing(what: str = "") -> str:
-    """Returns the mark of what is not there."""
-    return f'<span class="missing">missing{escape(f": {what}" if what else "")}</span>'
-
-
-def count(value: float) -> str:
-    """Returns 1,234 or 12.3 M."""
-    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if abs(value) >= 0.9995 * limit:  # what rounds to it
-            return f"{value / limit:.3g} {letter}"
-    return f"{value:,.0f}"
-
-
-def duration(seconds: float) -> str:
-    """Returns 45 s, 8 min 05 s or 2 h 03 min."""
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-def decimals(value: float) -> str:
-    """Returns three decimals."""
-    return f"{value:.3f}"
-
-
-def percent(value: float) -> str:
-    """Returns a share in percent."""
-    return f"{100 * value:.3g}%"
 
 
 # ---- sections ------------------------------------------------------------------------------------------------------
@@ -265,7 +236,7 @@ def _corpus(run: Run) -> str:
     licences = [f"{escape(name)} ({escape(str(n))} documents)" for name, n in _items(run.corpus.get("licences"))]
     counts = table(["split", "source", "documents", "tokens", "bytes"], rows) if rows else missing("splits")
     listed = ", ".join(licences) or missing("licences")
-    return card("", f"{counts}<p><br>Licences: {listed}</p>{_details('corpus.json', json.dumps(run.corpus, indent=2))}")
+    return card("", f"{counts}<p><br>Licences: {listed}</p>{details('corpus.json', json.dumps(run.corpus, indent=2))}")
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
@@ -275,27 +246,3 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 def _cell(counts: Any, name: str) -> str:
     value = counts.get(name) if isinstance(counts, dict) else None
     return f"{value:,}" if isinstance(value, int) else missing()
-
-
-def _configuration(run: Run) -> str:
-    config = _details("config.yaml", run.config) if run.config else f"<p>{missing('config.yaml')}</p>"
-    rows = [[escape(str(name)), escape(str(version))] for name, version in run.versions.items()]
-    versions = table(["component", "version"], rows) if rows else f"<p>{missing('versions.json')}</p>"
-    return f"{card('Configuration', config)}{card('Versions', versions)}"
-
-
-def _files(run: Run) -> str:
-    rows = []
-    for name, holds in FILES.items():
-        problem = run.problems.get(name)
-        link = name if problem == "missing" else f'<a href="{name}">{name}</a>'
-        note = f'<span class="missing">{escape(problem)}</span>' if problem else "read"
-        rows.append([link, holds, note])
-    return card("", table(["file", "holds", "state"], rows))
-
-
-# ---- HTML ----------------------------------------------------------------------------------------------------------
-
-
-def _details(title: str, text: str) -> str:
-    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,31 +125,37 @@ def read_run(run_dir: Path) -> Run:
     problems: dict[str, str] = {}
 
     def read(name: str, parse: Callable[[str], T], empty: T) -> T:
-        try:
-            return parse((run_dir / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            problems[name] = "missing"
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems[name] = f"unreadable: {type(error).__name__}: {error}"
-        return empty
+        return read_or_note(run_dir / name, parse, empty, problems)
 
     return Run(
         dir=run_dir,
         config=read("config.yaml", str, ""),
-        versions=read("versions.json", _object, {}),
-        corpus=read("corpus.json", _object, {}),
-        metrics=read("metrics.csv", _columns, {}),
-        evaluation=read("eval.csv", _columns, {}),
-        experts=read("experts.csv", _columns, {}),
+        versions=read("versions.json", read_object, {}),
+        corpus=read("corpus.json", read_object, {}),
+        metrics=read("metrics.csv", read_columns, {}),
+        evaluation=read("eval.csv", read_columns, {}),
+        experts=read("experts.csv", read_columns, {}),
         samples=read("samples.json", _samples, {}),
         functions=read("functions.json", _functions, {}),
         generation=read("generation.json", _generation, []),
-        summary=read("summary.json", _object, {}),
+        summary=read("summary.json", read_object, {}),
         problems=problems,
     )
 
 
-def _object(text: str) -> dict[str, Any]:
+def read_or_note(path: Path, parse: Callable[[str], T], empty: T, problems: dict[str, str]) -> T:
+    """Returns what a file says; `empty`, with a note in `problems`, where it says nothing."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problems[path.name] = "missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problems[path.name] = f"unreadable: {type(error).__name__}: {error}"
+    return empty
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """Parses a JSON object."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise TypeError(f"holds a {type(value).__name__}, not an object")
@@ -158,7 +164,8 @@ def _object(text: str) -> dict[str, Any]:
 
 def _samples(text: str) -> dict[str, list[TextSample]]:
     return {
-        when: [TextSample(str(s["prompt"]), str(s["text"])) for s in entries] for when, entries in _object(text).items()
+        when: [TextSample(str(s["prompt"]), str(s["text"])) for s in entries]
+        for when, entries in read_object(text).items()
     }
 
 
@@ -171,13 +178,13 @@ def _functions(text: str) -> dict[str, FunctionReport]:
                 for s in report["samples"]
             ],
         )
-        for when, report in _object(text).items()
+        for when, report in read_object(text).items()
     }
 
 
 def _generation(text: str) -> list[dict[str, Any]]:
     """Reads evaluations as far as the page needs them."""
-    evaluations = list(_object(text)["evaluations"])
+    evaluations = list(read_object(text)["evaluations"])
     for one in evaluations:
         int(one["step"]), int(one["rejected"])
         for figures in one["figures"].values():
@@ -187,9 +194,13 @@ def _generation(text: str) -> list[dict[str, Any]]:
     return evaluations
 
 
-def _columns(text: str) -> Columns:
-    """Reads rows, without those that a resumed run has trained again."""
-    rows = list(csv.DictReader(text.splitlines()))
+def read_columns(text: str) -> Columns:
+    """Parses a CSV file."""
+    return columns_of(list(csv.DictReader(text.splitlines())))
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Returns rows by column, without those that a resumed run has trained again."""
     kept: list[dict[str, float]] = []
     first_step = math.inf
     for row in reversed(rows):

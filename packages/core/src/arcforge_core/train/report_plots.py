@@ -105,11 +105,16 @@ def draw_grad_norm(axes: Axes, run: Run) -> None:
     """Gradient norm, log scale."""
     _curve(axes, run, "grad_norm", SERIES[0], "")
     if (run.metrics["grad_norm"] > 0).any():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
+        log_scale(axes)
     axes.set_ylabel("gradient norm (log)")
+
+
+def log_scale(axes: Axes) -> None:
+    """Makes the vertical axis logarithmic, with plain figures at 1, 2 and 5."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
 
 
 def draw_throughput(axes: Axes, run: Run) -> None:
@@ -137,14 +142,27 @@ def draw_balance(axes: Axes, run: Run) -> None:
 
 
 def _curve(axes: Axes, run: Run, name: str, color: str, label: str, smooth: bool = True) -> None:
-    """Draws a column over steps; a long noisy one faintly, with its running mean on top."""
-    steps, values = run.metrics["step"], run.metrics[name]
+    """Draws a column over steps."""
+    draw_curve(axes, run.metrics["step"], run.metrics[name], color, label, smooth)
+
+
+def draw_curve(
+    axes: Axes,
+    steps: NDArray[np.float64],
+    values: NDArray[np.float64],
+    color: str,
+    label: str,
+    smooth: bool = True,
+    **line: Any,
+) -> None:
+    """Draws values over steps; a long noisy curve faintly, with its running mean on top."""
     shown = np.isfinite(values)
     steps, values = steps[shown], values[shown]
     if smooth and values.size > SMOOTH_ROWS:
         axes.plot(steps, values, color=color, linewidth=0.7, alpha=0.35)
         values = running_mean(values, values.size // 30)
-    axes.plot(steps, values, color=color, linewidth=1.6, label=label, marker="o" if values.size == 1 else None)
+    marker = "o" if values.size == 1 else None
+    axes.plot(steps, values, color=color, label=label, **{"linewidth": 1.6, "marker": marker, **line})
     axes.set_xlabel("step")
 
 
@@ -240,10 +258,15 @@ PLOTS = (
 
 def plot_svg(plot: Plot, run: Run) -> str:
     """Returns a chart as an inline ``<svg>`` element. Nothing that it needs may be missing."""
-    with chart_style(plot.name):
+    return chart_svg(plot.name, plot.title, lambda axes: plot.draw(axes, run))
+
+
+def chart_svg(name: str, title: str, draw: Callable[[Axes], None]) -> str:
+    """Returns what is drawn on one pair of axes as an inline ``<svg>`` element; `name` is unique in the page."""
+    with chart_style(name):
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-        plot.draw(figure.subplots(), run)
-        return inline_svg(figure, plot.name, plot.title)
+        draw(figure.subplots())
+        return inline_svg(figure, name, title)
 
 
 def experts_svg(run: Run) -> str:

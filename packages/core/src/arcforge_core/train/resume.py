@@ -16,7 +16,7 @@ from rich.prompt import Prompt
 from rich.table import Table
 
 from arcforge_core.config.compare import differences, flatten
-from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.schema import RunConfig
 from arcforge_core.errors import CheckpointError
 from arcforge_core.train.rundir import drop_rows_after, versions
 from arcforge_core.train.snapshot import TrainingState
@@ -39,7 +39,7 @@ FREE = (
 """Exceptions to `FIXED`."""
 
 
-def find_state(config: TrainConfig, console: Console) -> tuple[Path, TrainingState]:
+def find_state(config: RunConfig, console: Console) -> tuple[Path, TrainingState]:
     """Returns the run that ``config.resume`` names, and the state to go on from.
 
     ``latest`` goes back to the last whole checkpoint of the last run and says so; a run or a checkpoint that is named
@@ -63,8 +63,21 @@ def find_state(config: TrainConfig, console: Console) -> tuple[Path, TrainingSta
     return run_dir, state
 
 
-def check_same_run(config: TrainConfig, run_dir: Path, state: TrainingState, console: Console) -> None:
+def check_same_run(
+    config: RunConfig,
+    run_dir: Path,
+    state: TrainingState,
+    console: Console,
+    fixed: tuple[str, ...] = FIXED,
+    free: tuple[str, ...] = FREE,
+) -> None:
     """Prints what has changed since the run was last worked on.
+
+    Args:
+        config, run_dir, state: the run, as it is to go on.
+        console: where to print.
+        fixed: prefixes of fields that the saved state depends on.
+        free: exceptions.
 
     Raises:
         CheckpointError: the state would not fit, or the data would come in another order; the fields are named.
@@ -87,7 +100,7 @@ def check_same_run(config: TrainConfig, run_dir: Path, state: TrainingState, con
     refused = [
         f"{name} was {was}, now {new}"
         for name, was, new in changes
-        if name.startswith(FIXED) and name not in FREE and name in before
+        if name.startswith(fixed) and name not in free and name in before
     ]
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size != state.world_size:
@@ -115,7 +128,7 @@ def rewind(run_dir: Path, step: int) -> None:
         drop_rows_after(run_dir / name, step)
 
 
-def offer_resume(config: TrainConfig) -> None:
+def offer_resume(config: RunConfig) -> None:
     """When the last run of this name was left unfinished: asks on a terminal whether to set ``config.resume``."""
     if config.resume is not None:
         return

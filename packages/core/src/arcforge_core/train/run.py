@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arcforge_core.checkpoint.start import Start, start_from, tokenizer_of
-from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.schema import RunConfig, TrainConfig
 from arcforge_core.config.sweep import PageWriter
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.pipeline import Corpus, build_data
@@ -51,7 +51,7 @@ from arcforge_core.train.throughput import matmul_rate
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def compute_dtype(config: TrainConfig, hardware: Hardware) -> torch.dtype:
+def compute_dtype(config: RunConfig, hardware: Hardware) -> torch.dtype:
     """Returns the dtype of the activations."""
     if config.trainer.precision == "auto":
         return DTYPES["bf16" if fast_bf16(hardware.device_type) else "fp32"]
@@ -215,7 +215,7 @@ def fit(
     console.print(f"{module.model.dtype} matrix products at {peak / 1e9:,.0f} GFLOP/s")
     metrics = MetricsWriter(run_dir, config.trainer.log_every, peak)
     evaluation = Evaluation(corpus, run_dir)
-    checkpointing = Checkpointing(run_dir, corpus.tokenizer, evaluation, restored)
+    checkpointing = Checkpointing(run_dir, corpus.tokenizer, evaluation, restored, keep_best=config.trainer.keep_best)
     stopping = Stopping()
     progress = ConsoleProgress(console, metrics, evaluation)
     generation = Generation(corpus.tokenizer, run_dir, console)
@@ -254,7 +254,7 @@ def fit(
     return RunResult(run_dir, figures)
 
 
-def build_trainer(config: TrainConfig, hardware: Hardware, run_dir: Path, callbacks: list[L.Callback]) -> L.Trainer:
+def build_trainer(config: RunConfig, hardware: Hardware, run_dir: Path, callbacks: list[L.Callback]) -> L.Trainer:
     """Builds Lightning's trainer; torchrun, never Lightning, starts further processes."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)  # adverts on every fit
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.pytorch\.utilities\._pytree")
@@ -282,7 +282,7 @@ def build_trainer(config: TrainConfig, hardware: Hardware, run_dir: Path, callba
         ) from error
 
 
-def prepare_hardware(config: TrainConfig, console: Console) -> Hardware:
+def prepare_hardware(config: RunConfig, console: Console) -> Hardware:
     """Builds the hardware, prints the decision, and applies and prints the changes that it asks for."""
     hardware = build_hardware(config.hardware)
     console.print(f"hardware {hardware.name}: {hardware.probe().reason}")

@@ -16,10 +16,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from arcforge_core.checkpoint.atomic import flush
-from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.schema import RunConfig
 
 
-def create_run_dir(config: TrainConfig, folder: Path | None = None) -> Path:
+def create_run_dir(config: RunConfig, folder: Path | None = None) -> Path:
     """Creates a run's folder, by default a `dated_folder`, and points ``<output_dir>/latest`` at it."""
     root = Path(config.output_dir)
     run_dir = dated_folder(root, config.name) if folder is None else folder
@@ -52,7 +52,7 @@ def point_to(link: Path, target: Path) -> None:
     new.replace(link)
 
 
-def write_run_start(run_dir: Path, config: TrainConfig) -> None:
+def write_run_start(run_dir: Path, config: RunConfig) -> None:
     """Writes the resolved configuration and the versions."""
     write_text(run_dir / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config))))
     write_json(run_dir / "versions.json", versions())

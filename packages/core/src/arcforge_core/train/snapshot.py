@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from arcforge_core.checkpoint.pretrained import load_weights
 from arcforge_core.errors import CheckpointError
 from arcforge_core.eval.bits_per_byte import BitsPerByte
-from arcforge_core.train.module import LanguageModelModule, Progress
+from arcforge_core.train.module import TrainingModule
 
 T = TypeVar("T")
 Options = list[dict[str, Any]]
@@ -31,12 +31,13 @@ class TrainingState:
 
     Attributes:
         path: the checkpoint's folder.
-        progress: fields of `Progress`.
+        progress: fields of the module's `Progress`.
         world_size: processes that share the data; the data position counts the batches of one of them.
         heldout: the evaluation after this step, or None.
         optimizer: the optimizer's state dict.
         options: the optimizer's options as the configuration set them.
         rng: random states by generator.
+        extra: what the module keeps besides.
     """
 
     path: Path
@@ -46,36 +47,38 @@ class TrainingState:
     optimizer: dict[str, Any]
     options: Options
     rng: dict[str, Any]
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def step(self) -> int:
         """Optimizer steps taken."""
         return int(self.progress["step"])
 
-    def restore_model(self, module: LanguageModelModule) -> None:
+    def restore_model(self, module: TrainingModule) -> None:
         """Loads weights and progress; the rest waits for `restore_training`.
 
         Raises:
             CheckpointError: the weights do not fit the model.
         """
         load_weights(module.model, self.path)
-        module.progress = Progress(**self.progress)
+        module.progress = type(module.progress)(**self.progress)
 
-    def restore_training(self, module: LanguageModelModule) -> None:
+    def restore_training(self, module: TrainingModule) -> None:
         """Loads the optimizer's state and the random states, when a fit has built the one and consumed the others.
 
         Raises:
             CheckpointError: the optimizer sorts the parameters into other groups than the saved one.
         """
         restore_optimizer(optimizer_of(module), self.optimizer, self.options)
+        module.restore_extra(self.extra)
         restore_random_states(self.rng, module.device)
 
 
-def take_state(
-    module: LanguageModelModule, run_dir: Path, options: Options, heldout: BitsPerByte | None
-) -> TrainingState:
+def take_state(module: TrainingModule, run_dir: Path, options: Options, heldout: BitsPerByte | None) -> TrainingState:
     """Returns the state after the step just taken; it shares memory with the module."""
-    progress = {f.name: getattr(module.progress, f.name) for f in dataclasses.fields(Progress) if f.name[0] != "_"}
+    progress = {
+        f.name: getattr(module.progress, f.name) for f in dataclasses.fields(module.progress) if f.name[0] != "_"
+    }
     return TrainingState(
         run_dir / "checkpoints" / f"step-{module.progress.step:08d}",
         progress,
@@ -84,10 +87,11 @@ def take_state(
         optimizer_of(module).state_dict(),
         options,
         random_states(module.device),
+        module.extra_state(),
     )
 
 
-def optimizer_of(module: LanguageModelModule) -> torch.optim.Optimizer:
+def optimizer_of(module: TrainingModule) -> torch.optim.Optimizer:
     """Returns the optimizer of a fit."""
     optimizer = module.optimizers(use_pl_optimizer=False)
     assert isinstance(optimizer, torch.optim.Optimizer)

@@ -50,7 +50,8 @@ def write_checkpoint(
     """
     with replacing(state.path, marker=None) as folder:
         (write_pretrained if model.adapter is None else write_adapter)(model, folder, tokenizer)
-        _save({"optimizer": state.optimizer, "options": state.options, "rng": state.rng}, folder / STATE_FILE)
+        content = {"optimizer": state.optimizer, "options": state.options, "rng": state.rng, "extra": state.extra}
+        _save(content, folder / STATE_FILE)
         heldout = asdict(state.heldout) if state.heldout else None
         progress = {"progress": state.progress, "world_size": state.world_size, "heldout": heldout}
         (folder / PROGRESS_FILE).write_text(json.dumps(progress, indent=1))

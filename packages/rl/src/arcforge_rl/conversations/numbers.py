@@ -27,7 +27,8 @@ class Arithmetic:
         space = draw.choice(("", " "))
         question = draw.choice(ASKED).format(f"{a}{space}{sign}{space}{b}")
         low, high = sorted((a, b))
-        return Problem(f"{low},{high}", asked(question, answer), Checked("number", {"answer": answer}))
+        checked = Checked("number", {"answer": answer})
+        return Problem(f"{low},{high}", asked(question, answer), checked, question=question)
 
 
 class Expressions:

@@ -38,12 +38,15 @@ class Problem:
             that it cannot be solved. What runs programs does so on the desk.
         checked: judges the last answer.
         files: laid on the desk before.
+        question: what is not asked twice on one side; the operands when empty. Where operands are few, one way to ask
+            about them is too few.
     """
 
     operands: str
     solve: Callable[[Bench], Messages | None]
     checked: Checked
     files: Mapping[str, str] = field(default_factory=dict)
+    question: str = ""
 
 
 class Source(Protocol):

@@ -61,7 +61,7 @@ def run(config: ConversationsConfig) -> Figures:
         with Desk(config.sandbox) as desk:
             for name in config.sources:
                 for which, wanted in ((TRAIN, config.counts.get(name, config.count)), (HELDOUT, config.heldout)):
-                    made = Maker(name, which, config.seed, desk)
+                    made = Maker(name, which, config.seed, desk, config.system)
                     path = folder / which / made.source.corpus / f"{name}.jsonl"
                     path.parent.mkdir(parents=True, exist_ok=True)
                     written = write_lines(path, made, wanted)
@@ -79,7 +79,7 @@ def run(config: ConversationsConfig) -> Figures:
 
 def settings(config: ConversationsConfig) -> dict[str, Any]:
     """Returns what decides the conversations that are made."""
-    names = ("sources", "count", "counts", "heldout", "seed")
+    names = ("sources", "count", "counts", "heldout", "system", "seed")
     return {"arcforge": __version__, **{name: getattr(config, name) for name in names}}
 
 
@@ -109,12 +109,14 @@ class Maker:
         side: ``train`` or ``heldout``.
         seed: of what is drawn.
         desk: where programs run.
+        system: what the system says first; None: there is none.
     """
 
     name: str
     side: str
     seed: int
     desk: Desk
+    system: str | None = None
     source: Source = field(init=False)
     _known: set[str] = field(init=False, default_factory=set)
     _bench: Foresight = field(init=False)
@@ -189,6 +191,8 @@ class Maker:
             tasks.append(f"{self.name}/{short}")
         if not messages:
             return None
+        if self.system is not None:
+            messages = [{"role": "system", "content": self.system}, *messages]
         record = {
             "source": self.name,
             "task": " ; ".join(tasks),
@@ -218,8 +222,9 @@ class Maker:
         """Returns the next problem of this side that is not known, which it is then."""
         for _ in range(MOST_MISSES):
             problem = self.source.draw(draw)
-            if side(self.name, problem.operands) == self.side and problem.operands not in known:
-                known.add(problem.operands)
+            question = problem.question or problem.operands
+            if side(self.name, problem.operands) == self.side and question not in known:
+                known.add(question)
                 return problem
         return None
 

@@ -66,8 +66,8 @@ class Dataset(MathVerified):
                     continue
                 if is_heldout_task(task.key) == heldout:
                     tasks.setdefault(task.key, task)
-        for reason, count in left_out.items():
-            log.warning("%s: %d rows are left out: %s", self.config.path, count, reason)
+        for why, count in left_out.items():
+            log.warning("%s: %d rows are left out: %s", self.config.path, count, why)
         if not tasks:
             raise ConfigError("environment.split", self.config.split, f"no row of {self.config.path} is on this side")
         return list(tasks.values())

@@ -24,6 +24,7 @@ from arcforge_core.checkpoint.pretrained import WEIGHTS, find_checkpoint
 from arcforge_core.checkpoint.sections import ordinary_shapes
 from arcforge_core.checkpoint.shards import ShardReader
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.auth import Level
 from arcforge_serving.server.errors import RESPONSES, ErrorBody
@@ -109,10 +110,8 @@ class Control:
 
     @property
     def most_bytes(self) -> int:
-        """Size of an upload: every tensor as float32, or as the model has it."""
-        model = self.engine.model
-        wide = max(4, model.dtype.itemsize)
-        return SLACK + sum(wide * shape.numel() for shape in ordinary_shapes(model).values())
+        """Size of an upload."""
+        return upload_limit(self.engine.model)
 
     def folder(self, path: str) -> Path:
         """Returns the folder of a checkpoint or run, which lies below the root with all of its files.
@@ -147,6 +146,12 @@ class Control:
         seconds = time.monotonic() - start
         self.metrics.updated(what, "done", seconds)
         return {"weight_version": self.engine.weight_version, "seconds": seconds}
+
+
+def upload_limit(model: CausalLM) -> int:
+    """Returns the size of an upload: every tensor as float32, or as the model has it."""
+    wide = max(4, model.dtype.itemsize)
+    return SLACK + sum(wide * shape.numel() for shape in ordinary_shapes(model).values())
 
 
 def inside(root: Path, path: Path) -> Path:

@@ -61,9 +61,17 @@ class Keys:
             raise HTTPException(403, "this route needs an admin key")
         wanted = {Level.OPEN: False, Level.USER: bool(self.users), Level.ADMIN: True}[level]
         if wanted and not admin and not user:
-            problem = "the API key is not known" if authorization else "an API key is needed: Authorization: Bearer KEY"
+            problem = (
+                "the API key is not known"
+                if authorization
+                else "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
+            )
             raise HTTPException(401, problem, {"WWW-Authenticate": "Bearer"})
         return digest.hex()[:16] if user or admin else ""
+
+    def is_admin(self, owner: str) -> bool:
+        """Returns whether what `owner` has returned is an admin."""
+        return any(digest.hex().startswith(owner) for digest in self.admins) if owner else False
 
 
 def load_keys(config: ServeConfig, environ: Mapping[str, str]) -> Keys:

@@ -11,13 +11,15 @@ from pydantic import Field
 
 from arcforge_core.contracts.chat import Tool
 from arcforge_core.errors import ConfigError
+from arcforge_serving.server.auth import Level
 from arcforge_serving.server.chat_grammar import turn_matcher
 from arcforge_serving.server.chat_writer import ChatWriter
 from arcforge_serving.server.common import MOST_TOP, Body, GenerateRequest, Text, TokenId, check_ids
 from arcforge_serving.server.errors import responses_with_stream
 from arcforge_serving.server.generation import Job
-from arcforge_serving.server.guard import GuardedRoute
+from arcforge_serving.server.guard import GuardedRoute, declare
 from arcforge_serving.server.messages import Conversation, template_of
+from arcforge_serving.server.openai_reply import OpenAIReply
 from arcforge_serving.server.reply import respond
 from arcforge_serving.server.schemas import ChatCompletion
 from arcforge_serving.server.state import Server, ServerState
@@ -67,6 +69,16 @@ class ChatRequest(Conversation, GenerateRequest):
     prompt_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = Field(
         default=None, description="the rendered prompt, instead of messages"
     )
+    input_ids: Annotated[list[TokenId], Field(min_length=1)] | None = Field(
+        default=None, description="SGLang's name of prompt_token_ids; messages may stand beside it and are not rendered"
+    )
+    return_prompt_token_ids: bool = Field(default=False, description="as SGLang: prompt_token_ids in each choice")
+    return_meta_info: bool = Field(
+        default=False, description="as SGLang: meta_info in each choice, with output_token_logprobs where there are any"
+    )
+    token_id_style: Literal["vllm", "sglang"] | None = Field(
+        default=None, description="where return_token_ids puts the prompt's; default: the server's option"
+    )
 
     @property
     def is_forced(self) -> bool:
@@ -90,6 +102,23 @@ class ChatRequest(Conversation, GenerateRequest):
         return [] if self.tool_choice == "none" else tools
 
 
+def prompt_of(body: ChatRequest, server: ServerState) -> list[int]:
+    """Returns the prompt's token ids, rendered or given.
+
+    Raises:
+        ConfigError: there are none, or they are given twice.
+    """
+    if body.prompt_token_ids is not None and body.input_ids is not None:
+        raise ConfigError("input_ids", "given", "prompt_token_ids is given too; they are the same")
+    if body.prompt_token_ids is not None and body.messages:
+        raise ConfigError("prompt_token_ids", "given", "takes the place of messages; give one of them")
+    prompt = body.prompt_token_ids or body.input_ids
+    if prompt is None:
+        prompt = body.prompt_ids(server, [] if body.tool_choice == "none" else body.known_tools())
+    check_ids("prompt_token_ids" if body.input_ids is None else "input_ids", prompt, server)
+    return list(prompt)
+
+
 def prepare(body: ChatRequest, server: ServerState) -> tuple[list[Job], list[Tool]]:
     """Renders and checks a request; may take a while for long conversations and large grammars.
 
@@ -103,14 +132,7 @@ def prepare(body: ChatRequest, server: ServerState) -> tuple[list[Job], list[Too
     if body.max_tokens and body.max_completion_tokens not in (None, body.max_tokens):
         raise ConfigError("max_tokens", body.max_tokens, "max_completion_tokens says something else")
     tools = body.callable_tools()
-    if body.prompt_token_ids is None:
-        shown = [] if body.tool_choice == "none" else body.known_tools()
-        prompt = body.prompt_ids(server, shown)
-    elif body.messages:
-        raise ConfigError("prompt_token_ids", "given", "takes the place of messages; give one of them")
-    else:
-        prompt = list(body.prompt_token_ids)
-    check_ids("prompt_token_ids", prompt, server)
+    prompt = prompt_of(body, server)
     jobs = body.jobs(
         server,
         [prompt],
@@ -123,7 +145,9 @@ def prepare(body: ChatRequest, server: ServerState) -> tuple[list[Job], list[Too
 
 
 @router.post("/v1/chat/completions", responses=responses_with_stream(ChatCompletion))
+@declare(Level.USER, limited=True)
 async def chat_completions(body: ChatRequest, request: Request, server: Server) -> Response:
     """Answers a conversation."""
     jobs, tools = await run_in_threadpool(prepare, body, server)
-    return await respond(request, server, body, jobs, ChatWriter(body, jobs, tools, server))
+    writer = ChatWriter(body, jobs, tools, server)
+    return await respond(request, server, body, jobs, OpenAIReply(body, jobs, writer, server))

@@ -14,6 +14,7 @@ from arcforge_serving.server.generation import Job, News
 from arcforge_serving.server.messages import template_of
 from arcforge_serving.server.reply import Json
 from arcforge_serving.server.state import ServerState
+from arcforge_serving.server.token_places import meta_info, prompt_places
 
 if TYPE_CHECKING:
     from arcforge_serving.server.chat import ChatRequest
@@ -28,7 +29,9 @@ class ChatWriter:
         self._body, self._tokenizer = body, server.tokenizer
         template, prompt = template_of(server), jobs[0].prompt
         self._choices = [_Turn(job, template.parser(prompt, tools), server) for job in jobs]
-        self.extra: Json = {"prompt_token_ids": list(prompt)} if body.return_token_ids else {}
+        at_reply, self._at_choice = prompt_places(body, server)
+        self._prompt = list(prompt)
+        self.extra: Json = {"prompt_token_ids": self._prompt} if at_reply else {}
 
     def parts(self, news: News) -> list[Json]:
         """Returns the deltas that news make; what belongs to tokens stands in the first of them."""
@@ -37,9 +40,12 @@ class ChatWriter:
         deltas = choice.deltas(news.pieces, last=news.output is not None)
         if not deltas and tokens and (body.logprobs or body.return_token_ids):
             deltas = [{}]
+        first = not choice.begun
         if deltas or news.output is not None:
             deltas = choice.with_role(deltas)
         parts: list[Json] = [self._part(news.index, delta) for delta in deltas]
+        if parts and first and self._at_choice:
+            parts[0]["prompt_token_ids"] = self._prompt
         if parts and body.logprobs:
             parts[0]["logprobs"] = {"content": [self._logprob(token) for token in tokens]}
         if parts and body.return_token_ids:
@@ -50,8 +56,14 @@ class ChatWriter:
             last["finish_reason"] = "tool_calls" if stopped else news.output.finish_reason
             if body.return_token_ids:
                 last["weight_versions"] = news.output.weight_versions
+            if body.return_meta_info:
+                last["meta_info"] = meta_info(body, len(self._prompt), news.output, news.stop)
             parts.append(last)
         return parts
+
+    def reasoning_tokens(self, index: int) -> int:
+        """Returns how many tokens of a choice were its reasoning, so far."""
+        return self._choices[index].reasoning_tokens
 
     def join(self, parts: list[Json]) -> list[Json]:
         """Returns the choices."""
@@ -83,6 +95,10 @@ class ChatWriter:
         if self._body.return_token_ids:
             choice["token_ids"] = [id_ for part in parts for id_ in part.get("token_ids", ())]
             choice["weight_versions"] = parts[-1]["weight_versions"]
+        if self._at_choice:
+            choice["prompt_token_ids"] = self._prompt
+        if self._body.return_meta_info:
+            choice["meta_info"] = parts[-1]["meta_info"]
         return choice
 
     def _part(self, index: int, delta: Json) -> Json:
@@ -109,7 +125,10 @@ class _Turn:
     def __init__(self, job: Job, parser: ChatParser, server: ServerState) -> None:
         self._job, self._parser, self._tokenizer = job, parser, server.tokenizer
         self.calls = 0
-        self._begun = False
+        self.begun = False
+        self.reasoning_tokens = 0
+        """Tokens before the first of content and calls, tags included, where there is any reasoning."""
+        self._tokens, self._reasons, self._answers = 0, False, False
 
     def deltas(self, pieces: Sequence[Piece], *, last: bool) -> list[Json]:
         """Returns OpenAI's deltas for the next pieces; neighbours of one kind are one."""
@@ -119,16 +138,22 @@ class _Turn:
                 ids = [token.id for token in piece.tokens if token.id not in self._job.hidden]
             else:  # a stop string begins in it
                 ids = self._tokenizer.encode(piece.text)
-            found += self._parser.feed(ids)
+            new = self._parser.feed(ids)
+            self._reasons |= any(delta.reasoning for delta in new)
+            self._answers |= any(not delta.reasoning for delta in new)
+            self._tokens += len(piece.tokens)
+            if self._reasons and not self._answers:
+                self.reasoning_tokens = self._tokens
+            found += new
         if last:
             found += self._parser.finish()
         return [self._write(list(group)) for _, group in groupby(found, _kind)]
 
     def with_role(self, deltas: list[Json]) -> list[Json]:
         """Returns deltas, the first one of all with the role."""
-        if self._begun:
+        if self.begun:
             return deltas
-        self._begun = True
+        self.begun = True
         first, *others = deltas or [{}]
         return [{"role": "assistant", "content": "", **first}, *others]
 

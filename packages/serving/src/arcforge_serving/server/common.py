@@ -15,8 +15,11 @@ from arcforge_serving.server.errors import ContextLengthError, UnknownModelError
 from arcforge_serving.server.generation import Job
 from arcforge_serving.server.state import ServerState
 
-HARMLESS = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store")
-"""Fields of OpenAI's service that say nothing about the answer; taken and ignored."""
+HARMLESS = (
+    "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store",
+    "session_id",
+)  # fmt: skip
+"""Fields, most of OpenAI's service, that say nothing about the answer; taken and ignored."""
 MOST_STOPS, LONGEST_STOP = 16, 1000
 MOST_TOP = 20
 LARGEST = 2**62
@@ -94,6 +97,7 @@ class GenerateRequest(Body):
     guided_grammar: Text | None = None
     metadata: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
+    session_id: str | None = Field(default=None, description="requests of one session go to one engine of several")
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None

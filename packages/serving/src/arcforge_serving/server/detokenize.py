@@ -75,7 +75,8 @@ class Reader:
         self._stream, self._stops, self._hidden = TextStream(tokenizer), tuple(stops), hidden
         self._group: list[Token] = []
         self._held: list[Piece] = []
-        self._stopped = False
+        self.stop: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, tokens: Iterable[Token]) -> list[Piece]:
         """Takes tokens; returns the pieces that nothing can change any more."""
@@ -97,15 +98,16 @@ class Reader:
     def _add(self, text: str) -> None:
         piece = Piece(tuple(self._group), text)
         self._group = []
-        self._held.append(replace(piece, text="", whole=not text) if self._stopped else piece)
+        self._held.append(replace(piece, text="", whole=not text) if self.stop else piece)
 
     def _settled(self) -> list[Piece]:
         """Takes from what is held back all that ends before a stop string may begin."""
         text = "".join(piece.text for piece in self._held)
-        if self._stopped or not self._stops:
+        if self.stop or not self._stops:
             open_from = len(text)
-        elif found := [position for position in map(text.find, self._stops) if position >= 0]:
-            self._cut(min(found))
+        elif found := [(text.find(stop), stop) for stop in self._stops if stop in text]:
+            position, self.stop = min(found)
+            self._cut(position)
             open_from = len(text)
         else:
             open_from = len(text) - _longest_start(text, self._stops)
@@ -118,7 +120,6 @@ class Reader:
 
     def _cut(self, position: int) -> None:
         """Takes away what is shown from a character on, now and later."""
-        self._stopped = True
         for index, piece in enumerate(self._held):
             kept = piece.text[: max(0, position)]
             position -= len(piece.text)

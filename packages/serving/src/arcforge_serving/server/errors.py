@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``.
+"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``; in Anthropic's on its routes.
 
 What a request does wrong is 400, whatever it is; what does not exist 404; what may be tried again 503; our faults 500.
 """
@@ -6,7 +6,7 @@ What a request does wrong is 400, whatever it is; what does not exist 404; what 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,8 +17,11 @@ from starlette.exceptions import HTTPException
 from arcforge_core.errors import ConfigError
 from arcforge_serving.errors import ClosedError, QueueFullError
 from arcforge_serving.grammar import GrammarError
+from arcforge_serving.server.access import ANTHROPIC, record_of
+from arcforge_serving.server.rates import RateLimitError
 
-INVALID, OVERLOADED, FAULT = "invalid_request_error", "overloaded_error", "server_error"
+INVALID, LIMITED = "invalid_request_error", "rate_limit_error"
+OVERLOADED, FAULT = "overloaded_error", "server_error"
 FIELDS = {"max_new_tokens": "max_tokens", "json_schema": "schema"}
 """Our names of fields as requests have them."""
 SHOWN = 200
@@ -43,6 +46,10 @@ class ContextLengthError(ConfigError):
         )
 
 
+class AbortedError(Exception):
+    """The server ended a sequence, and the dialect has no word for that."""
+
+
 class ErrorDetail(BaseModel):
     """What went wrong."""
 
@@ -58,6 +65,27 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
+class AnthropicDetail(BaseModel):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    """Every error below `ANTHROPIC`."""
+
+    type: Literal["error"]
+    error: AnthropicDetail
+
+
+ANTHROPIC_KINDS = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    405: "invalid_request_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
+    503: "overloaded_error",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Problem:
     """An error as a reply."""
@@ -71,8 +99,23 @@ class Problem:
     @property
     def body(self) -> dict[str, Any]:
         """Its JSON; what a client wrote may hold lone surrogates, which UTF-8 cannot write."""
-        message, param = (text.encode(errors="backslashreplace").decode() for text in (self.message, self.param or ""))
+        message, param = _printable(self.message), _printable(self.param or "")
         return {"error": {"message": message, "type": self.kind, "param": param or None, "code": self.code}}
+
+    @property
+    def name(self) -> str:
+        """The most exact of its names."""
+        return self.code or self.kind
+
+    @property
+    def anthropic_body(self) -> dict[str, Any]:
+        """Its JSON in Anthropic's shape."""
+        kind = ANTHROPIC_KINDS.get(self.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": _printable(self.message)}}
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def problem_of(error: Exception) -> Problem:
@@ -96,6 +139,10 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.status_code, INVALID, str(error.detail))
         case QueueFullError():
             return Problem(503, OVERLOADED, "too many requests wait; try again later")
+        case RateLimitError():
+            return Problem(429, LIMITED, str(error), None, "rate_limit_exceeded")
+        case AbortedError():
+            return Problem(503, OVERLOADED, "the server ended the request; try again")
         case ClosedError():
             return Problem(503, OVERLOADED, "the server is shutting down")
         case _:
@@ -107,9 +154,14 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         problem = problem_of(error)
-        return JSONResponse(problem.body, problem.status, getattr(error, "headers", None))
+        record_of(request.scope).error = problem.name
+        body = problem.anthropic_body if request.url.path.startswith(ANTHROPIC) else problem.body
+        return JSONResponse(body, problem.status, getattr(error, "headers", None))
 
-    kinds = (RequestValidationError, ConfigError, GrammarError, RecursionError, UnicodeEncodeError, HTTPException)
+    kinds = (
+        RequestValidationError, ConfigError, GrammarError, RecursionError, UnicodeEncodeError, HTTPException,
+        AbortedError, RateLimitError,
+    )  # fmt: skip
     for kind in (*kinds, QueueFullError, ClosedError, Exception):
         app.add_exception_handler(kind, answer)
 
@@ -144,12 +196,18 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorBody, "description": "There is no such thing"},
     408: {"model": ErrorBody, "description": "The body took too long"},
     413: {"model": ErrorBody, "description": "The body is too large"},
+    429: {"model": ErrorBody, "description": "The key has taken what it may for now"},
     500: {"model": ErrorBody, "description": "A fault of the server"},
     503: {"model": ErrorBody, "description": "Too many requests, or the server shuts down"},
 }
 """What every route may answer, for the OpenAPI document."""
+ANTHROPIC_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {**response, "model": AnthropicError} for status, response in RESPONSES.items()
+}
 
 
-def responses_with_stream(reply: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+def responses_with_stream(
+    reply: type[BaseModel], others: dict[int | str, dict[str, Any]] = RESPONSES
+) -> dict[int | str, dict[str, Any]]:
     """Returns what a route may answer that gives a reply or a stream."""
-    return {200: {"model": reply, "content": {"text/event-stream": {}}}, **RESPONSES}
+    return {200: {"model": reply, "content": {"text/event-stream": {}}}, **others}

@@ -39,11 +39,13 @@ class News:
         index: which one.
         pieces: in order.
         output: at its end, with the reason.
+        stop: the stop string that ended its text.
     """
 
     index: int
     pieces: list[Piece] = field(default_factory=list)
     output: GenerationOutput | None = None
+    stop: str | None = None
 
 
 class Generation:
@@ -150,7 +152,7 @@ class Generation:
                     output = stream.result()
                     self._end(index, output.finish_reason, output)
                 if pieces or output is not None:
-                    await ready.put(News(index, pieces, output))
+                    await ready.put(News(index, pieces, output, reader.stop))
         except Exception as error:  # of this sequence; whoever reads the news gets it
             self._end(index, "error", None)
             await ready.put(error)

@@ -13,7 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message
 
 from arcforge_serving.configs import ServeConfig
-from arcforge_serving.server.auth import Keys, Level, load_keys
+from arcforge_serving.server.access import record_of
+from arcforge_serving.server.auth import Keys, Level
+from arcforge_serving.server.key_files import WatchedKeys
+from arcforge_serving.server.rates import Rates
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -36,8 +39,9 @@ class Limits:
 class Guard:
     """What the routes of an application look at."""
 
-    keys: Keys = field(default_factory=Keys)
+    keys: Keys | WatchedKeys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
+    rates: Rates = field(default_factory=Rates)
 
     @classmethod
     def of(cls, config: ServeConfig, environ: Mapping[str, str]) -> Guard:
@@ -46,19 +50,40 @@ class Guard:
         Raises:
             ConfigError: see `load_keys`.
         """
-        return cls(load_keys(config, environ), Limits(config.max_body_mb * 2**20, config.body_seconds))
+        return cls(
+            WatchedKeys(config, environ),
+            Limits(config.max_body_mb * 2**20, config.body_seconds),
+            Rates(config.requests_per_minute, config.tokens_per_minute),
+        )
+
+    def admit(self, request: Request, level: Level, limited: bool) -> str:
+        """Looks at a request's key, and at its holder's rate; returns the key's owner, as `Keys.owner`.
+
+        Without keys an address has a rate; admins have none.
+
+        Raises:
+            HTTPException: the key is not enough.
+            RateLimitError: its holder has to wait.
+        """
+        record = record_of(request.scope)
+        record.owner = owner = self.keys.owner(credential(request.headers), level)
+        if limited and not self.keys.is_admin(owner):
+            record.holder = owner or (request.client.host if request.client else "nobody")
+            self.rates.admit(record.holder)
+        return owner
 
 
-def declare(level: Level, *, streams: bool = False) -> Callable[[Function], Function]:
+def declare(level: Level, *, streams: bool = False, limited: bool = False) -> Callable[[Function], Function]:
     """Declares a route's level, below the decorator that adds the route. Routes that declare none are of `Level.USER`.
 
     Args:
         level: who may call it.
         streams: it reads its body as it comes and counts the bytes itself.
+        limited: its requests and their tokens count against the rates.
     """
 
     def mark(function: Function) -> Function:
-        function.__dict__.update(arcforge_level=level, arcforge_streams=streams)
+        function.__dict__.update(arcforge_level=level, arcforge_streams=streams, arcforge_limited=limited)
         return function
 
     return mark
@@ -75,14 +100,21 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         """Wraps the handler, which would parse the body first of all."""
         handle: Handler = super().get_route_handler()
-        level, streams = level_of(self.endpoint), getattr(self.endpoint, "arcforge_streams", False)
+        level = level_of(self.endpoint)
+        streams, limited = (getattr(self.endpoint, f"arcforge_{name}", False) for name in ("streams", "limited"))
 
         async def guarded(request: Request) -> Response:
             guard: Guard = request.app.state.server.guard
-            request.state.owner = guard.keys.owner(request.headers.get("authorization"), level)
+            request.state.owner = guard.admit(request, level, limited)
             return await handle(bounded(request, guard.limits, streams))
 
         return guarded
+
+
+def credential(headers: Mapping[str, str]) -> str | None:
+    """Returns what a request says of its key: ``Authorization``, or Anthropic's ``x-api-key`` as if it stood there."""
+    key = headers.get("x-api-key")
+    return headers.get("authorization") or (None if key is None else f"Bearer {key}")
 
 
 def bounded(request: Request, limits: Limits, streams: bool) -> Request:

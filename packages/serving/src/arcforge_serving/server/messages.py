@@ -55,10 +55,13 @@ class ChatMessage(Body):
         return {key: value for key, value in given.items() if key in cls.model_fields or value not in (None, [], {})}
 
 
+FunctionName = Annotated[Text, Field(min_length=1, max_length=256, pattern=r"^[^\s<>{}\"]+$")]
+
+
 class FunctionDefinition(Body):
     """A function that may be called."""
 
-    name: Annotated[Text, Field(min_length=1, max_length=256, pattern=r"^[^\s<>{}\"]+$")]
+    name: FunctionName
     description: Text | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

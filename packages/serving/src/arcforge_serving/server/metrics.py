@@ -48,6 +48,10 @@ class Metrics:
         self._success = Counter(
             f"{PREFIX}request_success", "Sequences that ended", [LABEL, "finished_reason"], registry=self.registry
         )
+        self._answers = Counter(
+            f"{PREFIX}http_requests", "Requests by route and status; 499 are those whose clients went away",
+            [LABEL, "path", "status"], registry=self.registry,
+        )  # fmt: skip
         self._updates = Histogram(
             f"{PREFIX}rl_weight_update_operation_duration_seconds", "Updates of the weights",
             [LABEL, "operation", "outcome"], buckets=TO_REQUEST, registry=self.registry,
@@ -76,6 +80,10 @@ class Metrics:
         self._whole.observe(seconds)
         if output is not None:
             self._queue.observe(output.queue_seconds)
+
+    def answered(self, path: str, status: int) -> None:
+        """A request was answered."""
+        self._answers.labels(self._name, path, str(status)).inc()
 
     def updated(self, operation: str, outcome: str, seconds: float) -> None:
         """Weights were replaced (``done``), or not (``refused``)."""

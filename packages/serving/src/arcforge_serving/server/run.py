@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -21,9 +20,11 @@ from arcforge_core.ops.hardware import build_hardware
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.app import create_app
-from arcforge_serving.server.auth import USER_KEYS
 from arcforge_serving.server.connections import connection_options
+from arcforge_serving.server.dialects.response_store import ResponseStore
 from arcforge_serving.server.guard import Guard
+from arcforge_serving.server.listening import listen, url
+from arcforge_serving.server.logs import log_config
 from arcforge_serving.server.state import ServerState
 
 SECONDS_TO_SEND = 5.0
@@ -38,25 +39,39 @@ def serve(config: ServeConfig) -> None:
         ConfigError: the address cannot be listened on, or not without a key; a key or folder cannot be used; sizes do
             not fit the number format of the weights.
     """
-    guard, root = Guard.of(config, os.environ), weights_root(config)
+    guard = Guard.of(config, os.environ)
+    weights_root(config)
     listener = listen(config.host, config.port, keys=bool(guard.keys.users))
     with listener:
-        folder = find_checkpoint(config.checkpoint)
-        name = config.served_name or folder.resolve().name
-        check_engine(config.engine, open_checkpoint(folder))
-        model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
-        engine = build_engine(config.engine, model)
-        assert isinstance(engine, PagedEngine)  # the config has said so
-        state = state_of(engine, tokenizer, name)
-        state.guard, state.weights_root = guard, root
+        state = load_state(config)
         if state.template is None:
             say(f"no chats: {state.no_template}")
-        print(f"{name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
-        server = Server(state, config.shutdown_seconds, **connection_options(config))
+        print(f"{state.name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
+        options = {**connection_options(config), "log_config": log_config(config.log)}
+        server = Server(state, config.shutdown_seconds, **options)
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
             say("stopped")
+
+
+def load_state(config: ServeConfig) -> ServerState:
+    """Loads what a configuration names.
+
+    Raises:
+        CheckpointError, ConfigError: see `serve`.
+    """
+    guard, root = Guard.of(config, os.environ), weights_root(config)
+    folder = find_checkpoint(config.checkpoint)
+    name = config.served_name or folder.resolve().name
+    check_engine(config.engine, open_checkpoint(folder))
+    model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
+    engine = build_engine(config.engine, model)
+    assert isinstance(engine, PagedEngine)  # the config has said so
+    state = state_of(engine, tokenizer, name)
+    state.guard, state.weights_root = guard, root
+    state.token_id_style, state.responses = config.token_id_style, ResponseStore(config.responses_mb * 2**20)
+    return state
 
 
 def state_of(engine: PagedEngine, tokenizer: Tokenizer, name: str) -> ServerState:
@@ -111,32 +126,3 @@ def weights_root(config: ServeConfig) -> Path | None:
     if not root.is_dir():
         raise ConfigError("weights_root", config.weights_root, "must be a folder")
     return root.resolve()
-
-
-def listen(host: str, port: int, *, keys: bool = False) -> socket.socket:
-    """Binds the address first of all, so that what is wrong with it is known before a model is loaded.
-
-    Args:
-        host, port: the address.
-        keys: whether those who ask need a key; without, only this machine may reach it.
-
-    Raises:
-        ConfigError: the address is taken or not this machine's, or others reach it without a key.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigError("port", port, f"cannot listen on {host}: {error.strerror or error}") from error
-    address = ipaddress.ip_address(listener.getsockname()[0])
-    if not address.is_loopback and not keys:
-        listener.close()
-        accepted = f"other machines reach {address}, which needs an API key: api_key_file, or {USER_KEYS}"
-        raise ConfigError("host", host, accepted)
-    return listener
-
-
-def url(listener: socket.socket) -> str:
-    """Returns the address of a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -24,6 +24,13 @@ class CachedTokens(Reply):
     cached_tokens: int
 
 
+class PredictedTokens(Reply):
+    """Drafts of the MTP module that were checked. Rejected ones are no completion tokens."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageReply(Reply):
     """Tokens."""
 
@@ -31,6 +38,7 @@ class UsageReply(Reply):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: PredictedTokens
 
 
 class CompletionLogprobs(Reply):
@@ -109,15 +117,28 @@ class ChatLogprobs(Reply):
     content: list[TokenLogprob]
 
 
+class MetaInfo(Reply):
+    """What SGLang says of a choice. Triples of `output_token_logprobs` are (log-prob, token id, null)."""
+
+    finish_reason: dict[str, str | int]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    weight_version: str
+    output_token_logprobs: list[tuple[float, int, None]] = []
+
+
 class ChatChoice(Reply):
-    """A message. Token ids and versions come with ``return_token_ids``."""
+    """A message. Token ids and versions come with ``return_token_ids``; `token_places` says where the prompt's are."""
 
     index: int
     message: MessageReply
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
+    prompt_token_ids: list[int] = []
     token_ids: list[int] = []
     weight_versions: WeightVersions = []
+    meta_info: MetaInfo | None = None
 
 
 class ChatCompletion(Reply):
@@ -168,3 +189,13 @@ class Detokenized(Reply):
     """The reply of ``/detokenize``."""
 
     prompt: str
+
+
+class PageModel(Reply):
+    """What the page at ``/`` offers."""
+
+    name: str
+    max_model_len: int
+    chat: bool
+    no_chat: str
+    thinks: bool

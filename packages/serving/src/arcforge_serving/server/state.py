@@ -16,6 +16,7 @@ from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_serving.grammar import Grammars
 from arcforge_serving.paged import PagedEngine
+from arcforge_serving.server.dialects.response_store import ResponseStore
 from arcforge_serving.server.guard import Guard
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class ServerState:
         closing: whether new requests are refused, because the server shuts down.
         guard: who may ask for what.
         weights_root: folder below which updates of the weights may be read; None reads none from folders.
+        token_id_style: where chats have the ids of their prompts, ``vllm`` or ``sglang``.
+        responses: replies of ``/v1/responses`` that can be gone on from.
         open: generations that have not ended, by the ids of their requests.
     """
 
@@ -63,6 +66,8 @@ class ServerState:
     closing: bool = False
     guard: Guard = field(default_factory=Guard)
     weights_root: Path | None = None
+    token_id_style: str = "vllm"
+    responses: ResponseStore = field(default_factory=ResponseStore)
     open: dict[str, list[Generation]] = field(default_factory=dict)
 
     @property

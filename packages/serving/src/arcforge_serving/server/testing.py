@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import torch
 from fastapi.testclient import TestClient
+from torch import Tensor
 
+from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.paged import PagedEngine
 from arcforge_serving.server.app import create_app
-from arcforge_serving.server.run import Server, listen, state_of, url
+from arcforge_serving.server.listening import listen, url
+from arcforge_serving.server.run import Server, state_of
 from arcforge_serving.server.state import ServerState
+from arcforge_serving.stream import Stream
 
 
 def small_state(tokenizer: Tokenizer, model: CausalLM | None = None, **options: Any) -> ServerState:
@@ -29,6 +37,74 @@ def small_state(tokenizer: Tokenizer, model: CausalLM | None = None, **options: 
     """
     model = model or small_model(vocab_size=TOKENIZER_SIZE, max_position_embeddings=1024)
     return state_of(PagedEngine(PagedEngineConfig(**options), model), tokenizer, "small")
+
+
+class Says:
+    """A `Matcher` that lets a model say one thing alone.
+
+    Args:
+        ids: what; the last of them ends the sequence.
+        vocabulary: ids of the model.
+        seconds: what each token takes.
+    """
+
+    def __init__(self, ids: Sequence[int], vocabulary: int, seconds: float) -> None:
+        self._left, self._vocabulary, self._seconds = list(ids), vocabulary, seconds
+
+    def allowed(self) -> Tensor:
+        """Returns bool [V]: the next id."""
+        time.sleep(self._seconds)
+        return torch.arange(self._vocabulary) == self._left[0]
+
+    def accept(self, token: int) -> None:
+        """Goes on."""
+        self._left.pop(0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is said."""
+        return not self._left
+
+
+class ScriptedPagedEngine(PagedEngine):
+    """Computes as ever, and says what a function of the prompt's text tells it; special tokens are written out.
+
+    Attributes:
+        script: the function.
+        seconds: what each token takes besides.
+        prompts: texts of those that came.
+    """
+
+    script: Callable[[str], str]
+    tokenizer: Tokenizer
+    seconds = 0.0
+    prompts: list[str]
+
+    def submit(
+        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0, owner: str = ""
+    ) -> list[Stream]:
+        """Queues a request; see `PagedEngine.submit`."""
+        self.prompts.append(self.tokenizer.decode(list(prompt)))
+        ids = self.tokenizer.encode(self.script(self.prompts[-1]), allow_special=True)
+        matcher = partial(Says, ids, self.model.config.vocab_size, self.seconds)
+        return super().submit(prompt, replace(params, matcher=matcher), priority=priority, owner=owner)
+
+
+def scripted_state(
+    tokenizer: Tokenizer, script: Callable[[str], str], name: str = "small", **options: Any
+) -> ServerState:
+    """Returns the state of a server whose model says what a script tells it.
+
+    Args:
+        tokenizer: of the script.
+        script: the prompt's text, special tokens written out, to that of the answer.
+        name: the model's.
+        options: of the engine.
+    """
+    model = small_model(vocab_size=tokenizer.vocab_size, max_position_embeddings=8192)
+    engine = ScriptedPagedEngine(PagedEngineConfig(**options), model)
+    engine.script, engine.tokenizer, engine.prompts = script, tokenizer, []
+    return state_of(engine, tokenizer, name)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from arcforge_core.data.conversations.rejections import Rejection
-from arcforge_core.train.report import TEMPLATE
+from arcforge_core.train.report_html import STYLE
 from arcforge_core.train.report_plots import HEIGHT, SERIES, WIDTH, chart_style, inline_svg
 
 SHOWN = 20
@@ -30,14 +29,13 @@ def write_page(path: Path, figures: Mapping[str, Any], rejections: Sequence[Reje
         figures: see `Statistics.figures`.
         rejections: all of them.
     """
-    style = re.search(r"<style>.*?</style>", TEMPLATE.read_text(encoding="utf-8"), re.DOTALL)
-    assert style is not None
+    style = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     groups = "".join(_groups(kind, figures[kind]) for kind in ("corpora", "sources", "modes"))
     path.write_text(
         f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Conversations</title>
-{style[0]}
+{style}
 </head><body>
 <header><p class="eyebrow">arcforge conversations</p><h1>Conversations</h1></header>
 <main>{_headline(figures)}

@@ -27,7 +27,7 @@ COLUMNS = {
 COUNTS = ("answers", "calls", "tokens")
 
 
-def wilson(right: int, count: int) -> tuple[float, float]:
+def wilson(right: float, count: float) -> tuple[float, float]:
     """Returns the 95% interval of a share by Wilson's score (JASA 22, 1927); all of [0, 1] for no trials."""
     if not count:
         return 0.0, 1.0

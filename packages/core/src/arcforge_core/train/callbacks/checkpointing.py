@@ -12,7 +12,7 @@ from torch import Tensor
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.eval.bits_per_byte import BitsPerByte
 from arcforge_core.train.callbacks.evaluation import Evaluation
-from arcforge_core.train.module import LanguageModelModule
+from arcforge_core.train.module import TrainingModule
 from arcforge_core.train.snapshot import (
     Options,
     TrainingState,
@@ -33,14 +33,23 @@ class Checkpointing(L.Callback):
     Args:
         run_dir: the run.
         tokenizer: saved beside the model.
-        evaluation: says how good the model is; it comes before this callback.
+        evaluation: says how good the model is on held-out text; it comes before this callback. None where that is not
+            what is learnt.
         restored: the state that a resumed run starts from.
+        keep_best: save whenever held-out text improves, and keep the best checkpoint.
     """
 
     def __init__(
-        self, run_dir: Path, tokenizer: Tokenizer, evaluation: Evaluation, restored: TrainingState | None
+        self,
+        run_dir: Path,
+        tokenizer: Tokenizer,
+        evaluation: Evaluation | None,
+        restored: TrainingState | None,
+        *,
+        keep_best: bool,
     ) -> None:
         self.run_dir, self.tokenizer, self.evaluation, self.restored = run_dir, tokenizer, evaluation, restored
+        self.keep_best = keep_best
         self.saved_step = restored.step if restored else -1
         self._options: Options = []
         self._heldout: BitsPerByte | None = None
@@ -50,7 +59,7 @@ class Checkpointing(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Restores what the start of a fit builds or consumes: optimizer and random states."""
-        assert isinstance(module, LanguageModelModule)
+        assert isinstance(module, TrainingModule)
         self._options = optimizer_options(optimizer_of(module))
         if self.restored is not None:
             past = [path for path in checkpoints(self.run_dir) if path.name <= self.restored.path.name]
@@ -63,19 +72,20 @@ class Checkpointing(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Saves when it is due, or when an evaluation after this step was the best so far."""
-        assert isinstance(module, LanguageModelModule)
+        assert isinstance(module, TrainingModule)
         if self._writing is not None and self._writing.done():
             self._wait()
-        heldout = self.evaluation.last if self.evaluation.last is not self._heldout else None
-        self._heldout = self.evaluation.last
-        settings = module.config.trainer
-        improved = settings.keep_best and heldout is not None and self._improves(heldout)
+        last = self.evaluation.last if self.evaluation else None
+        heldout = last if last is not self._heldout else None
+        self._heldout = last
+        settings = module.settings.trainer
+        improved = self.keep_best and heldout is not None and self._improves(heldout)
         if module.progress.step % settings.checkpoint_every == 0 or improved:
             self._save(trainer, module, heldout)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Saves the end of the run, or the point of interruption, and sees to it that it is on disk."""
-        assert isinstance(module, LanguageModelModule)
+        assert isinstance(module, TrainingModule)
         self._save(trainer, module, None)
         self._wait()
         self._writer.shutdown()
@@ -92,14 +102,14 @@ class Checkpointing(L.Callback):
         self._best = heldout
         return True
 
-    def _save(self, trainer: L.Trainer, module: LanguageModelModule, heldout: BitsPerByte | None) -> None:
+    def _save(self, trainer: L.Trainer, module: TrainingModule, heldout: BitsPerByte | None) -> None:
         """Saves this step once."""
         if not trainer.is_global_zero or self.saved_step == module.progress.step:
             return
         self._wait()
-        settings, model = module.config.trainer, module.model
+        settings, model = module.settings.trainer, module.model
         state = take_state(module, self.run_dir, self._options, heldout)
-        keep = settings.keep_checkpoints, settings.keep_best
+        keep = settings.keep_checkpoints, self.keep_best
         asynchronous = settings.checkpoint_async
         if asynchronous is None:
             asynchronous = module.device.type != "cpu"  # there, writing takes the cores that train

@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 
-from arcforge_core.train.module import LanguageModelModule, in_any_process
+from arcforge_core.train.module import TrainingModule, in_any_process
 
 
 class Stopping(L.Callback):
@@ -23,7 +23,7 @@ class Stopping(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Takes the signals; restarts the clock, so that start-up does not use up the budget."""
-        assert isinstance(module, LanguageModelModule)
+        assert isinstance(module, TrainingModule)
         module.progress.restart_clock()
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -40,7 +40,7 @@ class Stopping(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Stops when it is time."""
-        assert isinstance(module, LanguageModelModule)
+        assert isinstance(module, TrainingModule)
         self.interrupted = in_any_process(self.interrupted)
         if self.interrupted or module.fraction() >= 1.0:
             trainer.should_stop = True

@@ -1,0 +1,171 @@
+"""What reinforcement learning adds to a fine-tuned model, beside fine-tuning and expert iteration in the same time.
+
+    python benchmarks/reasoning_rl.py --init RUN --data FOLDER [--quick] [--minutes 10] [--seeds 5] [--dsa RUN]
+        [--noise 0.02] [--threads N] [--out FOLDER] [--json FILE]
+
+Two-step expressions with products of numbers of two digits, thinking on. Each method begins with the checkpoint RUN and
+has the same minutes of training; FOLDER has conversations of the source `expressions`, as `arcforge-conversations`
+makes them. Then every checkpoint tries the same held-out tasks once, at temperature 1.
+
+- ``icepop``: `arcforge-rl algorithm=icepop`, a run for each seed;
+- ``sft``: `arcforge-train stage=sft` with the conversations;
+- ``expert``: `procedure=expert_iteration` with their problems;
+- ``noisy_icepop``, ``noisy_grpo``: the engine's weights are off by `--noise`; grpo corrects nothing;
+- ``dsa``: icepop from another checkpoint, whose attention is sparse.
+
+What is finished is not run again: the same command goes on. `ratios` are held-out shares over that of the beginning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _machine import describe_machine
+
+TASK = ("environment=math", "environment.kinds=[expressions]")
+SAMPLING = ("rollout.thinking=on", "rollout.max_new_tokens=80", "rollout.groups=8", "rollout.group_size=8")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to spend the minutes: the command of a seed, without the folder that it writes to."""
+
+    name: str
+    init: str
+    script: str
+    arguments: tuple[str, ...]
+    seeds: int
+
+    def folder(self, out: Path, seed: int) -> Path:
+        """Returns where the run of a seed goes."""
+        return out / f"{self.name}-{seed}"
+
+
+def methods(options: argparse.Namespace) -> list[Method]:
+    """Returns what is compared."""
+    minutes, fewer = f"trainer.minutes={options.minutes}", min(options.seeds, 3)
+    rl = (*TASK, *SAMPLING, minutes, "trainer.max_steps=null", "optimizer.lr=2e-4", "evaluation.tasks=100",
+          "evaluation.samples=2", "trainer.eval_every=40")  # fmt: skip
+    train = f"{options.data}/train/reasoning/expressions.jsonl"
+    sft = ("stage=sft", "data=conversations", f"data.reasoning=[{train}]", "data.max_tokens=513", "optimizer.lr=1e-3",
+           "trainer.sequence_length=512", "trainer.micro_batch_tokens=2048", "trainer.samples=0")  # fmt: skip
+    rounds = 2
+    expert = (*sft, "procedure=expert_iteration", f"procedure.files=[{train}]", "procedure.limit=600",
+              "procedure.samples=4", f"procedure.rounds={rounds}")  # fmt: skip
+    half = f"trainer.minutes={options.minutes / rounds / 2}"  # sampling takes about half of the time
+    noisy = f"rollout.engine_noise={options.noise}"
+    found = [
+        Method("icepop", options.init, "arcforge-rl", rl, options.seeds),
+        Method("sft", options.init, "arcforge-train", (*sft, minutes), fewer),
+        Method("expert", options.init, "arcforge-train", (*expert, half), fewer),
+        Method("noisy_icepop", options.init, "arcforge-rl", (*rl, noisy), fewer),
+        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, "algorithm=grpo"), fewer),
+    ]
+    if options.dsa:
+        found.append(Method("dsa", options.dsa, "arcforge-rl", rl, fewer))
+    return [method for method in found if not options.only or method.name in options.only]
+
+
+def command(script: str, *arguments: str) -> None:
+    """Runs one of our commands; ends the benchmark with its output where it fails."""
+    path = Path(sys.executable).parent / script
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{script} {' '.join(arguments)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def learn(method: Method, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs a method for a seed unless that is done; returns the seconds and where the checkpoint is."""
+    folder = method.folder(options.out, seed)
+    note = folder / "done.json"
+    if not note.exists():
+        start = time.perf_counter()
+        threads = f"trainer.threads={options.threads}"
+        command(
+            method.script, f"init={method.init}", f"seed={seed}", threads, f"output_dir={folder}", *method.arguments
+        )
+        last = (folder / "latest").resolve()
+        note.write_text(json.dumps({"seconds": time.perf_counter() - start, "checkpoint": str(last)}))
+    found: dict[str, Any] = json.loads(note.read_text())
+    evaluations = Path(found["checkpoint"]) / "evaluations.csv"
+    if evaluations.exists():
+        with evaluations.open() as file:
+            rows = [row for row in csv.DictReader(file) if row["domain"] == "all"]
+        curve = [float(row["pass@1"]) for row in rows]
+        found |= {
+            "curve": curve,
+            "seconds_at": [float(row["seconds"]) for row in rows],
+            "below_best": max(curve) - curve[-1],
+        }
+    return found
+
+
+def held_out(checkpoint: str, options: argparse.Namespace, folder: Path) -> float:
+    """Returns the share of the held-out tasks that a checkpoint gets right, measured once."""
+    note = folder / "heldout.json"
+    if not note.exists():
+        command(
+            "arcforge-env", "run", f"checkpoint={checkpoint}", *TASK, "environment.split=heldout", "thinking=on",
+            "engine=paged", "max_new_tokens=80", f"episodes={options.tasks}", f"output_dir={folder / 'heldout'}",
+        )  # fmt: skip
+        (rows,) = folder.glob("heldout/*/*/rollouts.jsonl")
+        rewards = [json.loads(line)["rewards"]["reward"] for line in rows.read_text().splitlines()]
+        note.write_text(json.dumps(statistics.mean(rewards)))
+    found: float = json.loads(note.read_text())
+    return found
+
+
+def main() -> None:
+    """Learns, tries, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--init", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--dsa")
+    parser.add_argument("--quick", action="store_true", help="one seed, two minutes, 100 tasks")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=400)
+    parser.add_argument("--noise", type=float, default=0.02)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--out", type=Path, default=Path("outputs/reasoning_rl"))
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.quick:
+        options.minutes, options.seeds, options.tasks = 2.0, 1, 100
+    options.out.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {"benchmark": "reasoning_rl", "machine": describe_machine(options.threads), "runs": {}}
+    before = {}
+    for method in methods(options):
+        if method.init not in before:
+            folder = options.out / f"before-{len(before)}"
+            folder.mkdir(exist_ok=True)
+            before[method.init] = held_out(method.init, options, folder)
+            print(f"{method.init}: {before[method.init]:.1%}", flush=True)
+        for seed in range(method.seeds):
+            found = learn(method, seed, options)
+            found["heldout"] = held_out(found["checkpoint"], options, method.folder(options.out, seed))
+            found["before"] = before[method.init]
+            report["runs"].setdefault(method.name, []).append(found)
+            below = f", {found['below_best']:.1%} under its best" if "below_best" in found else ""
+            print(f"{method.name:<14}{seed}  {found['heldout']:.1%}{below}  {found['seconds']:,.0f} s", flush=True)
+    report["ratios"] = {
+        name: statistics.median(run["heldout"] for run in runs) / max(runs[0]["before"], 1e-9)
+        for name, runs in report["runs"].items()
+    }
+    print(json.dumps(report["ratios"], indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Routing policies on agents' traces: what is found in prefix caches, what is computed again, how long replies take.
+
+    python benchmarks/routing.py [--quick] [--engines 8] [--load 0.8] [--room 1.2] [--seeds 3] [--json FILE]
+                                 [--plot FILE]
+
+The policies are those of the router; engines are simulated, in virtual time. An engine shares its capacity between the
+requests that it has (`PREFILL` prompt tokens a second, or one output token for `PER_TOKEN` of them) and keeps what it
+has computed as far as it has room, the least recently used session going first and its last tokens first.
+
+As in a training run, a fixed number of sessions goes on at any time, and each that ends is replaced: a task, then turns
+that bring a tool's result of 50 to 400 tokens and ask for 50 to 200, with a pause in between. There are as many
+sessions as would keep the engines busy for the share `--load` of the time if nothing were computed twice, and the
+caches hold `--room` times what these sessions hold on average. In the middle of each run an engine dies and comes back
+without its cache.
+
+`hits` is the share of all prompt tokens that was found, first turns included; `known` is what one cache without bounds
+would find. `again` are the prompt tokens computed although they had been, by tokens that had to be. `hash` is
+``session`` without a bound: pure consistent hashing. Ratios are of medians over seeds, each by the same trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import math
+import random
+import statistics
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from _machine import describe_machine
+from arcforge_serving.configs import RouterConfig
+from arcforge_serving.router.policies import Bound, Policy, SessionHash, Wanted, build_policy
+
+PREFILL, PER_TOKEN = 8000.0, 8.0
+BLOCK = 128
+TASK, RESULT, OUTPUT, TURNS, PAUSE = (300, 1500), (50, 400), (50, 200), (5, 60), 4.0
+SECONDS = 1200.0
+"""Of virtual time, the first fifth of which does not count."""
+Clock = Callable[[], float]
+POLICIES: dict[str, Callable[[Clock], Policy]] = {
+    "hash": lambda clock: SessionHash(Bound(math.inf), clock),
+    "session": lambda clock: build_policy(RouterConfig("session"), clock),
+    "prefix": lambda clock: build_policy(RouterConfig("prefix"), clock),
+    "least_load": lambda clock: build_policy(RouterConfig("least_load"), clock),
+    "round_robin": lambda clock: build_policy(RouterConfig("round_robin"), clock),
+}
+
+
+@dataclass
+class Session:
+    """A conversation: what its prompt has, how many turns are left, and its own random numbers."""
+
+    name: str
+    rng: random.Random
+    prompt: int = 0
+    turns: int = 0
+    known: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt, self.turns = self.rng.randint(*TASK), self.rng.randint(*TURNS)
+
+
+@dataclass
+class Engine:
+    """Shares its capacity between its requests; `virtual` is the work that each of them has got since the beginning."""
+
+    room: float
+    kept: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    jobs: list[tuple[float, int, float, Session, int]] = field(default_factory=list)
+    virtual: float = 0.0
+    now: float = 0.0
+    lives: int = 0
+
+    def advance(self, now: float) -> None:
+        """Works until a time before the next request ends."""
+        if self.jobs:
+            self.virtual += (now - self.now) / len(self.jobs)
+        self.now = now
+
+    @property
+    def next_end(self) -> float:
+        """When the next request ends if none comes."""
+        return self.now + (self.jobs[0][0] - self.virtual) * len(self.jobs) if self.jobs else math.inf
+
+    def keep(self, session: Session, tokens: int) -> None:
+        """Keeps a session's tokens; others go as far as there is no room, those of running requests last."""
+        self.kept[session.name] = tokens
+        self.kept.move_to_end(session.name)
+        surplus, running = sum(self.kept.values()) - self.room, {job[3].name for job in self.jobs}
+        for name in [name for name in self.kept if name not in running and name != session.name]:
+            if surplus <= 0:
+                return
+            gone = min(surplus, self.kept[name])
+            surplus -= gone
+            self.kept[name] -= math.ceil(gone)
+            if self.kept[name] <= 0:
+                del self.kept[name]
+
+
+def sessions_of(load: float, engines: int) -> tuple[int, float]:
+    """Returns how many sessions make a load, and how many tokens one of them has on average."""
+    new, made, turns = sum(RESULT) / 2, sum(OUTPUT) / 2, range(TURNS[0], TURNS[1] + 1)
+    work = (new + PER_TOKEN * made) / PREFILL
+    seen = sum(n * n for n in turns) / sum(turns)  # long ones are there for longer
+    return round(load * engines * (PAUSE + work) / work), sum(TASK) / 2 + seen / 2 * (new + made)
+
+
+def replay(build: Callable[[Clock], Policy], engines: int, load: float, room: float, seed: int) -> dict[str, float]:
+    """Runs one trace under a policy."""
+    count, size = sessions_of(load, engines)
+    fleet = [Engine(room * size * count / engines) for _ in range(engines)]
+    now = 0.0
+    policy = build(lambda: now)
+    numbers, order = itertools.count(), itertools.count()
+
+    def fresh() -> Session:
+        number = next(numbers)
+        return Session(f"{seed}-{number}", random.Random(f"{seed}-{number}"))
+
+    starts = random.Random(seed)
+    waiting = [(starts.random() * 60.0, next(order), fresh()) for _ in range(count)]
+    heapq.heapify(waiting)
+    dies, back, down = SECONDS / 2, SECONDS / 2 + 2.0, False
+    figures = dict.fromkeys(("prompt", "found", "known", "again", "new"), 0)
+    latencies: list[float] = []
+    while True:
+        ends = min(fleet, key=lambda engine: engine.next_end)
+        now = min(ends.next_end, waiting[0][0] if waiting else math.inf, dies if not down and dies else math.inf)
+        if now > SECONDS:
+            break
+        if dies and now == dies:  # what it has is asked again, elsewhere
+            fleet[0].advance(now)
+            for job in fleet[0].jobs:
+                heapq.heappush(waiting, (now, next(order), job[3]))
+            fleet[0].jobs, dies = [], 0.0
+            fleet[0].kept.clear()
+            policy.forget("0")
+        elif ends.next_end == now:
+            ends.advance(now)
+            _, _, asked, session, made = heapq.heappop(ends.jobs)
+            if asked > SECONDS / 5:
+                latencies.append(now - asked)
+            session.prompt += made
+            session.known = session.prompt
+            ends.keep(session, session.prompt)
+            session.turns -= 1
+            session.prompt += session.rng.randint(*RESULT)
+            later = session if session.turns else fresh()
+            heapq.heappush(waiting, (now + session.rng.expovariate(1 / PAUSE), next(order), later))
+        else:
+            _, _, session = heapq.heappop(waiting)
+            loads = {str(n): len(engine.jobs) for n, engine in enumerate(fleet) if n or not back - 2 <= now < back}
+            blocks = tuple(hash((session.name, n)) for n in range(session.prompt // BLOCK))
+            engine = fleet[int(policy.choose(Wanted(session.name, blocks), loads))]
+            engine.advance(now)
+            found = min(engine.kept.get(session.name, 0), session.prompt - 1)
+            made = session.rng.randint(*OUTPUT)
+            work = (session.prompt - found + PER_TOKEN * made) / PREFILL
+            heapq.heappush(engine.jobs, (engine.virtual + work, next(order), now, session, made))
+            engine.keep(session, session.prompt)
+            if now > SECONDS / 5:
+                known = min(session.known, session.prompt - 1)
+                figures["prompt"] += session.prompt
+                figures["found"] += found
+                figures["known"] += known
+                figures["again"] += max(0, known - found)
+                figures["new"] += session.prompt - known
+    latencies.sort()
+    return {
+        "hits": figures["found"] / figures["prompt"], "known": figures["known"] / figures["prompt"],
+        "again": figures["again"] / figures["new"], "requests": len(latencies),
+        "p50_s": latencies[len(latencies) // 2], "p99_s": latencies[99 * len(latencies) // 100],
+    }  # fmt: skip
+
+
+def plot(found: dict[str, dict[str, float]], path: Path) -> None:
+    """Draws hits and latencies."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.2))
+    for axis, name in zip(axes, ("hits", "again", "p99_s"), strict=True):
+        axis.bar(list(found), [each[name] for each in found.values()])
+        axis.set_title(name)
+        axis.tick_params(axis="x", rotation=30)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Replays the traces."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--engines", type=int, default=8)
+    parser.add_argument("--load", type=float, default=0.8)
+    parser.add_argument("--room", type=float, default=1.2)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    found: dict[str, dict[str, float]] = {}
+    for name, build in POLICIES.items():
+        runs = [
+            replay(build, options.engines, options.load, options.room, seed)
+            for seed in range(1 if options.quick else options.seeds)
+        ]
+        found[name] = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        print(f"{name:12}", *(f"{key} {value:.3g}" for key, value in found[name].items()), flush=True)
+    ours = found["session"]
+    ratios: dict[str, float] = {"session_hits": ours["hits"], "session_hits_of_known": ours["hits"] / ours["known"]}
+    for name in ("hash", "prefix", "least_load", "round_robin"):
+        ratios[f"hits_by_{name}"] = ours["hits"] / found[name]["hits"]
+        ratios[f"p99_of_{name}_by_ours"] = found[name]["p99_s"] / ours["p99_s"]
+    report: dict[str, Any] = {"machine": describe_machine(1), "policies": found, "ratios": ratios}
+    print(json.dumps(ratios, indent=1))
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1))
+    if options.plot is not None:
+        plot(found, options.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What every algorithm must hold: subclass it with the fixture `make_algorithm`.
+
+T: sampled tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from arcforge_core.contracts.algorithm import Algorithm, PolicyLoss, PolicyTokens, Trace
+from arcforge_core.errors import ArcforgeError
+from arcforge_core.testing.traces import add_stream, make_traces, tokens_of
+
+Current = dict[str, Tensor]
+
+
+def scored(algorithm: Algorithm, seed: int, branches: int = 1) -> tuple[list[Trace], Current]:
+    """Returns scored traces with all streams that are asked for, and log-probs of a policy that has moved a little."""
+    traces = make_traces(seed, (3, 2, 4), branches=branches)
+    for number, name in enumerate(sorted(algorithm.needs)):
+        add_stream(traces, name, seed + number)
+    add_stream(traces, "old", seed + 10, spread=0.05)
+    algorithm.score(traces)
+    noise = torch.Generator().manual_seed(seed)
+    current = {
+        branch.branch_id: branch.streams["old"].double()
+        + 0.05 * torch.randn(len(branch.ids), generator=noise, dtype=torch.float64)
+        for trace in traces
+        for branch in trace.branches
+    }
+    return traces, current
+
+
+def loss_of(algorithm: Algorithm, traces: Sequence[Trace], current: Current) -> tuple[PolicyTokens, PolicyLoss]:
+    """Returns the loss of traces; log-probs, and values where there is a critic, are leaves with gradients."""
+    tokens = tokens_of(traces, current)
+    values = {"values_T": torch.zeros_like(tokens.logprobs_T)} if "values" in algorithm.needs else {}
+    tokens = tokens_of(traces, current, **values)
+    for leaf in (tokens.logprobs_T, *values.values()):
+        leaf.requires_grad_(True)
+    return tokens, algorithm.loss(tokens)
+
+
+class AlgorithmSuite:
+    """Conformance of an `Algorithm`. A subclass gives the fixture ``make_algorithm``."""
+
+    @pytest.fixture
+    def make_algorithm(self) -> Callable[[], Algorithm]:
+        """Returns an algorithm with the correction that belongs to it; a subclass returns it."""
+        raise NotImplementedError("give the fixture `make_algorithm` in your subclass")
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_streams_are_written_and_finite(self, make_algorithm: Callable[[], Algorithm], seed: int) -> None:
+        """``advantages`` and ``weights`` of each branch, one number for each token."""
+        traces, _ = scored(make_algorithm(), seed, branches=3)
+        for trace in traces:
+            for branch in trace.branches:
+                for name in ("advantages", "weights"):
+                    stream = branch.streams[name]
+                    assert stream.dtype == torch.float32 and stream.shape == (len(branch.ids),)
+                    assert bool(stream[branch.index_T].isfinite().all())
+                assert bool((branch.streams["weights"][branch.index_T] > 0).all())
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_micro_batches_change_nothing(self, make_algorithm: Callable[[], Algorithm], seed: int) -> None:
+        """The losses of whole traces add up to that of all, and so do the gradients."""
+        algorithm = make_algorithm()
+        traces, current = scored(algorithm, seed, branches=2)
+        tokens, whole = loss_of(algorithm, traces, current)
+        torch.stack(list(whole.parts.values())).sum().backward()
+        assert tokens.logprobs_T.grad is not None
+        parts: dict[str, float] = dict.fromkeys(whole.parts, 0.0)
+        gradients = []
+        for trace in traces:
+            alone, loss = loss_of(algorithm, [trace], current)
+            torch.stack(list(loss.parts.values())).sum().backward()
+            assert alone.logprobs_T.grad is not None
+            gradients.append(alone.logprobs_T.grad)
+            for name, value in loss.parts.items():
+                parts[name] += float(value.detach())
+        for name, value in whole.parts.items():
+            assert parts[name] == pytest.approx(float(value.detach()), rel=1e-9, abs=1e-12)
+        torch.testing.assert_close(torch.cat(gradients), tokens.logprobs_T.grad, rtol=1e-9, atol=1e-12)
+
+    def test_what_the_correction_masks_has_no_policy_gradient(self, make_algorithm: Callable[[], Algorithm]) -> None:
+        """Tokens whose factor is 0; some are, of a policy far from where it sampled."""
+        algorithm = make_algorithm()
+        traces, current = scored(algorithm, 5)
+        far = {name: (value - 2.0 * (index % 2)) for index, (name, value) in enumerate(current.items())}
+        tokens, loss = loss_of(algorithm, traces, far)
+        loss.parts["policy"].backward()
+        assert tokens.logprobs_T.grad is not None and not loss.factor_T.requires_grad
+        assert bool((tokens.logprobs_T.grad[loss.factor_T == 0] == 0).all())
+
+    def test_metrics_are_numbers_without_gradient(self, make_algorithm: Callable[[], Algorithm]) -> None:
+        """What is logged is finite and holds on to no graph."""
+        algorithm = make_algorithm()
+        _, loss = loss_of(algorithm, *scored(algorithm, 1))
+        assert loss.metrics
+        for value in loss.metrics.values():
+            assert value.ndim == 0 and not value.requires_grad and math.isfinite(float(value))
+
+    def test_scoring_is_repeatable(self, make_algorithm: Callable[[], Algorithm]) -> None:
+        """Again, and by another instance."""
+        one, _ = scored(make_algorithm(), 2, branches=2)
+        two, _ = scored(make_algorithm(), 2, branches=2)
+        again = copy.deepcopy(two)
+        make_algorithm().score(again)
+        for first, second, third in zip(one, two, again, strict=True):
+            for a, b, c in zip(first.branches, second.branches, third.branches, strict=True):
+                assert torch.equal(a.streams["advantages"], b.streams["advantages"])
+                assert torch.equal(a.streams["advantages"], c.streams["advantages"])
+
+    @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+    def test_rewards_that_are_no_numbers_are_refused(
+        self, make_algorithm: Callable[[], Algorithm], reward: float
+    ) -> None:
+        """The trace is named."""
+        algorithm = make_algorithm()
+        traces, _ = scored(algorithm, 0)
+        traces[1].rewards = {"reward": reward}
+        with pytest.raises(ArcforgeError, match=traces[1].rollout_id.replace(".", r"\.")):
+            algorithm.score(traces)
+
+    def test_batches_that_are_none_are_refused(self, make_algorithm: Callable[[], Algorithm]) -> None:
+        """No traces, and two of one name."""
+        algorithm = make_algorithm()
+        traces, _ = scored(algorithm, 0)
+        with pytest.raises(ArcforgeError, match="no traces"):
+            algorithm.score([])
+        with pytest.raises(ArcforgeError, match="two traces"):
+            algorithm.score([*traces, traces[0]])
+
+    def test_a_group_of_equal_rewards_is_finite(self, make_algorithm: Callable[[], Algorithm]) -> None:
+        """Nothing divides by a spread of 0."""
+        algorithm = make_algorithm()
+        traces, current = scored(algorithm, 3)
+        for trace in traces:
+            trace.rewards = {"reward": 0.5}
+        algorithm.score(traces)
+        _, loss = loss_of(algorithm, traces, current)
+        assert all(bool(value.isfinite()) for value in loss.parts.values())

@@ -1,0 +1,22 @@
+"""Small policies, and rewards that they can learn, for tests of reinforcement learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from arcforge_core.checkpoint.pretrained import save_pretrained
+from arcforge_core.contracts.environment import Episode, Score, Task
+from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
+
+
+def save_policy(folder: Path, seed: int = 0, **changes: object) -> Path:
+    """Writes a model of some ten thousand parameters with its tokenizer, and returns its folder."""
+    save_pretrained(small_model(seed, vocab_size=TOKENIZER_SIZE, **changes), folder, small_tokenizer())
+    return folder
+
+
+def reward_even(environment: Any, task: Task, episode: Episode) -> Score:
+    """A verifier in the place of another: half of all first characters are right, so that chance earns something."""
+    text = episode.reply.text
+    return Score(float(bool(text) and ord(text[0]) % 2 == 0), f"it begins with {text[:1]!r}")

@@ -1,0 +1,1 @@
+"""Learning from rollouts: packing, log-probabilities, the Lightning module, the loop."""

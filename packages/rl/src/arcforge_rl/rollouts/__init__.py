@@ -1,0 +1,1 @@
+"""Rollouts: an engine plays environments, and what it sampled is recorded."""

@@ -1,0 +1,1 @@
+"""Servers of others, vLLM and SGLang, behind the engine contract."""

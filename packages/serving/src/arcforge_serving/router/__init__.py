@@ -1,0 +1,1 @@
+"""Several engine processes behind one address."""

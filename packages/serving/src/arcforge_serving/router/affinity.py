@@ -1,0 +1,95 @@
+"""What a request says about its prefix: the session that it belongs to, and the blocks of its prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from arcforge_serving.router.policies import Wanted
+
+HEADER = "x-session-id"
+FIELDS = ("session_id", "prompt_cache_key")
+"""Fields that name a session, the first that is there."""
+BLOCK, MOST_BLOCKS = 512, 512
+"""Characters of a block, about four tokens' worth of pages; what lies behind the last one decides nothing."""
+OPENING = 512
+"""Characters of a plain prompt that stand for its session."""
+
+
+def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool) -> Wanted:
+    """Reads a request.
+
+    Args:
+        headers: with names in lower case.
+        content: its body, whatever that is.
+        blocks: whether the prompt is to be cut into blocks, which costs reading all of it.
+
+    Returns:
+        What is known. A session is what ``X-Session-Id`` says, or `FIELDS`, or else how the conversation begins: its
+        system prompt and first message, or the first characters of a prompt, together with the field ``user``.
+    """
+    named = headers.get(HEADER, "")
+    if named and not blocks:
+        return Wanted(named)
+    try:
+        body: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        return Wanted(named)
+    for field in FIELDS:
+        value = body.get(field)
+        if not named and isinstance(value, str):
+            named = value
+    return Wanted(named or _opening(body), _blocks(body) if blocks else ())
+
+
+def _opening(body: dict[str, Any]) -> str:
+    """Returns a digest of what all turns of a conversation have in common; empty when there is nothing to read."""
+    parts: list[str] = []
+    for role, text in _parts(body):
+        parts.append(text if role else text[:OPENING])
+        if role == "user":
+            break
+    if not parts:
+        return ""
+    parts.append(str(body.get("user", "")))
+    return blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _blocks(body: dict[str, Any]) -> tuple[int, ...]:
+    """Returns a number for each whole block of the prompt, which stands for all before it too."""
+    text = "".join(text for _, text in _parts(body))[: BLOCK * MOST_BLOCKS]
+    found, number = [], 0
+    for start in range(0, len(text) - BLOCK + 1, BLOCK):
+        number = hash((number, text[start : start + BLOCK]))
+        found.append(number)
+    return tuple(found)
+
+
+def _parts(body: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields (role, text) of a prompt in order, of whatever dialect; a prompt that is no conversation has no role."""
+    for field in ("tools", "system", "instructions"):
+        if body.get(field):
+            yield "system", _text(body[field])
+    for field in ("messages", "input"):
+        messages = body.get(field)
+        if isinstance(messages, str):
+            yield "user", messages
+        elif isinstance(messages, list):
+            for message in messages:
+                yield str(message.get("role", "")) if isinstance(message, dict) else "user", _text(message)
+    for field in ("prompt", "prompt_token_ids"):
+        prompt = body.get(field)
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], list | str):
+            prompt = prompt[0]
+        if isinstance(prompt, list):
+            yield "", ",".join(map(str, prompt))
+        elif isinstance(prompt, str):
+            yield "", prompt
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,165 @@
+"""The router's application: the routes that are about all engines, and everything else, which goes to one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from arcforge_serving.router.affinity import wanted_of
+from arcforge_serving.router.control import PREFIX, STATUS, UPLOAD, FleetControl
+from arcforge_serving.router.fleet import Fleet, Member
+from arcforge_serving.router.metrics import page, pages
+from arcforge_serving.router.policies import Wanted
+from arcforge_serving.router.problems import OVERLOADED, problem
+from arcforge_serving.router.relay import Counts, Relay
+from arcforge_serving.server.auth import Level
+from arcforge_serving.server.guard import Guard, bounded, credential
+
+ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+ENGINES = "/v1/router/engines"
+
+
+@dataclass
+class RouterState:
+    """What the routes share."""
+
+    fleet: Fleet
+    control: FleetControl
+    guard: Guard
+    counts: Counts = field(default_factory=Counts)
+    closing: bool = False
+
+
+def create_router(fleet: Fleet, guard: Guard, folder: Path) -> Starlette:
+    """Returns the application.
+
+    Args:
+        fleet: has the engines, and is started and stopped by the caller.
+        guard: who may ask for what; engines look at it too.
+        folder: for uploads of weights.
+    """
+    state = RouterState(fleet, FleetControl(fleet, folder), guard)
+    routes = [
+        Route("/health", health),
+        Route("/ready", ready),
+        Route("/metrics", metrics),
+        Route(ENGINES, engines),
+        Route(ENGINES + "/{number:int}/{action}", act, methods=["POST"]),
+        Route(PREFIX + "/{path:path}", control, methods=["GET", "POST"]),
+        Route("/{path:path}", relay, methods=ALL),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
+    app.state.router = state
+    return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return problem(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+
+
+def _state(request: Request) -> RouterState:
+    state: RouterState = request.app.state.router
+    return state
+
+
+def _check(request: Request, level: Level) -> RouterState:
+    state = _state(request)
+    state.guard.keys.owner(credential(request.headers), level)
+    return state
+
+
+async def health(request: Request) -> Response:
+    """Says whether an engine works."""
+    alive = bool(_state(request).fleet.present)
+    return JSONResponse({"status": "ok" if alive else "no engine works"}, 200 if alive else 503)
+
+
+async def ready(request: Request) -> Response:
+    """Says whether requests are taken, and what each engine does."""
+    state = _state(request)
+    shown = {member.name: member.state.value for member in state.fleet.members}
+    if state.closing or not state.fleet.ready:
+        return JSONResponse({"status": "shutting down" if state.closing else "no engine", "engines": shown}, 503)
+    return JSONResponse({"status": "paused" if state.control.paused else "ready", "engines": shown})
+
+
+async def metrics(request: Request) -> Response:
+    """Shows what all have counted, for Prometheus."""
+    state = _check(request, Level.USER)
+    found = await pages(state.fleet, request.headers.items())
+    if not isinstance(found, dict):
+        return Response(found.content, found.status_code, media_type=found.headers.get("content-type"))
+    content, content_type = page(state.fleet, state.counts, found, request.headers.get("accept", ""))
+    return Response(content, media_type=content_type)
+
+
+async def engines(request: Request) -> Response:
+    """Lists the engines."""
+    state = _check(request, Level.ADMIN)
+    return JSONResponse({"engines": [member.show() for member in state.fleet.members]})
+
+
+async def act(request: Request) -> Response:
+    """Drains an engine, has it take requests again, or drains it and starts it anew."""
+    state = _check(request, Level.ADMIN)
+    member = _member(state.fleet, request.path_params["number"])
+    match request.path_params["action"]:
+        case "drain":
+            state.fleet.drain(member)
+        case "undrain":
+            state.fleet.undrain(member)
+        case "restart":
+            await state.fleet.restart(member)
+        case action:
+            raise HTTPException(404, f"no action {action[:40]!r}; there are drain, undrain and restart")
+    return JSONResponse(member.show())
+
+
+def _member(fleet: Fleet, number: int) -> Member:
+    if number >= len(fleet.members):
+        raise HTTPException(404, f"no engine {number}; there are {len(fleet.members)}, from 0 on")
+    return fleet.members[number]
+
+
+async def control(request: Request) -> Response:
+    """Passes what an admin does on to all engines."""
+    state = _check(request, Level.ADMIN)
+    if request.method == "GET" and request.url.path != STATUS:
+        raise HTTPException(404, "Not Found")
+    streams = request.url.path == UPLOAD
+    request = bounded(request, state.guard.limits, streams)
+    return await state.control.handle(request, b"" if streams else await request.body())
+
+
+class Relayed(Response):
+    """A reply that a `Relay` gives."""
+
+    def __init__(self, relay: Relay) -> None:
+        super().__init__()
+        self._relay = relay
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends what the engine says."""
+        await self._relay(scope, receive, send)
+
+
+async def relay(request: Request) -> Response:
+    """Passes a request on to an engine."""
+    state = _state(request)
+    content, wanted = b"", Wanted()
+    if request.method not in ("GET", "HEAD", "OPTIONS"):
+        _check(request, Level.USER)  # before a body is read
+        content = await bounded(request, state.guard.limits, streams=False).body()
+        blocks = state.fleet.config.policy == "prefix"
+        wanted = wanted_of(request.headers, content, blocks=blocks)
+    if state.closing:
+        return problem(503, "the server is shutting down", OVERLOADED)
+    return Relayed(Relay(state.fleet, state.counts, content, wanted))

@@ -1,0 +1,258 @@
+"""``/v1/rl`` for all engines at once.
+
+One operation at a time, as with one engine. Every engine gets it; the answer is theirs. What they were given last is
+kept, so that an engine which is started anew gets it before it takes requests: no request is ever answered by weights
+that were replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from arcforge_serving.router.fleet import Fleet, Member
+from arcforge_serving.router.problems import FAULT, OVERLOADED, problem
+from arcforge_serving.router.process import EngineError
+from arcforge_serving.router.relay import NOT_PASSED_ON, engine_url
+
+PREFIX = "/v1/rl"
+PAUSE, RESUME, STATUS, ABORT = (f"{PREFIX}/{name}" for name in ("pause", "resume", "status", "abort"))
+UPDATE, UPLOAD = f"{PREFIX}/update_weights", f"{PREFIX}/update_weights/tensors"
+PART = 2**20
+OF_ONE = ("page_size", "prefix_reuse", "speculation")
+"""Figures that are the same for all engines, or say nothing when summed."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request for every engine; `upload` is a file that is its body."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    content: bytes = b""
+    upload: Path | None = None
+
+    @classmethod
+    def of(cls, request: Request, content: bytes = b"", upload: Path | None = None) -> Call:
+        """Returns a client's request."""
+        headers = tuple((k, v) for k, v in request.headers.raw if k.decode("latin-1") not in NOT_PASSED_ON)
+        return cls(request.method, request.url.path, request.scope["query_string"], headers, content, upload)
+
+    def with_version(self, version: int) -> Call:
+        """Returns an update as one that names its version, as every engine that comes later has to take it."""
+        if self.path == UPDATE:
+            body = {**json.loads(self.content), "version": version}
+            return Call(self.method, self.path, self.query, self.headers, json.dumps(body).encode())
+        query = httpx.QueryParams(self.query.decode()).set("version", version)
+        return Call(self.method, self.path, str(query).encode(), self.headers, upload=self.upload)
+
+    async def send(self, member: Member) -> httpx.Response:
+        """Asks an engine.
+
+        Raises:
+            httpx.TransportError: it died, or is dead.
+        """
+        if member.http is None:
+            raise httpx.ConnectError(member.problem)
+        url = engine_url(self.path.encode(), self.query)
+        content = self.content if self.upload is None else _parts(self.upload)
+        return await member.http.request(self.method, url, headers=list(self.headers), content=content)
+
+
+async def _parts(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while part := await asyncio.to_thread(file.read, PART):
+            yield part
+
+
+class UploadError(Exception):
+    """An upload that is not taken: the status, and why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class FleetControl:
+    """What the routes do.
+
+    Args:
+        fleet: has the engines.
+        folder: where uploads are kept.
+    """
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self._fleet, self._folder = fleet, folder
+        self.operation: str | None = None
+        self._update: Call | None = None  # what every new engine gets first
+        self._pause: Call | None = None
+        self._uploads = 0
+        fleet.bring_up = self.bring_up
+
+    @property
+    def paused(self) -> bool:
+        """Whether the engines stand still."""
+        return self._pause is not None
+
+    @contextmanager
+    def _doing(self, operation: str) -> Iterator[None]:
+        self.operation = operation
+        try:
+            yield
+        finally:
+            self.operation = None
+
+    async def bring_up(self, member: Member) -> None:
+        """Gives an engine that has just started what the others have.
+
+        Raises:
+            EngineError: it does not take it.
+        """
+        for call in (self._update, self._pause):
+            if call is None:
+                continue
+            answer = await call.send(member)
+            if answer.status_code != 200:
+                raise EngineError(f"{call.path} again: {answer.status_code} {answer.text[:500]}")
+
+    async def handle(self, request: Request, content: bytes) -> Response:
+        """Answers a request below ``/v1/rl``, whose key was looked at; `content` is empty for an upload."""
+        path = request.url.path
+        if path in (STATUS, ABORT):
+            answer = await self._all(Call.of(request, content))
+            return self._status(answer) if path == STATUS else _first(answer, good_is_enough=True)
+        if self.operation is not None:
+            return problem(409, f"{self.operation} is in progress; {path} has to wait for its end")
+        with self._doing(path.removeprefix(f"{PREFIX}/")):
+            try:
+                call = Call.of(request, content, await self._store(request) if path == UPLOAD else None)
+            except UploadError as error:
+                return problem(error.status, str(error))
+            # to its end, whoever asked: a client that goes away leaves nothing half done
+            work = asyncio.ensure_future(self._change(call))
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait([work])
+                raise
+
+    async def _change(self, call: Call) -> Response:
+        async with self._fleet.changing:
+            answers = await self._all(call)
+            done = {number: answer for number, answer in answers.items() if answer.status_code == 200}
+            if done and call.path == PAUSE:
+                # a new engine has nothing to end or to wait for
+                self._pause = Call(call.method, PAUSE, b"", call.headers, b'{"mode": "keep"}')
+            elif done and call.path == RESUME:
+                self._pause = None
+            elif done and call.path in (UPDATE, UPLOAD):
+                version = max(int(answer.json()["weight_version"]) for answer in done.values())
+                self._keep(call.with_version(version))
+                # who did not take it is behind, and gets it in its next life
+                done = {n: a for n, a in done.items() if a.json()["weight_version"] == version}
+            elif call.upload is not None:
+                call.upload.unlink()
+            if done:
+                for member in self._fleet.present:
+                    if member.number not in done and member.process is not None:
+                        member.problem = f"{call.path} failed on it"
+                        self._fleet.drop(member)
+            return _first(answers)
+
+    def _keep(self, call: Call) -> None:
+        if self._update is not None and self._update.upload is not None:
+            self._update.upload.unlink()
+        self._update = call
+
+    async def _all(self, call: Call) -> dict[int, httpx.Response]:
+        """Asks all engines that answer; one that dies meanwhile has no answer."""
+        members = self._fleet.present
+        answers = await asyncio.gather(*(call.send(member) for member in members), return_exceptions=True)
+        found = {}
+        for member, answer in zip(members, answers, strict=True):
+            if isinstance(answer, httpx.Response):
+                found[member.number] = answer
+            elif not isinstance(answer, httpx.TransportError):
+                raise answer
+        return found
+
+    async def _store(self, request: Request) -> Path:
+        """Writes an upload to a file.
+
+        Raises:
+            UploadError: it is too large, breaks off, or there is no room.
+        """
+        self._uploads += 1
+        path, size = self._folder / f"upload-{self._uploads}", 0
+        most = max((m.process.upload_bytes for m in self._fleet.present if m.process is not None), default=0)
+        try:
+            with path.open("wb") as file:
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise UploadError(
+                            413, f"the upload has more than {most} bytes, this model's tensors have fewer"
+                        )
+                    await asyncio.to_thread(file.write, part)
+        except UploadError:
+            path.unlink()
+            raise
+        except ClientDisconnect as error:
+            path.unlink()
+            raise UploadError(400, "the upload broke off") from error
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise UploadError(507, f"the upload cannot be stored: {error.strerror}") from error
+        return path
+
+    def _status(self, answers: dict[int, httpx.Response]) -> Response:
+        if not answers or any(answer.status_code != 200 for answer in answers.values()):
+            return _first(answers)
+        parts = {number: answer.json() for number, answer in answers.items()}
+        whole = summed(list(parts.values()))
+        shown = [{**member.show(), **parts.get(member.number, {})} for member in self._fleet.members]
+        return JSONResponse({**whole, "operation": self.operation, "engines": shown})
+
+
+def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns one status for those of several engines: counts are added, the version is the oldest."""
+    first, whole = parts[0], {}
+    for name, value in first.items():
+        if name in OF_ONE:
+            whole[name] = value
+        elif isinstance(value, bool):
+            whole[name] = all(part[name] for part in parts)
+        elif isinstance(value, int):
+            whole[name] = sum(part[name] for part in parts)
+        elif isinstance(value, list):
+            whole[name] = [sum(values) for values in zip(*(part[name] for part in parts), strict=True)]
+    whole["weight_version"] = min(part["weight_version"] for part in parts)
+    whole["accepted_length"] = 1 + sum(whole["accepted_by_position"]) / whole["drafts"] if whole["drafts"] else 1.0
+    return whole
+
+
+def _first(answers: dict[int, httpx.Response], good_is_enough: bool = False) -> Response:
+    """Returns the answer that stands for all: a good one; a refusal when all refuse, and with what each has said."""
+    if not answers:
+        return problem(503, "no engine answers now; try again later", OVERLOADED)
+    codes = {answer.status_code for answer in answers.values()}
+    good = [answer for answer in answers.values() if answer.status_code == 200]
+    chosen = good[0] if good else next(iter(answers.values()))
+    if len(codes) > 1 and not good_is_enough and not good:
+        said = "; ".join(
+            f"engine {number}: {answer.status_code} {answer.text[:200]}" for number, answer in answers.items()
+        )
+        return problem(502, f"the engines disagree: {said}", FAULT)
+    content_type = chosen.headers.get("content-type", "application/json")
+    return Response(chosen.content, chosen.status_code, media_type=content_type)

@@ -1,0 +1,65 @@
+"""An engine's process, from the inside: the server of ``dp=1`` on a socket that only its router reaches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+import torch
+
+from arcforge_core.errors import ArcforgeError
+from arcforge_serving.configs import ServeConfig
+from arcforge_serving.disaggregation.wiring import Wiring
+from arcforge_serving.server.admin import upload_limit
+from arcforge_serving.server.connections import connection_options
+from arcforge_serving.server.logs import log_config
+from arcforge_serving.server.run import Server, load_state
+from arcforge_serving.server.state import ServerState
+
+Load = Callable[[ServeConfig], ServerState]
+
+
+def run_engine(
+    config: ServeConfig, path: str, router: Connection, wiring: Wiring | None = None, load: Load = load_state
+) -> None:
+    """Loads the checkpoint and serves until SIGTERM, or until the router is gone.
+
+    Args:
+        config: of the whole server.
+        path: of the Unix socket to listen on.
+        router: is told ``("ready", bytes of the largest upload)`` or ``("failed", message)``; its end is the router's.
+        wiring: of its role, where prompts are computed by others than decode.
+        load: makes what is served.
+    """
+    os.setsid()  # Ctrl-C is the router's, which ends its engines in order
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // (config.dp + config.prefill)))
+    try:
+        state = load(config)
+        if wiring is not None:
+            wiring.connect(state.engine)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            options = {**connection_options(config), "log_config": log_config(config.log)}
+            server = Server(state, config.shutdown_seconds, **options)
+            threading.Thread(target=_end_with, args=(router,), daemon=True).start()
+            router.send(("ready", upload_limit(state.engine.model)))
+            server.run(sockets=[listener])
+    except ArcforgeError as error:
+        with suppress(OSError):  # it has gone already, because of another engine
+            router.send(("failed", str(error)))
+        sys.exit(2)
+
+
+def _end_with(router: Connection) -> None:
+    """Ends this process in order when the router does, however that ends."""
+    try:
+        router.recv()
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,288 @@
+"""The engines: which of them take requests, and what happens when one dies.
+
+Each has a task that starts it, asks it again and again whether it works, and starts it anew when it has ended or hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import httpx
+
+from arcforge_core.cli.progress import say
+from arcforge_serving.configs import RouterConfig
+from arcforge_serving.router.policies import Policy, Wanted
+from arcforge_serving.router.process import EngineError, Launch, Process
+
+LONGEST_PAUSE = 30.0
+"""Seconds between two tries to start an engine at most."""
+SETTLED = 60.0
+"""An engine that has lived for so many seconds may be started anew at once."""
+CONNECT = 5.0
+
+
+class State(Enum):
+    """What an engine does."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    """It finishes what it has, and takes nothing."""
+    DEAD = "dead"
+
+
+class NoEngineError(Exception):
+    """No engine takes requests."""
+
+
+@dataclass
+class Member:
+    """An engine, over all of its lives.
+
+    Attributes:
+        number: from 0.
+        prefill: whether it computes prompts for others, and takes no requests.
+        state: of the present life.
+        process, http: of the present life; None when there is none.
+        in_flight: requests.
+        restarts: lives before this one.
+        problem: why it is not ready.
+        drained: whether it is to take nothing.
+    """
+
+    number: int
+    prefill: bool = False
+    state: State = State.STARTING
+    process: Process | None = None
+    http: httpx.AsyncClient | None = None
+    in_flight: int = 0
+    restarts: int = 0
+    problem: str = ""
+    drained: bool = False
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        """Its number as policies and labels have it."""
+        return str(self.number)
+
+    @contextmanager
+    def busy(self) -> Iterator[httpx.AsyncClient]:
+        """Counts a request, and lends the client of the present life."""
+        assert self.http is not None
+        self.in_flight += 1
+        self.idle.clear()
+        try:
+            yield self.http
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self.idle.set()
+
+    def show(self) -> dict[str, Any]:
+        """Returns what there is to say."""
+        role = {"prefill": True} if self.prefill else {}
+        shown = {"engine": self.number, **role, "state": self.state.value, "in_flight": self.in_flight}
+        return {**shown, "restarts": self.restarts, "problem": self.problem}
+
+
+async def nothing(member: Member) -> None:
+    """Brings a new engine up to date where there is nothing to bring."""
+
+
+class Fleet:
+    """The engines.
+
+    Args:
+        config: how often they are looked at.
+        count: how many.
+        policy: chooses.
+        launch: makes an engine's next life.
+        prefill: how many more there are that take no requests.
+
+    Attributes:
+        members: all engines.
+        bring_up: is awaited with each engine that has started, before it takes requests.
+        changing: is held while engines are given something that those which join meanwhile would miss.
+    """
+
+    def __init__(self, config: RouterConfig, count: int, policy: Policy, launch: Launch, prefill: int = 0) -> None:
+        self.config, self.policy = config, policy
+        self.members = [Member(number, prefill=number >= count) for number in range(count + prefill)]
+        self.bring_up: Callable[[Member], Awaitable[None]] = nothing
+        self.changing = asyncio.Lock()
+        self.closing = False
+        self._launch = launch
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def ready(self) -> list[Member]:
+        """The engines that take requests."""
+        return [member for member in self.members if member.state is State.READY and not member.prefill]
+
+    @property
+    def present(self) -> list[Member]:
+        """The engines that answer, those that are drained included."""
+        return [member for member in self.members if member.state in (State.READY, State.DRAINING)]
+
+    def choose(self, wanted: Wanted, without: set[int]) -> Member:
+        """Returns the engine for a request.
+
+        Args:
+            wanted: what is known of it.
+            without: engines that it was tried on.
+
+        Raises:
+            NoEngineError: none is left.
+        """
+        loads = {member.name: member.in_flight for member in self.ready if member.number not in without}
+        if self.closing or not loads:
+            raise NoEngineError
+        return self.members[int(self.policy.choose(wanted, loads))]
+
+    # ---- from beginning to end ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Starts all engines.
+
+        Raises:
+            EngineError: the first one that cannot be started; none is left running then.
+        """
+        try:
+            await asyncio.gather(*(self._begin(member) for member in self.members))
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        self._tasks = [asyncio.create_task(self._tend(member)) for member in self.members]
+
+    async def stop(self, seconds: float) -> None:
+        """Has all engines end in order, and kills those that have not after so many seconds."""
+        self.closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        answering = [m.process for m in self.members if m.process is not None and m.http is not None]
+        for process in answering:
+            process.stop()
+        ends = [asyncio.create_task(process.ended()) for process in answering]
+        if ends:
+            await asyncio.wait(ends, timeout=seconds)
+        for end in ends:
+            end.cancel()
+        for member in self.members:
+            await self._bury(member, "the server shuts down")
+
+    async def _begin(self, member: Member) -> None:
+        """Gives an engine a life, up to where it takes requests."""
+        member.state = State.STARTING
+        member.process = self._launch(member.number)
+        await member.process.start()
+        transport = httpx.AsyncHTTPTransport(uds=member.process.socket, limits=httpx.Limits(max_connections=None))
+        timeout = httpx.Timeout(None, connect=CONNECT)
+        plain = {"accept-encoding": "identity"}
+        member.http = httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=timeout, headers=plain)
+        try:
+            async with asyncio.timeout(self.config.hang_seconds):
+                while (await member.http.get("/ready")).status_code != 200:
+                    await asyncio.sleep(0.05)
+        except (httpx.TransportError, TimeoutError) as error:
+            raise EngineError(f"it does not answer: {type(error).__name__}") from error
+        async with self.changing:
+            await self.bring_up(member)
+            member.state, member.problem = State.DRAINING if member.drained else State.READY, ""
+            member.idle.set()
+
+    async def _tend(self, member: Member) -> None:
+        """Keeps an engine alive."""
+        pause, began = 0.0, time.monotonic()
+        while True:
+            if member.state is not State.DEAD:
+                problem = await self._watch(member)
+                await self._bury(member, problem)
+                say(f"engine {member.number} {problem}; it is started anew")
+                if time.monotonic() - began > SETTLED:
+                    pause = 0.0
+            await asyncio.sleep(pause)
+            pause, began = min(LONGEST_PAUSE, 2 * pause + 0.5), time.monotonic()
+            member.restarts += 1
+            try:
+                await self._begin(member)
+            except (EngineError, httpx.HTTPError) as error:
+                await self._bury(member, f"does not start: {error}")
+                say(f"engine {member.number} does not start: {error}; next try in {pause:g} s")
+            else:
+                say(f"engine {member.number} is back")
+
+    async def _watch(self, member: Member) -> str:
+        """Returns when an engine has ended or has to, and why."""
+        assert member.process is not None
+        assert member.http is not None
+        ended = asyncio.create_task(member.process.ended())
+        try:
+            last = time.monotonic()
+            while True:
+                await asyncio.wait([ended], timeout=self.config.health_seconds)
+                if ended.done():
+                    return "has ended"
+                with suppress(httpx.TransportError):
+                    answer = await self._unless(ended, member.http.get("/health", timeout=self.config.hang_seconds))
+                    if answer is not None and answer.status_code != 200:
+                        return "has stopped working"
+                    last = time.monotonic() if answer is not None else last
+                if time.monotonic() - last >= self.config.hang_seconds:
+                    return f"has not answered for {self.config.hang_seconds:g} s"
+        finally:
+            ended.cancel()
+
+    @staticmethod
+    async def _unless(ended: asyncio.Task[None], asking: Awaitable[httpx.Response]) -> httpx.Response | None:
+        task = asyncio.ensure_future(asking)
+        try:
+            await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+
+    async def _bury(self, member: Member, problem: str) -> None:
+        """Ends a life; requests that it had end with an error, each by itself."""
+        member.state, member.problem = State.DEAD, problem
+        self.policy.forget(member.name)
+        if member.process is not None:
+            member.process.kill()
+        if member.http is not None:
+            await member.http.aclose()
+        member.process = member.http = None
+
+    # ---- one by one --------------------------------------------------------------------------------------------------
+
+    def drain(self, member: Member) -> None:
+        """Has an engine take no more requests; those that it has go on."""
+        member.drained = True
+        if member.state is State.READY:
+            member.state = State.DRAINING
+
+    def undrain(self, member: Member) -> None:
+        """Has it take requests again."""
+        member.drained = False
+        if member.state is State.DRAINING:
+            member.state = State.READY
+
+    async def restart(self, member: Member) -> None:
+        """Drains an engine and starts it anew; returns when its process was told to end."""
+        self.drain(member)
+        await member.idle.wait()
+        member.drained = False
+        if member.process is not None:
+            member.process.stop()
+
+    def drop(self, member: Member) -> None:
+        """Ends an engine that is not what the others are; it is started anew."""
+        member.state = State.DEAD
+        if member.process is not None:
+            member.process.kill()

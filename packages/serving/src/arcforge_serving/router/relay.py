@@ -1,0 +1,197 @@
+"""One request on its way to an engine and back.
+
+Nothing reaches the client before the engine has given something whole: all of a reply, or the first event of a stream.
+Until then the request may be tried on another engine. A stream goes on event by event, never in parts of one, so that
+an engine which dies leaves a stream that is right as far as it goes, and ends with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from arcforge_serving.router.fleet import Fleet, Member, NoEngineError
+from arcforge_serving.router.policies import Wanted
+from arcforge_serving.router.problems import FAULT, OVERLOADED, last_events, problem_at
+
+HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+"""Headers of one connection, not of the message."""
+NOT_PASSED_ON = {*HOP, "host", "content-length", "expect", "accept-encoding", "date", "server"}
+BUSY = 503
+END = b"\n\n"
+ENGINE = "x-arcforge-engine"
+"""Header of replies: the engine's number."""
+
+
+@dataclass
+class Counts:
+    """What the router has done.
+
+    Attributes:
+        requests: by engine and outcome: ``done``, ``failed`` (before anything was sent), ``broken`` (behind that),
+            ``left`` by the client.
+        retries: requests that were tried on another engine.
+        refused: requests for which there was no engine.
+    """
+
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    retries: int = 0
+    refused: int = 0
+
+
+class Relay:
+    """Passes a request on; an ASGI application for one.
+
+    Args:
+        fleet: has the engines.
+        counts: is told what came of it.
+        content: the request's body.
+        wanted: what is known of it.
+    """
+
+    def __init__(self, fleet: Fleet, counts: Counts, content: bytes, wanted: Wanted) -> None:
+        self._fleet, self._counts, self._content, self._wanted = fleet, counts, content, wanted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers; ends with the client."""
+        await unless_gone(receive, self._answer(Request(scope), send))
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        tried: set[int] = set()
+        busy: httpx.Response | None = None
+        while len(tried) <= self._fleet.config.retries:
+            try:
+                member = self._fleet.choose(self._wanted, tried)
+            except NoEngineError:
+                break
+            self._counts.retries += bool(tried)
+            tried.add(member.number)
+            attempt = Attempt(member, request, send)
+            outcome = "left"
+            try:
+                busy = await attempt.run(self._content)
+                outcome = "done" if busy is None else "failed"
+            except (httpx.TransportError, httpx.StreamError) as error:  # it died, or its life was ended
+                outcome = "broken" if attempt.begun else "failed"
+                if attempt.begun:
+                    await attempt.break_off(type(error).__name__)
+            finally:
+                self._counts.requests[member.name, outcome] += 1
+            if outcome != "failed":
+                return
+        if busy is not None:
+            await send_whole(send, busy, busy.content, {})
+        elif tried:
+            message = "the engine died before it answered, and so did every other that was tried"
+            await problem_at(request.url.path, 502, message, FAULT)(request.scope, request.receive, send)
+        else:
+            self._counts.refused += 1
+            message = "no engine takes requests now; try again later"
+            await problem_at(request.url.path, 503, message, OVERLOADED)(request.scope, request.receive, send)
+
+
+class Attempt:
+    """A request on one engine.
+
+    Attributes:
+        begun: whether something was sent to the client.
+    """
+
+    def __init__(self, member: Member, request: Request, send: Send) -> None:
+        self._member, self._request, self._send = member, request, send
+        self.begun = False
+
+    async def run(self, content: bytes) -> httpx.Response | None:
+        """Sends the engine's answer; returns it instead, unsent, when the engine is too busy.
+
+        Raises:
+            httpx.TransportError: the engine died.
+        """
+        request, mark = self._request, {ENGINE: self._member.name}
+        headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1") not in NOT_PASSED_ON]
+        with self._member.busy() as http:
+            url = engine_url(request.scope["raw_path"], request.scope["query_string"])
+            async with http.stream(request.method, url, headers=headers, content=content) as response:
+                if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                    whole = await response.aread()
+                    if response.status_code == BUSY:
+                        return response
+                    self.begun = True
+                    await send_whole(self._send, response, whole, mark)
+                    return None
+                async for events in whole_events(response.aiter_raw()):
+                    if not self.begun:
+                        self.begun = True
+                        await self._send(start(response, mark))
+                    await self._send({"type": "http.response.body", "body": events, "more_body": True})
+                if not self.begun:
+                    await self._send(start(response, mark))
+                await self._send({"type": "http.response.body", "body": b""})
+        return None
+
+    async def break_off(self, why: str) -> None:
+        """Ends a stream with an error."""
+        message = (
+            f"engine {self._member.name} died while it answered ({why}); what came so far is right, the rest is lost"
+        )
+        body = last_events(self._request.url.path, message)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def engine_url(raw_path: bytes, query: bytes) -> httpx.URL:
+    """Returns a request's target as it was written."""
+    return httpx.URL("http://engine", raw_path=raw_path + (b"?" + query if query else b""))
+
+
+async def whole_events(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Cuts a stream of server-sent events between events; half a one at the end is dropped.
+
+    Raises:
+        httpx.RemoteProtocolError: it ends within an event, which no engine does that lives.
+    """
+    rest = b""
+    async for part in parts:
+        whole, end, rest = (rest + part).rpartition(END)
+        if end:
+            yield whole + end
+    if rest:
+        raise httpx.RemoteProtocolError("the stream ends within an event")
+
+
+def start(response: httpx.Response, further: dict[str, str], length: int | None = None) -> Message:
+    """Returns the message that begins an answer."""
+    headers = [(k.lower(), v) for k, v in response.headers.raw if k.decode("latin-1").lower() not in NOT_PASSED_ON]
+    headers += [(name.encode(), value.encode()) for name, value in further.items()]
+    headers += [] if length is None else [(b"content-length", str(length).encode())]
+    return {"type": "http.response.start", "status": response.status_code, "headers": headers}
+
+
+async def send_whole(send: Send, response: httpx.Response, content: bytes, further: dict[str, str]) -> None:
+    """Sends an answer that is there."""
+    await send(start(response, further, len(content)))
+    await send({"type": "http.response.body", "body": content})
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Ends a coroutine when the client goes away first."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

@@ -1,0 +1,87 @@
+"""The page in Chromium, for tests and pictures of it; needs the package playwright and a Chromium of the system."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from arcforge_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Dialog, Locator, Page
+
+CHROMIUM = "CHROMIUM"
+"""Environment variable with the program's path."""
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+
+def find_chromium() -> str:
+    """Returns the path of Chromium.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = shutil.which(os.environ.get(CHROMIUM, "chromium"))
+    if path is None:
+        raise ConfigError(CHROMIUM, os.environ.get(CHROMIUM), "no such program; Debian: apt-get install chromium")
+    return path
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Yields a browser. While it runs no other event loop can run in this thread.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from playwright.sync_api import sync_playwright
+
+    path = find_chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def opened(context: BrowserContext, address: str, faults: list[str]) -> Page:
+    """Returns a new tab with the page, which has asked the server what it serves.
+
+    Args:
+        context: of the browser.
+        address: of the server.
+        faults: gets what the page writes as errors, and texts of dialogues, of which it has none.
+    """
+    page = context.new_page()
+    page.on("console", lambda said: faults.append(said.text) if _is_fault(said.type, said.text) else None)
+
+    def refuse(dialog: Dialog) -> None:
+        faults.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", refuse)
+    page.goto(address)
+    page.locator("#model-length:not(:empty)").or_(page.locator("#banner:not([hidden])")).first.wait_for()
+    return page
+
+
+def _is_fault(kind: str, text: str) -> bool:
+    return kind == "error" and "Failed to load resource" not in text  # statuses other than 200: the page shows them
+
+
+def ask(page: Page, text: str) -> Locator:
+    """Says something and waits for the end of the answer; returns its element."""
+    page.fill("#input", text)
+    page.press("#input", "Enter")
+    return answer(page)
+
+
+def answer(page: Page) -> Locator:
+    """Waits until the last answer is complete; returns its element."""
+    last = page.locator(".message").last
+    last.locator(".footer").wait_for(state="attached")
+    return last

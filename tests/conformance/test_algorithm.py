@@ -1,0 +1,16 @@
+"""Runs the algorithm suite over every algorithm that the registry lists, with the correction that belongs to it."""
+
+import pytest
+
+from arcforge_core.registry import registry
+from arcforge_core.testing.algorithm_suite import AlgorithmSuite
+from arcforge_rl.learning.build import OWN, preset
+
+
+@pytest.mark.parametrize("name", registry().names("algorithm"))
+class TestAlgorithm(AlgorithmSuite):
+    @pytest.fixture
+    def make_algorithm(self, name):
+        component = registry().get("algorithm", name)
+        correction = preset(name if name in OWN else "none")
+        return lambda: component.load()(component.load_schema()(), correction)

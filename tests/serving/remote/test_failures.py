@@ -1,0 +1,197 @@
+"""Servers that are not there, turn away, fail, hang, and hang up; what may have been done is not asked for twice."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+from fastapi.responses import JSONResponse, Response
+
+from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.testing.small_models import small_model
+from arcforge_serving.configs import SglangEngineConfig, VllmEngineConfig
+from arcforge_serving.errors import RemoteError
+from arcforge_serving.remote.vllm import VllmEngine
+
+PARAMS = SamplingParams(max_new_tokens=3, temperature=0.0)
+GENERATE = {"vllm": "/inference/v1/generate", "sglang": "/generate"}
+
+
+def generations(kind, fake):
+    return [json.loads(body) for path, body in fake.calls if path == GENERATE[kind]]
+
+
+def error(status, message="no"):
+    return JSONResponse({"error": {"message": message, "param": None}}, status)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_requests_that_are_turned_away_are_sent_again(kind, fake, engine, status):
+    wanted = engine.generate([[1, 2]], PARAMS)
+    fake.faults.extend([error(status), error(status)])
+    assert engine.generate([[1, 2]], PARAMS) == wanted
+    assert len(generations(kind, fake)) == 4
+
+
+def test_not_for_ever(kind, fake, make):
+    engine = make(retries=1)
+    fake.faults.extend([error(503, "full")] * 2)
+    with pytest.raises(RemoteError, match="503: full"):
+        engine.generate([[1, 2]], PARAMS)
+    assert len(generations(kind, fake)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "wanted", "said"),
+    [
+        (error(400, "too long"), ConfigError, "too long"),
+        (JSONResponse({"error": {"message": "bad", "param": "top_k"}}, 400), ConfigError, "^top_k="),
+        (JSONResponse({"detail": "not this"}, 422), ConfigError, "not this"),
+        (Response("<html>", 404), ConfigError, "there is no /"),
+        (error(401, "key"), ConfigError, "ARCFORGE_ENGINE_KEY"),
+        (error(403, "Scale-out endpoints are disabled"), ConfigError, "Scale-out endpoints are disabled"),
+        (error(500, "engine died"), RemoteError, "500: engine died"),
+        (Response("bad gateway", 502), RemoteError, "502: bad gateway"),
+        (Response("nonsense", 200), RemoteError, "no JSON"),
+    ],
+)
+def test_other_failures_are_told_once(kind, fake, engine, fault, wanted, said):
+    fake.faults.append(fault)
+    with pytest.raises(wanted, match=said):
+        engine.generate([[1, 2]], PARAMS)
+    assert len(generations(kind, fake)) == 1
+
+
+def test_when_one_fails_the_others_are_aborted(kind, fake, engine):
+    fake.faults.append(error(500))
+    with pytest.raises(RemoteError):
+        engine.generate([[1], [2], [3]], PARAMS)
+    told = [json.loads(body) for path, body in fake.calls if "abort" in path]
+    names = [name for each in told for name in each.get("request_ids", [each.get("rid")])]
+    asked = [body["request_id" if kind == "vllm" else "rid"] for body in generations(kind, fake)]
+    assert set(asked) <= set(names) and len(set(asked)) == len(asked)
+
+
+class Listener:
+    """Accepts connections, counts requests, and does with each what a function says."""
+
+    def __init__(self, treat):
+        self.requests, self._treat = 0, treat
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection:
+            request = connection.recv(65536)
+            if request.startswith(b"GET"):
+                body = b'{"weight_version": "a"}'
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            elif b"generate" in request:
+                self.requests += 1
+                self._treat(connection)
+
+    def close(self):
+        self._socket.close()
+
+
+@pytest.mark.parametrize(
+    ("treat", "said"),
+    [
+        (lambda connection: None, "hung up in the middle"),
+        (lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"), "hung up"),
+        (lambda connection: time.sleep(3), r"took longer than engine\.timeout_seconds=1\.5"),
+    ],
+)
+def test_what_may_have_begun_is_not_sent_again(treat, said):
+    listener = Listener(treat)
+    engine = VllmEngine(VllmEngineConfig(url=listener.url, timeout_seconds=1.5), small_model())
+    with pytest.raises(RemoteError, match=said):
+        engine.generate([[1, 2]], PARAMS)
+    assert listener.requests == 1
+    listener.close()
+    engine.close()
+
+
+def test_no_server():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match=rf"engine\.url='http://127\.0\.0\.1:{port}': cannot be reached"):
+        VllmEngine(VllmEngineConfig(url=f"http://127.0.0.1:{port}", retries=0), small_model())
+
+
+def test_the_key_is_sent(kind, make, fake, monkeypatch):
+    monkeypatch.setenv("ARCFORGE_ENGINE_KEY", "secret-key")
+    assert make()._client._http.headers["authorization"] == "Bearer secret-key"
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+def test_updates_go_through_a_folder_one_at_a_time(kind, fake, engine, model, tmp_path):
+    engine.update_weights(model.state_dict(), version=3)
+    assert [p.name for p in tmp_path.iterdir()] == ["version-3"]
+    assert fake.label == "3"
+    engine.update_weights(model.state_dict())
+    assert [p.name for p in tmp_path.iterdir()] == ["version-4"]
+    order = [path for path, _ in fake.calls]
+    steps = {
+        "vllm": ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume"],
+        "sglang": ["/pause_generation", "/update_weights_from_disk", "/continue_generation"],
+    }[kind]
+    assert order == 2 * steps
+
+
+def test_an_engine_that_is_made_later_knows_the_version(engine, make, model):
+    engine.update_weights(model.state_dict(), version=5)
+    assert make().weight_version == 5
+
+
+def test_a_server_that_fails_at_an_update_goes_on(kind, fake, engine, model):
+    fake.faults.extend([None, error(500, "out of memory")])
+    with pytest.raises(CheckpointError, match=r"weight update 1: .*out of memory"):
+        engine.update_weights(model.state_dict())
+    assert fake.calls[-1][0] in ("/resume", "/continue_generation")
+    assert engine.weight_version == 0
+    assert engine.generate([[1, 2]], PARAMS)[0].weight_version == 0
+
+
+def test_a_cache_that_keeps_old_entries_is_a_failure(kind, fake, engine, model):
+    if kind == "vllm":
+        fake.faults.extend([None, None, JSONResponse({"success": False})])
+        with pytest.raises(CheckpointError, match="old weights"):
+            engine.update_weights(model.state_dict())
+
+
+@pytest.mark.parametrize("folder", [None, "/none/such"])
+def test_updates_need_a_folder(make, fake, model, folder):
+    with pytest.raises(ConfigError, match=r"engine\.weights_dir"):
+        make(weights_dir=folder).update_weights(model.state_dict())
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "field"),
+    [
+        (VllmEngineConfig, {"url": "gpu:8000"}, "engine.url"),
+        (VllmEngineConfig, {"pause": "retract"}, "engine.pause"),
+        (SglangEngineConfig, {"pause": "keep"}, "engine.pause"),
+        (VllmEngineConfig, {"retries": -1}, "engine.retries"),
+        (VllmEngineConfig, {"concurrency": 0}, "engine.concurrency"),
+        (SglangEngineConfig, {"timeout_seconds": 0.0}, "engine.timeout_seconds"),
+        (SglangEngineConfig, {"connect_seconds": 0.0}, "engine.connect_seconds"),
+    ],
+)
+def test_options_are_checked(config, changes, field):
+    with pytest.raises(ConfigError, match=field):
+        config(**changes)
