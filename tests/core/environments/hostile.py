@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -20,6 +21,13 @@ class HostileConfig(EnvironmentConfig):
     deed: str = "answer"
 
 
+def stopped():
+    """Is stopped for two seconds, which is longer than its time."""
+    subprocess.Popen(["sh", "-c", f"kill -STOP {os.getpid()}; sleep 2; kill -CONT {os.getpid()}"])
+    time.sleep(0.05)
+    return 1.0
+
+
 class Anything:
     def __float__(self):
         raise RuntimeError("no number")
@@ -28,6 +36,7 @@ class Anything:
 DEEDS = {
     "answer": lambda: 1.0,
     "true": lambda: True,
+    "stopped": stopped,
     "raise": lambda: 1 / 0,
     "exit": lambda: sys.exit(0),
     "leave": lambda: os._exit(0),

@@ -101,17 +101,17 @@ def test_a_hanging_verifier_holds_up_no_other():
 
 def test_processes_of_a_dead_caller_end(monkeypatch):
     """Their own alarm ends them where nobody is left to kill them."""
-    monkeypatch.setattr(killable.threading, "Timer", lambda seconds, kill: killable.threading.Event.__new__(Never))
+    monkeypatch.setattr(killable._Process, "_watch", lambda self, done, seconds: None)
+    monkeypatch.setattr(killable, "PATIENCE", 1)
     found = outcome(hostile.Hostile, "hang")
     assert found.reward == 0.0 and "process ended" in found.reasons["judged"]
 
 
-class Never:
-    def start(self):
-        pass
-
-    def cancel(self):
-        pass
+@pytest.mark.skipif(sys.platform != "linux", reason="proc(5)")
+def test_a_process_that_is_not_let_run_has_more_time():
+    environment = hostile.Hostile(hostile.HostileConfig(deed="stopped"))
+    found = asyncio.run(play(environment, environment.task(0), SILENCE))[1]
+    assert found.reward == 1.0, found
 
 
 class Local(EnvironmentBase):

@@ -36,6 +36,10 @@ START_SECONDS = 120.0
 MEMORY_BYTES = 2 << 30
 """Data that a process may hold beyond what it has after its start."""
 PROCESSES = 2
+PATIENCE = 10
+"""Times its seconds that a process has by the clock at most, where it wants to compute and others are let run."""
+RUNNABLE = ("R", "T", "t")
+"""States of processes in proc(5) that wait for nothing but a processor, or to be continued."""
 _SERVING = threading.Event()
 """Set in the processes."""
 ANSWER_BYTES = 1 << 16
@@ -55,6 +59,7 @@ class _Process:
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment)
         self._loaded: set[bytes] = set()
+        self.killed = False
 
     def judge(self, environment: EnvironmentBase, method: str, task: Task, episode: Episode, seconds: float) -> Score:
         """Returns what a method finds."""
@@ -66,7 +71,7 @@ class _Process:
                 hint = "cannot be made in another process: define it, and its config, at the top of a module"
                 raise ConfigError("environment", name, f"{hint} ({answer['error']})")
             self._loaded.add(load)
-        request = pickle.dumps(("judge", load, method, pickle.dumps((task, episode)), seconds))
+        request = pickle.dumps(("judge", load, method, pickle.dumps((task, episode)), PATIENCE * seconds + 1.0))
         answer = self._ask(request, seconds)
         return Score(float(answer["value"]), str(answer["reason"]))
 
@@ -78,27 +83,35 @@ class _Process:
             with contextlib.suppress(OSError):  # a half-written request cannot be flushed any more
                 pipe.close()  # type: ignore[union-attr]
 
+    def _watch(self, done: threading.Event, seconds: float) -> None:
+        """Kills the process when its time is over; who is not let run, on a busy machine, has more of it."""
+        before = _used(self._child.pid)[1]
+        for _ in range(PATIENCE):
+            if done.wait(seconds):
+                return
+            state, used = _used(self._child.pid)
+            if state not in RUNNABLE or used - before > 0.9 * seconds:
+                break
+        self.killed = True
+        self._child.kill()
+
     def _ask(self, request: bytes, seconds: float) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None
-        late = threading.Event()
-
-        def kill() -> None:
-            late.set()
-            self._child.kill()
-
-        timer = threading.Timer(seconds, kill)
-        timer.start()
+        done = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(done, seconds), name="arcforge-verifier", daemon=True)
+        watch.start()
         try:
             self._child.stdin.write(len(request).to_bytes(8, "big") + request)
             self._child.stdin.flush()
             line = self._child.stdout.readline(ANSWER_BYTES)
             answer = json.loads(line)
         except (OSError, ValueError) as error:
-            if late.is_set():
+            if self.killed:
                 raise _Died(f"the verifier did not end within {seconds:g} s") from error
             raise _Died(f"the verifier's process ended (code {self._child.poll()})") from error
         finally:
-            timer.cancel()
+            done.set()
+            watch.join()
         return answer if isinstance(answer, dict) else {"value": 0.0, "reason": "the verifier's process spoke nonsense"}
 
 
@@ -127,6 +140,9 @@ class Verifiers:
             process = None
             return Score(0.0, str(death))
         finally:
+            if process is not None and process.killed:  # in the moment that it answered
+                process.close()
+                process = None
             self._idle.put(process)
 
     def close(self) -> None:
@@ -149,6 +165,15 @@ def verifiers() -> Verifiers:
             "environment", "module", "plays when it is imported; put that below if __name__ == '__main__'"
         )
     return Verifiers()
+
+
+def _used(pid: int) -> tuple[str, float]:
+    """Returns a process's state and the processor seconds that it has used; nothing where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return "", 0.0
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _load_request(environment: EnvironmentBase) -> bytes:
@@ -218,10 +243,10 @@ def _module(name: str, file: str | None) -> Any:
 
 
 def _judge(
-    environments: dict[bytes, EnvironmentBase], load: bytes, method: str, given: bytes, timeout: float
+    environments: dict[bytes, EnvironmentBase], load: bytes, method: str, given: bytes, alarm: float
 ) -> dict[str, Any]:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, timeout + 1.0)  # for the case that the caller is dead and cannot kill
+    signal.setitimer(signal.ITIMER_REAL, alarm)  # for the case that the caller is dead and cannot kill
     try:
         score = as_score(getattr(environments[load], method)(*pickle.loads(given)))
     except BaseException as error:  # SystemExit, too
