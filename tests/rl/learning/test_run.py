@@ -246,6 +246,19 @@ def test_a_resumed_run_must_be_the_same(small_run: Compose) -> None:
         run(small_run("resume=latest", "rollout.group_size=8"))
 
 
+def test_a_resumed_run_knows_what_it_began_with(small_run: Compose, tmp_path: Path, policy: Path) -> None:
+    latest, options = tmp_path / "outputs" / "latest", ("algorithm.kl=0.1", "evaluation.tasks=0")
+    first = run(small_run(*options, "trainer.max_steps=1"))
+    second = run(small_run(*options, "trainer.max_steps=1", f"init={latest}"))
+    (begun,) = (first.dir / "checkpoints").glob("step-*")
+    for given in (f"init={latest}", "init=null"):  # the link leads to the run itself by now
+        resumed = run(small_run(*options, "trainer.max_steps=2", given, "resume=latest"))
+        assert resumed.dir.resolve() == second.dir.resolve()
+        assert f"init: {begun.resolve()}" in (resumed.dir / "config.yaml").read_text()
+    with pytest.raises(ConfigError, match=r"init=.*this run began with .*leave init out"):
+        run(small_run(*options, "trainer.max_steps=2", "resume=latest"))
+
+
 def test_thinking_needs_a_chat_template(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(tokenizer: Any) -> None:
         raise ConfigError("chat_template", None, "there is none")

@@ -96,7 +96,10 @@ class Listener:
             request = connection.recv(65536)
             if request.startswith(b"GET"):
                 body = b'{"weight_version": "a"}'
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+                connection.sendall(head + body)
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)  # until the client has closed: a reset would take the answer with it
             elif b"generate" in request:
                 self.requests += 1
                 self._treat(connection)

@@ -30,7 +30,20 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
     ("engine", "sglang"): "arcforge-serving",
     ("engine", "vllm"): "arcforge-serving",
     **{("workload", name): "arcforge-serving" for name in ("random", "shared_prefix", "agent", "file")},
-    ("environment", "arithmetic"): "arcforge-rl",
+    **{
+        ("environment", name): "arcforge-rl"
+        for name in (
+            "arithmetic",
+            "code",
+            "dataset",
+            "human_eval",
+            "math",
+            "mixture",
+            "reasoning_gym",
+            "science",
+            "tool_math",
+        )
+    },
     **{
         ("algorithm", name): "arcforge-rl"
         for name in (
@@ -46,7 +59,7 @@ KNOWN_WHEELS: dict[tuple[str, str], str] = {
             "opd",
         )
     },
-    ("correction", "custom"): "arcforge-rl",
+    **{("correction", name): "arcforge-rl" for name in ("custom", "own")},
     **{("checker", name): "arcforge-rl" for name in ("reasoning_gym", "python_output", "python_doctest")},
     ("toolbox", "sandbox"): "arcforge-rl",
     **{("procedure", name): "arcforge-rl" for name in ("expert_iteration", "made_conversations")},

@@ -197,7 +197,7 @@ class RlConfig(RunConfig):
         super().__post_init__()
         if self.trainer.max_steps is None and self.trainer.minutes is None:
             raise ConfigError("trainer.max_steps", None, "set max_steps, minutes, or both")
-        if self.init is None:
+        if self.init is None and self.resume is None:
             raise ConfigError("init", None, "a checkpoint to begin with must be named, as init=outputs/latest")
         if self.trainer.updates > self.rollout.groups:
             accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
@@ -39,7 +41,7 @@ from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
 from arcforge_rl.rollouts.solver import build_speaker
 
-FIXED = ("algorithm.name", "environment.", "rollout.", "curriculum.", "init", "optimizer.name", "seed")
+FIXED = ("algorithm.name", "environment.", "rollout.", "curriculum.", "optimizer.name", "seed")
 """Prefixes of fields that a resumed run must keep, or what it has learnt so far would mean something else."""
 FREE = ("rollout.engine_noise",)
 
@@ -66,7 +68,10 @@ def run(config: RlConfig) -> Figures:
     restored = None
     if config.resume is not None:
         run_dir, restored = find_state(config, console)
+        config = replace(config, init=begun_with(run_dir, config.init))
         check_same_run(config, run_dir, restored, console, FIXED, FREE)
+    else:  # a link may lead elsewhere when the run is resumed: to the run itself
+        config = replace(config, init=str(find_checkpoint(str(config.init)).resolve()))
     parts = build(config, algorithm, console)
     if restored is not None:
         restored.restore_model(parts.module)
@@ -80,6 +85,25 @@ def run(config: RlConfig) -> Figures:
     write_run_start(run_dir, config)
     console.print(f"run {os.path.relpath(run_dir)}")
     return fit(parts, run_dir, restored, console)
+
+
+def begun_with(run_dir: Path, named: str | None) -> str:
+    """Returns the checkpoint that a run began with, by its own word.
+
+    Raises:
+        ConfigError: another one is named; the run's own do not count, because ``outputs/latest`` is the run now.
+        CheckpointError: the run's configuration cannot be read.
+    """
+    try:
+        saved: Any = OmegaConf.load(run_dir / "config.yaml")
+        begun = str(saved["init"])
+    except Exception as error:  # YAML's own errors have no base in common
+        raise CheckpointError(f"cannot read how {os.path.relpath(run_dir)} was configured: {error}") from error
+    if named is not None:
+        found = find_checkpoint(named).resolve()
+        if str(found) != begun and run_dir.resolve() not in found.parents:
+            raise ConfigError("init", named, f"this run began with {begun}: leave init out to resume it")
+    return begun
 
 
 def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
