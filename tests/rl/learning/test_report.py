@@ -170,7 +170,11 @@ def test_words_of_models_tasks_and_verifiers_stay_words(run_dir: Path) -> None:
     assert group["task"] == EVIL and group["rollouts"][0]["messages"][1][1] == EVIL
 
 
-@given(st.recursive(st.none() | st.text() | st.floats() | st.integers(), lambda inner: st.lists(inner), max_leaves=5))
+@given(
+    st.recursive(
+        st.text("<>&/!-s\u2028") | st.text() | st.floats() | st.none(), lambda inner: st.lists(inner), max_leaves=5
+    )
+)
 def test_data_cannot_leave_its_element(value: Any) -> None:
     text = as_json({"value": value})
     assert text.isascii() and not set("<>&") & set(text)
@@ -273,18 +277,22 @@ def test_the_page_of_a_real_run_and_of_one_that_was_interrupted(
 
 
 def test_figures_of_steps_that_are_taken_again_are_there_once(small_run: Compose) -> None:
-    options = ("trainer.checkpoint_every=1", "monitor.window=1", "monitor.gap=0.0",
-               "rollout.engine_noise=0.3", "trainer.eval_every=1")  # fmt: skip
+    options = ("trainer.checkpoint_every=1", "trainer.eval_every=1", "monitor.window=1", "monitor.gap=0.0",
+               "monitor.entropy_low=1.0", "optimizer.lr=0.03", "evaluation.tasks=32",
+               "trainer.keep_checkpoints=9")  # fmt: skip
     first = run(small_run(*options, "trainer.max_steps=3"))
     for name in Records.FILES:
         assert (first.dir / name).exists(), name
-    rest = run(small_run(*options, "trainer.max_steps=4", "resume=latest"))
+    cut = first.dir / "checkpoints" / "step-00000002"
+    rest = run(small_run(*options, "trainer.max_steps=4", f"resume={cut}"))
     known = read_run(rest.dir)
     assert known.evaluated == [0, 1, 2, 3, 4]
-    assert rest.metrics["pass@1_before"] == first.metrics["pass@1_before"]
-    before = known.share(0)
-    assert before is not None and before.value == pytest.approx(first.metrics["pass@1_before"])
-    assert [figure for _, figure, _ in known.warnings].count("logprob_gap") == 1, "not again where it goes on"
+    with (rest.dir / "heldout.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 5 * 32
+    assert len(set(known.warnings)) == len(known.warnings) > 1
+    before, later = known.share(0), known.share(3)
+    assert before is not None and later is not None and before.value != later.value
+    assert rest.metrics["pass@1_before"] == first.metrics["pass@1_before"] == pytest.approx(before.value)
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

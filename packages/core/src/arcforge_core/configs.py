@@ -12,6 +12,7 @@ from arcforge_core.config.schema import (
     AttentionConfig,
     ChatTemplateConfig,
     CheckerConfig,
+    ComponentConfig,
     DataConfig,
     EngineConfig,
     EnvironmentConfig,
@@ -20,7 +21,6 @@ from arcforge_core.config.schema import (
     ParserConfig,
     PlayConfig,
     ProcedureConfig,
-    ReportConfig,
     ScheduleConfig,
     SuiteConfig,
     ToolboxConfig,
@@ -115,6 +115,11 @@ class OneRunConfig(ProcedureConfig):
     """One training run."""
 
     name: str = "one_run"
+
+
+@dataclass
+class ReportConfig(ComponentConfig):
+    """Base of reports: what ``arcforge-report`` makes of a run whose configuration has a section of that name."""
 
 
 @dataclass

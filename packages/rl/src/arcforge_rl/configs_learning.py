@@ -11,13 +11,13 @@ from arcforge_core.config.schema import (
     CorrectionConfig,
     EngineConfig,
     EnvironmentConfig,
-    ReportConfig,
     RunConfig,
     StepsConfig,
     check_at_least,
     check_between,
     check_choice,
 )
+from arcforge_core.configs import ReportConfig
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs import THINKING
 

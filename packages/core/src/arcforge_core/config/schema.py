@@ -149,11 +149,6 @@ class ProcedureConfig(ComponentConfig):
 
 
 @dataclass
-class ReportConfig(ComponentConfig):
-    """Base of reports: what ``arcforge-report`` makes of a run whose configuration has a section of that name."""
-
-
-@dataclass
 class TokenizerConfig:
     """The tokenizer: trained on the corpus, or an existing ``tokenizer.json``."""
 
