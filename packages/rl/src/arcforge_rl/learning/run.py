@@ -131,7 +131,7 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
         model.set_compute_dtype(dtype)
         return model
 
-    model = load()
+    model = load().train()
     freeze(model, config.trainer.trainable)
     if config.trainer.freeze_indexer:
         freeze_indexer(model)
