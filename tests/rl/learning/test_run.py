@@ -17,7 +17,7 @@ from arcforge_core.testing.policies import save_policy
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_rl.learning import run as run_module
 from arcforge_rl.learning.build import correction_of
-from arcforge_rl.learning.module import PolicyModule
+from arcforge_rl.learning.module import PolicyModule, weight_of
 from arcforge_rl.learning.run import run
 
 ALGORITHMS = ("grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo", "double_sided", "icepop")
@@ -200,6 +200,24 @@ def test_updates_share_a_step_and_each_has_the_weight_of_one(small_run: Compose,
         )
         losses.append(float(metrics(found.dir)[0]["policy_loss"]))
     assert losses[0] != 0 and losses == pytest.approx([losses[0]] * 3, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [("rollout.groups=3", "trainer.updates=2"), ("rollout.refills=0", "trainer.updates=4")]
+)
+def test_each_update_has_the_weight_of_one_however_groups_fall(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    weights: list[float] = []
+    update = PolicyModule._update
+
+    def watched(module: PolicyModule, traces: Any, scale: float) -> dict[str, float]:
+        weights.append(scale * weight_of(traces))
+        return update(module, traces, scale)
+
+    monkeypatch.setattr(PolicyModule, "_update", watched)
+    run(small_run(*options, "rollout.group_size=2"))  # of pairs many are equal, and left out
+    assert weights and weights == pytest.approx([1.0] * len(weights), rel=1e-5)
 
 
 def test_teachers_that_do_not_fit_are_refused(small_run: Compose, tmp_path: Path, policy: Path) -> None:

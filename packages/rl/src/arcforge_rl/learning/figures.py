@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from arcforge_rl.rollouts.collect import Collected, Rollout
-from arcforge_rl.sampling.figures import pass_at
+from arcforge_rl.sampling.figures import majority_is_right, pass_figures
 
 ALL = "all"
 RIGHT = 1.0 - 1e-9
@@ -44,20 +43,12 @@ def rights(groups: Sequence[Sequence[Rollout]]) -> list[int]:
 
 def _measure(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
     count = len(groups[0])
-    ks = sorted({1, count, *(2**n for n in range(1, count.bit_length()) if 2**n <= count)})
-    figures: dict[str, float] = {"tasks": len(groups)}
-    figures |= {f"pass@{k}": sum(pass_at(k, right, count) for right in rights(groups)) / len(groups) for k in ks}
+    figures: dict[str, float] = {"tasks": len(groups), **pass_figures(rights(groups), count)}
     if count > 1:
-        figures[f"maj@{count}"] = sum(map(_majority_is_right, groups)) / len(groups)
+        votes = [[(r.episode.reply.text.strip(), r.outcome.reward >= RIGHT) for r in group] for group in groups]
+        figures[f"maj@{count}"] = sum(map(majority_is_right, votes)) / len(groups)
     rollouts = [rollout for group in groups for rollout in group]
     figures["reward"] = sum(rollout.outcome.reward for rollout in rollouts) / len(rollouts)
     figures["length"] = sum(rollout.trace.num_sampled for rollout in rollouts) / len(rollouts)
     figures["truncated"] = sum(rollout.trace.truncated for rollout in rollouts) / len(rollouts)
     return figures
-
-
-def _majority_is_right(group: Sequence[Rollout]) -> bool:
-    """Says whether the text that most replies give is right; of equally frequent ones the first that was given."""
-    votes = Counter(rollout.episode.reply.text.strip() for rollout in group)
-    [(winner, _)] = votes.most_common(1)
-    return next(r for r in group if r.episode.reply.text.strip() == winner).outcome.reward >= RIGHT

@@ -100,7 +100,9 @@ class PolicyModule(TrainingModule):
         if collected.kept:
             with clock("training"):
                 self._prepare(collected.traces)
-                updates = [self._update(part) for part in parts_of(collected, self.config.trainer.updates)]
+                parts = parts_of(collected, self.config.trainer.updates)
+                shares = [weight_of(part) for part in parts]
+                updates = [self._update(part, sum(shares) / share) for part, share in zip(parts, shares, strict=True)]
             figures |= {name: sum(of[name] for of in updates) / len(updates) for name in updates[0]}
         self.progress.step += 1
         with clock("handover"):
@@ -136,14 +138,19 @@ class PolicyModule(TrainingModule):
         with self._routing.recording(micro):
             return read(self.model, micro).logprobs_S
 
-    def _update(self, traces: Sequence[Trace]) -> dict[str, float]:
-        """Takes one optimizer step on some of a step's traces; returns its figures."""
+    def _update(self, traces: Sequence[Trace], scale: float) -> dict[str, float]:
+        """Takes one optimizer step on some of a step's traces; returns its figures.
+
+        Args:
+            traces: theirs is a part of the step's weight.
+            scale: makes it the whole.
+        """
         optimizer = self.scheduled_optimizer()
         sums: dict[str, float] = {}
         count, widest = 0, 0.0
         try:
             for micro in pack(traces, self.config.trainer.micro_batch_tokens):
-                parts, means, gap = self._accumulate(micro.to(self.model.device))
+                parts, means, gap = self._accumulate(micro.to(self.model.device), scale)
                 sampled = len(micro.target_S)
                 count, widest = count + sampled, max(widest, gap)
                 for name, value in [*parts.items(), *((name, value * sampled) for name, value in means.items())]:
@@ -160,14 +167,13 @@ class PolicyModule(TrainingModule):
                 one.zero_grad()
         return {**figures, "logprob_gap_max": widest, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
 
-    def _accumulate(self, micro: PolicyMicro) -> tuple[dict[str, float], dict[str, float], float]:
+    def _accumulate(self, micro: PolicyMicro, scale: float) -> tuple[dict[str, float], dict[str, float], float]:
         """Adds a micro-batch's gradient; returns its losses, its means over tokens, and its largest log-prob gap."""
         with self._routing.replaying(micro) if self._routing is not None else nullcontext():
             found = read(self.model, micro)
         tokens = policy_tokens(micro, found, self.critic)
         loss = self.algorithm.loss(tokens)
-        # weights are shares of all updates of a step; each update learns from its own
-        parts = {name: self.config.trainer.updates * value for name, value in loss.parts.items()}
+        parts = {name: scale * value for name, value in loss.parts.items()}
         for name, value in parts.items():
             if not torch.isfinite(value):
                 raise NonFiniteError(f"the loss {name} is {float(value.detach())}")
@@ -225,6 +231,11 @@ def parts_of(collected: Collected, updates: int) -> list[list[Trace]]:
 def noise_seed(config: RlConfig, step: int) -> str:
     """Returns the seed of the noise on the weights that the engine has from a step on."""
     return f"{config.seed}/{step}"
+
+
+def weight_of(traces: Sequence[Trace]) -> float:
+    """Returns the sum of the weights of all sampled tokens."""
+    return sum(float(b.streams["weights"][b.index_T].sum()) for trace in traces for b in trace.branches)
 
 
 def gap_limit(config: RlConfig) -> float | None:

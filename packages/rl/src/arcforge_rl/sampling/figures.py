@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from arcforge_core.checkers import NUMBER
 from arcforge_core.eval.conversations.played import Played
@@ -18,14 +18,29 @@ def pass_at(k: int, right: int, count: int) -> float:
     return 1.0 - math.comb(count - right, k) / math.comb(count, k)
 
 
+def pass_figures(rights: Sequence[int], count: int) -> dict[str, float]:
+    """Returns the mean ``pass@k`` for powers of 2 and for all, from how many of `count` tries at each problem are right."""
+    ks = sorted({1, count, *(2**n for n in range(1, count.bit_length()) if 2**n <= count)})
+    return {f"pass@{k}": sum(pass_at(k, right, count) for right in rights) / len(rights) for k in ks}
+
+
+def majority_is_right(tries: Sequence[tuple[Hashable, bool]]) -> bool:
+    """Says whether the answer that most tries give is right; of equally frequent ones the first that was given.
+
+    Args:
+        tries: what each answers, and whether that is right.
+    """
+    [(winner, _)] = Counter(answer for answer, _ in tries).most_common(1)
+    return next(right for answer, right in tries if answer == winner)
+
+
 def measure(problems: Sequence[Sequence[Played]]) -> dict[str, float]:
     """Returns figures of problems with equally many tries each: ``pass@k`` for powers of 2 and all, ``maj@N``."""
     count = len(problems[0])
     rights = [sum(one.verdict == RIGHT for one in tries) for tries in problems]
-    ks = sorted({1, count, *(2**n for n in range(1, count.bit_length()) if 2**n <= count)})
-    figures = {f"pass@{k}": sum(pass_at(k, right, count) for right in rights) / len(problems) for k in ks}
-    figures[f"maj@{count}"] = sum(majority_is_right(tries) for tries in problems) / len(problems)
-    return {"problems": len(problems), **figures}
+    votes = [[(answer_of(one), one.verdict == RIGHT) for one in tries] for tries in problems]
+    majority = sum(map(majority_is_right, votes)) / len(problems)
+    return {"problems": len(problems), **pass_figures(rights, count), f"maj@{count}": majority}
 
 
 def by_source(problems: Sequence[Sequence[Played]]) -> dict[str, dict[str, float]]:
@@ -34,13 +49,6 @@ def by_source(problems: Sequence[Sequence[Played]]) -> dict[str, dict[str, float
     for tries in problems:
         sources.setdefault(tries[0].item.source, []).append(tries)
     return {**{source: measure(of) for source, of in sorted(sources.items())}, ALL: measure(problems)}
-
-
-def majority_is_right(tries: Sequence[Played]) -> bool:
-    """Says whether the answer that most tries give is right; of equally frequent ones the first that was given."""
-    votes = Counter(answer_of(one) for one in tries)
-    [(winner, _)] = votes.most_common(1)
-    return next(one for one in tries if answer_of(one) == winner).verdict == RIGHT
 
 
 def answer_of(one: Played) -> tuple[str, ...]:
