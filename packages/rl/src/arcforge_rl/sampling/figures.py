@@ -19,7 +19,7 @@ def pass_at(k: int, right: int, count: int) -> float:
 
 
 def pass_figures(rights: Sequence[int], count: int) -> dict[str, float]:
-    """Returns the mean ``pass@k`` for powers of 2 and for all, from how many of `count` tries at each problem are right."""
+    """Returns the mean ``pass@k``, powers of 2 and all, from how many of `count` tries at each problem are right."""
     ks = sorted({1, count, *(2**n for n in range(1, count.bit_length()) if 2**n <= count)})
     return {f"pass@{k}": sum(pass_at(k, right, count) for right in rights) / len(rights) for k in ks}
 
