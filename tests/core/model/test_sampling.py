@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.model import sampling
-from arcforge_core.model.sampling import Sampler, adjust, choose, filter_logits, finite_rows, next_tokens, noise, sample
+from arcforge_core.model.sampling import Sampler, adjust, choose, filter_logits, finite_rows, next_tokens, sample
 from arcforge_core.ops.likeliest import likeliest
+from arcforge_core.ops.race import noise
 
 logit_lists = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=20)  # eighths: many ties
 sampling_params = st.builds(

@@ -150,7 +150,8 @@ class Drafter:
             masks = [segments[n].sequence.mask if depth == 0 else None for n in active]
             self._widen(logits_NV, masks)
             samplers = [segments[n].sequence.sampler for n in active]
-            for n, sampler, token in zip(active, samplers, choose(logits_NV, samplers, masks), strict=True):
+            ids = choose(logits_NV, samplers, masks, race=self.model.race)
+            for n, sampler, token in zip(active, samplers, ids, strict=True):
                 sampler.observe(token)
                 drafts[n].append(token)
                 tokens[n] = token

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from arcforge_core.model.sampling import Likeliest, Token, finite_rows, next_tokens
+from arcforge_core.model.sampling import Likeliest, Race, Token, finite_rows, next_tokens
+from arcforge_core.ops.race import race
 from arcforge_serving.scheduler import Segment
 
 
@@ -33,7 +34,11 @@ class Drawn:
 
 
 def draw(
-    segments: Seq[Segment], logits_RV: Tensor, likeliest: Likeliest, allowed: Seq[Tensor | None] | None
+    segments: Seq[Segment],
+    logits_RV: Tensor,
+    likeliest: Likeliest,
+    allowed: Seq[Tensor | None] | None,
+    race: Race = race,
 ) -> list[Drawn]:
     """Draws for segments whose last ``1 + drafts`` rows follow one another in host logits.
 
@@ -45,6 +50,7 @@ def draw(
         likeliest: of their rows.
         allowed: of each segment bool [V], what its grammar lets through; None asks the grammars here, place by place,
             and tells them what was drawn.
+        race: how rows without filters are drawn.
     """
     ends = list(itertools.accumulate(1 + segment.drafts for segment in segments))
     firsts = [end - 1 - segment.drafts for end, segment in zip(ends, segments, strict=True)]
@@ -68,7 +74,7 @@ def draw(
             logits_NV, known = logits_RV[rows], (likeliest[0][rows], likeliest[1][rows])
         samplers = [segments[n].sequence.sampler for n, _ in places]
         ahead = [place - len(drawn[n].tokens) for n, place in places]
-        tokens = zip(places, next_tokens(logits_NV, samplers, masks, ahead, known), strict=True)
+        tokens = zip(places, next_tokens(logits_NV, samplers, masks, ahead, known, race), strict=True)
         waiting = []
         for n, group in itertools.groupby(tokens, key=lambda pair: pair[0][0]):
             if all(_take(segments[n], drawn[n], token, told=allowed is None) for _, token in group):

@@ -182,7 +182,9 @@ class Worker:
                 allowed = None if step.in_turns else step.allowed.result()
                 drawn: list[Drawn] = []
                 if logits_RV is not None:
-                    drawn = draw(step.drawing, logits_RV.cpu(), self.model.likeliest(logits_RV), allowed)
+                    drawn = draw(
+                        step.drawing, logits_RV.cpu(), self.model.likeliest(logits_RV), allowed, self.model.race
+                    )
             drafts: list[list[int]] = [[] for _ in drawn]
             if self.drafter is not None:
                 with self.trace.span("draft", tokens=step.drafting):

@@ -232,6 +232,11 @@ class CausalLM(nn.Module):
         best_T, rest_T = self._likeliest(logits_TV)
         return best_T.cpu(), rest_T.cpu()
 
+    def race(self, logits_NV: Tensor, temperature_N: Tensor, seed_N: Tensor, place_N: Tensor) -> Tensor:
+        """See `ops.race`."""
+        drawn_N: Tensor = self._race(logits_NV, temperature_N, seed_N, place_N)
+        return drawn_N
+
     def check_positions(self, batch: SequenceBatch) -> None:
         """Raises `ConfigError` when a segment reaches beyond max_position_embeddings."""
         longest = max(max(group.key_lengths) for group in batch.plan.groups())
@@ -304,6 +309,7 @@ class CausalLM(nn.Module):
             "linear_cross_entropy", width=self.config.hidden_size, vocab=self.config.vocab_size
         )
         self._likeliest = bind("likeliest", vocab=self.config.vocab_size)
+        self._race = bind("race", vocab=self.config.vocab_size)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CausalLM:
         super()._apply(fn, recurse)

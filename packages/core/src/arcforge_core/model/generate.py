@@ -146,7 +146,7 @@ def generate(
             likeliest = model.likeliest(logits_NV)
             check_finite(likeliest)
             allowed = [None if s.matcher is None else s.matcher.allowed() for s in rows]
-            tokens = next_tokens(logits_NV.cpu(), [s.sampler for s in rows], allowed, likeliest=likeliest)
+            tokens = next_tokens(logits_NV.cpu(), [s.sampler for s in rows], allowed, None, likeliest, model.race)
             for sequence, token in zip(rows, tokens, strict=True):
                 sequence.take(token)
             live = [n for n in live if sequences[n].reason is None]

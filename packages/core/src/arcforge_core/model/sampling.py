@@ -1,23 +1,23 @@
 """Drawing the next token of every row of a batch, each by its own parameters. Shapes: N rows, V vocabulary.
 
-A draw is an exponential race: of tokens with probabilities p and independent exponential noise e the one with the
-largest ``p / e`` is drawn, which is exact (Gumbel-max; Yellott 1977). The noise is a function of seed and place alone.
-So two distributions that are nearly the same mostly give the same token, which gets drafts of a smaller model accepted
-without changing what is drawn (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
+A draw is an exponential race (`arcforge_core.ops.race`), whose noise is a function of seed and place alone. So two
+distributions that are nearly the same mostly give the same token, which gets drafts of a smaller model accepted without
+changing what is drawn (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from arcforge_core.contracts.engine import SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError
 from arcforge_core.ops.likeliest import likeliest as plain_likeliest
+from arcforge_core.ops.race import noise
+from arcforge_core.ops.race import race as plain_race
 
 BINS, FAINT = 2048, 40.0
 """Of a nucleus: bins, and how far below the largest logit the last of them begins; exp(-40) weighs next to nothing."""
@@ -69,6 +69,9 @@ class Sampler:
 Likeliest = tuple[Tensor, Tensor]
 """What `ops.likeliest` says about rows of logits, on the host."""
 
+Race = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""`ops.race`, or a kernel of it."""
+
 
 def next_tokens(
     logits_NV: Tensor,
@@ -76,6 +79,7 @@ def next_tokens(
     allowed: Sequence[Tensor | None] | None = None,
     ahead: Sequence[int] | None = None,
     likeliest: Likeliest | None = None,
+    race: Race = plain_race,
 ) -> list[Token]:
     """Draws a token for each row of host logits; the samplers have yet to observe it.
 
@@ -85,9 +89,10 @@ def next_tokens(
         allowed: of each row bool [V], the tokens that its grammar lets through, or None.
         ahead: how many places behind its sampler's next one each row is; of samplers that count tokens, 0.
         likeliest: what is known of the rows, computed if it is not given.
+        race: how rows without filters are drawn.
     """
     likeliest = likeliest or plain_likeliest(logits_NV)
-    ids = choose(logits_NV, samplers, allowed, ahead, likeliest[0])
+    ids = choose(logits_NV, samplers, allowed, ahead, likeliest[0], race)
     return score(logits_NV, ids, [sampler.params.top_logprobs for sampler in samplers], likeliest)
 
 
@@ -97,6 +102,7 @@ def choose(
     allowed: Sequence[Tensor | None] | None = None,
     ahead: Sequence[int] | None = None,
     best_N: Tensor | None = None,
+    race: Race = plain_race,
 ) -> list[int]:
     """`next_tokens` without log-probs; `best_N`, if known, are the likeliest: unchanged greedy rows need no more."""
     allowed = allowed or [None] * len(samplers)
@@ -108,7 +114,7 @@ def choose(
         wide_NV = rows_NV.to(torch.promote_types(rows_NV.dtype, torch.float32))
         mine = [samplers[n] for n in others]
         changed_NV = adjust(wide_NV, mine, [allowed[n] for n in others])
-        drawn = sample(changed_NV, [s.params for s in mine], [s.seed for s in mine], [places[n] for n in others])
+        drawn = sample(changed_NV, [s.params for s in mine], [s.seed for s in mine], [places[n] for n in others], race)
         for n, token in zip(others, drawn, strict=True):
             ids[n] = token
     return ids
@@ -197,26 +203,34 @@ def filter_logits(logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor
     return kept_NV
 
 
-def noise(seed: int, place: int, vocabulary: int, ids_K: Tensor | slice = slice(None)) -> Tensor:
-    """Returns independent exponential variables above 0, float64, one for each of the vocabulary or of these ids.
-
-    They are a function of seed, place and id, on any machine: Philox is counted, and the place is part of the counter,
-    so that no two places share numbers.
-    """
-    bits_V = np.random.Philox(key=seed, counter=[0, place, 0, 0]).random_raw(vocabulary)
-    uniform_K = torch.from_numpy((bits_V >> np.uint64(11)).astype(np.float64))[ids_K]
-    return uniform_K.add_(1.0).mul_(2.0**-53).log_().neg_().clamp_(min=1e-300)
-
-
 def sample(
-    logits_NV: Tensor, params: Sequence[SamplingParams], seeds: Sequence[int], places: Sequence[int]
+    logits_NV: Tensor,
+    params: Sequence[SamplingParams],
+    seeds: Sequence[int],
+    places: Sequence[int],
+    race: Race = plain_race,
 ) -> list[int]:
     """Draws one id for each row of host logits, by its seed and place; greedy takes the lowest id of equal maxima."""
-    chosen: list[int] = logits_NV.argmax(-1).tolist()  # the first of equals
+    vocabulary = logits_NV.shape[1]
+    chosen = [-1] * len(params)
+    whole = [n for n, p in enumerate(params) if p.temperature > 0.0 and not _filters(p, vocabulary)]
+    if whole:
+        rows_NV = logits_NV if len(whole) == len(params) else logits_NV[whole]
+        temperature_N = torch.tensor([params[n].temperature for n in whole], dtype=torch.float64)
+        seed_N, place_N = (torch.tensor([of[n] for n in whole]) for of in (seeds, places))
+        for n, token in zip(whole, race(rows_NV, temperature_N, seed_N, place_N).tolist(), strict=True):
+            chosen[n] = token
     for n, (p, seed, place) in enumerate(zip(params, seeds, places, strict=True)):
-        if p.temperature > 0.0:
+        if p.temperature == 0.0:
+            chosen[n] = int(logits_NV[n].argmax())  # the first of equals
+        elif chosen[n] < 0:
             chosen[n] = _draw(logits_NV[n], p, seed, place)
     return chosen
+
+
+def _filters(params: SamplingParams, vocabulary: int) -> bool:
+    """Says whether top-k, top-p or min-p may drop anything."""
+    return 0 < params.top_k < vocabulary or params.top_p < 1.0 or params.min_p > 0.0
 
 
 def _draw(logits_V: Tensor, params: SamplingParams, seed: int, place: int) -> int:

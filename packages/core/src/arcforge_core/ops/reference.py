@@ -22,6 +22,7 @@ from arcforge_core.ops.hadamard import hadamard_matrix
 from arcforge_core.ops.likeliest import likeliest
 from arcforge_core.ops.quant import to_records, wide_rows
 from arcforge_core.ops.quant_reference import quant_experts, quant_linear, quant_mlp, quant_moe
+from arcforge_core.ops.race import race
 from arcforge_core.ops.routing_reference import route, router_scores
 
 
@@ -550,6 +551,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "moe_experts": moe_experts,
     "linear_cross_entropy": linear_cross_entropy,
     "likeliest": likeliest,
+    "race": race,
     "newton_schulz": newton_schulz,
     "hadamard": hadamard,
     "to_records": to_records,

@@ -139,7 +139,7 @@ def like_output(case: OpCase, dtype: torch.dtype, label: str) -> torch.dtype:
     """Returns the dtype of an op's output: that of the activations but for indices, records, losses and states."""
     if (case.op, label) == ("gated_delta_rule", "output 2"):
         return torch.promote_types(dtype, torch.float32)
-    if (case.op, label) in (("indexer_topk", "output"), ("likeliest", "output")):
+    if (case.op, label) in (("indexer_topk", "output"), ("likeliest", "output"), ("race", "output")):
         return torch.int64
     if case.op == "likeliest":
         return torch.promote_types(dtype, torch.float32)

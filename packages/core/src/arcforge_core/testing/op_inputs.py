@@ -473,6 +473,21 @@ def likeliest_cases(g: Generator) -> list[OpCase]:
     ]
 
 
+def race_cases(g: Generator) -> list[OpCase]:
+    """Temperatures from nearly greedy to nearly even, tokens that a grammar forbids, one token."""
+    rows_NV = 4 * _normal(g, 6, 1100)
+    rows_NV[:, [3, 700]] = -float("inf")
+    args = {
+        "temperature_N": torch.tensor([1e-30, 0.125, 1.0, 1.0, 4.0, 1e3], dtype=torch.float64),
+        "seed_N": torch.tensor([0, 1, 2, 2**63 - 1, 4, 5]),
+        "place_N": torch.tensor([0, 7, 0, 2**40, 1, 2]),
+    }
+    return [
+        OpCase("race", name, {"logits_NV": rows_NV[:, :vocab], **args}, (), {"vocab": vocab})
+        for name, vocab in (("pieces", 1100), ("few", 5), ("one token", 1))
+    ]
+
+
 def mlp_cases(g: Generator) -> list[OpCase]:
     """Several widths."""
     cases = []
@@ -540,6 +555,7 @@ GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
     "index_prolog": index_prolog_cases,
     "mlp": mlp_cases,
     "likeliest": likeliest_cases,
+    "race": race_cases,
     "quant_mlp": quant_mlp_cases,
     "quant_moe": quant_moe_cases,
     "moe": moe_cases,

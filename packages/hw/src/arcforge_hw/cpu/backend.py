@@ -21,6 +21,7 @@ from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_t
 from arcforge_hw.cpu.native.likeliest import likeliest
 from arcforge_hw.cpu.native.linear_cross_entropy import linear_cross_entropy as native_cross_entropy
 from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
+from arcforge_hw.cpu.native.race import race
 from arcforge_hw.cpu.native.record import record
 from arcforge_hw.cpu.native.sparse_mla import sparse_mla as native_sparse_mla
 from arcforge_hw.cpu.rms_norm import rms_norm
@@ -148,5 +149,6 @@ class Cpu(TorchCpu):
                 "linear_cross_entropy", "cpu.linear_cross_entropy.native", native_cross_entropy, _native, priority=1
             ),
             Kernel("likeliest", "cpu.likeliest.native", likeliest, _native),
+            Kernel("race", "cpu.race.native", race, _native),
             Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
         ]

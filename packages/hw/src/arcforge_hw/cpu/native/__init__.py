@@ -36,7 +36,8 @@ log = logging.getLogger("arcforge.ops")
 FOLDER = Path(__file__).parent
 SOURCES = (
     "attention.cpp", "attention_pairs.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp",
-    "layer.cpp", "likeliest.cpp", "quant.cpp", "record.cpp", "rms_norm.cpp", "select.cpp", "sparse_mla.cpp",
+    "layer.cpp", "likeliest.cpp", "quant.cpp", "race.cpp", "record.cpp", "rms_norm.cpp", "select.cpp",
+    "sparse_mla.cpp",
 )  # fmt: skip
 HEADERS = (
     "decode16.h", "few_rows.h", "pairs.h", "quant.h", "record.h", "routing.h", "rows.h", "rows16.h", "segments.h",
