@@ -11,6 +11,27 @@ from arcforge_rl.configs_learning import RlConfig
 Compose = Callable[..., RlConfig]
 
 
+def small_overrides(policy: Path, output_dir: Path) -> list[str]:
+    """Overrides of a run of seconds."""
+    return [
+        f"init={policy}",
+        "environment=copy",
+        "engine=simple",
+        "optimizer=torch_adamw",
+        "optimizer.lr=0.003",
+        "hardware=torch_cpu",
+        f"output_dir={output_dir}",
+        "rollout.groups=4",
+        "rollout.group_size=4",
+        "rollout.max_new_tokens=3",
+        "evaluation.tasks=4",
+        "evaluation.samples=2",
+        "trainer.max_steps=3",
+        "trainer.threads=1",
+        "trainer.micro_batch_tokens=128",
+    ]
+
+
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint to begin with."""
@@ -34,27 +55,6 @@ def small_run(tmp_path: Path, policy: Path, learnable: None) -> Compose:
     """Composes a run of seconds."""
 
     def compose(*overrides: str) -> RlConfig:
-        return compose_config(
-            "rl",
-            RlConfig,
-            [
-                f"init={policy}",
-                "environment=copy",
-                "engine=simple",
-                "optimizer=torch_adamw",
-                "optimizer.lr=0.003",
-                "hardware=torch_cpu",
-                f"output_dir={tmp_path / 'outputs'}",
-                "rollout.groups=4",
-                "rollout.group_size=4",
-                "rollout.max_new_tokens=3",
-                "evaluation.tasks=4",
-                "evaluation.samples=2",
-                "trainer.max_steps=3",
-                "trainer.threads=1",
-                "trainer.micro_batch_tokens=128",
-                *overrides,
-            ],
-        )
+        return compose_config("rl", RlConfig, [*small_overrides(policy, tmp_path / "outputs"), *overrides])
 
     return compose

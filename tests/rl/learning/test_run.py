@@ -284,9 +284,3 @@ def test_thinking_needs_a_chat_template(small_run: Compose, monkeypatch: pytest.
     monkeypatch.setattr("arcforge_rl.rollouts.solver.build_chat_template", none)
     with pytest.raises(ConfigError, match=r"rollout\.thinking='on': needs a chat template"):
         run(small_run("rollout.thinking=on"))
-
-
-def test_several_processes_are_refused(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="WORLD_SIZE"):
-        run(small_run())

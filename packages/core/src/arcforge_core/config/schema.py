@@ -361,7 +361,7 @@ class StepsConfig:
     checkpoint_async: bool | None = None
     """Write checkpoints from a copy in host memory while training goes on; None does so on an accelerator."""
     threads: int | None = None
-    """CPU threads; None takes all cores of this machine."""
+    """CPU threads of each process; None shares all cores of this machine among its processes."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

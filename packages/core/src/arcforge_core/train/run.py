@@ -158,7 +158,7 @@ def train(config: TrainConfig, folder: Path | None = None) -> RunResult:
     restored = None
     if config.resume is not None:
         run_dir, restored = find_state(config, console)
-    torch.set_num_threads(config.trainer.threads or os.cpu_count() or 1)
+    use_threads(config.trainer.threads)
     torch.use_deterministic_algorithms(config.trainer.deterministic)
     hardware = prepare_hardware(config, console)
     if config.init is not None:
@@ -188,6 +188,12 @@ def train(config: TrainConfig, folder: Path | None = None) -> RunResult:
         write_json(run_dir / "corpus.json", corpus.manifest)
     console.print(f"run {os.path.relpath(run_dir)}")
     return fit(module, steps, corpus, hardware, run_dir, restored, console)
+
+
+def use_threads(threads: int | None) -> None:
+    """Has torch compute with so many threads; None: all cores, shared with the other processes of this machine."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // local))
 
 
 def with_tokenizer(config: TrainConfig, init: str) -> TrainConfig:

@@ -41,6 +41,8 @@ class Records(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Drops the rollouts of steps that are taken again."""
         assert isinstance(module, PolicyModule)
+        if not trainer.is_global_zero:
+            return
         path = self.run_dir / ROLLOUTS_FILE
         if path.exists():
             lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
@@ -52,6 +54,8 @@ class Records(L.Callback):
     ) -> None:
         """Writes the step."""
         assert isinstance(module, PolicyModule) and module.record is not None
+        if not trainer.is_global_zero:
+            return
         progress, figures = module.progress, module.record.figures
         row = {
             "step": progress.step,
@@ -106,6 +110,12 @@ class Evaluations(L.Callback):
         self.last: dict[str, dict[str, float]] | None = None
         self.last_step = -1
 
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Evaluates what the run begins with."""
+        assert isinstance(module, PolicyModule)
+        if self.first is None and module.progress.step == 0:
+            self.evaluate(trainer, module)
+
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -122,18 +132,22 @@ class Evaluations(L.Callback):
         self.last = evaluation_figures(self.groups)
         self.first = self.first or self.last
         self.last_step = module.progress.step
-        for domain, figures in self.last.items():
+        if trainer.is_global_zero:
+            self._write(trainer, module, self.last)
+        module.progress.restart_clock()
+
+    def _write(self, trainer: L.Trainer, module: PolicyModule, found: dict[str, dict[str, float]]) -> None:
+        for domain, figures in found.items():
             place = {"step": self.last_step, "seconds": round(module.progress.seconds, 3), "domain": domain}
             append_row(self.run_dir / EVALUATIONS_FILE, {**place, **figures})
         for number, (group, right) in enumerate(zip(self.groups, rights(self.groups), strict=True)):
             of_task = {"step": self.last_step, "task": number, "domain": group[0].domain}
             append_row(self.run_dir / HELDOUT_FILE, {**of_task, "right": right, "tries": len(group)})
         if trainer.logger is not None:
-            scalars = {f"heldout_{name}": value for name, value in self.last[ALL].items()}
+            scalars = {f"heldout_{name}": value for name, value in found[ALL].items()}
             trainer.logger.log_metrics(scalars, step=self.last_step)
             record = module.record
             log_samples(trainer.logger, self.last_step, self.groups[0], record.collected.everything if record else ())
-        module.progress.restart_clock()
 
 
 class ConsoleLines(L.Callback):

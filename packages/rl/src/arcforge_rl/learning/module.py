@@ -1,6 +1,7 @@
 """The Lightning module of reinforcement learning: it knows streams and losses, and no algorithm.
 
-A Lightning batch is a step: sample, score, train, hand the weights to the engine.
+A Lightning batch is a step: sample, score, train, hand the weights to the engine. Of several processes each samples and
+learns from its part; see `arcforge_rl.processes`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from arcforge_core.contracts.algorithm import Algorithm, PolicyTokens, Trace
@@ -26,6 +28,7 @@ from arcforge_rl.learning.routing import RoutingReplay
 from arcforge_rl.learning.streams import Teachers, add_logprobs, add_stream
 from arcforge_rl.learning.sync import hand_over
 from arcforge_rl.learning.tokens import PolicyMicro, pack, write_stream
+from arcforge_rl.processes import add_gradients, gather, part, share_stream
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.sampler import Sampler
 
@@ -48,6 +51,36 @@ class StepRecord:
 
     collected: Collected
     figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Sums:
+    """What the micro-batches of an update come to.
+
+    Attributes:
+        sums: losses, and means times tokens.
+        count: tokens.
+        widest: largest log-prob gap.
+    """
+
+    sums: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+    widest: float = 0.0
+
+    def add(self, count: int, losses: Mapping[str, float], means: Mapping[str, float], widest: float) -> None:
+        """Adds those of a micro-batch."""
+        self.merge(Sums({**losses, **{name: value * count for name, value in means.items()}}, count, widest))
+
+    def merge(self, other: Sums) -> None:
+        """Adds those of others."""
+        self.count, self.widest = self.count + other.count, max(self.widest, other.widest)
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Returns losses, and means over tokens."""
+        return {n: value if n.endswith("loss") else value / self.count for n, value in self.sums.items()}
 
 
 class PolicyModule(TrainingModule):
@@ -81,6 +114,7 @@ class PolicyModule(TrainingModule):
             self.critic = Critic(model.config.hidden_size)
             self._critic_optimizer = torch.optim.AdamW(self.critic.parameters(), config.critic.lr, weight_decay=0.0)
         self._routing = RoutingReplay(model) if config.trainer.replay_routing else None
+        self._mine: set[str] = set()  # rollouts that this process learns from
         self.record: StepRecord | None = None
 
     @property
@@ -101,8 +135,9 @@ class PolicyModule(TrainingModule):
             with clock("training"):
                 self._prepare(collected.traces)
                 parts = parts_of(collected, self.config.trainer.updates)
-                shares = [weight_of(part) for part in parts]
-                updates = [self._update(part, sum(shares) / share) for part, share in zip(parts, shares, strict=True)]
+                weights = [weight_of(traces) for traces in parts]
+                updates = [self._update(of, sum(weights) / weight) for of, weight in zip(parts, weights, strict=True)]
+                share_stream(collected.traces, "factor")
             figures |= {name: sum(of[name] for of in updates) / len(updates) for name in updates[0]}
         self.progress.step += 1
         with clock("handover"):
@@ -114,22 +149,23 @@ class PolicyModule(TrainingModule):
 
     def _prepare(self, traces: Sequence[Trace]) -> None:
         """Computes the streams that the algorithm asks for, and has it score."""
-        needs, most = self.algorithm.needs, self.config.trainer.micro_batch_tokens
+        needs, most, mine = self.algorithm.needs, self.config.trainer.micro_batch_tokens, part(traces)
+        self._mine = {trace.rollout_id for trace in mine}
         if self._routing is not None:
             self._routing.forget()
         if "reference" in needs:
             assert self._reference[0] is not None
-            add_logprobs(traces, "reference", self._reference[0], most)
+            add_logprobs(mine, "reference", self._reference[0], most)
         if "teacher" in needs:
             assert self.teachers is not None
-            self.teachers.add(traces, most)
+            self.teachers.add(mine, most)
         if self.critic is not None:
             critic = self.critic
-            add_stream(
-                traces, "values", most, self.model.device, lambda micro: critic(read(self.model, micro).hidden_SD)
-            )
+            add_stream(mine, "values", most, self.model.device, lambda micro: critic(read(self.model, micro).hidden_SD))
         if self.config.trainer.updates > 1:
-            add_stream(traces, "old", most, self.model.device, self._old)
+            add_stream(mine, "old", most, self.model.device, self._old)
+        for name in ("reference", "teacher", "values", "old"):
+            share_stream(traces, name)
         self.algorithm.score(traces)
 
     def _old(self, micro: PolicyMicro) -> Tensor:
@@ -146,26 +182,37 @@ class PolicyModule(TrainingModule):
             scale: makes it the whole.
         """
         optimizer = self.scheduled_optimizer()
-        sums: dict[str, float] = {}
-        count, widest = 0, 0.0
+        total = Sums()
         try:
-            for micro in pack(traces, self.config.trainer.micro_batch_tokens):
-                parts, means, gap = self._accumulate(micro.to(self.model.device), scale)
-                sampled = len(micro.target_S)
-                count, widest = count + sampled, max(widest, gap)
-                for name, value in [*parts.items(), *((name, value * sampled) for name, value in means.items())]:
-                    sums[name] = sums.get(name, 0.0) + value
+            mine = [trace for trace in traces if trace.rollout_id in self._mine]
+            for found in gather(self._accumulate_all(mine, scale)):
+                if isinstance(found, str):
+                    raise NonFiniteError(found)
+                total.merge(found)
+            add_gradients(self.named_parameters())
             norm = clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.progress.step + 1}: {error}") from error
-        losses = {name: value for name, value in sums.items() if name.endswith("loss")}
-        figures = losses | {name: value / count for name, value in sums.items() if name not in losses}
+        figures = total.figures
         self._check_gap(figures["logprob_gap"])
         for one in (optimizer, self._critic_optimizer):
             if one is not None:
                 one.step()
                 one.zero_grad()
-        return {**figures, "logprob_gap_max": widest, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
+        return {**figures, "logprob_gap_max": total.widest, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
+
+    def _accumulate_all(self, traces: Sequence[Trace], scale: float) -> Sums | str:
+        """Adds the gradient of this process's traces; returns its figures, or what is not finite."""
+        found = Sums()
+        strategy = self.trainer.strategy
+        alone = strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
+        try:
+            with alone:  # processes have different numbers of micro-batches: gradients are added at the end
+                for micro in pack(traces, self.config.trainer.micro_batch_tokens):
+                    found.add(len(micro.target_S), *self._accumulate(micro.to(self.model.device), scale))
+        except NonFiniteError as error:
+            return str(error)
+        return found
 
     def _accumulate(self, micro: PolicyMicro, scale: float) -> tuple[dict[str, float], dict[str, float], float]:
         """Adds a micro-batch's gradient; returns its losses, its means over tokens, and its largest log-prob gap."""

@@ -24,7 +24,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.train.callbacks.checkpointing import Checkpointing
 from arcforge_core.train.callbacks.stopping import Stopping
 from arcforge_core.train.resume import check_same_run, find_state, resume_command
-from arcforge_core.train.run import build_trainer, compute_dtype, freeze, prepare_hardware
+from arcforge_core.train.run import build_trainer, compute_dtype, freeze, prepare_hardware, use_threads
 from arcforge_core.train.rundir import create_run_dir, drop_rows_after, point_latest, write_run_start
 from arcforge_core.train.snapshot import TrainingState
 from arcforge_core.train.step import NonFiniteError
@@ -61,9 +61,8 @@ def run(config: RlConfig) -> Figures:
         ConfigError, CheckpointError: before any work starts.
         NonFiniteError, ArcforgeError: a loss, a gradient or the engine went wrong; the last checkpoint is kept.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise ConfigError("WORLD_SIZE", os.environ["WORLD_SIZE"], "must be 1: the synchronous loop runs in one process")
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    first = int(os.environ.get("RANK", 0)) == 0  # the only process that writes
+    console = Console(markup=False, highlight=False, soft_wrap=True, quiet=not first)
     algorithm = build_algorithm(config)
     restored = None
     if config.resume is not None:
@@ -77,12 +76,13 @@ def run(config: RlConfig) -> Figures:
         restored.restore_model(parts.module)
         seed = noise_seed(config, restored.step)
         hand_over(parts.module.model, parts.module.engine, config.rollout.engine_noise, seed)
-        for name in Records.FILES:
+        for name in Records.FILES if first else ():
             drop_rows_after(run_dir / name, restored.step)
     else:
-        run_dir = create_run_dir(config)
-    point_latest(Path(config.output_dir), run_dir)
-    write_run_start(run_dir, config)
+        run_dir = create_run_dir(config) if first else Path(config.output_dir)
+    if first:
+        point_latest(Path(config.output_dir), run_dir)
+        write_run_start(run_dir, config)
     console.print(f"run {os.path.relpath(run_dir)}")
     return fit(parts, run_dir, restored, console)
 
@@ -113,7 +113,7 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
         ConfigError: parts that do not go together, or an environment that cannot work here.
         CheckpointError: a checkpoint cannot be read, or has no tokenizer.
     """
-    torch.set_num_threads(config.trainer.threads or os.cpu_count() or 1)
+    use_threads(config.trainer.threads)
     torch.use_deterministic_algorithms(config.trainer.deterministic)
     L.seed_everything(config.seed, verbose=False)
     hardware = prepare_hardware(config, console)
@@ -168,27 +168,31 @@ def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Co
     monitoring = Monitoring(run_dir, METRICS_FILE, console)
     seen = Dashboard(console, evaluations, monitoring) if console.is_terminal else ConsoleLines(console, evaluations)
     callbacks: list[L.Callback] = [monitoring, records, evaluations, seen, checkpointing, stopping]
+    if console.quiet:
+        callbacks = [evaluations, checkpointing, stopping]
     trainer = build_trainer(config, prepare_hardware(config, Console(quiet=True)), run_dir, callbacks)
-    if restored is None:
-        evaluations.evaluate(trainer, module)
     status = "finished"
     if module.fraction() < 1.0:
         try:
             # the module samples, so that nothing is sampled ahead of the weights
             trainer.fit(module, itertools.count())
         except NonFiniteError as error:
-            records.summarise(module, evaluations, "failed: not finite")
-            write_report(run_dir)
+            if trainer.is_global_zero:
+                records.summarise(module, evaluations, "failed: not finite")
+                write_report(run_dir)
             raise NonFiniteError(f"{error}; checkpoints are in {os.path.relpath(run_dir)}") from error
         except ArcforgeError:
-            records.summarise(module, evaluations, "failed")
-            write_report(run_dir)
+            if trainer.is_global_zero:
+                records.summarise(module, evaluations, "failed")
+                write_report(run_dir)
             raise
         status = "interrupted" if stopping.interrupted else "finished"
     if stopping.interrupted:
         console.print(f"stopped at step {module.progress.step}; go on with: {resume_command()}")
     elif evaluations.last_step != module.progress.step:
         evaluations.evaluate(trainer, module)
+    if not trainer.is_global_zero:
+        return Figures(run_dir, {})
     figures = Figures(run_dir, records.summarise(module, evaluations, status))
     figures.show(f"{config.algorithm.name} on {config.environment.name}: {status}")
     console.print(f"report {os.path.relpath(write_report(run_dir))}")

@@ -11,6 +11,7 @@ from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Outcome, Task
 from arcforge_rl.algorithms.scoring import has_spread
 from arcforge_rl.configs_learning import RolloutConfig
+from arcforge_rl.processes import part, whole
 from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.solver import Manner, Solver
@@ -68,20 +69,25 @@ def roll_out(
     size: int,
     clock: Clock | None = None,
 ) -> list[list[Rollout]]:
-    """Returns `size` scored rollouts of each task, in order; `clock` learns what it took."""
-    played = [environment.task(index) for index in tasks for _ in range(size)]
+    """Returns `size` scored rollouts of each task, in order; `clock` learns what it took.
+
+    Of several processes each plays some of the tasks, and all return the rollouts of all.
+    """
+    groups = part(range(len(tasks)))
+    numbers = [group * size + n for group in groups for n in range(size)]
+    played = [environment.task(tasks[group]) for group in groups for _ in range(size)]
     turns = Turns(engine)
-    solvers = [Solver(turns, number, manner) for number in range(len(played))]
+    solvers = [Solver(turns, number, manner) for number in numbers]
     rollouts = []
-    for number, (task, solver, (episode, outcome)) in enumerate(
-        zip(played, solvers, play(environment, played, solvers, turns, clock), strict=True)
+    for number, task, solver, (episode, outcome) in zip(
+        numbers, played, solvers, play(environment, played, solvers, turns, clock), strict=True
     ):
         name, group = f"{manner.seed}/{number}", f"{manner.seed}/{number // size}"
         branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in solver.recorded]
         domain, rewards = environment.domain_of(task), outcome.rewards
         trace = Trace(task.key, group, name, branches, rewards, teacher=domain, truncated=solver.truncated)
         rollouts.append(Rollout(number, task, domain, episode, outcome, trace))
-    return [rollouts[n : n + size] for n in range(0, len(rollouts), size)]
+    return whole([rollouts[n : n + size] for n in range(0, len(rollouts), size)])
 
 
 def play(

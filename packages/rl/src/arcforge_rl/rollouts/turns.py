@@ -39,13 +39,12 @@ class Turns:
     """Takes programs' requests to an engine.
 
     Attributes:
-        engine: asked from one thread at a time; None where nobody asks.
+        engine: None where nobody asks.
     """
 
     engine: Engine | None
     _playing: int = 0
     _waiting: list[_Request] = field(default_factory=list)
-    _asking: asyncio.Task[None] | None = None
 
     async def play(self, programs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Runs programs side by side and returns what they return; the first error ends them all."""
@@ -68,14 +67,19 @@ class Turns:
 
     def _serve_if_all_wait(self) -> None:
         if self._waiting and len(self._waiting) == self._playing:
-            self._asking = asyncio.get_running_loop().create_task(self._serve())
+            asyncio.get_running_loop().call_soon(self._serve)
 
-    async def _serve(self) -> None:
+    def _serve(self) -> None:
+        """Asks the engine, in this thread: every program waits, and OpenMP keeps threads for each that computes.
+
+        Those of a second one would be more than there are cores, after which all of them sleep between any two products
+        instead of waiting awake, and a step takes several times as long.
+        """
         requests, self._waiting = sorted(self._waiting, key=lambda request: request.number), []
         assert self.engine is not None
         prompts, params = [request.prompt for request in requests], [request.params for request in requests]
         try:
-            outputs = await asyncio.to_thread(self.engine.generate, prompts, params)
+            outputs = self.engine.generate(prompts, params)
         except Exception as error:
             for request in requests:
                 request.answer.set_exception(error)

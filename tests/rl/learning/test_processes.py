@@ -1,0 +1,99 @@
+"""Two processes, started by torchrun, learn what one learns."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.rl.learning.conftest import small_overrides
+
+from arcforge_core import load_pretrained
+from arcforge_core.train.state import checkpoints
+from arcforge_rl import processes
+
+SCRIPT = str(Path(__file__).with_name("learn.py"))
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+SPREAD = ("rollout.group_size=8", "rollout.groups=5", "evaluation.tasks=5")
+
+
+def learn(folder: Path, policy: Path, launcher: list[str], *options: str) -> Path:
+    """Runs to the end and returns the run's folder."""
+    command = [sys.executable, *launcher, SCRIPT, *small_overrides(policy, folder), *SPREAD, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(list(folder.glob("*/*-rl"))) == 1, "only the first process writes"
+    return (folder / "latest").resolve()
+
+
+def table(run: Path, name: str) -> list[dict[str, str]]:
+    with (run / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_pretrained(checkpoints(run)[-1]).state_dict()
+
+
+@pytest.mark.slow(reason="starts interpreters with torch, two of them for each run")
+@pytest.mark.parametrize(
+    "options",
+    [(), ("algorithm=ppo", "trainer.updates=2", "trainer.max_steps=2")],
+    ids=["icepop", "ppo and two updates"],
+)
+def test_two_processes_learn_what_one_learns(tmp_path: Path, policy: Path, options: tuple[str, ...]) -> None:
+    two = learn(tmp_path / "two", policy, TWO, *options)
+    one = learn(tmp_path / "one", policy, [], *options)
+    for name, weight in weights(one).items():
+        torch.testing.assert_close(weights(two)[name], weight, atol=2e-5, rtol=1e-3)
+    assert table(two, "evaluations.csv")[0] | {"seconds": ""} == table(one, "evaluations.csv")[0] | {"seconds": ""}
+    ours, theirs = table(two, "metrics.csv"), table(one, "metrics.csv")
+    assert len(ours) == len(theirs)
+    for mine, wanted in zip(ours, theirs, strict=True):
+        for name, cell in wanted.items():
+            if cell and "seconds" not in name and "gap" not in name and name != "progress":
+                assert float(mine[name]) == pytest.approx(float(cell), rel=1e-3, abs=1e-4), name
+    for mine, wanted in zip(lines(two), lines(one), strict=True):
+        for name in ("rollout", "task", "rewards", "learnt"):
+            assert mine[name] == wanted[name]
+        assert [len(branch) for branch in mine.get("tokens", [])] == [len(b) for b in wanted.get("tokens", [])]
+        factors = [
+            [token.get("factor") for branch in of.get("tokens", []) for token in branch] for of in (mine, wanted)
+        ]
+        assert [f is None for f in factors[0]] == [f is None for f in factors[1]]
+
+
+@pytest.mark.slow(reason="starts interpreters with torch, two of them for each run")
+def test_two_processes_go_on(tmp_path: Path, policy: Path) -> None:
+    whole = learn(tmp_path / "whole", policy, TWO, "trainer.max_steps=4")
+    learn(tmp_path / "parts", policy, TWO, "trainer.max_steps=2")
+    parts = learn(tmp_path / "parts", policy, TWO, "trainer.max_steps=4", "resume=latest")
+    resumed, wanted = weights(parts), weights(whole)
+    assert all(torch.equal(resumed[name], wanted[name]) for name in wanted)
+    assert [row["reward"] for row in table(parts, "metrics.csv")] == [
+        row["reward"] for row in table(whole, "metrics.csv")
+    ]
+
+
+def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = list(range(7))
+    parts = []
+    for rank in range(3):
+        monkeypatch.setattr(processes, "place", lambda rank=rank: (rank, 3))
+        parts.append(processes.part(items))
+    assert sorted(sum(parts, [])) == items
+    monkeypatch.setattr(processes, "gather", lambda value: parts)
+    assert processes.whole(parts[0]) == items
+
+
+def test_alone_nothing_is_exchanged() -> None:
+    assert processes.place() == (0, 1)
+    assert processes.gather("x") == ["x"]
+    assert processes.whole([1, 2]) == [1, 2] == list(processes.part([1, 2]))
