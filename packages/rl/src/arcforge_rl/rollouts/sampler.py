@@ -14,8 +14,8 @@ from arcforge_rl.rollouts.collect import Collected, Rollout, collect, roll_out
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.solver import Manner, Speaker
 
-CHUNK = 64
-"""Held-out tasks that are tried at a time."""
+AT_ONCE = 256
+"""Held-out rollouts that are sampled at a time, of all processes together; of a task all."""
 
 
 def build_environment(config: EnvironmentConfig, split: str | None = None) -> Environment:
@@ -67,9 +67,10 @@ class Sampler:
         """Returns tries at held-out tasks; the same tasks and seeds each time."""
         evaluation = self.config.evaluation
         groups: list[list[Rollout]] = []
-        for start in range(0, evaluation.tasks, CHUNK):
+        chunk = max(1, AT_ONCE // evaluation.samples)
+        for start in range(0, evaluation.tasks, chunk):
             manner = self._manner(f"{self.config.seed}/heldout/{start}", evaluation.temperature)
-            tasks = range(start, min(start + CHUNK, evaluation.tasks))
+            tasks = range(start, min(start + chunk, evaluation.tasks))
             groups += roll_out(self.heldout, self.engine, manner, tasks, evaluation.samples)
         return groups
 
