@@ -50,7 +50,10 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.slow(reason="starts interpreters with torch, two of them for each run")
 @pytest.mark.parametrize(
     "options",
-    [(), ("algorithm=ppo", "trainer.updates=2", "trainer.max_steps=2")],
+    [
+        ("rollout.group_size=5", "trainer.micro_batch_tokens=16"),  # of unlike numbers of micro-batches
+        ("algorithm=ppo", "trainer.updates=2", "trainer.max_steps=2"),
+    ],
     ids=["icepop", "ppo and two updates"],
 )
 def test_two_processes_learn_what_one_learns(tmp_path: Path, policy: Path, options: tuple[str, ...]) -> None:

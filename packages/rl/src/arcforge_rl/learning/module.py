@@ -184,7 +184,7 @@ class PolicyModule(TrainingModule):
         optimizer = self.scheduled_optimizer()
         total = Sums()
         try:
-            mine = list(traces)
+            mine = [trace for trace in traces if trace.rollout_id in self._mine]
             for found in gather(self._accumulate_all(mine, scale)):
                 if isinstance(found, str):
                     raise NonFiniteError(found)
