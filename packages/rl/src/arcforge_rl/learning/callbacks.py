@@ -41,8 +41,6 @@ class Records(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Drops the rollouts of steps that are taken again."""
         assert isinstance(module, PolicyModule)
-        if not trainer.is_global_zero:
-            return
         path = self.run_dir / ROLLOUTS_FILE
         if path.exists():
             lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
@@ -54,8 +52,6 @@ class Records(L.Callback):
     ) -> None:
         """Writes the step."""
         assert isinstance(module, PolicyModule) and module.record is not None
-        if not trainer.is_global_zero:
-            return
         progress, figures = module.progress, module.record.figures
         row = {
             "step": progress.step,

@@ -168,7 +168,7 @@ def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Co
     monitoring = Monitoring(run_dir, METRICS_FILE, console)
     seen = Dashboard(console, evaluations, monitoring) if console.is_terminal else ConsoleLines(console, evaluations)
     callbacks: list[L.Callback] = [monitoring, records, evaluations, seen, checkpointing, stopping]
-    if console.quiet:
+    if console.quiet:  # not the process that writes
         callbacks = [evaluations, checkpointing, stopping]
     trainer = build_trainer(config, prepare_hardware(config, Console(quiet=True)), run_dir, callbacks)
     status = "finished"
