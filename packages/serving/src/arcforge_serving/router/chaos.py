@@ -157,7 +157,7 @@ async def drive(
         AssertionError: an answer is wrong, cut or mixed.
         TimeoutError: a request was never answered, or an engine never came back.
     """
-    lives = itertools.count()
+    lives, guard = itertools.count(), Guard()
     with (
         tempfile.TemporaryDirectory(prefix="arcforge-chaos-") as folder,
         listen("127.0.0.1", 0) as listener,
@@ -166,10 +166,10 @@ async def drive(
 
         def launch(number: int) -> Process:
             socket = Path(folder) / f"{number}-{next(lives)}"
-            return EngineProcess(config, socket, wirings[number], load_deterministic)
+            return EngineProcess(config, socket, guard.rates.spend, wirings[number], load_deterministic)
 
         fleet = Fleet(config.router, config.dp, build_policy(config.router), launch, config.prefill)
-        server = RouterServer(fleet, Guard(), Path(folder), config.shutdown_seconds, "error")
+        server = RouterServer(fleet, guard, Path(folder), config.shutdown_seconds, "error")
         begun = time.monotonic()
         await fleet.start()
         report: dict[str, Any] = {"start_s": time.monotonic() - begun, "kills": []}
