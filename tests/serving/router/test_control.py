@@ -1,11 +1,13 @@
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from arcforge_serving.router.control import summed
 from arcforge_serving.router.fleet import State
 from arcforge_serving.router.testing import ADMIN, DIE, reply, run_fakes
+from arcforge_serving.server.auth import Keys
 
 UPDATE, UPLOAD = "/v1/rl/update_weights", "/v1/rl/update_weights/tensors"
 OK = reply({"weight_version": 7, "seconds": 1.0})
@@ -78,7 +80,7 @@ def test_an_engine_that_is_started_anew_gets_the_weights_of_the_others(upload):
             assert weights[2] == UPLOAD + "?checksum=a&version=7" and weights[4] == b"new"
         else:
             assert weights[2] == UPDATE and json.loads(weights[4]) == {"path": "new", "version": 7}
-        assert weights[3]["authorization"] == ADMIN["authorization"]
+        assert weights[3]["authorization"] == f"Bearer {found.lives[2].key}"
         assert pause[2] == "/v1/rl/pause" and json.loads(pause[4]) == {"mode": "keep"}
         await found.http.post("/v1/rl/resume", headers=ADMIN)
         since = len(found.seen)
@@ -88,6 +90,26 @@ def test_an_engine_that_is_started_anew_gets_the_weights_of_the_others(upload):
         assert len(list(found.app.state.router.control._folder.glob("upload-*"))) == upload
 
     run_fakes(answer, work)
+
+
+@pytest.mark.parametrize("header", [ADMIN, {"authorization": "", "x-api-key": "admin-key"}])
+def test_the_admins_key_is_not_kept_and_not_needed_again(header):
+    """It may be taken out before an engine is started anew."""
+
+    async def work(found):
+        assert (await found.http.post(UPDATE, json={"path": "x"}, headers=header)).status_code == 200
+        assert (await found.http.post("/v1/rl/pause", json={"mode": "wait"}, headers=header)).status_code == 200
+        state = found.app.state.router
+        kept = repr(vars(state.control))
+        assert UPDATE in kept and "admin-key" not in kept
+        state.guard = replace(state.guard, keys=Keys())
+        found.lives[0].kill()
+        await found.until(lambda: len(found.lives) == 3 and len(found.fleet.ready) == 2)
+        for number, _, _, headers, _ in found.seen:
+            assert "admin-key" not in str(headers)
+            assert headers["authorization"] in {f"Bearer {life.key}" for life in found.lives if life.number == number}
+
+    run_fakes(lambda *_: OK, work)
 
 
 def test_an_engine_that_refuses_what_another_took_does_not_serve_old_weights():

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.server import rates
 from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
 from arcforge_serving.server.guard import Guard
-from arcforge_serving.server.rates import RateLimitError, Rates
+from arcforge_serving.server.rates import LIMITED, RateLimitError, Rates
 from arcforge_serving.server.testing import client_of, listening, small_state
 
 ASK = {"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": True}
@@ -50,7 +49,6 @@ def test_tokens_that_are_owed_come_back_first():
     assert refused(limit, "b") == 0
     clock.now = 31.0
     assert refused(limit) == 0
-    limit.spend("", 10**6)
     assert refused(limit, "b") == 0
 
 
@@ -144,8 +142,30 @@ def test_the_dialects_say_it_their_way(tokenizer):
         assert (reply.status_code, reply.json()["error"]["code"]) == (429, "rate_limit_exceeded")
 
 
-@pytest.mark.parametrize("processes", [{"dp": 2}, {"prefill": 1}])
-@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute"])
-def test_rates_of_several_engines_are_refused(processes, name):
-    with pytest.raises(ConfigError, match=f"{name}=5: counts in one engine"):
-        ServeConfig(PagedEngineConfig(), **processes, **{name: 5})
+def test_the_limited_paths_are_those_that_generate(tokenizer):
+    with client_of(small_state(tokenizer)) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    generating = {path for path, methods in paths.items() if "text/event-stream" in str(methods.get("post", ""))}
+    assert generating == set(LIMITED)
+
+
+def test_behind_a_router_tokens_are_reported_and_nobody_is_refused(tokenizer):
+    """And the router's key opens what an admin may; who else has it has none of this server's."""
+    state, spent = guarded(tokenizer, requests_per_minute=1, tokens_per_minute=1), []
+    state.guard = state.guard.behind_router("routers-key", lambda *taken: spent.append(taken))
+    with client_of(state) as client:
+        for key in ("alice-key", "alice-key", "bobby-key"):
+            assert client.post("/v1/completions", json=ASK, headers=bearer(key)).status_code == 200
+        holders = [holder for holder, _ in spent]
+        assert holders[:4] == [holders[0]] * 4 and holders[4:] == [holders[4]] * 2 and holders[4] != holders[0]
+        assert [tokens for _, tokens in spent] == [3, 5] * 3
+        for key, status in (("routers-key", 200), ("alice-key", 403), ("other-key", 401), ("admin-key", 200)):
+            assert client.post("/v1/rl/flush", headers=bearer(key)).status_code == status
+
+
+def test_without_limits_on_tokens_a_router_is_told_nothing(tokenizer):
+    state = guarded(tokenizer, requests_per_minute=1, tokens_per_minute=1)
+    state.guard = state.guard.behind_router("routers-key", None)
+    with client_of(state) as client:
+        for _ in range(3):
+            assert client.post("/v1/completions", json=ASK, headers=bearer("alice-key")).status_code == 200

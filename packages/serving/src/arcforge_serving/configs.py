@@ -231,9 +231,6 @@ class ServeConfig:
             check_at_least(name, getattr(self, name), 1)
         for name in ("header_seconds", "body_seconds", "read_seconds"):
             check_between(name, getattr(self, name), 0.1, 86400.0)
-        for name in ("requests_per_minute", "tokens_per_minute"):
-            if self.dp + self.prefill > 1 and getattr(self, name) is not None:
-                raise ConfigError(name, getattr(self, name), "counts in one engine: behind a router, let a proxy limit")
         if not isinstance(self.engine, PagedEngineConfig):
             accepted = "must be paged: the others do not take requests one by one; arcforge_serving.Engine runs them"
             raise ConfigError("engine", self.engine.name, accepted)

@@ -120,9 +120,9 @@ def test_a_reply_that_is_not_kept_is_refused(client, says):
     says("</think>", "b")
     lost = client.responses.create(model="small", input="a", store=False)
     for id_ in (lost.id, "resp_1"):
-        with pytest.raises(openai.BadRequestError) as caught:
+        with pytest.raises(openai.NotFoundError) as caught:
             client.responses.create(model="small", input="c", previous_response_id=id_)
-        assert caught.value.param == "previous_response_id"
+        assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
         assert "responses_mb" in caught.value.message
 
 

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
 from arcforge_serving.router.policies import Wanted
+from arcforge_serving.router.problems import RESPONSES
 
 HEADER = "x-session-id"
 FIELDS = ("session_id", "prompt_cache_key")
 """Fields that name a session, the first that is there."""
+REPLY = re.compile(r"resp_(\d+-\d+)_")
 BLOCK, MOST_BLOCKS = 512, 512
 """Characters of a block, about four tokens' worth of pages; what lies behind the last one decides nothing."""
 OPENING = 512
 """Characters of a plain prompt that stand for its session."""
 
 
-def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool) -> Wanted:
+def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool, path: str = "") -> Wanted:
     """Reads a request.
 
     Args:
         headers: with names in lower case.
+        path: that is asked for.
         content: its body, whatever that is.
         blocks: whether the prompt is to be cut into blocks, which costs reading all of it.
 
@@ -30,8 +34,10 @@ def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool) -> Wa
         What is known. A session is what ``X-Session-Id`` says, or `FIELDS`, or else how the conversation begins: its
         system prompt and first message, or the first characters of a prompt, together with the field ``user``.
     """
-    named = headers.get(HEADER, "")
-    if named and not blocks:
+    named, kept = headers.get(HEADER, ""), path.removeprefix(f"{RESPONSES}/")
+    if kept != path:
+        return Wanted(named, life=_maker(kept))
+    if named and not blocks and path != RESPONSES:
         return Wanted(named)
     try:
         body: Any = json.loads(content)
@@ -43,7 +49,15 @@ def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool) -> Wa
         value = body.get(field)
         if not named and isinstance(value, str):
             named = value
-    return Wanted(named or _opening(body), _blocks(body) if blocks else ())
+    previous = body.get("previous_response_id") if path == RESPONSES else None
+    life = _maker(previous) if isinstance(previous, str) else None
+    return Wanted(named or _opening(body), _blocks(body) if blocks else (), life)
+
+
+def _maker(id_: str) -> str:
+    """Returns the life of the engine that has given a reply its id; empty where none of ours has."""
+    found = REPLY.match(id_)
+    return found[1] if found else ""
 
 
 def _opening(body: dict[str, Any]) -> str:

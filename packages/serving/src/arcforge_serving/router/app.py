@@ -10,17 +10,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arcforge_serving.router.affinity import wanted_of
 from arcforge_serving.router.control import PREFIX, STATUS, UPLOAD, FleetControl
 from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.metrics import page, pages
-from arcforge_serving.router.policies import Wanted
-from arcforge_serving.router.problems import OVERLOADED, problem
+from arcforge_serving.router.problems import EXCEEDED, LIMITED, OVERLOADED, problem_at
 from arcforge_serving.router.relay import Counts, Relay
+from arcforge_serving.server.access import Access
 from arcforge_serving.server.auth import Level
-from arcforge_serving.server.guard import Guard, bounded, credential
+from arcforge_serving.server.guard import Guard, bounded
+from arcforge_serving.server.rates import RateLimitError
 
 ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 ENGINES = "/v1/router/engines"
@@ -55,14 +56,26 @@ def create_router(fleet: Fleet, guard: Guard, folder: Path) -> Starlette:
         Route(PREFIX + "/{path:path}", control, methods=["GET", "POST"]),
         Route("/{path:path}", relay, methods=ALL),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
+    app = _Router(routes=routes, exception_handlers={HTTPException: _refuse, RateLimitError: _limit})
     app.state.router = state
     return app
 
 
+class _Router(Starlette):
+    def build_middleware_stack(self) -> ASGIApp:
+        """Returns the application with `Access` around it, for ids, and for the log of what no engine answers."""
+        return Access(super().build_middleware_stack())
+
+
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+    return problem_at(request.scope, error.status_code, str(error.detail), headers=error.headers)
+
+
+async def _limit(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RateLimitError)
+    _state(request).counts.limited += 1
+    return problem_at(request.scope, 429, str(error), LIMITED, code=EXCEEDED, headers=error.headers)
 
 
 def _state(request: Request) -> RouterState:
@@ -72,7 +85,7 @@ def _state(request: Request) -> RouterState:
 
 def _check(request: Request, level: Level) -> RouterState:
     state = _state(request)
-    state.guard.keys.owner(credential(request.headers), level)
+    state.guard.admit(request, level)
     return state
 
 
@@ -154,12 +167,11 @@ class Relayed(Response):
 async def relay(request: Request) -> Response:
     """Passes a request on to an engine."""
     state = _state(request)
-    content, wanted = b"", Wanted()
+    content, blocks = b"", state.fleet.config.policy == "prefix"
     if request.method not in ("GET", "HEAD", "OPTIONS"):
         _check(request, Level.USER)  # before a body is read
         content = await bounded(request, state.guard.limits, streams=False).body()
-        blocks = state.fleet.config.policy == "prefix"
-        wanted = wanted_of(request.headers, content, blocks=blocks)
+    wanted = wanted_of(request.headers, content, blocks=blocks, path=request.scope["path"])
     if state.closing:
-        return problem(503, "the server is shutting down", OVERLOADED)
+        return problem_at(request.scope, 503, "the server is shutting down", OVERLOADED)
     return Relayed(Relay(state.fleet, state.counts, content, wanted))

@@ -67,9 +67,9 @@ class Load:
     done: Counter[str] = field(default_factory=Counter)
     last: tuple[float, float] = (0.0, 0.0)
 
-    async def work(self, end: float) -> None:
+    async def work(self, end: asyncio.Event) -> None:
         """Asks one thing after another."""
-        while time.monotonic() < end:
+        while not end.is_set():
             async with asyncio.timeout(STUCK):
                 await self.ask()
 
@@ -145,7 +145,7 @@ async def drive(
     Args:
         config: of the server; its checkpoint is one without a tokenizer.
         cases: what is asked, without matchers.
-        seconds: how long.
+        seconds: how long; longer where it takes longer for every engine to be killed once.
         every: seconds from one kill to the next.
         clients: requests at a time.
         seed: decides what is asked.
@@ -155,9 +155,9 @@ async def drive(
 
     Raises:
         AssertionError: an answer is wrong, cut or mixed.
-        TimeoutError: a request was never answered, or an engine never came back.
+        TimeoutError: a request was never answered, an engine never came back, or one was never asked for anything.
     """
-    lives = itertools.count()
+    lives, guard = itertools.count(), Guard()
     with (
         tempfile.TemporaryDirectory(prefix="arcforge-chaos-") as folder,
         listen("127.0.0.1", 0) as listener,
@@ -166,10 +166,10 @@ async def drive(
 
         def launch(number: int) -> Process:
             socket = Path(folder) / f"{number}-{next(lives)}"
-            return EngineProcess(config, socket, wirings[number], load_deterministic)
+            return EngineProcess(config, socket, guard.rates.spend, wirings[number], load_deterministic)
 
         fleet = Fleet(config.router, config.dp, build_policy(config.router), launch, config.prefill)
-        server = RouterServer(fleet, Guard(), Path(folder), config.shutdown_seconds, "error")
+        server = RouterServer(fleet, guard, Path(folder), config.shutdown_seconds, "error")
         begun = time.monotonic()
         await fleet.start()
         report: dict[str, Any] = {"start_s": time.monotonic() - begun, "kills": []}
@@ -178,18 +178,18 @@ async def drive(
         try:
             async with httpx.AsyncClient(base_url=url(listener), timeout=STUCK, limits=limits) as http:
                 load = Load(http, cases, random.Random(seed))
-                end = time.monotonic() + seconds
+                last, end = time.monotonic() + seconds, asyncio.Event()
                 async with asyncio.TaskGroup() as group:
                     for _ in range(clients):
                         group.create_task(load.work(end))
+                    report["prompt_tokens"] = await worked(http, len(fleet.members))
                     for number in itertools.count():
-                        if time.monotonic() + every >= end:
+                        if number >= len(fleet.members) and time.monotonic() + every >= last:
                             break
                         await asyncio.sleep(every)
-                        if not number:
-                            report["prompt_tokens"] = prompt_tokens((await http.get("/metrics")).text)
                         member = fleet.members[-1 - number % len(fleet.members)]
                         report["kills"].append(await kill_and_wait(fleet, member, load))
+                    end.set()  # not before: a kill is over when a later request has ended well
         finally:
             server.should_exit = True
             await serving
@@ -198,6 +198,16 @@ async def drive(
             "done": dict(load.done),
             "router": {" ".join(key): n for key, n in server.counts.requests.items()},
         }
+
+
+async def worked(http: httpx.AsyncClient, count: int) -> dict[str, float]:
+    """Waits until each engine has taken prompts; returns how many tokens of them."""
+    async with asyncio.timeout(STUCK):
+        while True:
+            found = prompt_tokens((await http.get("/metrics")).text)
+            if len(found) == count and all(found.values()):
+                return found
+            await asyncio.sleep(0.2)
 
 
 def prompt_tokens(page: str) -> dict[str, float]:

@@ -22,11 +22,12 @@ from starlette.responses import JSONResponse, Response
 from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.problems import FAULT, OVERLOADED, problem
 from arcforge_serving.router.process import EngineError
-from arcforge_serving.router.relay import NOT_PASSED_ON, engine_url
+from arcforge_serving.router.relay import engine_url, passed_on
 
 PREFIX = "/v1/rl"
 PAUSE, RESUME, STATUS, ABORT = (f"{PREFIX}/{name}" for name in ("pause", "resume", "status", "abort"))
 UPDATE, UPLOAD = f"{PREFIX}/update_weights", f"{PREFIX}/update_weights/tensors"
+CREDENTIALS = (b"authorization", b"x-api-key")
 PART = 2**20
 OF_ONE = ("page_size", "prefix_reuse", "speculation")
 """Figures that are the same for all engines, or say nothing when summed."""
@@ -34,7 +35,7 @@ OF_ONE = ("page_size", "prefix_reuse", "speculation")
 
 @dataclass(frozen=True)
 class Call:
-    """A request for every engine; `upload` is a file that is its body."""
+    """An admin's request for every engine; `upload` is a file that is its body."""
 
     method: str
     path: str
@@ -45,8 +46,8 @@ class Call:
 
     @classmethod
     def of(cls, request: Request, content: bytes = b"", upload: Path | None = None) -> Call:
-        """Returns a client's request."""
-        headers = tuple((k, v) for k, v in request.headers.raw if k.decode("latin-1") not in NOT_PASSED_ON)
+        """Returns a client's request, without its key: it may be sent when that key is one no more."""
+        headers = tuple((k, v) for k, v in passed_on(request) if k not in CREDENTIALS)
         return cls(request.method, request.url.path, request.scope["query_string"], headers, content, upload)
 
     def with_version(self, version: int) -> Call:
@@ -63,11 +64,12 @@ class Call:
         Raises:
             httpx.TransportError: it died, or is dead.
         """
-        if member.http is None:
+        if member.http is None or member.process is None:
             raise httpx.ConnectError(member.problem)
         url = engine_url(self.path.encode(), self.query)
         content = self.content if self.upload is None else _parts(self.upload)
-        return await member.http.request(self.method, url, headers=list(self.headers), content=content)
+        headers = [*self.headers, (b"authorization", f"Bearer {member.process.key}".encode())]
+        return await member.http.request(self.method, url, headers=headers, content=content)
 
 
 async def _parts(path: Path) -> AsyncIterator[bytes]:

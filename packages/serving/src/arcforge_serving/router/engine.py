@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 
@@ -26,14 +27,16 @@ Load = Callable[[ServeConfig], ServerState]
 
 
 def run_engine(
-    config: ServeConfig, path: str, router: Connection, wiring: Wiring | None = None, load: Load = load_state
+    config: ServeConfig, path: str, key: str, router: Connection, wiring: Wiring | None = None, load: Load = load_state
 ) -> None:
     """Loads the checkpoint and serves until SIGTERM, or until the router is gone.
 
     Args:
         config: of the whole server.
-        path: of the Unix socket to listen on.
-        router: is told ``("ready", bytes of the largest upload)`` or ``("failed", message)``; its end is the router's.
+        path: of the Unix socket to listen on, which nobody but the router reaches; its name is that of this life.
+        key: lets the router in.
+        router: is told ``("ready", bytes of the largest upload)`` or ``("failed", message)``, then (holder, tokens) of
+            what is taken where that is limited; its end is the router's.
         wiring: of its role, where prompts are computed by others than decode.
         load: makes what is served.
     """
@@ -42,11 +45,18 @@ def run_engine(
         torch.set_num_threads(max(1, torch.get_num_threads() // (config.dp + config.prefill)))
     try:
         state = load(config)
+
+        def spent(holder: str, tokens: int) -> None:
+            with suppress(OSError):  # the router has gone, and this process is about to
+                router.send((holder, tokens))
+
+        limited = config.tokens_per_minute is not None
+        state.guard, state.life = state.guard.behind_router(key, spent if limited else None), Path(path).name
         if wiring is not None:
             wiring.connect(state.engine)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
-            options = {**connection_options(config), "log_config": log_config(config.log)}
+            options = {**connection_options(config), "log_config": log_config(config.log), "forwarded_allow_ips": "*"}
             server = Server(state, config.shutdown_seconds, **options)
             threading.Thread(target=_end_with, args=(router,), daemon=True).start()
             router.send(("ready", upload_limit(state.engine.model)))

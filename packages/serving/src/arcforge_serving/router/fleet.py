@@ -41,6 +41,10 @@ class NoEngineError(Exception):
     """No engine takes requests."""
 
 
+class NoReplyError(Exception):
+    """The engine that has kept a reply is no more."""
+
+
 @dataclass
 class Member:
     """An engine, over all of its lives.
@@ -71,6 +75,11 @@ class Member:
     def name(self) -> str:
         """Its number as policies and labels have it."""
         return str(self.number)
+
+    @property
+    def life(self) -> str:
+        """Which of all lives the present one is; empty when there is none."""
+        return "" if self.process is None else self.process.life
 
     @contextmanager
     def busy(self) -> Iterator[httpx.AsyncClient]:
@@ -140,8 +149,12 @@ class Fleet:
 
         Raises:
             NoEngineError: none is left.
+            NoReplyError: it is about a reply that went with its engine.
         """
-        loads = {member.name: member.in_flight for member in self.ready if member.number not in without}
+        if wanted.life is not None and wanted.life not in [m.life for m in self.members if m.process is not None]:
+            raise NoReplyError
+        able = [member for member in self.ready if wanted.life in (None, member.life)]
+        loads = {member.name: member.in_flight for member in able if member.number not in without}
         if self.closing or not loads:
             raise NoEngineError
         return self.members[int(self.policy.choose(wanted, loads))]

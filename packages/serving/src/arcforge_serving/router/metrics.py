@@ -100,3 +100,4 @@ class Own(Collector):
         yield from (up, flight, lives, requests)
         yield CounterMetricFamily(f"{PREFIX}retries", "Requests tried on another engine", self._counts.retries)
         yield CounterMetricFamily(f"{PREFIX}refused", "Requests without any engine", self._counts.refused)
+        yield CounterMetricFamily(f"{PREFIX}limited", "Requests beyond a key's rate", self._counts.limited)

@@ -28,10 +28,12 @@ class Wanted:
     Attributes:
         session: whose prefix it goes on from; empty when nothing says so.
         blocks: for each block of the prompt a number that stands for it and all before it.
+        life: of an engine that alone can answer, because it keeps a reply that is meant; None where any engine can.
     """
 
     session: str = ""
     blocks: tuple[int, ...] = ()
+    life: str | None = None
 
 
 class Policy(Protocol):

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import Scope
+
+from arcforge_serving.server.access import ANTHROPIC, ANTHROPIC_KINDS, record_of
 
 OVERLOADED, FAULT, INVALID = "overloaded_error", "server_error", "invalid_request_error"
-ANTHROPIC, RESPONSES = "/v1/messages", "/v1/responses"
+LIMITED, EXCEEDED = "rate_limit_error", "rate_limit_exceeded"
+RESPONSES = "/v1/responses"
 DONE = b"data: [DONE]\n\n"
 
 
-def problem(status: int, message: str, kind: str = INVALID, headers: dict[str, str] | None = None) -> JSONResponse:
+def problem(
+    status: int, message: str, kind: str = INVALID, *,
+    param: str | None = None, code: str | None = None, headers: Mapping[str, str] | None = None,
+) -> JSONResponse:  # fmt: skip
     """Returns an error in OpenAI's shape."""
-    body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return JSONResponse(body, status, headers)
 
 
-def problem_at(path: str, status: int, message: str, kind: str) -> JSONResponse:
-    """Returns an error in the shape of a route's dialect."""
-    if path.startswith(ANTHROPIC):
-        return JSONResponse({"type": "error", "error": {"type": "api_error", "message": message}}, status)
-    return problem(status, message, kind)
+def problem_at(scope: Scope, status: int, message: str, kind: str = INVALID, **further: Any) -> JSONResponse:
+    """Returns an error in the shape of the dialect that a request speaks, and notes it for the log.
+
+    Args:
+        scope: of the request.
+        status, message, kind, further: see `problem`.
+    """
+    record_of(scope).error = further.get("code") or kind
+    if scope["path"].startswith(ANTHROPIC):
+        error = {"type": ANTHROPIC_KINDS.get(status, "api_error"), "message": message}
+        return JSONResponse({"type": "error", "error": error}, status, further.get("headers"))
+    return problem(status, message, kind, **further)
 
 
 def last_events(path: str, message: str) -> bytes:

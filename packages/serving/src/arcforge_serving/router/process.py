@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,10 +30,14 @@ class Process(Protocol):
 
     Attributes:
         socket: path of the Unix socket that it listens on.
+        life: its name among all lives of all engines, ``NUMBER-COUNT``.
+        key: lets the router in.
         upload_bytes: largest upload of weights that it takes; known once it is ready.
     """
 
     socket: str
+    life: str
+    key: str
     upload_bytes: int
 
     async def start(self) -> None:
@@ -61,7 +66,8 @@ class EngineProcess:
 
     Args:
         config: of the whole server.
-        socket: where it shall listen.
+        socket: where it shall listen; the file's name is its life's.
+        spent: is told which holder of a key has taken how many tokens.
         wiring: of its role.
         load: makes what is served, there; a function that is found by its name. None loads the checkpoint.
     """
@@ -70,11 +76,13 @@ class EngineProcess:
         self,
         config: ServeConfig,
         socket: Path,
+        spent: Callable[[str, int], None],
         wiring: Wiring | None = None,
         load: Callable[[ServeConfig], Any] | None = None,
     ) -> None:
-        self.socket, self.upload_bytes = str(socket), 0
-        self._config, self._further = config, (wiring,) if load is None else (wiring, load)
+        self.socket, self.life, self.key, self.upload_bytes = str(socket), socket.name, secrets.token_urlsafe(), 0
+        self._config, self._spent = config, spent
+        self._further = (wiring,) if load is None else (wiring, load)
         self._process: Any = None
 
     async def start(self) -> None:
@@ -83,7 +91,7 @@ class EngineProcess:
         context.set_forkserver_preload(IMPORTED)
         ours, theirs = context.Pipe()
         self._pipe = ours  # its end tells the engine that we are gone
-        arguments = (self._config, self.socket, theirs, *self._further)
+        arguments = (self._config, self.socket, self.key, theirs, *self._further)
         self._process = context.Process(target=run_engine, args=arguments)  # by name: it imports torch, we do not
         try:
             await asyncio.to_thread(self._process.start)  # the first one waits for the imports
@@ -97,6 +105,16 @@ class EngineProcess:
         if word == "failed":
             raise EngineError(value)
         self.upload_bytes = value
+        asyncio.get_running_loop().add_reader(ours, self._hear)
+
+    def _hear(self) -> None:
+        """Passes on what the engine says of tokens, until it ends."""
+        try:
+            while self._pipe.poll():
+                self._spent(*self._pipe.recv())
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._pipe)
+            self._pipe.close()
 
     async def ended(self) -> None:
         """Waits for its end."""

@@ -17,13 +17,17 @@ import httpx
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from arcforge_serving.router.fleet import Fleet, Member, NoEngineError
+from arcforge_serving.router.fleet import Fleet, Member, NoEngineError, NoReplyError
 from arcforge_serving.router.policies import Wanted
 from arcforge_serving.router.problems import FAULT, OVERLOADED, last_events, problem_at
+from arcforge_serving.server.access import record_of
 
 HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 """Headers of one connection, not of the message."""
 NOT_PASSED_ON = {*HOP, "host", "content-length", "expect", "accept-encoding", "date", "server"}
+OURS = ("x-request-id", "x-forwarded-for")
+"""What the router says in place of the client."""
+PREVIOUS, NO_REPLY = "previous_response_id", "previous_response_not_found"
 BUSY = 503
 END = b"\n\n"
 ENGINE = "x-arcforge-engine"
@@ -39,11 +43,13 @@ class Counts:
             ``left`` by the client.
         retries: requests that were tried on another engine.
         refused: requests for which there was no engine.
+        limited: requests of keys that had taken what they may.
     """
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     retries: int = 0
     refused: int = 0
+    limited: int = 0
 
 
 class Relay:
@@ -64,12 +70,16 @@ class Relay:
         await unless_gone(receive, self._answer(Request(scope), send))
 
     async def _answer(self, request: Request, send: Send) -> None:
-        tried: set[int] = set()
+        record, tried = record_of(request.scope), set[int]()
         busy: httpx.Response | None = None
+        gone = False
         while len(tried) <= self._fleet.config.retries:
             try:
                 member = self._fleet.choose(self._wanted, tried)
             except NoEngineError:
+                break
+            except NoReplyError:
+                gone = not tried
                 break
             self._counts.retries += bool(tried)
             tried.add(member.number)
@@ -84,17 +94,24 @@ class Relay:
                     await attempt.break_off(type(error).__name__)
             finally:
                 self._counts.requests[member.name, outcome] += 1
+                record.passed = outcome in ("done", "left")
             if outcome != "failed":
                 return
         if busy is not None:
+            record.passed = True
             await send_whole(send, busy, busy.content, {})
+            return
+        if gone:
+            message = "there is no such reply: engines keep theirs until they are started anew"
+            problem = problem_at(request.scope, 404, message, param=PREVIOUS, code=NO_REPLY)
         elif tried:
             message = "the engine died before it answered, and so did every other that was tried"
-            await problem_at(request.url.path, 502, message, FAULT)(request.scope, request.receive, send)
+            problem = problem_at(request.scope, 502, message, FAULT)
         else:
             self._counts.refused += 1
-            message = "no engine takes requests now; try again later"
-            await problem_at(request.url.path, 503, message, OVERLOADED)(request.scope, request.receive, send)
+            who = "no engine takes" if self._wanted.life is None else "the engine that keeps this reply does not take"
+            problem = problem_at(request.scope, 503, f"{who} requests now; try again later", OVERLOADED)
+        await problem(request.scope, request.receive, send)
 
 
 class Attempt:
@@ -115,7 +132,7 @@ class Attempt:
             httpx.TransportError: the engine died.
         """
         request, mark = self._request, {ENGINE: self._member.name}
-        headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1") not in NOT_PASSED_ON]
+        headers = passed_on(request)
         with self._member.busy() as http:
             url = engine_url(request.scope["raw_path"], request.scope["query_string"])
             async with http.stream(request.method, url, headers=headers, content=content) as response:
@@ -141,8 +158,16 @@ class Attempt:
         message = (
             f"engine {self._member.name} died while it answered ({why}); what came so far is right, the rest is lost"
         )
+        record_of(self._request.scope).error = FAULT
         body = last_events(self._request.url.path, message)
         await self._send({"type": "http.response.body", "body": body})
+
+
+def passed_on(request: Request) -> list[tuple[bytes, bytes]]:
+    """Returns the headers that an engine gets: the client's, and from us the request's id and the client's address."""
+    headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1") not in (*NOT_PASSED_ON, *OURS)]
+    ours = (record_of(request.scope).id, request.client.host if request.client else "")
+    return headers + [(name.encode(), value.encode()) for name, value in zip(OURS, ours, strict=True) if value]
 
 
 def engine_url(raw_path: bytes, query: bytes) -> httpx.URL:

@@ -27,6 +27,7 @@ from arcforge_serving.router.process import EngineProcess, Process
 from arcforge_serving.server.connections import connection_options
 from arcforge_serving.server.guard import Guard
 from arcforge_serving.server.listening import listen, url
+from arcforge_serving.server.logs import log_config
 
 SECONDS_TO_SEND = 5.0
 """Beyond what requests are given to end, for engines and clients."""
@@ -62,10 +63,11 @@ async def _serve(
     def launch(number: int) -> Process:
         nonlocal lives
         lives += 1
-        return EngineProcess(config, folder / f"{number}-{lives}", wirings[number])
+        return EngineProcess(config, folder / f"{number}-{lives}", guard.rates.spend, wirings[number])
 
     fleet = Fleet(config.router, config.dp, build_policy(config.router), launch, config.prefill)
-    server = RouterServer(fleet, guard, folder, config.shutdown_seconds, **connection_options(config))
+    options = {**connection_options(config), "log_config": log_config(config.log)}
+    server = RouterServer(fleet, guard, folder, config.shutdown_seconds, **options)
     await fleet.start()
     try:
         behind = f"{config.dp} engines" + f" and {config.prefill} for prompts" * bool(config.prefill)

@@ -8,8 +8,8 @@ from typing import Any
 from arcforge_serving.configs import ServeConfig
 
 
-def run_engine(config: ServeConfig, path: str, router: Connection, *further: Any) -> None:
+def run_engine(config: ServeConfig, path: str, key: str, router: Connection, *further: Any) -> None:
     """See `arcforge_serving.router.engine`."""
     from arcforge_serving.router.engine import run_engine
 
-    run_engine(config, path, router, *further)
+    run_engine(config, path, key, router, *further)

@@ -62,6 +62,7 @@ class FakeProcess:
 
     def __init__(self, number: int, socket: Path, answer: Answer, seen: list[Any]) -> None:
         self.number, self.socket, self.upload_bytes = number, str(socket), 1000
+        self.life, self.key = socket.name, f"key-of-{socket.name}"
         self.starts, self.hangs = True, False
         self._answer, self._seen = answer, seen
         self._end = asyncio.Event()
@@ -176,14 +177,14 @@ class Fakes:
 @asynccontextmanager
 async def running(answer: Answer, count: int, options: dict[str, Any]) -> AsyncIterator[Fakes]:
     """Yields a router over so many fake engines; `options` are the router's."""
-    config = RouterConfig(**{"health_seconds": 0.05, "hang_seconds": 1.0, "policy": "round_robin", **options})
+    config = RouterConfig(**{"health_seconds": 0.05, "hang_seconds": 10.0, "policy": "round_robin", **options})
     lives: list[FakeProcess] = []
     seen: list[Any] = []
     numbers = itertools.count()
     with tempfile.TemporaryDirectory() as folder:
 
         def launch(number: int) -> FakeProcess:
-            lives.append(FakeProcess(number, Path(folder) / f"{next(numbers)}", answer, seen))
+            lives.append(FakeProcess(number, Path(folder) / f"{number}-{next(numbers)}", answer, seen))
             return lives[-1]
 
         fleet = Fleet(config, count, build_policy(config), launch)

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 ANTHROPIC = "/v1/messages"
 """Routes from here on answer as Anthropic's do."""
+ANTHROPIC_KINDS = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    405: "invalid_request_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
+    503: "overloaded_error",
+}  # fmt: skip
 LOG = logging.getLogger("arcforge.requests")
 ACCEPTED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """Ids that clients may give; others are replaced."""
@@ -41,6 +46,7 @@ class Record:
         reasons: why its sequences ended.
         error: kind of what went wrong; empty where nothing did.
         complete: whether a stream has reached its end.
+        passed: whether it was passed on to an engine whose log has it.
     """
 
     id: str = ""
@@ -52,6 +58,7 @@ class Record:
     reasons: list[str] = field(default_factory=list)
     error: str = ""
     complete: bool = False
+    passed: bool = False
     began: float = field(default_factory=time.monotonic)
 
     def heard(self, reason: str | None) -> None:
@@ -89,9 +96,10 @@ class Access:
     Args:
         app: the application.
         answered: is told the route's path, the status and the seconds of each request, and its record.
+            None counts nothing.
     """
 
-    def __init__(self, app: ASGIApp, answered: Callable[[str, int, float, Record], None]) -> None:
+    def __init__(self, app: ASGIApp, answered: Callable[[str, int, float, Record], None] | None = None) -> None:
         self._app, self._answered = app, answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,9 +126,9 @@ class Access:
             await self._app(scope, receive, named)
         finally:
             seconds = time.monotonic() - record.began
-            path = getattr(scope.get("route"), "path", "")
-            self._answered(path, status, seconds, record)
-            if LOG.isEnabledFor(logging.INFO):
+            if self._answered is not None:
+                self._answered(getattr(scope.get("route"), "path", ""), status, seconds, record)
+            if LOG.isEnabledFor(logging.INFO) and not record.passed:
                 head = {"method": scope["method"], "path": scope["path"][:LONGEST_PATH], "status": status}
                 client = (scope.get("client") or ("",))[0]
                 shown = {**head, "seconds": round(seconds, 4), "client": client, **record.fields()}

@@ -53,7 +53,7 @@ class Keys:
             HTTPException: 401 when a key is missing or unknown, 403 when it is not enough.
         """
         scheme, _, key = (authorization or "").partition(" ")
-        digest = _digest(key.strip()) if scheme.lower() == "bearer" else b""
+        digest = digest_of(key.strip()) if scheme.lower() == "bearer" else b""
         admin, user = _among(digest, self.admins), _among(digest, self.users)
         if level is Level.ADMIN and not self.admins:
             raise HTTPException(403, f"this server has no admin key: admin_key_file or {ADMIN_KEYS} gives it one")
@@ -109,10 +109,11 @@ def _digests(source: str, keys: Iterable[str]) -> tuple[bytes, ...]:
         if key and (len(key) < SHORTEST or not (key.isascii() and key.isprintable()) or " " in key):
             accepted = f"a key has {SHORTEST} or more printable ASCII characters and no spaces"
             raise ConfigError(source, f"key {number}", accepted)
-    return tuple(_digest(key) for key in found if key)
+    return tuple(digest_of(key) for key in found if key)
 
 
-def _digest(key: str) -> bytes:
+def digest_of(key: str) -> bytes:
+    """Returns what is kept of a key."""
     return sha256(key.encode(errors="replace")).digest()
 
 

@@ -11,13 +11,12 @@ from pydantic import Field
 
 from arcforge_core.contracts.chat import Tool
 from arcforge_core.errors import ConfigError
-from arcforge_serving.server.auth import Level
 from arcforge_serving.server.chat_grammar import turn_matcher
 from arcforge_serving.server.chat_writer import ChatWriter
 from arcforge_serving.server.common import MOST_TOP, Body, GenerateRequest, Text, TokenId, check_ids
 from arcforge_serving.server.errors import responses_with_stream
 from arcforge_serving.server.generation import Job
-from arcforge_serving.server.guard import GuardedRoute, declare
+from arcforge_serving.server.guard import GuardedRoute
 from arcforge_serving.server.messages import Conversation, template_of
 from arcforge_serving.server.openai_reply import OpenAIReply
 from arcforge_serving.server.reply import respond
@@ -145,7 +144,6 @@ def prepare(body: ChatRequest, server: ServerState) -> tuple[list[Job], list[Too
 
 
 @router.post("/v1/chat/completions", responses=responses_with_stream(ChatCompletion))
-@declare(Level.USER, limited=True)
 async def chat_completions(body: ChatRequest, request: Request, server: Server) -> Response:
     """Answers a conversation."""
     jobs, tools = await run_in_threadpool(prepare, body, server)

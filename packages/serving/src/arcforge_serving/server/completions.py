@@ -14,12 +14,11 @@ from pydantic import Field
 
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.sampling import Token
-from arcforge_serving.server.auth import Level
 from arcforge_serving.server.common import MOST_TOP, GenerateRequest, Text, TokenId, check_ids
 from arcforge_serving.server.detokenize import Piece, Reader
 from arcforge_serving.server.errors import responses_with_stream
 from arcforge_serving.server.generation import Job, News
-from arcforge_serving.server.guard import GuardedRoute, declare
+from arcforge_serving.server.guard import GuardedRoute
 from arcforge_serving.server.openai_reply import OpenAIReply
 from arcforge_serving.server.reply import Json, respond
 from arcforge_serving.server.schemas import Completion
@@ -91,7 +90,6 @@ def prepare(body: CompletionRequest, server: ServerState) -> list[Job]:
 
 
 @router.post("/v1/completions", responses=responses_with_stream(Completion))
-@declare(Level.USER, limited=True)
 async def completions(body: CompletionRequest, request: Request, server: Server) -> Response:
     """Goes on with each prompt."""
     jobs = await run_in_threadpool(prepare, body, server)

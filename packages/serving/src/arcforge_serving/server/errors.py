@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from arcforge_core.errors import ConfigError
 from arcforge_serving.errors import ClosedError, QueueFullError
 from arcforge_serving.grammar import GrammarError
-from arcforge_serving.server.access import ANTHROPIC, record_of
+from arcforge_serving.server.access import ANTHROPIC, ANTHROPIC_KINDS, record_of
 from arcforge_serving.server.rates import RateLimitError
 
 INVALID, LIMITED = "invalid_request_error", "rate_limit_error"
@@ -32,6 +32,13 @@ class UnknownModelError(ConfigError):
 
     def __init__(self, asked: str, served: str) -> None:
         super().__init__("model", asked, f"there is no model {asked[:SHOWN]!r}; this server has {served!r}")
+
+
+class UnknownReplyError(ConfigError):
+    """A reply that is gone on from is not there."""
+
+    def __init__(self, id_: str, kept: str) -> None:
+        super().__init__("previous_response_id", id_, f"there is no such reply; {kept}")
 
 
 class ContextLengthError(ConfigError):
@@ -79,13 +86,6 @@ class AnthropicError(BaseModel):
     error: AnthropicDetail
 
 
-ANTHROPIC_KINDS = {
-    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-    405: "invalid_request_error", 408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error",
-    503: "overloaded_error",
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Problem:
     """An error as a reply."""
@@ -125,6 +125,9 @@ def problem_of(error: Exception) -> Problem:
             return _invalid(error)
         case UnknownModelError():
             return Problem(404, INVALID, f"model: {error.accepted}", "model", "model_not_found")
+        case UnknownReplyError():
+            message = f"{error.field}: {error.accepted}"
+            return Problem(404, INVALID, message, error.field, "previous_response_not_found")
         case ConfigError():
             param = FIELDS.get(error.field, error.field)
             code = "context_length_exceeded" if isinstance(error, ContextLengthError) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -14,9 +14,9 @@ from starlette.types import Message
 
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.server.access import record_of
-from arcforge_serving.server.auth import Keys, Level
+from arcforge_serving.server.auth import Keys, Level, digest_of
 from arcforge_serving.server.key_files import WatchedKeys
-from arcforge_serving.server.rates import Rates
+from arcforge_serving.server.rates import LIMITED, Rates, Reported
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -37,11 +37,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Guard:
-    """What the routes of an application look at."""
+    """What the routes of an application look at.
+
+    Attributes:
+        keys: of those who may ask.
+        limits: of bodies.
+        rates: of keys.
+        router: the key of the router, of an engine behind one.
+    """
 
     keys: Keys | WatchedKeys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
     rates: Rates = field(default_factory=Rates)
+    router: Keys = field(default_factory=Keys)
 
     @classmethod
     def of(cls, config: ServeConfig, environ: Mapping[str, str]) -> Guard:
@@ -56,7 +64,17 @@ class Guard:
             Rates(config.requests_per_minute, config.tokens_per_minute),
         )
 
-    def admit(self, request: Request, level: Level, limited: bool) -> str:
+    def behind_router(self, key: str, spent: Callable[[str, int], None] | None) -> Guard:
+        """Returns the guard of an engine.
+
+        Args:
+            key: of the router, which is let in with it and has looked at an admin's.
+            spent: is told who takes how many tokens; None where nobody counts them.
+        """
+        rates = Rates() if spent is None else Reported(spent)
+        return replace(self, router=Keys(admins=(digest_of(key),)), rates=rates)
+
+    def admit(self, request: Request, level: Level) -> str:
         """Looks at a request's key, and at its holder's rate; returns the key's owner, as `Keys.owner`.
 
         Without keys an address has a rate; admins have none.
@@ -65,25 +83,27 @@ class Guard:
             HTTPException: the key is not enough.
             RateLimitError: its holder has to wait.
         """
-        record = record_of(request.scope)
-        record.owner = owner = self.keys.owner(credential(request.headers), level)
+        record, given = record_of(request.scope), credential(request.headers)
+        if self.router.owner(given, Level.OPEN):
+            return ""
+        record.owner = owner = self.keys.owner(given, level)
+        limited = request.method == "POST" and request.scope["path"] in LIMITED
         if limited and not self.keys.is_admin(owner):
             record.holder = owner or (request.client.host if request.client else "nobody")
             self.rates.admit(record.holder)
         return owner
 
 
-def declare(level: Level, *, streams: bool = False, limited: bool = False) -> Callable[[Function], Function]:
+def declare(level: Level, *, streams: bool = False) -> Callable[[Function], Function]:
     """Declares a route's level, below the decorator that adds the route. Routes that declare none are of `Level.USER`.
 
     Args:
         level: who may call it.
         streams: it reads its body as it comes and counts the bytes itself.
-        limited: its requests and their tokens count against the rates.
     """
 
     def mark(function: Function) -> Function:
-        function.__dict__.update(arcforge_level=level, arcforge_streams=streams, arcforge_limited=limited)
+        function.__dict__.update(arcforge_level=level, arcforge_streams=streams)
         return function
 
     return mark
@@ -101,11 +121,11 @@ class GuardedRoute(APIRoute):
         """Wraps the handler, which would parse the body first of all."""
         handle: Handler = super().get_route_handler()
         level = level_of(self.endpoint)
-        streams, limited = (getattr(self.endpoint, f"arcforge_{name}", False) for name in ("streams", "limited"))
+        streams = getattr(self.endpoint, "arcforge_streams", False)
 
         async def guarded(request: Request) -> Response:
             guard: Guard = request.app.state.server.guard
-            request.state.owner = guard.admit(request, level, limited)
+            request.state.owner = guard.admit(request, level)
             return await handle(bounded(request, guard.limits, streams))
 
         return guarded

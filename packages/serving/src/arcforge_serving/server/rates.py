@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 MINUTE = 60.0
 ROUNDING = 1e-6
+LIMITED = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+"""Paths of what generates."""
 MOST_HOLDERS = 10_000
 """Of whom something is remembered; those that are owed nothing go first."""
 
@@ -82,8 +84,8 @@ class Rates:
             buckets["requests_per_minute"].left -= 1
 
     def spend(self, holder: str, tokens: int) -> None:
-        """Counts tokens; nobody's are not counted."""
-        if self.tokens is not None and holder:
+        """Counts tokens."""
+        if self.tokens is not None:
             self._of(holder)["tokens_per_minute"].left -= tokens
 
     def _of(self, holder: str) -> dict[str, Bucket]:
@@ -105,3 +107,19 @@ class Rates:
         full = [who for who, found in self._buckets.items() if all(b.left == b.most for b in found.values())]
         for who in full or list(self._buckets)[:1]:
             del self._buckets[who]
+
+
+class Reported(Rates):
+    """Of an engine behind a router, which has admitted what comes, and is told what it takes.
+
+    Args:
+        spent: is given a holder and tokens.
+    """
+
+    def __init__(self, spent: Callable[[str, int], None]) -> None:
+        super().__init__()
+        self._spent = spent
+
+    def spend(self, holder: str, tokens: int) -> None:
+        """Passes it on."""
+        self._spent(holder, tokens)

@@ -53,6 +53,7 @@ class ServerState:
         weights_root: folder below which updates of the weights may be read; None reads none from folders.
         token_id_style: where chats have the ids of their prompts, ``vllm`` or ``sglang``.
         responses: replies of ``/v1/responses`` that can be gone on from.
+        life: of an engine behind a router, which one; ids of kept replies have it.
         open: generations that have not ended, by the ids of their requests.
     """
 
@@ -68,6 +69,7 @@ class ServerState:
     weights_root: Path | None = None
     token_id_style: str = "vllm"
     responses: ResponseStore = field(default_factory=ResponseStore)
+    life: str = ""
     open: dict[str, list[Generation]] = field(default_factory=dict)
 
     @property

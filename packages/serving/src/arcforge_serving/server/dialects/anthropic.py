@@ -8,13 +8,12 @@ from fastapi.responses import Response
 
 from arcforge_core.contracts.chat import Tool
 from arcforge_serving.server.access import ANTHROPIC
-from arcforge_serving.server.auth import Level
 from arcforge_serving.server.chat import ChatRequest, prepare, prompt_of
 from arcforge_serving.server.dialects.anthropic_reply import MessageReply, MessageWriter, TokenCount
 from arcforge_serving.server.dialects.anthropic_request import CountRequest, MessagesRequest
 from arcforge_serving.server.errors import ANTHROPIC_RESPONSES, responses_with_stream
 from arcforge_serving.server.generation import Job
-from arcforge_serving.server.guard import GuardedRoute, declare
+from arcforge_serving.server.guard import GuardedRoute
 from arcforge_serving.server.reply import respond
 from arcforge_serving.server.state import Server, ServerState
 
@@ -22,7 +21,6 @@ router = APIRouter(route_class=GuardedRoute)
 
 
 @router.post(ANTHROPIC, responses=responses_with_stream(MessageReply, ANTHROPIC_RESPONSES))
-@declare(Level.USER, limited=True)
 async def messages(body: MessagesRequest, request: Request, server: Server) -> Response:
     """Answers a conversation, as Anthropic does."""
     chat, jobs, tools = await run_in_threadpool(_prepare, body, server)

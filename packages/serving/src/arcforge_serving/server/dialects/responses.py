@@ -8,16 +8,14 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from arcforge_core.contracts.chat import Tool
-from arcforge_core.errors import ConfigError
-from arcforge_serving.server.auth import Level
 from arcforge_serving.server.chat import ChatRequest, prepare
 from arcforge_serving.server.dialects.response_store import Stored
 from arcforge_serving.server.dialects.responses_reply import ResponseWriter
 from arcforge_serving.server.dialects.responses_request import ResponsesRequest, said
 from arcforge_serving.server.dialects.responses_schemas import Deleted, ResponseReply
-from arcforge_serving.server.errors import RESPONSES, responses_with_stream
+from arcforge_serving.server.errors import RESPONSES, UnknownReplyError, responses_with_stream
 from arcforge_serving.server.generation import Job
-from arcforge_serving.server.guard import GuardedRoute, declare
+from arcforge_serving.server.guard import GuardedRoute
 from arcforge_serving.server.reply import Json, respond
 from arcforge_serving.server.state import Server, ServerState
 
@@ -25,7 +23,6 @@ router = APIRouter(route_class=GuardedRoute)
 
 
 @router.post("/v1/responses", responses=responses_with_stream(ResponseReply))
-@declare(Level.USER, limited=True)
 async def responses(body: ResponsesRequest, request: Request, server: Server) -> Response:
     """Answers a conversation, as items."""
     owner = request.state.owner
@@ -47,7 +44,7 @@ def _before(body: ResponsesRequest, server: ServerState, owner: str) -> list[Jso
     stored = server.responses.get(body.previous_response_id, owner)
     if stored is None:
         kept = f"this server keeps the last {server.responses.most // 2**20} MiB of them (responses_mb)"
-        raise ConfigError("previous_response_id", body.previous_response_id, f"there is no such reply; {kept}")
+        raise UnknownReplyError(body.previous_response_id, kept)
     return stored.messages
 
 

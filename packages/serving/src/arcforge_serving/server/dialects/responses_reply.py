@@ -19,6 +19,11 @@ from arcforge_serving.server.state import ServerState
 ENDS = {"stop": "completed", "tool_calls": "completed", "length": "incomplete"}
 
 
+def new_id(life: str) -> str:
+    """Returns an id of a reply; behind a router it says which engine's life keeps it, so that it is found there."""
+    return "_".join(("resp", *filter(None, (life,)), uuid.uuid4().hex))
+
+
 class ResponseWriter:
     """Builds the response, and says what it adds; a `Reply` of one sequence.
 
@@ -39,7 +44,7 @@ class ResponseWriter:
     ) -> None:  # fmt: skip
         self._writer, self._job, self._done = ChatWriter(chat, jobs, tools, server), jobs[0], done
         self._ids = body.return_token_ids
-        self.id = f"resp_{uuid.uuid4().hex}"
+        self.id = new_id(server.life)
         self.usage = Usage(chat, jobs)
         self._number = 0
         self._open: Bit | None = None
