@@ -1,7 +1,7 @@
 """What reinforcement learning adds to a fine-tuned model, beside fine-tuning and expert iteration in the same time.
 
     python benchmarks/reasoning_rl.py --init RUN --data FOLDER [--quick] [--minutes 10] [--seeds 5] [--dsa RUN]
-        [--noise 0.02] [--threads N] [--out FOLDER] [--json FILE]
+        [--noise 0.02] [--topk-bits 8] [--threads N] [--out FOLDER] [--json FILE]
 
 Two-step expressions with products of numbers of two digits, thinking on. Each method begins with the checkpoint RUN and
 has the same minutes of training; FOLDER has conversations of the source `expressions`, as `arcforge-conversations`
@@ -11,7 +11,8 @@ makes them. Then every checkpoint tries the same held-out tasks once, at tempera
 - ``sft``: `arcforge-train stage=sft` with the conversations;
 - ``expert``: `procedure=expert_iteration` with their problems;
 - ``noisy_icepop``, ``noisy_grpo``: the engine's weights are off by `--noise`; grpo corrects nothing;
-- ``dsa``: icepop from another checkpoint, whose attention is sparse.
+- ``dsa``: icepop from another checkpoint, whose attention is sparse (docs/rl.md says how it is made);
+- ``unstable_topk``: the same with an engine whose indexer selects otherwise from call to call: the negative control.
 
 What is finished is not run again: the same command goes on. `ratios` are held-out shares over that of the beginning.
 """
@@ -71,7 +72,9 @@ def methods(options: argparse.Namespace) -> list[Method]:
         Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, "algorithm=grpo"), fewer),
     ]
     if options.dsa:
+        unstable = ("rollout.engine_topk=unstable", f"rollout.engine_topk_bits={options.topk_bits}")
         found.append(Method("dsa", options.dsa, "arcforge-rl", rl, fewer))
+        found.append(Method("unstable_topk", options.dsa, "arcforge-rl", (*rl, *unstable), fewer))
     return [method for method in found if not options.only or method.name in options.only]
 
 
@@ -135,6 +138,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--noise", type=float, default=0.02)
+    parser.add_argument("--topk-bits", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=Path("outputs/reasoning_rl"))

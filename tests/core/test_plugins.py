@@ -73,6 +73,7 @@ FAULTS = {
         "unknown hook 'arcforge_register_component'; did you mean 'arcforge_register_components'?",
     ),
     "bad component": (source(component="Very-Fast"), "names are snake_case"),
+    "bad command": (source() + '    registry.add_command("acme", "json")\n', "acme: 'json' is not of the form"),
 }
 
 
@@ -96,6 +97,16 @@ def test_a_second_plugin_of_the_same_name_names_the_first(site):
     assert loaded.failures[0].distribution == "same-name 1.0"
     assert loaded.failures[0].error == "entry point 'acme' is already used by acme 1.0"
     assert loaded.registry.names("attention") == ["fast"]
+
+
+def test_a_command_belongs_to_who_registers_it_first(site):
+    adds = '    registry.add_command("acme-go", "json:JSONDecoder")\n'
+    site("acme", source() + adds)
+    site("other", source("slow") + adds)
+    loaded = load(site)
+    assert loaded.registry.commands["acme-go"].distribution == "acme 1.0"
+    assert loaded.failures[0].error == "command 'acme-go' is that of acme 1.0"
+    assert loaded.registry.names("attention") == ["fast"]  # a plugin enters the registry whole or not at all
 
 
 @pytest.mark.parametrize("name", ["short", "acme-with-long-name"])

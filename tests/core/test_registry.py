@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import pytest
 
@@ -81,3 +82,14 @@ def test_every_registered_component_can_be_imported():
         assert dataclasses.is_dataclass(component.load_schema()), component
         assert component.summary, component
         assert not component.summary.endswith("."), component
+
+
+def test_a_command_is_registered_once_with_its_schema():
+    own = Registry()
+    registrar(own, "acme").add_command("acme-go", "json:JSONDecoder")
+    assert own.commands["acme-go"].load_schema() is json.JSONDecoder
+    with pytest.raises(PluginError, match="command 'acme-go' is registered twice"):
+        registrar(own, "acme").add_command("acme-go", "json:JSONEncoder")
+    registrar(own, "acme").add_command("acme-stop", "json:no_such_thing")
+    with pytest.raises(PluginError, match=r"acme-stop of acme 1\.0: cannot import 'json:no_such_thing'"):
+        own.commands["acme-stop"].load_schema()

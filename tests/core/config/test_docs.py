@@ -14,6 +14,7 @@ class Base:
 class Derived(Base):
     """Adds one."""
 
+    first: int = 4
     third: int = 3
     """Over
     two lines."""

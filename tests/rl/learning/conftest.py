@@ -2,10 +2,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from arcforge_core.checkpoint.pretrained import save_pretrained
 from arcforge_core.config.compose import compose_config
 from arcforge_core.environments.copy import ExactEnvironment
+from arcforge_core.model.build import build_model
+from arcforge_core.registry import registry
 from arcforge_core.testing.policies import reward_even, save_policy
+from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_tokenizer
 from arcforge_rl.configs_learning import RlConfig
 
 Compose = Callable[..., RlConfig]
@@ -36,6 +41,19 @@ def small_overrides(policy: Path, output_dir: Path) -> list[str]:
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint to begin with."""
     return save_policy(tmp_path_factory.mktemp("policy") / "model")
+
+
+@pytest.fixture(scope="session")
+def sparse_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose attention selects 8 keys; without ReLU no scores are exactly equal."""
+    pytest.importorskip("arcforge_attention")
+    folder = tmp_path_factory.mktemp("policy") / "sparse"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        attention = registry().get("attention", "dsa").load_schema()(index_relu=False)
+        model = build_model(small_config(vocab_size=TOKENIZER_SIZE), attention)
+    save_pretrained(model, folder, small_tokenizer())
+    return folder
 
 
 @pytest.fixture(autouse=True)

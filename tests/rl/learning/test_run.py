@@ -66,12 +66,15 @@ def test_every_algorithm_takes_steps(small_run: Compose, algorithm: str) -> None
         ("algorithm=ppo",),
         ("trainer.updates=2", "curriculum.pool=6", "curriculum.high=0.9"),
         ("rollout.engine_noise=0.05", "algorithm=grpo", "algorithm.kl=0.01"),
+        ("rollout.engine_topk=unstable", "rollout.engine_topk_bits=3", "trainer.eval_every=3"),
     ],
-    ids=["icepop", "ppo", "updates and pool", "noise"],
+    ids=["icepop", "ppo", "updates and pool", "noise", "unstable selection"],
 )
 def test_an_interrupted_run_ends_in_the_same_rewards_and_weights(
-    small_run: Compose, tmp_path: Path, options: tuple[str, ...]
+    small_run: Compose, tmp_path: Path, options: tuple[str, ...], sparse_policy: Path
 ) -> None:
+    if "rollout.engine_topk=unstable" in options:
+        options = (*options, f"init={sparse_policy}")
     whole = run(small_run(*options, "trainer.max_steps=4", f"output_dir={tmp_path / 'whole'}"))
     cut = (*options, "trainer.checkpoint_every=1", f"output_dir={tmp_path / 'cut'}")
     run(small_run(*cut, "trainer.max_steps=2"))
@@ -140,6 +143,31 @@ def test_the_gap_to_the_engine_ends_a_run(small_run: Compose, monkeypatch: pytes
         run(small_run("rollout.engine_noise=0.1", "trainer.max_gap=1e-4"))
 
 
+def test_an_unstable_selection_widens_the_gap(small_run: Compose, sparse_policy: Path) -> None:
+    def gaps(*options: str) -> list[float]:
+        found = run(small_run(f"init={sparse_policy}", "rollout.drop_equal=false", *options))
+        return [float(row["logprob_gap"]) for row in metrics(found.dir)]
+
+    assert max(gaps()) < 1e-6
+    unstable = "rollout.engine_topk=unstable"
+    assert max(gaps(unstable, "rollout.engine_topk_bits=24")) < 1e-6  # no two scores are that near
+    few = (unstable, "rollout.engine_topk_bits=3")
+    assert min(gaps(*few)) > 1e-3  # beyond the limit of 1e-4: a fault that is asked for does not end the run
+    with pytest.raises(ArcforgeError, match=r"trainer\.max_gap is 0\.0001"):
+        gaps(*few, "trainer.max_gap=1e-4")
+
+
+def test_an_unstable_selection_needs_an_indexer_in_this_process(
+    small_run: Compose, sparse_policy: Path, policy: Path
+) -> None:
+    pytest.importorskip("arcforge_serving")
+    unstable = "rollout.engine_topk=unstable"
+    with pytest.raises(ConfigError, match=r"rollout\.engine_topk='unstable': must be stable: attention=reference"):
+        run(small_run(unstable))
+    with pytest.raises(ConfigError, match=r"rollout\.engine_topk='unstable': must be stable with engine=vllm"):
+        run(small_run(unstable, f"init={sparse_policy}", "engine=vllm"))
+
+
 def test_weights_reach_the_engine(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: list[set[int]] = []
     collect = run_module.Sampler.collect
@@ -163,18 +191,10 @@ def test_presets_of_algorithms_bring_their_correction(small_run: Compose) -> Non
     assert correction_of(small_run("algorithm=icepop", "correction=icepop", "correction.high=5.0")).high == 5.0
 
 
-def test_the_indexer_is_frozen_unless_it_is_not(small_run: Compose, tmp_path: Path) -> None:
-    pytest.importorskip("arcforge_attention")
-    from arcforge_core.model.build import build_model
-    from arcforge_core.registry import registry
-    from arcforge_core.testing.small_models import small_config, small_tokenizer
-
-    attention = registry().get("attention", "dsa").load_schema()()
-    folder = tmp_path / "dsa"
-    save_pretrained(build_model(small_config(vocab_size=TOKENIZER_SIZE), attention), folder, small_tokenizer())
+def test_the_indexer_is_frozen_unless_it_is_not(small_run: Compose, sparse_policy: Path) -> None:
     for freeze in (True, False):
         module = run_module.build(
-            small_run(f"init={folder}", f"trainer.freeze_indexer={str(freeze).lower()}"),
+            small_run(f"init={sparse_policy}", f"trainer.freeze_indexer={str(freeze).lower()}"),
             run_module.build_algorithm(small_run()),
             run_module.Console(quiet=True),
         ).module
@@ -250,6 +270,8 @@ def test_teachers_that_do_not_fit_are_refused(small_run: Compose, tmp_path: Path
         ("init=null", r"init=None"),
         ("critic.lr=-1", r"critic\.lr=-1"),
         ("rollout.group_size=0", r"rollout\.group_size=0"),
+        ("rollout.engine_topk=torch", r"rollout\.engine_topk='torch': must be one of stable, unstable"),
+        ("rollout.engine_topk_bits=25", r"rollout\.engine_topk_bits=25"),
         ("trainer.shown=-1", r"trainer\.shown=-1"),
     ],
 )

@@ -55,3 +55,4 @@ def arcforge_register_components(registry: Registrar) -> None:
         schema="arcforge_attention.configs:AblationConfig",
         summary="One variant at all others' budget, from a dense base",
     )  # fmt: skip
+    registry.add_command("arcforge-swa-search", "arcforge_attention.configs:SwaSearchConfig")

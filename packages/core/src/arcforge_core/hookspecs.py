@@ -27,7 +27,7 @@ def arcforge_plugin_api() -> int:  # type: ignore[empty-body]
 
 @hookspec
 def arcforge_register_components(registry: Registrar) -> None:
-    """Registers components by name, with ``registry.add(kind, name, "pkg.module:Attr", ...)``.
+    """Registers components by name, with ``registry.add(kind, name, "pkg.module:Attr", ...)``, and commands.
 
     Called once per process, when any command starts. Targets are import strings and are imported on
     first use, so that `--help` and Tab completion stay quick.

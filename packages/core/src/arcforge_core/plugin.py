@@ -133,3 +133,7 @@ def arcforge_register_components(registry: Registrar) -> None:
         "suite", "mtp_acceptance", "arcforge_core.eval.mtp_acceptance:measure_mtp_acceptance",
         schema="arcforge_core.configs:MtpAcceptanceSuiteConfig", summary="Drafts of the MTP module that are accepted",
     )  # fmt: skip
+    registry.add_command("arcforge-train", "arcforge_core.config.schema:TrainConfig")
+    registry.add_command("arcforge-eval", "arcforge_core.config.schema:EvalConfig")
+    registry.add_command("arcforge-data", "arcforge_core.configs:DataCommandConfig")
+    registry.add_command("arcforge-pipeline", "arcforge_core.configs:PipelineConfig")

@@ -92,8 +92,12 @@ def _load_one(entry: metadata.EntryPoint, loaded: LoadedPlugins) -> PluginInfo:
     own = Registry()
     manager.hook.arcforge_register_components(registry=Registrar(own, entry.name, owner))
     sources = [s for result in manager.hook.arcforge_config_sources() for s in result]
+    taken = [command for script, command in loaded.registry.commands.items() if script in own.commands]
+    if taken:
+        raise PluginError(f"command {taken[0].script!r} is that of {taken[0].distribution}")
     for component in own:
         loaded.registry.register(component)
+    loaded.registry.commands |= own.commands
     old = f"plugin API {api[0]} is deprecated, this arcforge has {hookspecs.PLUGIN_API}"
     return PluginInfo(
         entry.name,

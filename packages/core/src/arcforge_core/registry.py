@@ -102,22 +102,47 @@ class Component:
         return loaded
 
 
-def import_string(path: str, owner: Component) -> Any:
+@dataclass(frozen=True)
+class Command:
+    """A console script whose command line is a configuration, so that its fields are documented with all others.
+
+    Attributes:
+        script: as it is typed, e.g. ``arcforge-env validate``.
+        schema: import string of its root dataclass (torch-free module).
+        distribution: distribution name and version.
+    """
+
+    script: str
+    schema: str
+    distribution: str
+
+    def load_schema(self) -> type[Any]:
+        """Imports and returns the root dataclass."""
+        loaded: type[Any] = import_string(self.schema, self)
+        return loaded
+
+
+def import_string(path: str, owner: Component | Command) -> Any:
     """Imports ``package.module:Attribute`` and blames `owner`'s distribution when that fails."""
     module, _, attribute = path.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise PluginError(
-            f"{owner.kind} {owner.name!r} of {owner.distribution}: cannot import {path!r}: {error}"
-        ) from error
+        what = owner.script if isinstance(owner, Command) else f"{owner.kind} {owner.name!r}"
+        raise PluginError(f"{what} of {owner.distribution}: cannot import {path!r}: {error}") from error
 
 
 @dataclass
 class Registry:
-    """All registered components, by kind and name; doubly claimed names are kept apart until asked for."""
+    """All registered components, by kind and name; doubly claimed names are kept apart until asked for.
+
+    Attributes:
+        claims: the components.
+        commands: console scripts by what is typed, in loading order.
+    """
 
     claims: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
+    commands: dict[str, Command] = field(default_factory=dict)
 
     def kinds(self) -> list[str]:
         """Returns the kinds that have at least one component, sorted."""
@@ -167,7 +192,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class Registrar:
-    """What a plugin's ``arcforge_register_components`` receives: `add`, with its own name filled in."""
+    """What a plugin's ``arcforge_register_components`` receives: `add` and `add_command`, its own name filled in."""
 
     registry: Registry
     plugin: str
@@ -176,11 +201,22 @@ class Registrar:
     def add(self, kind: str, name: str, target: str, *, schema: str, summary: str) -> None:
         """Registers a component; see `Component` for the arguments."""
         for path in (target, schema):
-            if path.count(":") != 1:
-                raise PluginError(f"{kind} {name!r}: {path!r} is not of the form 'package.module:Attribute'")
+            _check_import_string(f"{kind} {name!r}", path)
         if not name.isidentifier() or name != name.lower():
             raise PluginError(f"{kind} {name!r}: names are snake_case")
         self.registry.register(Component(kind, name, target, schema, summary, self.plugin, self.distribution))
+
+    def add_command(self, script: str, schema: str) -> None:
+        """Registers a console script that `arcforge_core.config.compose.run_app` runs; see `Command`."""
+        _check_import_string(script, schema)
+        if script in self.registry.commands:
+            raise PluginError(f"command {script!r} is registered twice")
+        self.registry.commands[script] = Command(script, schema, self.distribution)
+
+
+def _check_import_string(what: str, path: str) -> None:
+    if path.count(":") != 1:
+        raise PluginError(f"{what}: {path!r} is not of the form 'package.module:Attribute'")
 
 
 @functools.cache

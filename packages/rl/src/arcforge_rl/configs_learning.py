@@ -56,6 +56,11 @@ class RolloutConfig:
     """How often a step samples others in place of those left out; then it goes on with fewer groups."""
     engine_noise: float = 0.0
     """Relative noise on the engine's copy of the weights: a fault, to see what corrections do about it."""
+    engine_topk: str = "stable"
+    """How the engine's indexer (DSA) selects: ``unstable`` takes any of the keys whose scores are equal, from call to
+    call others, as non-deterministic kernels of GPUs do: a fault, too."""
+    engine_topk_bits: int = 8
+    """Significant bits of scores that an unstable selection compares: 24 are float32's, 8 bfloat16's."""
 
     def __post_init__(self) -> None:
         for name in ("groups", "group_size", "max_new_tokens"):
@@ -65,6 +70,13 @@ class RolloutConfig:
         if not 0.0 < self.temperature < float("inf"):
             raise ConfigError("rollout.temperature", self.temperature, "must be above 0: greedy rollouts are all alike")
         check_choice("rollout.thinking", self.thinking, THINKING)
+        check_choice("rollout.engine_topk", self.engine_topk, ("stable", "unstable"))
+        check_between("rollout.engine_topk_bits", self.engine_topk_bits, 1, 24)
+
+    @property
+    def faulty(self) -> bool:
+        """Whether the engine is made to differ from the trainer."""
+        return self.engine_noise > 0 or self.engine_topk == "unstable"
 
 
 @dataclass
@@ -124,7 +136,7 @@ class PolicyTrainerConfig(StepsConfig):
     """Keep DSA's indexer as it is (GLM-5, 3.2)."""
     max_gap: float | None = None
     """Largest mean difference of log-probabilities between trainer and engine; above it the run ends. None: 1e-4 in
-    fp32, 0.05 in bf16, no limit with `rollout.engine_noise`."""
+    fp32, 0.05 in bf16, no limit with `rollout.engine_noise` or an unstable `rollout.engine_topk`."""
     shown: int = 1
     """Groups of each step whose tokens are kept for the report."""
 

@@ -112,3 +112,8 @@ def arcforge_register_components(registry: Registrar) -> None:
         "procedure", "made_conversations", "arcforge_rl.conversations.procedure:run",
         schema="arcforge_rl.configs:MadeConversationsConfig", summary="Makes conversations, then one run on them",
     )  # fmt: skip
+    registry.add_command("arcforge-rl", "arcforge_rl.configs_learning:RlConfig")
+    registry.add_command("arcforge-env", "arcforge_rl.configs:EnvConfig")
+    registry.add_command("arcforge-env validate", "arcforge_rl.configs:ValidateConfig")
+    registry.add_command("arcforge-conversations", "arcforge_rl.configs:ConversationsConfig")
+    registry.add_command("arcforge-sample", "arcforge_rl.configs:SampleConfig")

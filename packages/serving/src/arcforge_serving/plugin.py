@@ -42,3 +42,5 @@ def arcforge_register_components(registry: Registrar) -> None:
             "workload", name, f"arcforge_serving.bench.workloads:{name}_workload",
             schema=f"arcforge_serving.bench.configs:{schema}WorkloadConfig", summary=summary,
         )  # fmt: skip
+    registry.add_command("arcforge-serve", "arcforge_serving.configs:ServeConfig")
+    registry.add_command("arcforge-bench", "arcforge_serving.bench.configs:BenchConfig")

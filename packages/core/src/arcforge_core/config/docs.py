@@ -14,34 +14,30 @@ from typing import Any, get_type_hints
 
 from omegaconf import MISSING
 
-from arcforge_core.config.schema import ComponentConfig, EvalConfig, TrainConfig
+from arcforge_core.config.schema import ComponentConfig
 from arcforge_core.config.validate import type_words
-from arcforge_core.configs import DataCommandConfig, PipelineConfig
-from arcforge_core.registry import FIRST_PARTY, registry
+from arcforge_core.registry import FIRST_PARTY, Command, Component, registry
 
 HEADER = """\
 # Configuration
 
 Written by `python -m arcforge_core.config.docs docs/config.md` from the dataclasses; edit those.
 A field is set as `section.field=value` on the command line, a group as `group=option`.
-`arcforge-train --cfg job` prints what a command line amounts to.
+`--cfg job` prints what a command line amounts to: a command's preset may set a field otherwise than its default here.
 """
 
-ROOTS: dict[str, type[Any]] = {
-    "arcforge-train": TrainConfig,
-    "arcforge-eval": EvalConfig,
-    "arcforge-data": DataCommandConfig,
-    "arcforge-pipeline": PipelineConfig,
-}
+
+def roots() -> dict[str, type[Any]]:
+    """Returns the root dataclass of each command of our distributions, by what is typed."""
+    return {script: command.load_schema() for script, command in registry().commands.items() if _is_ours(command)}
 
 
 def render() -> str:
     """Returns the page: the commands' own fields, then every component of our distributions by kind."""
     parts = [HEADER]
-    for script, root in ROOTS.items():
+    for script, root in roots().items():
         parts += [f"## {script}\n", _table(root), *_sections(root)]
-    ours = [c for c in registry() if c.distribution.split()[0] in {f"arcforge-{name}" for name in FIRST_PARTY}]
-    for kind, components in itertools.groupby(ours, key=lambda component: component.kind):
+    for kind, components in itertools.groupby(filter(_is_ours, registry()), key=lambda component: component.kind):
         members = list(components)
         base = _base(members[0].load_schema())
         parts += [f"## {kind}\n", _table(base, ("name",)), *_sections(base, kind)]
@@ -50,6 +46,10 @@ def render() -> str:
             parts.append(f"### {kind}={component.name}\n\n{component.summary} ({wheel}).\n")
             parts.append(_table(schema, ("name", *_inherited(schema, base))))
     return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+
+def _is_ours(registered: Component | Command) -> bool:
+    return registered.distribution.split()[0] in {f"arcforge-{name}" for name in FIRST_PARTY}
 
 
 def _base(schema: type[Any]) -> type[Any]:
@@ -92,11 +92,11 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def field_docs(schema: type[Any]) -> dict[str, str]:
-    """Returns field -> the string below it in the source, of `schema` and its bases."""
+    """Returns field -> the string below it in the source; a field that is said anew without one keeps its base's."""
     found: dict[str, str] = {}
     for cls in reversed(schema.__mro__):
         if dataclasses.is_dataclass(cls):
-            found |= _docs_in_source(cls)
+            found |= {name: text for name, text in _docs_in_source(cls).items() if text or name not in found}
     return found
 
 

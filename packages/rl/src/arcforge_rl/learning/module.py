@@ -287,7 +287,7 @@ def weight_of(traces: Sequence[Trace]) -> float:
 
 def gap_limit(config: RlConfig) -> float | None:
     """Returns the largest mean log-prob gap that is taken."""
-    if config.trainer.max_gap is not None or config.rollout.engine_noise:
+    if config.trainer.max_gap is not None or config.rollout.faulty:
         return config.trainer.max_gap
     quantised = getattr(config.engine, "weights", "none") != "none"
     return None if quantised else GAPS.get(config.trainer.precision, GAPS["bf16"])

@@ -12,9 +12,11 @@ import lightning as L
 import torch
 from omegaconf import OmegaConf
 from rich.console import Console
+from torch.nn import Parameter
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.cli.figures import Figures
+from arcforge_core.config.schema import EngineConfig
 from arcforge_core.contracts.algorithm import Algorithm
 from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
@@ -40,10 +42,11 @@ from arcforge_rl.learning.sync import hand_over
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
 from arcforge_rl.rollouts.solver import build_speaker
+from arcforge_rl.rollouts.unstable import UnstableSelection
 
 FIXED = ("algorithm.name", "environment.", "rollout.", "curriculum.", "optimizer.name", "seed")
 """Prefixes of fields that a resumed run must keep, or what it has learnt so far would mean something else."""
-FREE = ("rollout.engine_noise",)
+FREE = ("rollout.engine_noise", "rollout.engine_topk", "rollout.engine_topk_bits")
 
 
 @dataclass
@@ -125,8 +128,8 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
     dtype = compute_dtype(config, hardware)
 
-    def load() -> CausalLM:
-        model = load_pretrained(folder, torch.float32, Ops(hardware, config.trainer.deterministic))
+    def load(ops: Ops | None = None) -> CausalLM:
+        model = load_pretrained(folder, torch.float32, ops or Ops(hardware, config.trainer.deterministic))
         model = model.to(hardware.device_type)
         model.set_compute_dtype(dtype)
         return model
@@ -134,12 +137,17 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
     model = load().train()
     freeze(model, config.trainer.trainable)
     if config.trainer.freeze_indexer:
-        freeze_indexer(model)
+        for parameter in indexers(model):
+            parameter.requires_grad_(False)
     model.activation_checkpointing = config.trainer.activation_checkpointing
-    engine = build_engine(config.engine, load().requires_grad_(False))
+    unstable = None
+    if config.rollout.engine_topk == "unstable":
+        check_selects(model, config.engine)
+        unstable = UnstableSelection(hardware, config.trainer.deterministic, config.rollout.engine_topk_bits)
+    engine = build_engine(config.engine, load(unstable).requires_grad_(False))
     curriculum = Curriculum(config.curriculum, config.seed)
     positions = model.config.max_position_embeddings
-    sampler = Sampler(config, engine, speaker, positions, training, heldout, curriculum)
+    sampler = Sampler(config, engine, speaker, positions, training, heldout, curriculum, unstable)
     reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
     teachers = None
     if "teacher" in algorithm.needs:
@@ -152,11 +160,19 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
     return Parts(module, tokenizer)
 
 
-def freeze_indexer(model: CausalLM) -> None:
-    """Keeps every indexer as it is."""
-    for name, parameter in model.named_parameters():
-        if ".indexer." in name:
-            parameter.requires_grad_(False)
+def indexers(model: CausalLM) -> list[Parameter]:
+    """Returns the parameters of all indexers."""
+    return [parameter for name, parameter in model.named_parameters() if ".indexer." in name]
+
+
+def check_selects(model: CausalLM, engine: EngineConfig) -> None:
+    """Raises `ConfigError` unless the engine computes the model here, and that has an indexer to be unstable."""
+    if not indexers(model):
+        accepted = f"must be stable: attention={model.attention.name} has no indexer, which selects keys (dsa has one)"
+        raise ConfigError("rollout.engine_topk", "unstable", accepted)
+    if hasattr(engine, "url"):
+        accepted = f"must be stable with engine={engine.name}: how a server of others selects is not ours to change"
+        raise ConfigError("rollout.engine_topk", "unstable", accepted)
 
 
 def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Console) -> Figures:

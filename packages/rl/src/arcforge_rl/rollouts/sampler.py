@@ -13,6 +13,7 @@ from arcforge_rl.configs_learning import RlConfig
 from arcforge_rl.rollouts.collect import Collected, Rollout, collect, roll_out
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.solver import Manner, Speaker
+from arcforge_rl.rollouts.unstable import UnstableSelection
 
 AT_ONCE = 256
 """Held-out rollouts that are sampled at a time, of all processes together; of a task all."""
@@ -42,6 +43,7 @@ class Sampler:
         positions: of the model.
         training, heldout: the environment, of each side.
         curriculum: which training tasks.
+        unstable: the engine's selection, where it is made to differ from call to call.
     """
 
     config: RlConfig
@@ -51,10 +53,13 @@ class Sampler:
     training: Environment
     heldout: Environment
     curriculum: Curriculum
+    unstable: UnstableSelection | None = None
 
     def collect(self, step: int) -> Collected:
         """Returns the rollouts of a step."""
         rollout = self.config.rollout
+        if self.unstable is not None:
+            self.unstable.reseed(f"{self.config.seed}/{step}")
         return collect(
             self.training,
             self.engine,
@@ -66,6 +71,8 @@ class Sampler:
     def evaluate(self) -> list[list[Rollout]]:
         """Returns tries at held-out tasks; the same tasks and seeds each time."""
         evaluation = self.config.evaluation
+        if self.unstable is not None:
+            self.unstable.reseed(f"{self.config.seed}/heldout")
         groups: list[list[Rollout]] = []
         chunk = max(1, AT_ONCE // evaluation.samples)
         for start in range(0, evaluation.tasks, chunk):
