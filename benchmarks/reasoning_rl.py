@@ -1,11 +1,12 @@
 """What reinforcement learning adds to a fine-tuned model, beside fine-tuning and expert iteration in the same time.
 
     python benchmarks/reasoning_rl.py --init RUN --data FOLDER [--quick] [--minutes 10] [--seeds 5] [--dsa RUN]
-        [--noise 0.02] [--topk-bits 8] [--threads N] [--out FOLDER] [--json FILE]
+        [--noise 0.02] [--topk-bits 8] [--processes 2] [--out FOLDER] [--json FILE]
 
 Two-step expressions with products of numbers of two digits, thinking on. Each method begins with the checkpoint RUN and
-has the same minutes of training; FOLDER has conversations of the source `expressions`, as `arcforge-conversations`
-makes them. Then every checkpoint tries the same held-out tasks once, at temperature 1.
+has the same minutes of training, in as many processes of a thread each; FOLDER has conversations of the source
+`expressions`, as `arcforge-conversations` makes them. Then every checkpoint tries the same held-out tasks once, at
+temperature 1.
 
 - ``icepop``: `arcforge-rl algorithm=icepop`, a run for each seed;
 - ``sft``: `arcforge-train stage=sft` with the conversations;
@@ -33,7 +34,11 @@ from typing import Any
 from _machine import describe_machine
 
 TASK = ("environment=math", "environment.kinds=[expressions]")
-SAMPLING = ("rollout.thinking=on", "rollout.max_new_tokens=80", "rollout.groups=8", "rollout.group_size=8")
+SAMPLING = (
+    "rollout.thinking=on", "rollout.max_new_tokens=80", "rollout.groups=16", "rollout.group_size=8",
+    "rollout.refills=0", "engine.max_running=512",
+)  # fmt: skip
+LEARNING = ("optimizer.lr=6e-4", "schedule=cosine", "schedule.warmup=0.03", "schedule.final=0.1")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Method:
     script: str
     arguments: tuple[str, ...]
     seeds: int
+    processes: int = 1
+    threads: int = 1
 
     def folder(self, out: Path, seed: int) -> Path:
         """Returns where the run of a seed goes."""
@@ -53,9 +60,9 @@ class Method:
 
 def methods(options: argparse.Namespace) -> list[Method]:
     """Returns what is compared."""
-    minutes, fewer = f"trainer.minutes={options.minutes}", min(options.seeds, 3)
-    rl = (*TASK, *SAMPLING, minutes, "trainer.max_steps=null", "optimizer.lr=2e-4", "evaluation.tasks=100",
-          "evaluation.samples=2", "trainer.eval_every=40")  # fmt: skip
+    minutes, fewer, count = f"trainer.minutes={options.minutes}", min(options.seeds, 3), options.processes
+    rl = (*TASK, *SAMPLING, *LEARNING, minutes, "trainer.max_steps=null", "evaluation.tasks=200",
+          "evaluation.samples=1", "trainer.eval_every=50")  # fmt: skip
     train = f"{options.data}/train/reasoning/expressions.jsonl"
     sft = ("stage=sft", "data=conversations", f"data.reasoning=[{train}]", "data.max_tokens=513", "optimizer.lr=1e-3",
            "trainer.sequence_length=512", "trainer.micro_batch_tokens=2048", "trainer.samples=0")  # fmt: skip
@@ -65,23 +72,24 @@ def methods(options: argparse.Namespace) -> list[Method]:
     half = f"trainer.minutes={options.minutes / rounds / 2}"  # sampling takes about half of the time
     noisy = f"rollout.engine_noise={options.noise}"
     found = [
-        Method("icepop", options.init, "arcforge-rl", rl, options.seeds),
-        Method("sft", options.init, "arcforge-train", (*sft, minutes), fewer),
-        Method("expert", options.init, "arcforge-train", (*expert, half), fewer),
-        Method("noisy_icepop", options.init, "arcforge-rl", (*rl, noisy), fewer),
-        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, "algorithm=grpo"), fewer),
+        Method("icepop", options.init, "arcforge-rl", rl, options.seeds, count),
+        Method("sft", options.init, "arcforge-train", (*sft, minutes), 1, count),
+        Method("expert", options.init, "arcforge-train", (*expert, half), 1, 1, count),
+        Method("noisy_icepop", options.init, "arcforge-rl", (*rl, noisy), fewer, count),
+        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, "algorithm=grpo"), fewer, count),
     ]
     if options.dsa:
         unstable = ("rollout.engine_topk=unstable", f"rollout.engine_topk_bits={options.topk_bits}")
-        found.append(Method("dsa", options.dsa, "arcforge-rl", rl, fewer))
-        found.append(Method("unstable_topk", options.dsa, "arcforge-rl", (*rl, *unstable), fewer))
+        found.append(Method("dsa", options.dsa, "arcforge-rl", rl, 1, count))
+        found.append(Method("unstable_topk", options.dsa, "arcforge-rl", (*rl, *unstable), 1, count))
     return [method for method in found if not options.only or method.name in options.only]
 
 
-def command(script: str, *arguments: str) -> None:
+def command(script: str, *arguments: str, processes: int = 1) -> None:
     """Runs one of our commands; ends the benchmark with its output where it fails."""
-    path = Path(sys.executable).parent / script
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    path = str(Path(sys.executable).parent / script)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
+    done = subprocess.run([sys.executable, *launcher, path, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{script} {' '.join(arguments)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
@@ -92,10 +100,8 @@ def learn(method: Method, seed: int, options: argparse.Namespace) -> dict[str, A
     note = folder / "done.json"
     if not note.exists():
         start = time.perf_counter()
-        threads = f"trainer.threads={options.threads}"
-        command(
-            method.script, f"init={method.init}", f"seed={seed}", threads, f"output_dir={folder}", *method.arguments
-        )
+        place = f"trainer.threads={method.threads}", f"output_dir={folder}", f"seed={seed}"
+        command(method.script, f"init={method.init}", *place, *method.arguments, processes=method.processes)
         last = (folder / "latest").resolve()
         note.write_text(json.dumps({"seconds": time.perf_counter() - start, "checkpoint": str(last)}))
     found: dict[str, Any] = json.loads(note.read_text())
@@ -139,7 +145,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--noise", type=float, default=0.02)
     parser.add_argument("--topk-bits", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=Path("outputs/reasoning_rl"))
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -147,7 +153,7 @@ def main() -> None:
     if options.quick:
         options.minutes, options.seeds, options.tasks = 2.0, 1, 100
     options.out.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {"benchmark": "reasoning_rl", "machine": describe_machine(options.threads), "runs": {}}
+    report: dict[str, Any] = {"benchmark": "reasoning_rl", "machine": describe_machine(options.processes), "runs": {}}
     before = {}
     for method in methods(options):
         if method.init not in before:
