@@ -132,7 +132,9 @@ class FakeProcess:
 async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str], bytes]:
     line, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
     method, path, _ = line.split()
-    headers = {name.lower(): value for name, value in (each.split(": ", 1) for each in rest)}
+    headers: dict[str, str] = {}
+    for name, value in (each.split(": ", 1) for each in rest):
+        headers[name.lower()] = ", ".join(filter(None, (headers.get(name.lower()), value)))
     if headers.get("transfer-encoding") != "chunked":
         return method, path, headers, await reader.readexactly(int(headers.get("content-length", 0)))
     body = b""
