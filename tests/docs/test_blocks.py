@@ -61,6 +61,7 @@ CHEAP = {
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
     "arcforge-sample": {"samples": "2", "limit": "1", "max_new_tokens": "4"},
     "arcforge-conversations": {"count": "3", "heldout": "1"},
+    "arcforge-conversations sources=[expressions]": {"count": "60", "heldout": "1"},  # enough for a row
     "arcforge-rl": {
         "trainer.max_steps": "1",
         "rollout.groups": "1",

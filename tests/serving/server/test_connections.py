@@ -93,8 +93,10 @@ def connect(address: tuple[str, int], request: bytes = b"", receive: int | None 
 
 
 def connections() -> tuple[int, int]:
-    """Returns how many connections the server has, and how many of them are idle."""
+    """Returns how many connections the server has, and how many of them are idle; none before it has begun."""
     (server,) = servers
+    if not server.started:
+        return 0, 0
     return len(server.server_state.connections), len(server.config.http_protocol_class.idle)  # type: ignore[union-attr]
 
 
