@@ -57,12 +57,15 @@ def server(checkpoint: str, options: list[str]) -> Iterator[str]:
 
 
 def call(command: list[str], folder: Path, log: Path, extra: Mapping[str, str] | None = None) -> int:
-    """Runs a harness offline; what it prints goes to a file."""
+    """Runs a harness offline; what it prints goes to a file, of which the last line is told where it fails."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     keys = {"OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none", "ARCFORGE_API_KEY": "none"}
     with log.open("w") as output:
         environment = {**os.environ, **offline, **keys, **(extra or {})}
-        return subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=output).returncode
+        status = subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=output).returncode
+    if status:
+        print(f"{log.stem} ended with {status}: {(log.read_text().splitlines() or ['it said nothing'])[-1]}")
+    return status
 
 
 def lm_eval(args: argparse.Namespace, address: str, kind: str, tasks: tuple[str, ...], folder: Path) -> Rows:
