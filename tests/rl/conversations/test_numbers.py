@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcforge_core.checkers import build_checker
-from arcforge_rl.conversations.numbers import Algebra, Arithmetic, Expressions, product
+from arcforge_rl.conversations.numbers import Algebra, Arithmetic, Expressions, TerseExpressions, product
 from arcforge_rl.conversations.problem import Problem
 
 SEEDS = st.integers(0, 10**9)
@@ -36,9 +36,10 @@ def test_sums_and_differences_of_three_digits_are_right_and_without_thinking(see
     assert holds(problem)
 
 
-@given(SEEDS, st.integers(2, 3), st.integers(1, 4))
-def test_expressions_are_right_in_every_step(seed: int, steps: int, digits: int) -> None:
-    problem = Expressions(steps, digits).draw(random.Random(seed))
+@pytest.mark.parametrize("kind", [Expressions, TerseExpressions])
+@given(seed=SEEDS, steps=st.integers(2, 3), digits=st.integers(1, 4))
+def test_expressions_are_right_in_every_step(kind: type[Expressions], seed: int, steps: int, digits: int) -> None:
+    problem = kind(steps, digits).draw(random.Random(seed))
     question, answer = solved(problem)
     expression = re.search(r"[\d(][\d()+*-]+[\d)]", question["content"])
     assert expression and eval(expression[0]) == int(answer["content"])
@@ -49,6 +50,15 @@ def test_expressions_are_right_in_every_step(seed: int, steps: int, digits: int)
         assert len(values) >= 2 and len(set(values)) == 1, line
     assert answer["reasoning_content"].endswith(f"= {answer['content']}")
     assert holds(problem)
+
+
+@given(SEEDS)
+def test_terse_expressions_are_the_same_problems_with_a_line_for_each_step(seed: int) -> None:
+    long, terse = Expressions().draw(random.Random(seed)), TerseExpressions().draw(random.Random(seed))
+    (question, worked_out), (asked_again, brief) = solved(long), solved(terse)
+    assert (question, long.operands, worked_out["content"]) == (asked_again, terse.operands, brief["content"])
+    first, second = brief["reasoning_content"].splitlines()
+    assert re.fullmatch(r"\d+[*+]\d+ = \d+", first) and re.fullmatch(r"\d+[-+*]\d+ = -?\d+", second)
 
 
 @given(SEEDS, st.sampled_from([1, 20, 1000]))

@@ -21,10 +21,10 @@ from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_rl.cli_conversations import main
 from arcforge_rl.configs import SOURCES, ConversationsConfig
 from arcforge_rl.conversations.problem import HELDOUT, TRAIN, side
-from arcforge_rl.conversations.write import PLACES, Maker, load_source
+from arcforge_rl.conversations.write import ALIKE, PLACES, Maker, load_source
 from arcforge_rl.sandbox.desk import Desk
 
-PURE = ("arithmetic", "expressions", "algebra")
+PURE = ("arithmetic", "expressions", "terse_expressions", "algebra")
 pytestmark = pytest.mark.slow(reason="opens a sandbox for each of some eighty problems, and reads the standard library")
 Made = dict[tuple[str, str], list[dict[str, Any]]]
 
@@ -67,10 +67,21 @@ def test_sides_share_no_operands(made: Made, name: str) -> None:
     assert tasks[0] and tasks[1] and not tasks[0] & tasks[1]
     if name in PURE:
         assert all(
-            side(name, task.partition("/")[2]) == s
+            side(ALIKE.get(name, name), task.partition("/")[2]) == s
             for s, found in zip((TRAIN, HELDOUT), tasks, strict=True)
             for task in found
         )
+
+
+def test_the_same_problem_is_on_one_side_whichever_way_it_is_worked_out(made: Made) -> None:
+    tasks = {
+        (n, s): {t for r in made[n, s] for t in r["task"].split(" ; ")}
+        for n in ("expressions", "terse_expressions")
+        for s in (TRAIN, HELDOUT)
+    }
+    assert all(task.startswith("expressions/") for task in tasks["terse_expressions", HELDOUT])
+    assert not tasks["terse_expressions", TRAIN] & tasks["expressions", HELDOUT]
+    assert not tasks["terse_expressions", HELDOUT] & tasks["expressions", TRAIN]
 
 
 def test_the_split_holds_a_fifth_out() -> None:

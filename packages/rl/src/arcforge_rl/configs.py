@@ -27,7 +27,7 @@ OPERATIONS = ("add", "subtract", "multiply")
 THINKING = ("off", "on")
 AGENTS = ("model", "oracle", "noop")
 SOURCES = (
-    "arithmetic", "expressions", "algebra", "puzzles", "traces", "functions",
+    "arithmetic", "expressions", "terse_expressions", "algebra", "puzzles", "traces", "functions",
     "calculator", "lookup", "files", "search", "python", "instructions", "documentation", "greetings",
 )  # fmt: skip
 """What conversations are made from."""

@@ -36,6 +36,7 @@ class Expressions:
 
     corpus, modes, most = "reasoning", THINKING_MODES, 3
     tools: tuple[dict[str, Any], ...] = ()
+    by_digits = True
 
     def __init__(self, steps: int = 2, digits: int = 2) -> None:
         self.steps, self.low, self.high = steps, 10 ** (digits - 1), 10**digits
@@ -47,13 +48,13 @@ class Expressions:
         a, b, c = (draw.randrange(self.low, self.high) for _ in range(3))
         form = draw.randrange(4)
         if form == 0:
-            text, steps, value = f"{a}*{b}+{c}", f"{product(a, b)}\n{a * b}+{c} = {a * b + c}", a * b + c
+            text, steps, value = f"{a}*{b}+{c}", f"{self._product(a, b)}\n{a * b}+{c} = {a * b + c}", a * b + c
         elif form == 1:
-            text, steps, value = f"{a}*{b}-{c}", f"{product(a, b)}\n{a * b}-{c} = {a * b - c}", a * b - c
+            text, steps, value = f"{a}*{b}-{c}", f"{self._product(a, b)}\n{a * b}-{c} = {a * b - c}", a * b - c
         elif form == 2:
-            text, steps, value = f"{c}+{a}*{b}", f"{product(a, b)}\n{c}+{a * b} = {c + a * b}", c + a * b
+            text, steps, value = f"{c}+{a}*{b}", f"{self._product(a, b)}\n{c}+{a * b} = {c + a * b}", c + a * b
         else:
-            text, steps, value = f"({a}+{b})*{c}", f"{a}+{b} = {a + b}\n{product(a + b, c)}", (a + b) * c
+            text, steps, value = f"({a}+{b})*{c}", f"{a}+{b} = {a + b}\n{self._product(a + b, c)}", (a + b) * c
         question = draw.choice(ASKED).format(text)
         low, high = sorted((a, b))
         checked = Checked("number", {"answer": str(value)})
@@ -66,19 +67,28 @@ class Expressions:
         if form == 0:
             value = a * b + c * d if sign == "+" else a * b - c * d
             text = f"{a}*{b}{sign}{c}*{d}"
-            steps = f"{product(a, b)}\n{product(c, d)}\n{a * b}{sign}{c * d} = {value}"
+            steps = f"{self._product(a, b)}\n{self._product(c, d)}\n{a * b}{sign}{c * d} = {value}"
         elif form == 1:
             value = (a + b) * c + d if sign == "+" else (a + b) * c - d
             text = f"({a}+{b})*{c}{sign}{d}"
-            steps = f"{a}+{b} = {a + b}\n{product(a + b, c)}\n{(a + b) * c}{sign}{d} = {value}"
+            steps = f"{a}+{b} = {a + b}\n{self._product(a + b, c)}\n{(a + b) * c}{sign}{d} = {value}"
         else:
             value = a * b + c + d if sign == "+" else a * b + c - d
             text = f"{a}*{b}+{c}{sign}{d}"
-            steps = f"{product(a, b)}\n{a * b}+{c} = {a * b + c}\n{a * b + c}{sign}{d} = {value}"
+            steps = f"{self._product(a, b)}\n{a * b}+{c} = {a * b + c}\n{a * b + c}{sign}{d} = {value}"
         question = draw.choice(ASKED).format(text)
         low, high = sorted((a, b))
         checked = Checked("number", {"answer": str(value)})
         return Problem(f"{low},{high},{c},{d}", asked(question, str(value), steps), checked)
+
+    def _product(self, a: int, b: int) -> str:
+        return product(a, b) if self.by_digits else f"{a}*{b} = {a * b}"
+
+
+class TerseExpressions(Expressions):
+    """The same problems, each product in one line: right too, and harder to follow for a small model."""
+
+    by_digits = False
 
 
 class Algebra:

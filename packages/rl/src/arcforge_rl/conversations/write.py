@@ -24,6 +24,7 @@ from arcforge_rl.sandbox.desk import Desk
 PLACES = {
     "arithmetic": "numbers:Arithmetic",
     "expressions": "numbers:Expressions",
+    "terse_expressions": "numbers:TerseExpressions",
     "algebra": "numbers:Algebra",
     "puzzles": "puzzles:Puzzles",
     "traces": "traces:Traces",
@@ -38,6 +39,8 @@ PLACES = {
     "greetings": "chat:Greetings",
 }
 """The class of each source."""
+ALIKE = {"terse_expressions": "expressions"}
+"""Sources whose problems are those of another one: the same tasks, on the same side of the split."""
 SETTINGS_FILE = "made_with.json"
 MOST_MISSES = 500
 """Problems in a row, on the other side, known, or not to be solved, after which a source counts as used up."""
@@ -118,6 +121,7 @@ class Maker:
     desk: Desk
     system: str | None = None
     source: Source = field(init=False)
+    _kind: str = field(init=False)
     _known: set[str] = field(init=False, default_factory=set)
     _bench: Foresight = field(init=False)
 
@@ -125,6 +129,7 @@ class Maker:
         place = PLACES[self.name]
         module, _, attribute = place.partition(":")
         self.source = load_source(module, attribute)
+        self._kind = ALIKE.get(self.name, self.name)
         self._bench = Foresight(self.desk)
 
     def records(self, count: int) -> Iterator[dict[str, Any]]:
@@ -188,7 +193,7 @@ class Maker:
             messages += solution
             files |= problem.files
             short = problem.operands if len(problem.operands) <= 60 else f"{key_hash(problem.operands):016x}"
-            tasks.append(f"{self.name}/{short}")
+            tasks.append(f"{self._kind}/{short}")
         if not messages:
             return None
         if self.system is not None:
@@ -223,7 +228,7 @@ class Maker:
         for _ in range(MOST_MISSES):
             problem = self.source.draw(draw)
             question = problem.question or problem.operands
-            if side(self.name, problem.operands) == self.side and question not in known:
+            if side(self._kind, problem.operands) == self.side and question not in known:
                 known.add(question)
                 return problem
         return None
