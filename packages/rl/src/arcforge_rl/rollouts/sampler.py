@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcforge_core.config.schema import EnvironmentConfig
@@ -12,6 +13,7 @@ from arcforge_core.registry import registry
 from arcforge_rl.configs_learning import RlConfig
 from arcforge_rl.rollouts.collect import Collected, Rollout, collect, roll_out
 from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.noise import LogitNoise
 from arcforge_rl.rollouts.solver import Manner, Speaker
 from arcforge_rl.rollouts.unstable import UnstableSelection
 
@@ -43,7 +45,7 @@ class Sampler:
         positions: of the model.
         training, heldout: the environment, of each side.
         curriculum: which training tasks.
-        unstable: the engine's selection, where it is made to differ from call to call.
+        faults: what makes the engine differ from the trainer, where that is asked for.
     """
 
     config: RlConfig
@@ -53,13 +55,13 @@ class Sampler:
     training: Environment
     heldout: Environment
     curriculum: Curriculum
-    unstable: UnstableSelection | None = None
+    faults: Sequence[UnstableSelection | LogitNoise] = ()
 
     def collect(self, step: int) -> Collected:
         """Returns the rollouts of a step."""
         rollout = self.config.rollout
-        if self.unstable is not None:
-            self.unstable.reseed(f"{self.config.seed}/{step}")
+        for fault in self.faults:
+            fault.reseed(f"{self.config.seed}/{step}")
         return collect(
             self.training,
             self.engine,
@@ -71,8 +73,8 @@ class Sampler:
     def evaluate(self) -> list[list[Rollout]]:
         """Returns tries at held-out tasks; the same tasks and seeds each time."""
         evaluation = self.config.evaluation
-        if self.unstable is not None:
-            self.unstable.reseed(f"{self.config.seed}/heldout")
+        for fault in self.faults:
+            fault.reseed(f"{self.config.seed}/heldout")
         groups: list[list[Rollout]] = []
         chunk = max(1, AT_ONCE // evaluation.samples)
         for start in range(0, evaluation.tasks, chunk):
