@@ -103,6 +103,18 @@ def test_off_policy_traces_are_left_out_where_the_advantage_is_negative():
     assert factors(config, *args, advantages=[-1.0, -1.0], traces=[0, 1])[0].tolist() == [0.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("sign", "masked"),
+    [("both", [True] * 4), ("outward", [True, False, False, True]), ("negative", [True, False, True, False])],
+)
+def test_signs_say_for_which_advantages_each_bound_counts(sign, masked):
+    """Ratios below, below, above and above, with advantages -1, 1, -1 and 1."""
+    rollout = [-0.5, -0.5, -1.5, -1.5]
+    config = BoundsConfig(action="reject", low=0.9, high=1.1, sign=sign)
+    found, _ = factors(config, [-1.0] * 4, [-1.0] * 4, rollout, advantages=[-1.0, 1.0, -1.0, 1.0])
+    assert [factor == 0.0 for factor in found.tolist()] == masked
+
+
 @pytest.mark.parametrize(("metric", "value"), [("k1", -0.3), ("k2", 0.045), ("k3", math.exp(0.3) - 1.3)])
 def test_estimates_of_kl_are_bounded_too(metric, value):
     for bound, inside in ((value + 1e-9, 1.0), (value - 1e-9, 0.0)):

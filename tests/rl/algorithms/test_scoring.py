@@ -86,6 +86,13 @@ def test_equal_rewards_have_no_advantage():
         assert float(build(name).loss(tokens_of(traces, current)).parts["policy"]) == 0.0
 
 
+def test_rewards_that_differ_by_rounding_teach_nothing():
+    """Their advantages would be rounding errors over rounding errors."""
+    branch = make_branch(random.Random(0), "b", 3)
+    one, other = (Trace("t", "g", "r", [branch], {"reward": reward}) for reward in (0.1 + 0.2, 0.3))
+    assert one.reward != other.reward and not has_spread([one, other])
+
+
 def test_distillation_stands_still_where_the_teacher_is_the_student():
     """Eq. 2: no advantage, no gradient; elsewhere a step moves towards what the teacher likes."""
     algorithm, traces = build("opd"), make_traces(1, (1, 1))

@@ -52,6 +52,7 @@ def judged(source, tests, seconds=2.0):
         ("def add(a, b): return float('nan')", CALL, 0.0, "returned nan"),
         ("def add(a, b): return [" * 1 + "[" * 90 + "]" * 90 + "]", CALL, 0.0, "test 1"),
         ("import json\njson.dumps = lambda value: '[3'\ndef add(a, b): return 3", CALL, 0.0, "left before"),
+        ("import json\njson.dumps = lambda value: '[' * 100_000\ndef add(a, b): return 3", CALL, 0.0, "left before"),
     ],
 )
 def test_programs(source, tests, value, reason):

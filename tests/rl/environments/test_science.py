@@ -30,6 +30,7 @@ from arcforge_rl.environments.science import Science, judge_choice
         ("", None),
         ("1 2 N", None),
         ("9" * 300 + " N", None),
+        ("1e999 N", (1.0, "e999 N")),  # which no unit is, instead of 1e99
         ("\\boxed{1 N} \\boxed{2 N}", None),
     ],
 )

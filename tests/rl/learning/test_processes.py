@@ -1,9 +1,11 @@
-"""Two processes, started by torchrun, learn what one learns."""
+"""Two processes, started by torchrun, learn what one learns; one that is killed goes on as if it had not been."""
 
 import csv
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,13 @@ TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 SPREAD = ("rollout.group_size=8", "rollout.groups=5", "evaluation.tasks=5")
 
 
+def command(folder: Path, policy: Path, launcher: list[str], *options: str) -> list[str]:
+    return [sys.executable, *launcher, SCRIPT, *small_overrides(policy, folder), *SPREAD, *options]
+
+
 def learn(folder: Path, policy: Path, launcher: list[str], *options: str) -> Path:
     """Runs to the end and returns the run's folder."""
-    command = [sys.executable, *launcher, SCRIPT, *small_overrides(policy, folder), *SPREAD, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command(folder, policy, launcher, *options), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(list(folder.glob("*/*-rl"))) == 1, "only the first process writes"
     return (folder / "latest").resolve()
@@ -89,6 +94,29 @@ def test_two_processes_go_on(tmp_path: Path, policy: Path) -> None:
     ]
 
 
+@pytest.mark.slow(reason="starts three interpreters with torch")
+def test_a_killed_run_ends_in_the_same_rewards(tmp_path: Path, policy: Path) -> None:
+    """SIGKILL between two checkpoints, by the commands that people type."""
+    options = ("trainer.max_steps=16", "trainer.checkpoint_every=3", "trainer.eval_every=4")
+    whole = learn(tmp_path / "whole", policy, [], *options)
+    killed = tmp_path / "cut" / "latest" / "metrics.csv"
+    with subprocess.Popen(command(tmp_path / "cut", policy, [], *options), stdout=subprocess.DEVNULL) as process:
+        while not killed.exists() or killed.read_bytes().count(b"\n") < 6:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.005)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert 5 <= len(table(killed.parent, "metrics.csv")) < 16 and not (killed.parent / "summary.json").exists()
+    rest = learn(tmp_path / "cut", policy, [], *options, "resume=latest")
+    untimed = [[{n: cell for n, cell in row.items() if "seconds" not in n} for row in table(of, "metrics.csv")]
+               for of in (rest, whole)]  # fmt: skip
+    assert untimed[0] == untimed[1] and len({row["reward"] for row in untimed[0]}) > 5
+    assert lines(rest) == lines(whole)
+    assert table(rest, "heldout.csv") == table(whole, "heldout.csv")
+    ours, theirs = weights(rest), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     items = list(range(7))
     parts = []
@@ -98,6 +126,31 @@ def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(item for some in parts for item in some) == items
     monkeypatch.setattr(processes, "gather", lambda value: parts)
     assert processes.whole(parts[0]) == items
+
+
+def test_a_gradient_that_only_another_process_has_is_summed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all processes name what they have, and take the names in one order."""
+    parameters = {name: torch.nn.Parameter(torch.zeros(2)) for name in ("ours", "none", "both", "its")}
+    for name in ("ours", "both"):
+        parameters[name].grad = torch.ones(2)
+    order = []
+
+    class Sent:
+        def wait(self) -> None:
+            """Is there."""
+
+    def add(gradient: torch.Tensor, async_op: bool) -> Sent:
+        order.append(next(name for name, of in parameters.items() if of.grad is gradient))
+        gradient += {"both": 4.0, "its": 2.0, "ours": 0.0}[order[-1]]
+        return Sent()
+
+    monkeypatch.setattr(processes, "place", lambda: (0, 2))
+    monkeypatch.setattr(processes, "gather", lambda value: [value, {"its", "both"}])
+    monkeypatch.setattr(processes.dist, "all_reduce", add)
+    processes.add_gradients(parameters.items())
+    found = {name: None if of.grad is None else of.grad.tolist() for name, of in parameters.items()}
+    assert found == {"ours": [1.0, 1.0], "none": None, "both": [5.0, 5.0], "its": [2.0, 2.0]}
+    assert order == ["both", "its", "ours"]
 
 
 def test_alone_nothing_is_exchanged() -> None:

@@ -138,9 +138,21 @@ def test_a_page_tells_what_the_files_say(run_dir: Path) -> None:
     assert "sampling 55.6%, 4 s" in page.text and "tokens/s sampled 40 tokens/s trained 40" in page.text
     assert "groups left out 24" in page.text and "Warnings step 5: entropy 0.1 nats" in page.text
     assert sum(tag == "svg" for tag, _ in page.tags) == len(CHARTS)
-    assert "missing" not in page.text and "sums" in page.text and "words, pass@2" in page.text
+    assert "missing" not in page.text and "sums" in page.text and "pass@1, dashed pass@2" in page.text
     assert "form" in page.text.split("Reward")[1], "a reward that is not the whole has a curve of its own"
     assert page.text.count("Dashed: a warning.") == 1
+
+
+def test_a_page_says_once_where_tasks_are_tried_once(run_dir: Path, undrawn: None) -> None:
+    rows = [{"step": 0, "task": task, "domain": "sums", "right": task % 2, "tries": 1} for task in range(4)]
+    write_csv(run_dir / "heldout.csv", rows)
+    assert "4 tasks, tried once each." in page_of(run_dir).text
+
+
+@pytest.mark.parametrize(("right", "tries"), [(2, 1), (-1, 1), (0, 0)])
+def test_shares_that_cannot_be_are_damage(run_dir: Path, undrawn: None, right: int, tries: int) -> None:
+    write_csv(run_dir / "heldout.csv", [{"step": 0, "task": 0, "domain": "sums", "right": right, "tries": tries}])
+    assert f"unreadable: ValueError: {right} of {tries} tries are right" in page_of(run_dir).text
 
 
 def test_a_page_needs_nothing_from_outside(run_dir: Path) -> None:
@@ -284,11 +296,16 @@ def test_figures_of_steps_that_are_taken_again_are_there_once(small_run: Compose
     for name in Records.FILES:
         assert (first.dir / name).exists(), name
     cut = first.dir / "checkpoints" / "step-00000002"
+    with (first.dir / "rollouts.jsonl").open("a") as file:
+        file.write('{"step": 2, "group": "a line that a killed process did not')
     rest = run(small_run(*options, "trainer.max_steps=4", f"resume={cut}"))
     known = read_run(rest.dir)
     assert known.evaluated == [0, 1, 2, 3, 4]
     with (rest.dir / "heldout.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 5 * 32
+    lines = [json.loads(line) for line in (rest.dir / "rollouts.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines) and lines[-1]["step"] == 4
+    assert len({line["rollout"] for line in lines}) == len(lines)
     assert len(set(known.warnings)) == len(known.warnings) > 1
     before, later = known.share(0), known.share(3)
     assert before is not None and later is not None and before.value != later.value
@@ -313,3 +330,22 @@ def test_the_viewer_in_a_browser(run_dir: Path, undrawn: None, tmp_path: Path) -
     assert 'title="log-prob -0.500 · advantage 0.500 · factor 0.000 · masked"' in dom
     assert "&lt;/script&gt;&lt;script&gt;" in dom and "<img" not in dom and "\x1b" not in dom
     assert "says &lt;/script" in dom and 'class="given">user: 3+4?' in dom
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser")
+@pytest.mark.slow(reason="a browser starts")
+def test_figures_at_the_top_have_a_line_each(run_dir: Path, undrawn: None) -> None:
+    pytest.importorskip("playwright.sync_api")
+    browsing = pytest.importorskip("arcforge_serving.server.browsing")
+    with (run_dir / "metrics.csv").open() as file:
+        rows = [{**row, "reward": 0.397, "entropy": 0.0301, "seconds_sampling": 105.5} for row in csv.DictReader(file)]
+    write_csv(run_dir / "metrics.csv", rows)
+    with browsing.chromium() as browser:
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.goto(write_report(run_dir).as_uri())
+        lines = page.evaluate(
+            """[...document.querySelectorAll(".headline .value, .headline dd")].map((shown) =>
+                 [shown.textContent, shown.clientHeight / parseFloat(getComputedStyle(shown).lineHeight)])"""
+        )
+    assert "14 min 07 s in steps" in dict(lines) and "0.0301 → 0.0301" in dict(lines)
+    assert not {text for text, height in lines if height > 1.5}

@@ -19,6 +19,7 @@ from arcforge_rl.learning import run as run_module
 from arcforge_rl.learning.build import correction_of
 from arcforge_rl.learning.module import PolicyModule, weight_of
 from arcforge_rl.learning.run import run
+from arcforge_rl.rollouts.unstable import UnstableSelection
 
 ALGORITHMS = ("grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo", "double_sided", "icepop")
 
@@ -42,6 +43,7 @@ def test_rewards_rise(small_run: Compose) -> None:
     assert all(float(row["logprob_gap_max"]) < 1e-5 for row in rows if row["logprob_gap_max"])
     lines = [json.loads(line) for line in (found.dir / "rollouts.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines} == set(range(1, 26))
+    assert len({line["rollout"] for line in lines}) == len(lines), "names are seeds: each step and filling draws anew"
     assert all(line["rewards"]["reward"] in (0.0, 1.0) and line["reasons"]["exact"] for line in lines)
     shown = [token for line in lines if "tokens" in line for branch in line["tokens"] for token in branch]
     assert any("advantage" in token and "factor" in token for token in shown)
@@ -161,6 +163,31 @@ def test_an_unstable_selection_widens_the_gap(small_run: Compose, sparse_policy:
     assert min(gaps(*few)) > 1e-3  # beyond the limit of 1e-4: a fault that is asked for does not end the run
     with pytest.raises(ArcforgeError, match=r"trainer\.max_gap is 0\.0001"):
         gaps(*few, "trainer.max_gap=1e-4")
+
+
+def test_an_unstable_selection_begins_anew_with_each_step_and_evaluation(
+    small_run: Compose, sparse_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_run(f"init={sparse_policy}", "rollout.engine_topk=unstable", "rollout.engine_topk_bits=3")
+    console = run_module.Console(quiet=True)
+    sampler = run_module.build(config, run_module.build_algorithm(config), console).module.sampler
+    begun: list[str] = []
+    reseed = UnstableSelection.reseed
+
+    def noted(selection: UnstableSelection, seed: str) -> None:
+        begun.append(seed)
+        reseed(selection, seed)
+
+    monkeypatch.setattr(UnstableSelection, "reseed", noted)
+
+    def logprobs() -> list[list[float]]:
+        return [b.logprobs for group in sampler.evaluate() for of in group for b in of.trace.branches]
+
+    first = logprobs()
+    for step in (1, 2, 1):
+        sampler.collect(step)
+    assert logprobs() == first, "an evaluation does not depend on the steps before it"
+    assert begun[0] == begun[4] and begun[1] == begun[3] and len(set(begun)) == 3
 
 
 def test_an_unstable_selection_needs_an_indexer_in_this_process(

@@ -12,6 +12,8 @@ from torch import Tensor
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.ops import reference
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.registry import registry
 from arcforge_core.testing.op_inputs import OpCase, indexer_topk_cases
 from arcforge_rl.rollouts.unstable import UnstableSelection, rounded, shuffled_ranks
 
@@ -119,3 +121,12 @@ def test_other_ops_are_the_backend_s() -> None:
     ops = UnstableSelection(None, False, bits=8)
     assert ops.bind(OpCall("rms_norm", "cpu", torch.float32, False, {"width": 8})) is reference.OPS["rms_norm"]
     assert ops.recorder is None
+
+
+def test_its_steps_are_not_recorded_where_the_backend_s_are() -> None:
+    pytest.importorskip("arcforge_hw")
+    component = registry().get("hardware", "cpu")
+    hardware = component.load()(component.load_schema()())
+    if Ops(hardware, False).recorder is None:
+        pytest.skip("no kernels here")
+    assert UnstableSelection(hardware, False, bits=8).recorder is None

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arcforge_hw.cpu.native.race as native
-from arcforge_core.ops.race import race
+from arcforge_core.ops.race import noise, race
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 
@@ -45,6 +45,16 @@ def test_many_draws_equal_the_reference():
     drawn = native.race(logits, temperature, seeds, places)
     assert torch.equal(drawn, race(logits, temperature, seeds, places))
     assert len(drawn.unique()) > 200
+
+
+@pytest.mark.parametrize("draw", [race, native.race])
+def test_a_near_race_is_decided_in_double_precision(draw):
+    """Weights that are in proportion to the noise: all tokens are equal but for a 1e10th of what they are."""
+    for seed in range(5):
+        order = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))
+        logits = noise(seed, 3, 1000).log() + 1e-10 * order
+        drawn = draw(logits[None], torch.ones(1), torch.tensor([seed]), torch.tensor([3]))
+        assert drawn.item() == int(order.argmax())
 
 
 def test_forbidden_tokens_are_never_drawn():

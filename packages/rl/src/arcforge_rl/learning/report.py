@@ -115,8 +115,9 @@ def _gain(run: RlRun) -> str:
     if gain is not None:
         said += f"<p>{interval(gain, signed=True)}</p>"
     of_tasks = run.tasks[evaluated[-1]][ALL].size
+    tried = "once" if run.tries == 1 else f"{run.tries} times"
     note = (
-        f"{of_tasks:,} tasks, tried {run.tries} times each. 95% intervals: Wilson's for the shares, with tries at one "
+        f"{of_tasks:,} tasks, tried {tried} each. 95% intervals: Wilson's for the shares, with tries at one "
         "task counted as what they are worth; of the differences task by task for the gain."
     )
     return card("Held-out tasks", f'{said}<p class="note">{note}</p>')

@@ -182,8 +182,10 @@ def _tasks(text: str) -> tuple[Tasks, int]:
     shares: dict[int, dict[int, tuple[str, float]]] = {}
     tries = 0
     for row in _rows(text):
-        tries = int(row["tries"])
-        shares.setdefault(int(row["step"]), {})[int(row["task"])] = row["domain"], int(row["right"]) / tries
+        right, tries = int(row["right"]), int(row["tries"])
+        if not 0 <= right <= tries > 0:
+            raise ValueError(f"{right} of {tries} tries are right")
+        shares.setdefault(int(row["step"]), {})[int(row["task"])] = row["domain"], right / tries
     found: Tasks = {}
     for step, of_tasks in shares.items():
         parts: dict[str, list[float]] = {}

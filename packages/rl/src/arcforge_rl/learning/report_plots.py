@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,10 @@ from arcforge_rl.rollouts.clock import PHASES
 
 DASHED = (0, (4, 2))
 MOST_LABEL = 24
+LEAST_SHARE = 0.01
+"""Up to which a chart of shares goes at least."""
+LEGEND_WIDTH, LEGEND_LINE = 68, 7
+"""Characters that a row of a legend has room for, and those that a curve's line takes up."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,12 @@ def columns(names: dict[str, str], ylabel: str, share: bool = False, log: bool =
             log_scale(axes) if len(there) == 1 else axes.set_yscale("log")
         if share:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            most = max(LEAST_SHARE, *(np.nanmax(run.metrics[name]) for name in there))
+            axes.set_ylim(-0.03 * most, 1.05 * most)  # from 0, or rounding errors of what is always 1 fill a chart
         axes.set_ylabel(ylabel)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if len(there) > 1:
-            axes.legend()
+            legend_above(axes)
         return ""
 
     return draw
@@ -96,14 +101,15 @@ def heldout(over: str) -> Callable[[Axes, RlRun], str]:
             table, color = run.evaluations[domain], SERIES[number]
             ks = sorted((name for name in table if name.startswith("pass@")), key=lambda name: int(name[5:]))
             at = table[over] / (60.0 if over == "seconds" else 1.0)
-            for name, style in {ks[0]: "-", ks[-1]: DASHED}.items():
-                label = plain(domain if name == ks[0] else f"{domain}, {name}")
+            for name, style in {ks[-1]: DASHED, ks[0]: "-"}.items():  # the same where there is one try
+                label = plain(domain) if name == ks[0] else None
                 axes.plot(at, table[name], color=color, linestyle=style, linewidth=1.5, label=label, marker="o",
                           markersize=3)  # fmt: skip
-        axes.set(xlabel="training time (minutes)" if over == "seconds" else "step", ylabel="right")
+        xlabel = "training time (minutes)" if over == "seconds" else "step"
+        axes.set(xlabel=xlabel, ylabel=ks[0] if len(ks) == 1 else f"{ks[0]}, dashed {ks[-1]}")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylim(bottom=0)
-        axes.legend()
+        legend_above(axes)
         return ""
 
     return draw
@@ -127,13 +133,23 @@ def phases(axes: Axes, run: RlRun) -> str:
     axes.stackplot(run.metrics["step"], *stacked, labels=labels, colors=SERIES[: len(names)], alpha=0.75)
     axes.set(xlabel="step", ylabel="seconds")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.legend()
+    legend_above(axes)
     return ""
+
+
+def legend_above(axes: Axes) -> None:
+    """Names the curves where they cannot cross their names, in as many columns as there is room for."""
+    longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
+    columns = max(1, LEGEND_WIDTH // (longest + LEGEND_LINE))
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderpad=0.0, columnspacing=1.2, handlelength=1.4
+    )
 
 
 def plain(label: str) -> str:
     """Returns a short label in which nothing is read as mathematics, and nothing is a control character."""
-    return harmless(textwrap.shorten(label, MOST_LABEL, placeholder="…")).replace("$", r"\$")
+    words = " ".join(label.split())
+    return harmless(words if len(words) <= MOST_LABEL else f"{words[: MOST_LABEL - 1]}…").replace("$", r"\$")
 
 
 BELOW_ABOVE = {"masked_low": "masked below", "masked_high": "masked above"}

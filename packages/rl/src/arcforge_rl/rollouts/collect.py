@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Outcome, Task
+from arcforge_core.errors import ArcforgeError
 from arcforge_rl.algorithms.scoring import has_spread
 from arcforge_rl.configs_learning import RolloutConfig
 from arcforge_rl.processes import part, whole
@@ -72,6 +74,9 @@ def roll_out(
     """Returns `size` scored rollouts of each task, in order; `clock` learns what it took.
 
     Of several processes each plays some of the tasks, and all return the rollouts of all.
+
+    Raises:
+        ArcforgeError: an environment gives a reward that is not finite; its group would seem to teach nothing.
     """
     groups = part(range(len(tasks)))
     numbers = [group * size + n for group in groups for n in range(size)]
@@ -85,6 +90,9 @@ def roll_out(
         name, group = f"{manner.seed}/{number}", f"{manner.seed}/{number // size}"
         branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in solver.recorded]
         domain, rewards = environment.domain_of(task), outcome.rewards
+        for reward, value in rewards.items():
+            if not math.isfinite(value):
+                raise ArcforgeError(f"task {task.key}: its environment gives {reward}={value}; rewards are in [0, 1]")
         trace = Trace(task.key, group, name, branches, rewards, teacher=domain, truncated=solver.truncated)
         rollouts.append(Rollout(number, task, domain, episode, outcome, trace))
     return whole([rollouts[n : n + size] for n in range(0, len(rollouts), size)])
