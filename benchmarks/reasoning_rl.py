@@ -1,17 +1,18 @@
 """What reinforcement learning adds to a fine-tuned model, beside fine-tuning and expert iteration in the same time.
 
-    python benchmarks/reasoning_rl.py --init RUN --data FOLDER [--quick] [--minutes 10] [--seeds 5] [--dsa RUN]
-        [--noise 0.02] [--topk-bits 8] [--processes 2] [--out FOLDER] [--json FILE]
+    python benchmarks/reasoning_rl.py --init RUN --data FOLDER [--quick] [--minutes 4] [--seeds 5] [--dsa RUN]
+        [--noise 4] [--topk-bits 3] [--processes 1] [--only METHOD ...] [--out FOLDER] [--json FILE]
 
 Two-step expressions with products of numbers of two digits, thinking on. Each method begins with the checkpoint RUN and
-has the same minutes of training, in as many processes of a thread each; FOLDER has conversations of the source
-`expressions`, as `arcforge-conversations` makes them. Then every checkpoint tries the same held-out tasks once, at
-temperature 1.
+has the same minutes of training, in as many processes of a thread each; FOLDER has the conversations that RUN was tuned
+on, of the sources `expressions` and `terse_expressions` (docs/rl.md has the commands). Then every checkpoint tries the
+same held-out tasks once, at temperature 1.
 
 - ``icepop``: `arcforge-rl algorithm=icepop`, a run for each seed;
 - ``sft``: `arcforge-train stage=sft` with the conversations;
 - ``expert``: `procedure=expert_iteration` with their problems;
-- ``noisy_icepop``, ``noisy_grpo``: the engine's weights are off by `--noise`; grpo corrects nothing;
+- ``grpo``: plain, its ratio to what the engine recorded, nothing corrected;
+- ``noisy_icepop``, ``noisy_grpo``: the log-probs that the engine records are off by `--noise` nats;
 - ``dsa``: icepop from another checkpoint, whose attention is sparse (docs/rl.md says how it is made);
 - ``unstable_topk``: the same with an engine whose indexer selects otherwise from call to call: the negative control.
 
@@ -38,7 +39,8 @@ SAMPLING = (
     "rollout.thinking=on", "rollout.max_new_tokens=80", "rollout.groups=16", "rollout.group_size=8",
     "rollout.refills=0", "engine.max_running=512",
 )  # fmt: skip
-LEARNING = ("optimizer.lr=6e-4", "schedule=cosine", "schedule.warmup=0.03", "schedule.final=0.1")
+LEARNING = ("optimizer.lr=2e-4", "schedule=cosine", "schedule.warmup=0.1", "schedule.final=0.1")
+PLAIN = ("algorithm=grpo", "algorithm.old=engine")
 
 
 @dataclass(frozen=True)
@@ -62,21 +64,24 @@ def methods(options: argparse.Namespace) -> list[Method]:
     """Returns what is compared."""
     minutes, fewer, count = f"trainer.minutes={options.minutes}", min(options.seeds, 3), options.processes
     rl = (*TASK, *SAMPLING, *LEARNING, minutes, "trainer.max_steps=null", "evaluation.tasks=200",
-          "evaluation.samples=1", "trainer.eval_every=50")  # fmt: skip
-    train = f"{options.data}/train/reasoning/expressions.jsonl"
+          "evaluation.samples=1", "trainer.eval_every=25")  # fmt: skip
+    train = f"{options.data}/train/reasoning"
+    problems = f"{train}/expressions.jsonl"
     sft = ("stage=sft", "data=conversations", f"data.reasoning=[{train}]", "data.max_tokens=513", "optimizer.lr=1e-3",
-           "trainer.sequence_length=512", "trainer.micro_batch_tokens=2048", "trainer.samples=0")  # fmt: skip
+           "schedule=cosine", "schedule.warmup=0.05", "schedule.final=0.1", "trainer.sequence_length=512",
+           "trainer.micro_batch_tokens=2048", "trainer.samples=0")  # fmt: skip
     rounds = 2
-    expert = (*sft, "procedure=expert_iteration", f"procedure.files=[{train}]", "procedure.limit=600",
+    expert = (*sft, "procedure=expert_iteration", f"procedure.files=[{problems}]", "procedure.limit=250",
               "procedure.samples=4", f"procedure.rounds={rounds}")  # fmt: skip
     half = f"trainer.minutes={options.minutes / rounds / 2}"  # sampling takes about half of the time
-    noisy = f"rollout.engine_noise={options.noise}"
+    noisy = f"rollout.engine_logprob_noise={options.noise}"
     found = [
         Method("icepop", options.init, "arcforge-rl", rl, options.seeds, count),
         Method("sft", options.init, "arcforge-train", (*sft, minutes), 1, count),
         Method("expert", options.init, "arcforge-train", (*expert, half), 1, 1, count),
         Method("noisy_icepop", options.init, "arcforge-rl", (*rl, noisy), fewer, count),
-        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, "algorithm=grpo"), fewer, count),
+        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, *PLAIN), fewer, count),
+        Method("grpo", options.init, "arcforge-rl", (*rl, *PLAIN), 1, count),
     ]
     if options.dsa:
         unstable = ("rollout.engine_topk=unstable", f"rollout.engine_topk_bits={options.topk_bits}")
@@ -140,12 +145,12 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--dsa")
     parser.add_argument("--quick", action="store_true", help="one seed, two minutes, 100 tasks")
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=400)
-    parser.add_argument("--noise", type=float, default=0.02)
-    parser.add_argument("--topk-bits", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--noise", type=float, default=4.0)
+    parser.add_argument("--topk-bits", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=Path("outputs/reasoning_rl"))
     parser.add_argument("--json", type=Path, metavar="FILE")

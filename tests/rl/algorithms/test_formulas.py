@@ -17,10 +17,29 @@ from arcforge_rl.configs_algorithms import BoundsConfig
 
 POP = {"action": "mask", "low": 0.5, "high": 2.0}
 BOTH_SIDES = {"pair": "current_rollout", "action": "mask", "low": 0.8, "high": 1.28, "closed": False}
+
+
+def from_engine(formula):
+    """The formula whose old log-probabilities are those that the engine recorded."""
+
+    def found(groups, rewards):
+        moved = [[[[{**t, "old": t["roll"]} for t in b] for b in y] for y in group] for group in groups]
+        return formula(moved, rewards)
+
+    return found
+
+
 CASES = {
     "grpo": ({}, {}, scalar.grpo),
     "grpo with kl": ({"kl": 0.3}, {}, partial(scalar.grpo, beta=0.3)),
     "grpo with unbiased kl": ({"kl": 0.3, "unbiased_kl": True}, {}, partial(scalar.grpo, beta=0.3, unbiased=True)),
+    "grpo from the engine": ({"old": "engine"}, {}, from_engine(scalar.grpo)),
+    "cispo from the engine": (
+        {"old": "engine", "clip_low": 0.5, "clip_high": 0.3}, {}, from_engine(partial(scalar.cispo, low=0.5, high=0.3)),
+    ),
+    "gspo from the engine": (
+        {"old": "engine", "clip_low": 0.1, "clip_high": 0.2}, {}, from_engine(partial(scalar.gspo, low=0.1, high=0.2)),
+    ),
     "icepop": ({}, POP, scalar.icepop),
     "double_sided": ({}, BOTH_SIDES, scalar.double_sided),
     "dapo": ({"overlong_tokens": 5, "overlong_buffer": 3}, {}, partial(scalar.dapo, most=5, buffer=3)),
@@ -115,3 +134,19 @@ def test_loss_and_gradient_equal_the_formula(case, seed, sizes, branches, spread
             token[field] = here
             low, high = sorted(slopes)
             assert low - 1e-4 <= float(found) <= high + 1e-4  # at a kink any slope between the two sides is one
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_corrections_compare_trainer_and_engine_whatever_is_below_the_ratio(seed):
+    component = registry().get("algorithm", "icepop")
+    factors, losses = [], []
+    for old in ("trainer", "engine"):
+        algorithm = component.load()(component.load_schema()(old=old), BoundsConfig(**POP))
+        traces = scored(algorithm, seed, [3, 2], 2)
+        leaves = {b.branch_id: b.streams["old"] for t in traces for b in t.branches}
+        found = algorithm.loss(tokens_of(traces, leaves))
+        factors.append(found.factor_T)
+        losses.append(float(sum(found.parts.values())))
+    assert torch.equal(*factors)
+    assert losses[0] != losses[1] or not any(b.streams["advantages"].any() for t in traces for b in t.branches)

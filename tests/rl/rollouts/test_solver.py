@@ -1,4 +1,5 @@
 import asyncio
+import statistics
 from typing import Any
 
 import pytest
@@ -62,6 +63,24 @@ def test_what_was_sampled_is_recorded_as_it_was() -> None:
     assert [v for v, mine in zip(branch.logprobs, branch.sampled, strict=True) if mine] == [-1.0] * len(sampled)
     assert set(branch.versions) == {-1, 0}
     assert branch.ids[: branch.sampled.index(True)] == chat().prompt([USER], ())
+
+
+def misread(noise: float) -> list[float]:
+    """Log-probs that are recorded where the engine says -1 for each of many tokens."""
+    engine = ScriptedEngine(TOKENIZER, lambda text, params: "1 " * 400 + stop())
+    of = Solver(Turns(engine), 0, Manner(chat(), 2000, 1.0, 4000, "seed", noise))
+    talk(of, [USER])
+    (branch,) = of.branches
+    return [value for value, mine in zip(branch.logprobs, branch.sampled, strict=True) if mine]
+
+
+def test_an_error_of_log_probs_has_the_spread_that_is_asked_for_and_is_the_same_again() -> None:
+    assert set(misread(0.0)) == {-1.0}
+    found = misread(0.2)
+    assert found == misread(0.2)
+    assert statistics.mean(found) == pytest.approx(-1.0, abs=0.05)
+    assert statistics.stdev(found) == pytest.approx(0.2, abs=0.05)
+    assert max(misread(9.0)) == 0.0
 
 
 def test_a_conversation_that_goes_on_stays_one_branch() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from arcforge_core.config.schema import AlgorithmConfig, CorrectionConfig, check_at_least, check_between, check_choice
 from arcforge_core.errors import ConfigError
 
+OLD = ("trainer", "engine")
 PAIRS = ("old_rollout", "current_rollout", "current_old")
 LEVELS = ("token", "sequence", "geometric")
 METRICS = ("ratio", "difference", "k1", "k2", "k3")
@@ -100,9 +101,13 @@ class ClippedConfig(ScoredConfig):
     """Ratios below 1 - clip_low get no gradient from negative advantages."""
     clip_high: float = 0.2
     """Ratios above 1 + clip_high get none from positive ones."""
+    old: str = "trainer"
+    """Whose probabilities before the step are below the line of the ratio: those the ``trainer`` computes, or those the
+    ``engine`` recorded while sampling, whose errors the clip then takes for changes of the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("algorithm.old", self.old, OLD)
         check_between("algorithm.clip_low", self.clip_low, 0.0, 1.0)
         check_at_least("algorithm.clip_high", self.clip_high, 0.0)
 

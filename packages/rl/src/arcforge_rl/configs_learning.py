@@ -56,8 +56,8 @@ class RolloutConfig:
     """How often a step samples others in place of those left out; then it goes on with fewer groups."""
     engine_noise: float = 0.0
     """Relative noise on the engine's copy of the weights: a fault, to see what corrections do about it."""
-    engine_logit_noise: float = 0.0
-    """Standard deviation of noise on the engine's logits, another one for every token, in nats: a fault, too."""
+    engine_logprob_noise: float = 0.0
+    """Standard deviation of an error in the log-probs that the engine reports, in nats; what it samples is right."""
     engine_topk: str = "stable"
     """How the engine's indexer (DSA) selects: ``unstable`` takes any of the keys whose scores are equal, from call to
     call others, as non-deterministic kernels of GPUs do: a fault, too."""
@@ -67,7 +67,7 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         for name in ("groups", "group_size", "max_new_tokens"):
             check_at_least(f"rollout.{name}", getattr(self, name), 1)
-        for name in ("refills", "engine_noise", "engine_logit_noise"):
+        for name in ("refills", "engine_noise", "engine_logprob_noise"):
             check_at_least(f"rollout.{name}", getattr(self, name), 0)
         if not 0.0 < self.temperature < float("inf"):
             raise ConfigError("rollout.temperature", self.temperature, "must be above 0: greedy rollouts are all alike")
@@ -78,7 +78,7 @@ class RolloutConfig:
     @property
     def faulty(self) -> bool:
         """Whether the engine is made to differ from the trainer."""
-        return self.engine_noise > 0 or self.engine_logit_noise > 0 or self.engine_topk == "unstable"
+        return self.engine_noise > 0 or self.engine_logprob_noise > 0 or self.engine_topk == "unstable"
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -64,19 +65,28 @@ class PolicyGradient(ABC, Generic[C]):
     def terms(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns what is minimised for each token, [T], and what to log."""
 
+    def seen(self, tokens: PolicyTokens) -> PolicyTokens:
+        """Returns what the loss, but not the correction, sees of the tokens."""
+        return tokens
+
     def loss(self, tokens: PolicyTokens) -> PolicyLoss:
         """Returns the weighted sum of the corrected terms, and of k3 to the reference where asked for."""
-        term_T, metrics = self.terms(tokens)
+        seen = self.seen(tokens)
+        term_T, metrics = self.terms(seen)
         factor_T, more = self.correction(tokens)
         parts = {"policy": (tokens.weights_T * factor_T * term_T).sum()}
         if self.config.kl > 0:
-            kl_T = reference_kl(tokens) * (ratio(tokens) if self.config.unbiased_kl else 1.0)
+            kl_T = reference_kl(tokens) * (ratio(seen) if self.config.unbiased_kl else 1.0)
             parts["kl"] = self.config.kl * (tokens.weights_T * kl_T).sum()
         return PolicyLoss(parts, factor_T, {**metrics, **more})
 
 
 class Clipped(PolicyGradient[K]):
     """The clipped surrogate with the token's ratio."""
+
+    def seen(self, tokens: PolicyTokens) -> PolicyTokens:
+        """Returns tokens whose old policy is the one that `algorithm.old` names."""
+        return dataclasses.replace(tokens, old_T=tokens.rollout_T) if self.config.old == "engine" else tokens
 
     def ratio(self, tokens: PolicyTokens) -> Tensor:
         """Returns the ratio that is clipped, [T]."""

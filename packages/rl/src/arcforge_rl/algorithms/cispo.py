@@ -5,17 +5,17 @@ from __future__ import annotations
 from torch import Tensor
 
 from arcforge_core.contracts.algorithm import PolicyTokens
-from arcforge_rl.algorithms.base import PolicyGradient
-from arcforge_rl.algorithms.surrogates import clip_metrics, ratio
+from arcforge_rl.algorithms.base import Clipped
+from arcforge_rl.algorithms.surrogates import clip_metrics
 from arcforge_rl.configs_algorithms import CispoConfig
 
 
-class Cispo(PolicyGradient[CispoConfig]):
+class Cispo(Clipped[CispoConfig]):
     """-sg(clip(r)) A log p. The lower bound is off by default, as in the paper: ratios are at least 0."""
 
     def terms(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns -sg(clip(r, 1 - low, 1 + high)) A log p."""
         bounds = self.config.clip_low, self.config.clip_high
-        ratio_T = ratio(tokens).detach()
+        ratio_T = self.ratio(tokens).detach()
         weight_T = ratio_T.clamp(1.0 - bounds[0], 1.0 + bounds[1])
         return -weight_T * tokens.advantages_T * tokens.logprobs_T, clip_metrics(ratio_T, tokens.advantages_T, *bounds)

@@ -40,14 +40,13 @@ from arcforge_rl.learning.report import write_report
 from arcforge_rl.learning.streams import Teachers
 from arcforge_rl.learning.sync import hand_over
 from arcforge_rl.rollouts.curriculum import Curriculum
-from arcforge_rl.rollouts.noise import LogitNoise
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
 from arcforge_rl.rollouts.solver import build_speaker
 from arcforge_rl.rollouts.unstable import UnstableSelection
 
 FIXED = ("algorithm.name", "environment.", "rollout.", "curriculum.", "optimizer.name", "seed")
 """Prefixes of fields that a resumed run must keep, or what it has learnt so far would mean something else."""
-FREE = tuple(f"rollout.engine_{name}" for name in ("noise", "logit_noise", "topk", "topk_bits"))
+FREE = tuple(f"rollout.engine_{name}" for name in ("noise", "logprob_noise", "topk", "topk_bits"))
 
 
 @dataclass
@@ -141,19 +140,14 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
         for parameter in indexers(model):
             parameter.requires_grad_(False)
     model.activation_checkpointing = config.trainer.activation_checkpointing
-    unstable, faults = None, list[UnstableSelection | LogitNoise]()
+    unstable = None
     if config.rollout.engine_topk == "unstable":
         check_selects(model, config.engine)
         unstable = UnstableSelection(hardware, config.trainer.deterministic, config.rollout.engine_topk_bits)
-        faults.append(unstable)
-    engines = load(unstable).requires_grad_(False)
-    if config.rollout.engine_logit_noise:
-        check_here("engine_logit_noise", config.rollout.engine_logit_noise, "0", config.engine)
-        faults.append(LogitNoise(engines, config.rollout.engine_logit_noise))
-    engine = build_engine(config.engine, engines)
+    engine = build_engine(config.engine, load(unstable).requires_grad_(False))
     curriculum = Curriculum(config.curriculum, config.seed)
     positions = model.config.max_position_embeddings
-    sampler = Sampler(config, engine, speaker, positions, training, heldout, curriculum, faults)
+    sampler = Sampler(config, engine, speaker, positions, training, heldout, curriculum, unstable)
     reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
     teachers = None
     if "teacher" in algorithm.needs:
@@ -176,16 +170,9 @@ def check_selects(model: CausalLM, engine: EngineConfig) -> None:
     if not indexers(model):
         accepted = f"must be stable: attention={model.attention.name} has no indexer, which selects keys (dsa has one)"
         raise ConfigError("rollout.engine_topk", "unstable", accepted)
-    check_here("engine_topk", "unstable", "stable", engine)
-
-
-def check_here(name: str, value: object, accepted: str, engine: EngineConfig) -> None:
-    """Raises `ConfigError` for a fault of an engine that does not compute the model in this process."""
     if hasattr(engine, "url"):
-        accepted = (
-            f"must be {accepted} with engine={engine.name}: what a server of others computes is not ours to change"
-        )
-        raise ConfigError(f"rollout.{name}", value, accepted)
+        accepted = f"must be stable with engine={engine.name}: how a server of others selects is not ours to change"
+        raise ConfigError("rollout.engine_topk", "unstable", accepted)
 
 
 def fit(parts: Parts, run_dir: Path, restored: TrainingState | None, console: Console) -> Figures:

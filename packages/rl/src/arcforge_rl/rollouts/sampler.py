@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcforge_core.config.schema import EnvironmentConfig
@@ -13,7 +12,6 @@ from arcforge_core.registry import registry
 from arcforge_rl.configs_learning import RlConfig
 from arcforge_rl.rollouts.collect import Collected, Rollout, collect, roll_out
 from arcforge_rl.rollouts.curriculum import Curriculum
-from arcforge_rl.rollouts.noise import LogitNoise
 from arcforge_rl.rollouts.solver import Manner, Speaker
 from arcforge_rl.rollouts.unstable import UnstableSelection
 
@@ -45,7 +43,7 @@ class Sampler:
         positions: of the model.
         training, heldout: the environment, of each side.
         curriculum: which training tasks.
-        faults: what makes the engine differ from the trainer, where that is asked for.
+        unstable: the engine's selection, where it is made to differ from call to call.
     """
 
     config: RlConfig
@@ -55,13 +53,13 @@ class Sampler:
     training: Environment
     heldout: Environment
     curriculum: Curriculum
-    faults: Sequence[UnstableSelection | LogitNoise] = ()
+    unstable: UnstableSelection | None = None
 
     def collect(self, step: int) -> Collected:
         """Returns the rollouts of a step."""
         rollout = self.config.rollout
-        for fault in self.faults:
-            fault.reseed(f"{self.config.seed}/{step}")
+        if self.unstable is not None:
+            self.unstable.reseed(f"{self.config.seed}/{step}")
         return collect(
             self.training,
             self.engine,
@@ -73,8 +71,8 @@ class Sampler:
     def evaluate(self) -> list[list[Rollout]]:
         """Returns tries at held-out tasks; the same tasks and seeds each time."""
         evaluation = self.config.evaluation
-        for fault in self.faults:
-            fault.reseed(f"{self.config.seed}/heldout")
+        if self.unstable is not None:
+            self.unstable.reseed(f"{self.config.seed}/heldout")
         groups: list[list[Rollout]] = []
         chunk = max(1, AT_ONCE // evaluation.samples)
         for start in range(0, evaluation.tasks, chunk):
@@ -84,4 +82,6 @@ class Sampler:
         return groups
 
     def _manner(self, seed: str, temperature: float) -> Manner:
-        return Manner(self.speaker, self.config.rollout.max_new_tokens, temperature, self.positions, seed)
+        rollout = self.config.rollout
+        noise = rollout.engine_logprob_noise
+        return Manner(self.speaker, rollout.max_new_tokens, temperature, self.positions, seed, noise)

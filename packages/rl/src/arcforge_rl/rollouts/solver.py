@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -126,6 +127,7 @@ class Manner:
         temperature: 0 is greedy.
         positions: that the model has.
         seed: of all rollouts of a step.
+        logprob_noise: standard deviation of an error that recorded log-probs get, in nats: a fault that is asked for.
     """
 
     speaker: Speaker
@@ -133,6 +135,7 @@ class Manner:
     temperature: float
     positions: int
     seed: str
+    logprob_noise: float = 0.0
 
 
 class Solver:
@@ -172,7 +175,7 @@ class Solver:
             min(manner.max_new_tokens, room), manner.temperature, stop_token_ids=manner.speaker.stop_ids, seed=seed
         )
         output = await self.turns.ask(self.number, prompt, params)
-        self._record(prompt, output)
+        self._record(prompt, output, self._misread(output.logprobs, seed))
         self.truncated = output.finish_reason != "stop"
         reply = manner.speaker.parse(output.token_ids, prompt, tools)
         if self.truncated:
@@ -192,7 +195,12 @@ class Solver:
         self.branches.append(Branch(f"{len(self.branches)}", [], [], [], []))
         return speaker.prompt(messages, tools)
 
-    def _record(self, prompt: list[int], output: GenerationOutput) -> None:
+    def _misread(self, logprobs: Sequence[float], seed: int) -> list[float]:
+        """Returns log-probs with the error that is asked for, none of them above 0."""
+        draw = random.Random(seed)
+        return [min(logprob + draw.gauss(0.0, self.manner.logprob_noise), 0.0) for logprob in logprobs]
+
+    def _record(self, prompt: list[int], output: GenerationOutput, logprobs: list[float]) -> None:
         branch, count = self.branches[-1], len(output.token_ids)
         read = len(prompt) - len(branch.ids)
         versions = [version for version, tokens in output.weight_versions for _ in range(tokens)]
@@ -201,6 +209,6 @@ class Solver:
             branch.branch_id,
             [*prompt, *output.token_ids],
             [*branch.sampled, *[False] * read, *[True] * count],
-            [*branch.logprobs, *[0.0] * read, *(min(logprob, 0.0) for logprob in output.logprobs)],
+            [*branch.logprobs, *[0.0] * read, *logprobs],
             [*branch.versions, *[-1] * read, *versions],
         )
