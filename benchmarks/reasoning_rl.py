@@ -73,12 +73,12 @@ def methods(options: argparse.Namespace) -> list[Method]:
     rounds = 2
     expert = (*sft, "procedure=expert_iteration", f"procedure.files=[{problems}]", "procedure.limit=250",
               "procedure.samples=4", f"procedure.rounds={rounds}")  # fmt: skip
-    half = f"trainer.minutes={options.minutes / rounds / 2}"  # sampling takes about half of the time
+    share = f"trainer.minutes={0.7 * options.minutes / rounds}"  # the rest is sampling
     noisy = f"rollout.engine_logprob_noise={options.noise}"
     found = [
         Method("icepop", options.init, "arcforge-rl", rl, options.seeds, count),
         Method("sft", options.init, "arcforge-train", (*sft, minutes), 1, count),
-        Method("expert", options.init, "arcforge-train", (*expert, half), 1, 1, count),
+        Method("expert", options.init, "arcforge-train", (*expert, share), 1, 1, count),
         Method("noisy_icepop", options.init, "arcforge-rl", (*rl, noisy), fewer, count),
         Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, *PLAIN), fewer, count),
         Method("grpo", options.init, "arcforge-rl", (*rl, *PLAIN), 1, count),
@@ -107,8 +107,8 @@ def learn(method: Method, seed: int, options: argparse.Namespace) -> dict[str, A
         start = time.perf_counter()
         place = f"trainer.threads={method.threads}", f"output_dir={folder}", f"seed={seed}"
         command(method.script, f"init={method.init}", *place, *method.arguments, processes=method.processes)
-        last = (folder / "latest").resolve()
-        note.write_text(json.dumps({"seconds": time.perf_counter() - start, "checkpoint": str(last)}))
+        (*_, last) = sorted(folder.glob("train-*/round-*/latest")) or [folder / "latest"]
+        note.write_text(json.dumps({"seconds": time.perf_counter() - start, "checkpoint": str(last.resolve())}))
     found: dict[str, Any] = json.loads(note.read_text())
     evaluations = Path(found["checkpoint"]) / "evaluations.csv"
     if evaluations.exists():
