@@ -159,7 +159,7 @@ def main() -> None:
         options.minutes, options.seeds, options.tasks = 2.0, 1, 100
     options.out.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"benchmark": "reasoning_rl", "machine": describe_machine(options.processes), "runs": {}}
-    before = {}
+    before: dict[str, float] = {}
     for method in methods(options):
         if method.init not in before:
             folder = options.out / f"before-{len(before)}"

@@ -138,16 +138,16 @@ def short(script, arguments, cheap_run):
             replaced["vocab_size"] = "384"
     if any(argument.startswith("generation.files=") for argument in arguments):
         replaced |= {"generation.limit": "1", "generation.max_new_tokens": "4"}
-    if "experiment=sft_mini" in arguments:  # which makes its data
+    made = {
+        "experiment=sft_mini": ("arithmetic", "expressions", "lookup"),
+        "experiment=sft_expressions": ("expressions", "terse_expressions"),
+    }
+    for recipe in made.keys() & set(arguments):  # which make their data
         replaced = {
             name: value for name, value in replaced.items() if not name.startswith("data") and name not in WHOLE_ROWS
         }
         replaced |= {"procedure.count": "3", "procedure.heldout": "1", "generation.max_new_tokens": "4"}
-        replaced |= {
-            "procedure.counts.arithmetic": "3",
-            "procedure.counts.expressions": "3",
-            "procedure.counts.lookup": "3",
-        }
+        replaced |= {f"procedure.counts.{source}": "3" for source in made[recipe]}
     if "procedure=expert_iteration" in arguments:
         replaced |= {"procedure.rounds": "1"}
         replaced |= {f"procedure.{name}": value for name, value in CHEAP["arcforge-sample"].items()}
