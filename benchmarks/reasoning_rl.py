@@ -16,7 +16,8 @@ same held-out tasks once, at temperature 1.
 - ``dsa``: icepop from another checkpoint, whose attention is sparse (docs/rl.md says how it is made);
 - ``unstable_topk``: the same with an engine whose indexer selects otherwise from call to call: the negative control.
 
-What is finished is not run again: the same command goes on. `ratios` are held-out shares over that of the beginning.
+FOLDER/page.html shows it. What is finished is not run again: the same command goes on. `ratios` are held-out shares
+over that of the beginning.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from _machine import describe_machine
+from _reasoning_page import write_page
 
 TASK = ("environment=math", "environment.kinds=[expressions]")
 SAMPLING = (
@@ -40,6 +42,11 @@ SAMPLING = (
     "rollout.refills=0", "engine.max_running=512",
 )  # fmt: skip
 LEARNING = ("optimizer.lr=2e-4", "schedule=cosine", "schedule.warmup=0.1", "schedule.final=0.1")
+TOLD = (
+    "Two-step expressions with products of numbers of two digits, thinking on; {minutes:g} minutes of training in "
+    "{processes} process(es) of one thread, {tasks} held-out tasks tried once at temperature 1. Noise of the engine's "
+    "log-probabilities: {noise:g} nats; bits that its unstable selection compares: {topk_bits}."
+)
 PLAIN = ("algorithm=grpo", "algorithm.old=engine")
 
 
@@ -173,6 +180,7 @@ def main() -> None:
             report["runs"].setdefault(method.name, []).append(found)
             below = f", {found['below_best']:.1%} under its best" if "below_best" in found else ""
             print(f"{method.name:<14}{seed}  {found['heldout']:.1%}{below}  {found['seconds']:,.0f} s", flush=True)
+            write_page(options.out, report, TOLD.format(**vars(options)))
     report["ratios"] = {
         name: statistics.median(run["heldout"] for run in runs) / max(runs[0]["before"], 1e-9)
         for name, runs in report["runs"].items()
