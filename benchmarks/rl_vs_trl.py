@@ -1,13 +1,15 @@
 """Times a step of reinforcement learning beside TRL's GRPO trainer: same model, tasks, lengths and algorithm.
 
-    python benchmarks/rl_vs_trl.py [--quick] [--threads N] [--groups N] [--tokens N] [--json FILE]
+    python benchmarks/rl_vs_trl.py [--quick] [--cores N] [--groups N] [--tokens N] [--json FILE]
 
 A step samples groups of 8 rollouts, scores them, trains on them and uses the new weights for the next. Ours is
-`arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation and the fastest of its
-settings, found by a sweep over batch splits and precisions. The model is a Llama of random weights that both sides load
-from one folder; before anything is timed their log-probabilities of the same tokens must agree. Rewards are all 0: what
-a reward is worth changes no time. Rounds alternate between the sides, each in a run of its own, whose first step is
-left out.
+`arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
+their settings, found by a sweep over precisions, TRL's batch splits, and one process of N threads or N of one. The
+model is a Llama of random weights that both sides load from one folder; before anything is timed their
+log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is worth changes no time. Rounds
+alternate between the sides, each in processes of its own, whose first step is left out.
+
+`ratios`: ours at our best over TRL at its best; with `_fp32` ours at float32, whatever TRL is at.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ import json
 import logging
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +45,24 @@ SIZES = {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, 
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Settings of TRL: micro-batches of a step, and the precision of training."""
+class Settings:
+    """How a side runs.
 
-    accumulate: int
+    Attributes:
+        side: ``ours`` or ``trl``.
+        precision: of training.
+        processes: that share a step.
+        accumulate: micro-batches of a step; ours are packed by tokens.
+    """
+
+    side: str
     precision: str
+    processes: int = 1
+    accumulate: int = 1
 
     def __str__(self) -> str:
-        return f"{self.accumulate} micro-batches, {self.precision}"
+        split = f", {self.accumulate} micro-batches" if self.side == "trl" else ""
+        return f"{self.side}, {self.precision}, {self.processes} process(es){split}"
 
 
 @dataclass(frozen=True)
@@ -87,32 +102,32 @@ def check_agreement(folder: Path) -> float:
     return difference
 
 
-def ours(folder: Path, precision: str, options: argparse.Namespace, steps: int) -> Speed:
-    """Runs `arcforge-rl`."""
+def ours(folder: Path, settings: Settings, options: argparse.Namespace, steps: int) -> Speed:
+    """Runs `arcforge-rl` in this process, one of several perhaps."""
     from arcforge_rl.configs_learning import RlConfig
     from arcforge_rl.learning.run import run
 
-    with tempfile.TemporaryDirectory() as output:
-        config = compose_config(
-            "rl",
-            RlConfig,
-            [
-                f"init={folder}", "environment=copy", f"environment.letters={LETTERS}", "algorithm=grpo",
-                f"rollout.groups={options.groups}", f"rollout.group_size={GROUP}", "rollout.drop_equal=false",
-                f"rollout.max_new_tokens={options.tokens}", "evaluation.tasks=0", f"trainer.max_steps={steps}",
-                f"trainer.threads={options.threads}", f"trainer.precision={precision}", "trainer.shown=0",
-                "optimizer.lr=1e-6", "trainer.checkpoint_every=1000", f"output_dir={output}",
-            ],
-        )  # fmt: skip
-        rows = (run(config).dir / "metrics.csv").read_text().splitlines()
+    config = compose_config(
+        "rl",
+        RlConfig,
+        [
+            f"init={folder}", "environment=copy", f"environment.letters={LETTERS}", "algorithm=grpo",
+            f"rollout.groups={options.groups}", f"rollout.group_size={GROUP}", "rollout.drop_equal=false",
+            f"rollout.max_new_tokens={options.tokens}", "evaluation.tasks=0", f"trainer.max_steps={steps}",
+            f"trainer.threads={options.cores // settings.processes}", f"trainer.precision={settings.precision}",
+            "trainer.shown=0",
+            "optimizer.lr=1e-6", "trainer.checkpoint_every=1000", f"output_dir={folder / 'runs'}",
+        ],
+    )  # fmt: skip
+    rows = (run(config).dir / "metrics.csv").read_text().splitlines()
     names, *rest = [row.split(",") for row in rows]
     clock = [float(row[names.index("seconds")]) for row in rest]
     sampled = [int(row[names.index("sampled_tokens")]) for row in rest]
     return speed([b - a for a, b in itertools.pairwise(clock)], statistics.mean(sampled), options)
 
 
-def theirs(folder: Path, peer: Peer, options: argparse.Namespace, steps: int) -> Speed:
-    """Runs TRL's trainer."""
+def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps: int) -> Speed:
+    """Runs TRL's trainer, likewise."""
     import datasets
     import transformers
     import trl
@@ -136,22 +151,22 @@ def theirs(folder: Path, peer: Peer, options: argparse.Namespace, steps: int) ->
     begin = tokenizer.convert_ids_to_tokens(tokenizer.bos_token_id or tokenizer.eos_token_id)
     prompts = [{"prompt": begin + environment.task(n).prompt} for n in range(options.groups * (steps + 1))]
     clock = Clock()
-    with tempfile.TemporaryDirectory() as output:
-        args = trl.GRPOConfig(
-            output_dir=output, use_cpu=True, report_to="none", save_strategy="no", logging_steps=10**6,
-            per_device_train_batch_size=options.groups * GROUP // peer.accumulate,
-            gradient_accumulation_steps=peer.accumulate, num_generations=GROUP, max_steps=steps,
-            max_completion_length=options.tokens, temperature=1.0, beta=0.0, learning_rate=1e-6, loss_type="grpo",
-            gradient_checkpointing=False, bf16=peer.precision == "autocast", disable_tqdm=True,
-        )  # fmt: skip
-        dtype = torch.bfloat16 if peer.precision == "bf16" else torch.float32
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-        trainer = trl.GRPOTrainer(
-            model, reward_funcs=nothing, args=args, train_dataset=datasets.Dataset.from_list(prompts),
-            processing_class=tokenizer, callbacks=[clock],
-        )  # fmt: skip
-        trainer.train()
-    return speed([b - a for a, b in itertools.pairwise(clock.times)], sum(lengths) / steps, options)
+    args = trl.GRPOConfig(
+        output_dir=folder / "trl", use_cpu=True, report_to="none", save_strategy="no", logging_steps=10**6,
+        per_device_train_batch_size=options.groups * GROUP // (settings.accumulate * settings.processes),
+        gradient_accumulation_steps=settings.accumulate, num_generations=GROUP, max_steps=steps,
+        max_completion_length=options.tokens, temperature=1.0, beta=0.0, learning_rate=1e-6, loss_type="grpo",
+        gradient_checkpointing=False, bf16=settings.precision == "autocast", disable_tqdm=True,
+    )  # fmt: skip
+    dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float32
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    trainer = trl.GRPOTrainer(
+        model, reward_funcs=nothing, args=args, train_dataset=datasets.Dataset.from_list(prompts),
+        processing_class=tokenizer, callbacks=[clock],
+    )  # fmt: skip
+    trainer.train()
+    sampled = sum(lengths) * settings.processes
+    return speed([b - a for a, b in itertools.pairwise(clock.times)], sampled / steps, options)
 
 
 def speed(seconds: list[float], tokens: float, options: argparse.Namespace) -> Speed:
@@ -160,44 +175,81 @@ def speed(seconds: list[float], tokens: float, options: argparse.Namespace) -> S
     return Speed(options.groups * GROUP / median, tokens / median)
 
 
-def sweep(folder: Path, options: argparse.Namespace) -> Peer:
-    """Returns TRL's fastest settings."""
-    precisions = ("fp32", "autocast", "bf16") if fast_bf16("cpu") else ("fp32",)
+def measure(folder: Path, settings: Settings, options: argparse.Namespace, steps: int) -> Speed:
+    """Runs a side in processes of its own."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={settings.processes}"]
+    threads = options.cores // settings.processes
+    sizes = [f"--{name}={getattr(options, name)}" for name in ("cores", "groups", "tokens")]
+    work = [f"--folder={folder}", f"--steps={steps}", f"--settings={json.dumps(asdict(settings))}"]
+    done = subprocess.run(
+        [sys.executable, *(launcher if settings.processes > 1 else []), __file__, *sizes, *work],
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{settings}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return Speed(**json.loads((folder / "speed.json").read_text()))
+
+
+def work(options: argparse.Namespace) -> None:
+    """Is one of the processes of a side; the first one writes how fast it was."""
+    for name in ("transformers", "trl", "datasets", "accelerate"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    settings = Settings(**json.loads(options.settings))
+    torch.set_num_threads(options.cores // settings.processes)
+    found = (ours if settings.side == "ours" else theirs)(options.folder, settings, options, options.steps)
+    if os.environ.get("RANK", "0") == "0":
+        (options.folder / "speed.json").write_text(json.dumps(asdict(found)))
+
+
+def sweep(folder: Path, candidates: Sequence[Settings], options: argparse.Namespace) -> Settings:
+    """Returns the fastest settings."""
     found = {}
-    for peer in (Peer(*of) for of in itertools.product((1, 4), precisions)):
-        found[peer] = theirs(folder, peer, options, 3).samples_per_s
-        print(f"  TRL, {peer}: {found[peer]:.1f} samples/s", flush=True)
-    return max(found, key=lambda peer: found[peer])
+    for settings in candidates:
+        found[settings] = measure(folder, settings, options, 3).samples_per_s
+        print(f"  {settings}: {found[settings]:.1f} samples/s", flush=True)
+    return max(found, key=lambda settings: found[settings])
 
 
 def main() -> None:
     """Sweeps, compares and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 rounds of 4 steps instead of 5 of 8")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--groups", type=int, default=8, help="groups of 8 rollouts in a step")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of a rollout")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--settings", help=argparse.SUPPRESS)  # of a process that measures
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    for name in ("transformers", "trl", "datasets", "accelerate"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    if options.settings:
+        work(options)
+        return
     rounds, steps = (3, 4) if options.quick else (5, 8)
-    report: dict[str, Any] = {"benchmark": "rl_vs_trl", "machine": describe_machine(options.threads)}
+    bf16, several = fast_bf16("cpu"), (1, options.cores) if options.cores > 1 else (1,)
+    report: dict[str, Any] = {"benchmark": "rl_vs_trl", "machine": describe_machine(options.cores)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_model(folder)
         report["logprob_difference"] = check_agreement(folder)
-        peer = sweep(folder, options)
-        report["settings"] = str(peer)
-        runs: dict[str, list[Speed]] = {"ours": [], "ours_bf16": [], "trl": []}
+        alone = [
+            Settings("trl", precision, 1, accumulate)
+            for accumulate in (1, 4)
+            for precision in (("fp32", "autocast", "bf16") if bf16 else ("fp32",))
+        ]
+        peer = sweep(folder, alone, options)
+        if len(several) > 1:
+            peer = sweep(folder, [replace(peer, processes=processes) for processes in several], options)
+        fp32 = sweep(folder, [Settings("ours", "fp32", processes) for processes in several], options)
+        best = sweep(folder, [fp32, *(Settings("ours", "bf16", n) for n in several)], options) if bf16 else fp32
+        sides = {"trl": peer, "ours": best, **({"ours_fp32": fp32} if best != fp32 else {})}
+        report["settings"] = {side: str(settings) for side, settings in sides.items()}
+        runs: dict[str, list[Speed]] = {side: [] for side in sides}
         for _ in range(rounds):
-            runs["trl"].append(theirs(folder, peer, options, steps))
-            runs["ours"].append(ours(folder, "fp32", options, steps))
-            if fast_bf16("cpu"):
-                runs["ours_bf16"].append(ours(folder, "bf16", options, steps))
+            for side, settings in sides.items():
+                runs[side].append(measure(folder, settings, options, steps))
     medians = {
         side: {
             field: statistics.median(getattr(of, field) for of in found) for field in ("samples_per_s", "tokens_per_s")
@@ -212,7 +264,7 @@ def main() -> None:
         if side != "trl"
         for field in of
     }
-    print(json.dumps({"settings": str(peer), "medians": medians, "ratios": report["ratios"]}, indent=2))
+    print(json.dumps({"settings": report["settings"], "medians": medians, "ratios": report["ratios"]}, indent=2))
     if options.json:
         options.json.write_text(json.dumps(report, indent=2))
 
