@@ -13,6 +13,7 @@ same held-out tasks once, at temperature 1.
 - ``expert``: `procedure=expert_iteration` with their problems;
 - ``grpo``: plain, its ratio to what the engine recorded, nothing corrected;
 - ``noisy_icepop``, ``noisy_grpo``: the log-probs that the engine records are off by `--noise` nats;
+  these three at twice the rate, which a right engine bears;
 - ``dsa``: icepop from another checkpoint, whose attention is sparse (docs/rl.md says how it is made);
 - ``unstable_topk``: the same with an engine whose indexer selects otherwise from call to call: the negative control.
 
@@ -47,6 +48,7 @@ TOLD = (
     "{processes} process(es) of one thread, {tasks} held-out tasks tried once at temperature 1. Noise of the engine's "
     "log-probabilities: {noise:g} nats; bits that its unstable selection compares: {topk_bits}."
 )
+STEEP = ("optimizer.lr=4e-4",)
 PLAIN = ("algorithm=grpo", "algorithm.old=engine")
 
 
@@ -81,14 +83,14 @@ def methods(options: argparse.Namespace) -> list[Method]:
     expert = (*sft, "procedure=expert_iteration", f"procedure.files=[{problems}]", "procedure.limit=250",
               "procedure.samples=4", f"procedure.rounds={rounds}")  # fmt: skip
     share = f"trainer.minutes={0.7 * options.minutes / rounds}"  # the rest is sampling
-    noisy = f"rollout.engine_logprob_noise={options.noise}"
+    noisy = (f"rollout.engine_logprob_noise={options.noise}", *STEEP)
     found = [
         Method("icepop", options.init, "arcforge-rl", rl, options.seeds, count),
         Method("sft", options.init, "arcforge-train", (*sft, minutes), 1, count),
         Method("expert", options.init, "arcforge-train", (*expert, share), 1, 1, count),
-        Method("noisy_icepop", options.init, "arcforge-rl", (*rl, noisy), fewer, count),
-        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, noisy, *PLAIN), fewer, count),
-        Method("grpo", options.init, "arcforge-rl", (*rl, *PLAIN), 1, count),
+        Method("noisy_icepop", options.init, "arcforge-rl", (*rl, *noisy), fewer, count),
+        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, *noisy, *PLAIN), fewer, count),
+        Method("grpo", options.init, "arcforge-rl", (*rl, *STEEP, *PLAIN), 1, count),
     ]
     if options.dsa:
         unstable = ("rollout.engine_topk=unstable", f"rollout.engine_topk_bits={options.topk_bits}")
