@@ -17,8 +17,8 @@ same held-out tasks once, at temperature 1.
 - ``dsa``: icepop from another checkpoint, whose attention is sparse (docs/rl.md says how it is made);
 - ``unstable_topk``: the same with an engine whose indexer selects otherwise from call to call: the negative control.
 
-FOLDER/page.html shows it. What is finished is not run again: the same command goes on. `ratios` are held-out shares
-over that of the beginning.
+FOLDER/page.html shows it. What is finished is not run again: the same command goes on, other options want another
+FOLDER. `ratios` are held-out shares over that of the beginning.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def main() -> None:
     before: dict[str, float] = {}
     for method in methods(options):
         if method.init not in before:
-            folder = options.out / f"before-{len(before)}"
+            folder = options.out / ("before-dsa" if method.init == options.dsa else "before")
             folder.mkdir(exist_ok=True)
             before[method.init] = held_out(method.init, options, folder)
             print(f"{method.init}: {before[method.init]:.1%}", flush=True)
