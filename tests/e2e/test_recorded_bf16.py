@@ -49,3 +49,16 @@ def test_repeated_steps_give_the_bits_of_steps_that_are_run(dense, lengths, monk
     assert len(repeated) == 7
     monkeypatch.setattr(causal_lm, "recorded_hidden", lambda *_: None)
     assert torch.equal(found, decoded(model, lengths, 8))
+
+
+@pytest.mark.parametrize(("dense", "rows", "steps"), [(2, 64, 3), (2, 65, 0), (1, 16, 3), (1, 17, 0)])
+def test_steps_of_many_tokens_are_repeated_where_nothing_but_matrices_is_multiplied(dense, rows, steps, monkeypatch):
+    torch.manual_seed(0)
+    config = small_config(**SIZES, first_k_dense_replace=dense)
+    model = build_model(config, GqaConfig(), Ops(Cpu(CpuConfig()))).bfloat16().eval()
+    repeated, original = [], recorded.Step.run
+    monkeypatch.setattr(recorded.Step, "run", lambda self, *args: repeated.append(self) or original(self, *args))
+    found = decoded(model, [5] * rows, 4)
+    assert len(repeated) == steps
+    monkeypatch.setattr(causal_lm, "recorded_hidden", lambda *_: None)
+    assert torch.equal(found, decoded(model, [5] * rows, 4))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
-from arcforge_core.model.fused import Fused, fuse
+from arcforge_core.model.fused import FEW_ROWS, MANY_ROWS, Fused, fuse
 from arcforge_core.model.norm import Linear
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Binder
@@ -34,7 +34,8 @@ class DenseMLP(nn.Module):
         """Resolves the op."""
         self.swiglu = bind("swiglu", width=self.gate_proj.out_features)
         parts = (self.gate_proj, self.up_proj, self.down_proj)
-        self.fused = fuse(bind, "mlp", (Linear,), parts, hidden=parts[0].in_features, width=parts[0].out_features)
+        sizes = {"hidden": parts[0].in_features, "width": parts[0].out_features}
+        self.fused = fuse(bind, "mlp", (Linear,), parts, MANY_ROWS.get(bind.dtype, FEW_ROWS), **sizes)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """Returns [T, D]."""

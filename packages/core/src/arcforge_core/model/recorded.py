@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from arcforge_core.contracts.attention import Recordable
 from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
 from arcforge_core.model.cache import PagedLayerCache
-from arcforge_core.model.fused import FEW_ROWS
+from arcforge_core.model.fused import FEW_ROWS, Fused
 
 if TYPE_CHECKING:
     from arcforge_core.model.cache import PagedCache
@@ -100,7 +100,13 @@ class RecordedSteps:
         attentions = [block.self_attn for block in part.blocks]
         self.attentions = [attention for attention in attentions if isinstance(attention, Recordable)]
         self.recordable = len(self.attentions) == len(attentions)
+        self.rows = self._rows()
         self.made_for = self._state()
+
+    def _rows(self) -> int:
+        """Returns how many tokens of a step all fused parts serve."""
+        parts = (part for module in self.part.root.modules() for part in vars(module).values())
+        return min((part.rows for part in parts if isinstance(part, Fused)), default=FEW_ROWS)
 
     def _state(self) -> tuple[Any, ...]:
         """What a recording depends on besides shapes: where weights and cache lie, which ops are bound."""
@@ -119,7 +125,7 @@ class RecordedSteps:
         if self._state() != self.made_for:
             self.steps.clear()
             self.seen.clear()
-            self.made_for = self._state()
+            self.rows, self.made_for = self._rows(), self._state()
         (group,) = batch.plan.groups()
         assert group.pages_NP is not None
         width = 1 << (group.pages_NP.shape[1] - 1).bit_length()
@@ -220,10 +226,10 @@ def _steps(
     model: CausalLM, batch: SequenceBatch, cache: PagedCache, name: str, part: Callable[[], Part]
 ) -> RecordedSteps | None:
     """Returns the recorded steps of a part of a model; None where this step is not one to record."""
-    few = batch.plan.only_decodes and batch.num_tokens <= FEW_ROWS and not torch.is_grad_enabled()
-    if not few or model.ops.recorder is None or model.training:
+    decoding = batch.plan.only_decodes and not torch.is_grad_enabled() and not model.training
+    if not decoding or model.ops.recorder is None:
         return None
     of_cache = _OF_CACHE.setdefault(cache, {})
     if name not in of_cache or of_cache[name].model is not model:
         of_cache[name] = RecordedSteps(model, part())
-    return of_cache[name]
+    return of_cache[name] if batch.num_tokens <= of_cache[name].rows else None

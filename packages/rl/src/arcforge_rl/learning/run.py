@@ -128,8 +128,8 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
     dtype = compute_dtype(config, hardware)
 
-    def load(ops: Ops | None = None) -> CausalLM:
-        model = load_pretrained(folder, torch.float32, ops or Ops(hardware, config.trainer.deterministic))
+    def load(ops: Ops | None = None, kept: torch.dtype = torch.float32) -> CausalLM:
+        model = load_pretrained(folder, kept, ops or Ops(hardware, config.trainer.deterministic))
         model = model.to(hardware.device_type)
         model.set_compute_dtype(dtype)
         return model
@@ -144,7 +144,9 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
     if config.rollout.engine_topk == "unstable":
         check_selects(model, config.engine)
         unstable = UnstableSelection(hardware, config.trainer.deterministic, config.rollout.engine_topk_bits)
-    engine = build_engine(config.engine, load(unstable).requires_grad_(False))
+    engine = build_engine(
+        config.engine, load(unstable, dtype).requires_grad_(False)
+    )  # its weights are not cast in each call
     curriculum = Curriculum(config.curriculum, config.seed)
     positions = model.config.max_position_embeddings
     sampler = Sampler(config, engine, speaker, positions, training, heldout, curriculum, unstable)
