@@ -1,6 +1,7 @@
 """Whole runs of seconds: they learn, go on where they were, and refuse what cannot be."""
 
 import csv
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,31 @@ def test_a_step_that_teaches_nothing_changes_nothing(
     assert [row["groups"] for row in metrics(found.dir)] == ["0", "0"]
     before, after = load_pretrained(policy).state_dict(), weights(found.dir)
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_the_engine_keeps_its_weights_as_it_computes(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch, precision: str, dtype: torch.dtype
+) -> None:
+    kept, original = [], run_module.build_engine
+    monkeypatch.setattr(run_module, "build_engine", lambda *parts: kept.append(parts[1]) or original(*parts))
+    run(small_run(f"trainer.precision={precision}", "trainer.max_steps=2"))
+    assert {parameter.dtype for parameter in kept[0].parameters()} == {dtype}
+
+
+def test_collections_pass_over_what_was_there_before_the_steps(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, original = [], PolicyModule.training_step
+
+    def step(self: PolicyModule, *args: Any) -> None:
+        frozen.append(gc.get_freeze_count())
+        original(self, *args)
+
+    monkeypatch.setattr(PolicyModule, "training_step", step)
+    run(small_run("trainer.max_steps=2"))
+    assert len(frozen) == 2 and min(frozen) > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_gap_to_the_engine_ends_a_run(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
