@@ -1,6 +1,6 @@
 """Times a step of reinforcement learning beside TRL's GRPO trainer: same model, tasks, lengths and algorithm.
 
-    python benchmarks/rl_vs_trl.py [--quick] [--cores N] [--groups N] [--tokens N] [--json FILE]
+    python benchmarks/rl_vs_trl.py [--quick] [--cores N] [--groups 4] [--tokens 256] [--json FILE]
 
 A step samples groups of 8 rollouts, scores them, trains on them and uses the new weights for the next. Ours is
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
@@ -186,7 +186,7 @@ def measure(folder: Path, settings: Settings, options: argparse.Namespace, steps
         capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
     )  # fmt: skip
     if done.returncode:
-        raise SystemExit(f"{settings}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        raise RuntimeError(f"{settings}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     return Speed(**json.loads((folder / "speed.json").read_text()))
 
 
@@ -203,11 +203,15 @@ def work(options: argparse.Namespace) -> None:
 
 
 def sweep(folder: Path, candidates: Sequence[Settings], options: argparse.Namespace) -> Settings:
-    """Returns the fastest settings."""
-    found = {}
+    """Returns the fastest settings of those that run."""
+    found: dict[Settings, float] = {}
     for settings in candidates:
-        found[settings] = measure(folder, settings, options, 3).samples_per_s
-        print(f"  {settings}: {found[settings]:.1f} samples/s", flush=True)
+        try:
+            found[settings] = measure(folder, settings, options, 3).samples_per_s
+        except RuntimeError as error:
+            print(f"  {error}", flush=True)
+        else:
+            print(f"  {settings}: {found[settings]:.2f} samples/s", flush=True)
     return max(found, key=lambda settings: found[settings])
 
 
@@ -216,8 +220,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 rounds of 4 steps instead of 5 of 8")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--groups", type=int, default=8, help="groups of 8 rollouts in a step")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens of a rollout")
+    parser.add_argument("--groups", type=int, default=4, help="groups of 8 rollouts in a step")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of a rollout")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--settings", help=argparse.SUPPRESS)  # of a process that measures
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
