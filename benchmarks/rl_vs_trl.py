@@ -19,6 +19,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -119,7 +120,9 @@ def ours(folder: Path, settings: Settings, options: argparse.Namespace, steps: i
             "optimizer.lr=1e-6", "trainer.checkpoint_every=1000", f"output_dir={folder / 'runs'}",
         ],
     )  # fmt: skip
-    rows = (run(config).dir / "metrics.csv").read_text().splitlines()
+    run(config)
+    (metrics,) = (folder / "runs").glob("*/*/metrics.csv")  # the first process writes it for all
+    rows = metrics.read_text().splitlines()
     names, *rest = [row.split(",") for row in rows]
     clock = [float(row[names.index("seconds")]) for row in rest]
     sampled = [int(row[names.index("sampled_tokens")]) for row in rest]
@@ -177,6 +180,7 @@ def speed(seconds: list[float], tokens: float, options: argparse.Namespace) -> S
 
 def measure(folder: Path, settings: Settings, options: argparse.Namespace, steps: int) -> Speed:
     """Runs a side in processes of its own."""
+    shutil.rmtree(folder / "runs", ignore_errors=True)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={settings.processes}"]
     threads = options.cores // settings.processes
     sizes = [f"--{name}={getattr(options, name)}" for name in ("cores", "groups", "tokens")]
