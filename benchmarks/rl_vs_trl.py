@@ -37,7 +37,8 @@ from _machine import describe_machine
 from arcforge_core import load_pretrained
 from arcforge_core.config.compose import compose_config
 from arcforge_core.configs import CopyConfig
-from arcforge_core.data.tokenizer import train_tokenizer
+from arcforge_core.contracts.chat import Message
+from arcforge_core.data.tokenizer import Tokenizer, train_tokenizer
 from arcforge_core.environments.copy import CopyEnvironment
 from arcforge_core.ops.compat import fast_bf16
 
@@ -75,7 +76,7 @@ class Speed:
 
 
 def make_model(folder: Path) -> None:
-    """Writes a Llama that sampling never ends early, with a tokenizer."""
+    """Writes a Llama that seldom ends a reply, with a tokenizer."""
     import transformers
 
     texts = [Path(module.__file__).read_text() for module in (argparse, json, logging, tempfile, statistics)]
@@ -135,6 +136,8 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
     import transformers
     import trl
 
+    from arcforge_rl.rollouts.solver import build_speaker
+
     class Clock(transformers.TrainerCallback):
         def __init__(self) -> None:
             self.times: list[float] = []
@@ -151,15 +154,21 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     environment = CopyEnvironment(CopyConfig(letters=LETTERS))
-    begin = tokenizer.convert_ids_to_tokens(tokenizer.bos_token_id or tokenizer.eos_token_id)
-    prompts = [{"prompt": begin + environment.task(n).prompt} for n in range(options.groups * (steps + 1))]
+    speaker = build_speaker(Tokenizer.load(folder), thinking=False)  # the same prompts, ended by the same tokens
+    tasks = [environment.task(n) for n in range(options.groups * (steps + 1))]
+    rendered = [speaker.prompt([Message("user", task.prompt)], ()) for task in tasks]
+    prompts = [{"prompt": tokenizer.decode(ids)} for ids in rendered]
+    again = [tokenizer.encode(row["prompt"], add_special_tokens=False) for row in prompts]
+    if again != rendered:
+        raise SystemExit("TRL would not see the prompts that ours sees")
     clock = Clock()
     args = trl.GRPOConfig(
         output_dir=folder / "trl", use_cpu=True, report_to="none", save_strategy="no", logging_steps=10**6,
         per_device_train_batch_size=options.groups * GROUP // (settings.accumulate * settings.processes),
         gradient_accumulation_steps=settings.accumulate, num_generations=GROUP, max_steps=steps,
         max_completion_length=options.tokens, temperature=1.0, beta=0.0, learning_rate=1e-6, loss_type="grpo",
-        gradient_checkpointing=False, bf16=settings.precision == "autocast", disable_tqdm=True,
+        gradient_checkpointing=False, generation_kwargs={"eos_token_id": list(speaker.stop_ids)},
+            bf16=settings.precision == "autocast", disable_tqdm=True,
     )  # fmt: skip
     dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float32
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
