@@ -167,11 +167,11 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
         per_device_train_batch_size=options.groups * GROUP // (settings.accumulate * settings.processes),
         gradient_accumulation_steps=settings.accumulate, num_generations=GROUP, max_steps=steps,
         max_completion_length=options.tokens, temperature=1.0, beta=0.0, learning_rate=1e-6, loss_type="grpo",
-        gradient_checkpointing=False, generation_kwargs={"eos_token_id": list(speaker.stop_ids)},
-            bf16=settings.precision == "autocast", disable_tqdm=True,
+        gradient_checkpointing=False, bf16=settings.precision == "autocast", disable_tqdm=True,
     )  # fmt: skip
     dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float32
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    model.generation_config.eos_token_id = list(speaker.stop_ids)
     trainer = trl.GRPOTrainer(
         model, reward_funcs=nothing, args=args, train_dataset=datasets.Dataset.from_list(prompts),
         processing_class=tokenizer, callbacks=[clock],

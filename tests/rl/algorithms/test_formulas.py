@@ -34,6 +34,10 @@ CASES = {
     "grpo with kl": ({"kl": 0.3}, {}, partial(scalar.grpo, beta=0.3)),
     "grpo with unbiased kl": ({"kl": 0.3, "unbiased_kl": True}, {}, partial(scalar.grpo, beta=0.3, unbiased=True)),
     "grpo from the engine": ({"old": "engine"}, {}, from_engine(scalar.grpo)),
+    "grpo with unbiased kl from the engine": (
+        {"old": "engine", "kl": 0.3, "unbiased_kl": True}, {},
+        from_engine(partial(scalar.grpo, beta=0.3, unbiased=True)),
+    ),
     "cispo from the engine": (
         {"old": "engine", "clip_low": 0.5, "clip_high": 0.3}, {}, from_engine(partial(scalar.cispo, low=0.5, high=0.3)),
     ),
