@@ -341,6 +341,9 @@ def test_a_resumed_run_must_be_the_same(small_run: Compose) -> None:
     run(small_run("trainer.max_steps=1"))
     with pytest.raises(CheckpointError, match=r"rollout\.group_size was 4, now 8"):
         run(small_run("resume=latest", "rollout.group_size=8"))
+    faulty = run(small_run("resume=latest", "rollout.engine_logprob_noise=0.1", "trainer.max_steps=3"))
+    gaps = [float(row["logprob_gap"]) for row in metrics(faulty.dir)]
+    assert gaps[0] < 1e-5 and gaps[-1] > 1e-2
 
 
 def test_a_resumed_run_knows_what_it_began_with(small_run: Compose, tmp_path: Path, policy: Path) -> None:

@@ -125,7 +125,7 @@ class RecordedSteps:
         if self._state() != self.made_for:
             self.steps.clear()
             self.seen.clear()
-            self.rows, self.made_for = self._rows(), self._state()
+            self.made_for = self._state()
         (group,) = batch.plan.groups()
         assert group.pages_NP is not None
         width = 1 << (group.pages_NP.shape[1] - 1).bit_length()
