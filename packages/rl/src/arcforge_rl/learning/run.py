@@ -147,9 +147,8 @@ def build(config: RlConfig, algorithm: Algorithm, console: Console) -> Parts:
     if config.rollout.engine_topk == "unstable":
         check_selects(model, config.engine)
         unstable = UnstableSelection(hardware, config.trainer.deterministic, config.rollout.engine_topk_bits)
-    engine = build_engine(
-        config.engine, load(unstable, dtype).requires_grad_(False)
-    )  # its weights are not cast in each call
+    engines = load(unstable, dtype).requires_grad_(False)  # kept as it computes: nothing is cast in each call
+    engine = build_engine(config.engine, engines)
     curriculum = Curriculum(config.curriculum, config.seed)
     positions = model.config.max_position_embeddings
     sampler = Sampler(config, engine, speaker, positions, training, heldout, curriculum, unstable)

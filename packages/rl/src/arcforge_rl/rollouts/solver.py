@@ -197,8 +197,11 @@ class Solver:
 
     def _misread(self, logprobs: Sequence[float], seed: int) -> list[float]:
         """Returns log-probs with the error that is asked for, none of them above 0."""
-        draw = random.Random(seed)
-        return [min(logprob + draw.gauss(0.0, self.manner.logprob_noise), 0.0) for logprob in logprobs]
+        noise = self.manner.logprob_noise
+        if noise:
+            draw = random.Random(seed)
+            logprobs = [logprob + draw.gauss(0.0, noise) for logprob in logprobs]
+        return [min(logprob, 0.0) for logprob in logprobs]
 
     def _record(self, prompt: list[int], output: GenerationOutput, logprobs: list[float]) -> None:
         branch, count = self.branches[-1], len(output.token_ids)
