@@ -5,7 +5,7 @@ BIN := .venv/bin
 SOURCES := packages tests benchmarks examples
 
 # Two test processes of one thread each: torch's own threads would fight over the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --all-packages $(ARGS)
 
 .PHONY: help
 help:  ## show this list
@@ -19,7 +19,7 @@ venv:  ## create or update .venv
 
 .PHONY: run
 run: venv  ## train the small GLM-5-shaped model on real text and write a report
-	@$(BIN)/arcforge-train experiment=mini $(if $(MINUTES),trainer.minutes=$(MINUTES)) $(ARGS)
+	@$(BIN)/arcforge-train experiment=mini $(if $(MINUTES),trainer.minutes=$(MINUTES) trainer.max_tokens=null) $(ARGS)
 
 .PHONY: test
 test: lint types test-only  ## lint, format check, types and tests
@@ -27,6 +27,10 @@ test: lint types test-only  ## lint, format check, types and tests
 .PHONY: test-only
 test-only: venv  ## tests alone
 	$(PYTEST)
+
+.PHONY: nightly
+nightly: venv  ## all tests, those marked nightly too, with five times as many generated examples
+	$(PYTEST) -m "" --hypothesis-profile=nightly
 
 .PHONY: lint
 lint: venv  ## ruff: lint and format check
@@ -58,11 +62,16 @@ bench-peers: venv  ## beside llama.cpp, which is compiled on first use into .ven
 	$(BIN)/python benchmarks/vs_llama_cpp.py --python .venv-peers/bin/python --json outputs/bench/vs_llama_cpp.json $(ARGS)
 
 .PHONY: harnesses
-harnesses: venv  ## lm-eval and inspect-ai against arcforge-serve: ARGS="--checkpoint DIR"
+harnesses: sdks  ## the SDKs, then lm-eval and inspect-ai against arcforge-serve: ARGS="--checkpoint DIR"
 	@test -x .venv-harnesses/bin/python || $(BIN)/python -m venv .venv-harnesses
 	@.venv-harnesses/bin/python -c "import inspect_ai, lm_eval" 2>/dev/null || .venv-harnesses/bin/python -m pip install -r benchmarks/harnesses/requirements.txt
 	@mkdir -p outputs/bench
 	$(BIN)/python benchmarks/harnesses/run.py --python .venv-harnesses/bin/python --json outputs/bench/harnesses.json $(ARGS)
+
+.PHONY: sdks
+sdks: venv  ## client libraries against arcforge-serve, each in its own environment in .venv-sdks
+	@benchmarks/harnesses/sdks/install.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks/harnesses/sdks $(ARGS)
 
 .PHONY: clean
 clean:  ## delete caches and build products; keeps .venv and outputs
@@ -71,4 +80,4 @@ clean:  ## delete caches and build products; keeps .venv and outputs
 
 .PHONY: distclean
 distclean: clean  ## clean, and delete the environments too
-	rm -rf .venv .venv-peers .venv-harnesses
+	rm -rf .venv .venv-peers .venv-harnesses .venv-sdks

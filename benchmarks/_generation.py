@@ -18,7 +18,7 @@ from torch import Tensor
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.paged import PagedEngine
+from arcforge_serving.engine.paged import PagedEngine
 
 Ids = list[int]
 
@@ -180,12 +180,12 @@ def take_turns(
 
 
 Judge = Callable[[Ids], Tensor]
-"""Returns the logits [V] behind some tokens."""
+"""Returns the logits [V] after some tokens."""
 
 
 @torch.inference_mode()
 def logits_of(model: Any, ids: Ids) -> Tensor:
-    """Returns a model's logits behind some tokens; ours or transformers'."""
+    """Returns a model's logits after some tokens; ours or transformers'."""
     logits_V: Tensor = model(torch.tensor([ids])).logits[0, -1]
     return logits_V.double()
 
@@ -193,7 +193,7 @@ def logits_of(model: Any, ids: Ids) -> Tensor:
 def compare(judge: Judge, requests: Sequence[Request], a: list[Ids], b: list[Ids], tie: float) -> dict[str, Any]:
     """Holds two arms' tokens against each other, by the near-tie rule.
 
-    Where two outputs part, the judge's logits behind what they share must hold both tokens within `tie` standard
+    Where two outputs part, the judge's logits after the shared part must hold both tokens within `tie` standard
     deviations of the logits; what comes after that has another past and is not compared.
 
     Args:

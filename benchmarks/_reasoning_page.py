@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from arcforge_core.train.report_html import STYLE, card, table
-from arcforge_core.train.report_plots import SERIES, chart_style, chart_svg
+from arcforge_core.report.charts import SERIES, chart_style, chart_svg
+from arcforge_core.report.html import card, table
+from arcforge_core.report.page import Page, Section
 
 Runs = dict[str, list[dict[str, Any]]]
 CHARTS = {
@@ -35,18 +36,16 @@ def write_page(folder: Path, report: dict[str, Any], told: str) -> None:
     shown = {name: of for name, of in CHARTS.items() if any(method in runs for method in of[1])}
     charts = "".join(card(title, chart_svg(name, title, curves(runs, names))) for name, (title, names) in shown.items())
     machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
-    (folder / "page.html").write_text(
-        f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Reasoning by reinforcement learning</title><style>{STYLE.read_text(encoding="utf-8")}</style></head><body>
-<header><p class="eyebrow">arcforge benchmark</p><h1>What reinforcement learning adds</h1></header>
-<main>{card("", f"<p>{escape(told)}</p>")}
-<h2>Held-out tasks</h2>{card("", results(runs))}
-<h2>Curves</h2>{charts}
-</main><footer>{escape(machine)}</footer></body></html>
-""",
-        encoding="utf-8",
-    )
+    Page(
+        kind="benchmark",
+        title="Reasoning by reinforcement learning",
+        sections=[
+            Section("", card("", f"<p>{escape(told)}</p>")),
+            Section("Held-out tasks", card("", results(runs))),
+            Section("Curves", charts),
+        ],
+        footer=escape(machine),
+    ).write(folder / "page.html")
     with chart_style("page"):
         figure = Figure(figsize=(5.2 * len(shown), 3.4), layout="constrained")
         for axes, (title, names) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.values(), strict=True):

@@ -23,6 +23,7 @@ import httpx
 import torch
 from safetensors.torch import save
 
+import _path  # noqa: F401
 from arcforge_attention.configs import DsaConfig
 from arcforge_core import save_pretrained
 from arcforge_core.model.build import build_model
@@ -31,13 +32,13 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_tokenizer
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
-from arcforge_serving.paged import PagedEngine
-from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
-from arcforge_serving.server.connections import connection_options
-from arcforge_serving.server.guard import Guard
-from arcforge_serving.server.run import Server, listen, url
-from arcforge_serving.server.state import ServerState
-from arcforge_serving.testing import Case, make_cases
+from arcforge_serving.engine.paged import PagedEngine
+from arcforge_serving.server.gate.auth import ADMIN_KEYS, USER_KEYS
+from arcforge_serving.server.gate.connections import connection_options
+from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.serve import Server, listen, url
+from arcforge_serving.server.shared.state import ServerState
+from support.serving_load import Case, make_cases
 
 LONGEST = 64
 STUCK = 60.0

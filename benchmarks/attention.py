@@ -3,10 +3,11 @@
     python benchmarks/attention.py [--quick] [--only prefill decode train long] [--checkpoint DIR] [--threads N]
                                    [--json FILE] [--plot FILE]
 
-The model is the preset `small` (23M parameters, top-k 256) with random weights, the same on both sides; transformers
-runs its eager `glm_moe_dsa`. Caches are filled with random entries, the same on both sides, because transformers' own
-prompt does not fit into memory above some 8,192 tokens. What both sides compute is compared first. `long`, a prompt of
-131,072 tokens of ours alone, takes minutes and runs only when it is asked for.
+The model is the preset `small` (23M parameters, top-k 256) with random weights, the same on both sides. Each part runs
+transformers' `glm_moe_dsa` with the fastest of its settings, found by a sweep over attention, experts, dtype and, not
+with `--quick`, `torch.compile`; settings whose results differ from ours are left out. Caches are filled with random
+entries, the same on both sides, because transformers' own prompt does not fit into memory above some 8,192 tokens.
+`long`, a prompt of 131,072 tokens of ours alone, takes minutes and runs only when it is asked for.
 
 `--checkpoint` takes a trained DSA model instead, reads Python's own library as text and fills the caches with what the
 model makes of it: random scores have no ties and no structure, trained ones do.
@@ -26,31 +27,34 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from _machine import describe_machine, peak_growth, read_bandwidth
+from _peers import EXPERTS, Peer, Swept, Unfit, peers, sweep
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.start import start_from
 from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.params import count_parameters
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.throughput import matmul_rate
 
 PROMPT, TRAIN, LONG = 8192, 4096, 131_072
 CACHES = (2048, 32_768, 65_536)
 LIMIT = 1 << 18
+DTYPES = ("fp32", "autocast", "bf16")
 AGREEMENT = 2e-2
 """Relative difference of logits: sums in another order let a few keys at the border of top-k change places."""
 Job = Callable[[], Tensor]
@@ -104,14 +108,49 @@ class Subject:
         ]
 
 
-def their_model(folder: str) -> nn.Module:
-    """Returns transformers' model from exported weights."""
-    import transformers
+def fastest_peer(folder: str, prepare: Callable[[Any], Job], ours: Job, quick: bool) -> tuple[Swept[Peer], Job]:
+    """Returns the sweep over transformers' settings that agree with ours, and the job of the fastest.
 
-    transformers.logging.set_verbosity_error()
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", experts_implementation="grouped_mm"
-    ).eval()
+    Args:
+        folder: exported weights.
+        prepare: makes the job of a loaded model.
+        ours: our job, with which results must agree.
+        quick: whether to leave out other dtypes and compiling.
+    """
+    with ties_to_the_lower():
+        expected = ours().double()
+
+    def measured(peer: Peer) -> Callable[[], float]:
+        job = casting(prepare(peer.load(folder)), peer)
+        check_agreement(job, expected)
+        return lambda: timed(job)
+
+    def further(best: Peer) -> list[Peer]:
+        return [] if quick else [replace(best, compiled=True)]
+
+    swept = sweep(peers(DTYPES[:1] if quick else DTYPES, EXPERTS), measured, further, repeats=1)
+    return swept, casting(prepare(swept.best.load(folder)), swept.best)
+
+
+def casting(job: Job, peer: Peer) -> Job:
+    """Returns the job in the setting's autocast, with the attribute `seconds` of the job where it has one."""
+
+    def within() -> Tensor:
+        with peer.casting():
+            found = job()
+        if hasattr(job, "seconds"):
+            within.seconds = job.seconds  # type: ignore[attr-defined]
+        return found
+
+    return within
+
+
+def timed(job: Job) -> float:
+    """Returns the seconds of a call, or of the part that counts."""
+    start = time.perf_counter()
+    job()
+    took: float = getattr(job, "seconds", time.perf_counter() - start)
+    return took
 
 
 def prompt_job(model: Any, ids: Tensor) -> Job:
@@ -133,7 +172,7 @@ def prompt_job(model: Any, ids: Tensor) -> Job:
 
 
 def our_decoding(model: CausalLM, kept: list[dict[str, Tensor]]) -> Job:
-    """Returns what decodes one token behind a cache of these entries."""
+    """Returns what decodes one token after a cache of these entries."""
     tokens = len(kept[0]["latent"])
     cache = model.new_cache([tokens + 1])
     for layer, values in zip(cache.layers, kept, strict=True):
@@ -161,7 +200,8 @@ def their_decoding(model: Any, config: ModelConfig, kept: list[dict[str, Tensor]
     @torch.inference_mode()
     def job() -> Tensor:
         cache = DynamicCache(config=model.config)
-        for number, values in enumerate(kept):
+        for number, entries in enumerate(kept):
+            values = {name: rows.to(model.dtype) for name, rows in entries.items()}
             latent, rope = values["latent"].split((config.kv_lora_rank, rotary), -1)
             cache.update(latent[None, None], apart(rope)[None, None], number)
             key = values["index_key"]
@@ -210,7 +250,7 @@ class Work:
 
 
 def work(model: CausalLM, tokens: int, past: int, heads: int = 1, dense: bool = False) -> Work:
-    """Counts a forward pass over `tokens` new tokens of one sequence behind `past` others.
+    """Counts a forward pass over `tokens` new tokens of one sequence after `past` others.
 
     Attention is counted in absorbed form over at most top-k keys, or over all where `dense` says so; index scores over
     all keys. `heads` tokens get logits.
@@ -265,23 +305,35 @@ def ties_to_the_lower() -> Iterator[None]:
         torch.Tensor.topk = original  # type: ignore[method-assign]
 
 
-def agree(ours: Job, theirs: Job) -> float:
-    """Returns the relative difference of two jobs' results, which must be small."""
+def check_agreement(theirs: Job, expected: Tensor) -> float:
+    """Returns the relative difference of a job's result from ours.
+
+    Raises:
+        Unfit: it is not small.
+    """
     with ties_to_the_lower():
-        a, b = ours().double(), theirs().double()
-    difference = float((a - b).norm() / b.norm())
+        found = theirs().double()
+    difference = float((expected - found).norm() / found.norm())
     if not difference < AGREEMENT:
-        raise SystemExit(f"the two sides differ by {difference:.1e}: nothing to compare")
+        raise Unfit(f"the two sides differ by {difference:.1e}")
     return difference
 
 
-def alone(subject: Subject, side: str, folder: str, tokens: int, threads: int) -> dict[str, float]:
-    """Reads a prompt in a process of its own: seconds, and the megabytes that this adds to it."""
+def agree(ours: Job, theirs: Job) -> float:
+    """Returns the relative difference of two jobs' results, which must be small."""
+    with ties_to_the_lower():
+        expected = ours().double()
+    return check_agreement(theirs, expected)
+
+
+def alone(subject: Subject, peer: Peer | None, folder: str, tokens: int, threads: int) -> dict[str, float]:
+    """Reads a prompt in a process of its own: seconds, and the megabytes that this adds to it; None: ours."""
+    side = json.dumps(None if peer is None else asdict(replace(peer, compiled=False)))
     command = [sys.executable, __file__, "--threads", str(threads), "--alone", side, folder, str(tokens)]
     command += ["--checkpoint", subject.checkpoint] if subject.checkpoint else []
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise SystemExit(f"prompt of {side}: {result.stderr}")
+        raise SystemExit(f"prompt of {peer or 'ours'}: {result.stderr}")
     found: dict[str, float] = json.loads(result.stdout.splitlines()[-1])
     return found
 
@@ -289,7 +341,9 @@ def alone(subject: Subject, side: str, folder: str, tokens: int, threads: int) -
 def read_alone(subject: Subject, side: str, folder: str, tokens: int) -> dict[str, float]:
     """What that process does."""
     model = subject.model("dsa").eval()
-    job = prompt_job(model if side == "ours" else their_model(folder), subject.tokens(model, tokens, 1))
+    fields, ids = json.loads(side), subject.tokens(model, tokens, 1)
+    peer = None if fields is None else Peer(**fields)
+    job = prompt_job(model, ids) if peer is None else casting(prompt_job(peer.load(folder), ids), peer)
     start = time.perf_counter()
     added = peak_growth(job)
     return {"seconds": time.perf_counter() - start, "peak_memory_mb": added}
@@ -298,7 +352,9 @@ def read_alone(subject: Subject, side: str, folder: str, tokens: int) -> dict[st
 def main() -> None:
     """Measures what is asked for and prints the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round instead of five")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round instead of five; the peer in fp32 alone, not compiled"
+    )
     parser.add_argument(
         "--only", nargs="+", choices=("prefill", "decode", "train", "long"), default=["prefill", "decode", "train"]
     )
@@ -320,9 +376,8 @@ def main() -> None:
     ours = subject.model("dsa").eval()
     with tempfile.TemporaryDirectory() as folder:
         export_hf(ours, folder)
-        theirs = their_model(folder)
         for part in options.only:
-            report[part], ratios = PARTS[part](subject, ours, theirs, rounds, folder, options.threads)
+            report[part], ratios = PARTS[part](subject, ours, rounds, folder, options)
             report["ratios"] |= ratios
             print(json.dumps(report[part], indent=2), flush=True)
     for name, value in report["ratios"].items():
@@ -334,25 +389,33 @@ def main() -> None:
 
 
 def prefill(
-    subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int
+    subject: Subject, ours: CausalLM, rounds: int, folder: str, options: argparse.Namespace
 ) -> tuple[dict[str, Any], Any]:
     """A prompt of 8,192 tokens into an empty cache."""
     ids = subject.tokens(ours, PROMPT, 1)
-    jobs = {"ours": prompt_job(ours, ids), "transformers": prompt_job(theirs, ids)}
-    difference = agree(jobs["ours"], jobs["transformers"])
+    mine = prompt_job(ours, ids)
+    swept, theirs = fastest_peer(folder, lambda model: prompt_job(model, ids), mine, options.quick)
+    jobs = {"ours": mine, "transformers": theirs}
+    difference = agree(mine, theirs)
     seconds = median_seconds(jobs, rounds)
     floor = work(ours, PROMPT, 0).seconds(matmul_rate(torch.float32), read_bandwidth())
-    memory = {side: alone(subject, side, folder, PROMPT, threads)["peak_memory_mb"] for side in jobs}
+    sides = {"ours": None, "transformers": swept.best}
+    memory = {
+        side: alone(subject, peer, folder, PROMPT, options.threads)["peak_memory_mb"] for side, peer in sides.items()
+    }
     ratios = {
         "prefill_8k": seconds["transformers"] / seconds["ours"],
         "prefill_memory": memory["ours"] / memory["transformers"],
         "prefill_over_floor": seconds["ours"] / floor,
     }
-    return {"seconds": seconds, "floor_s": floor, "peak_memory_mb": memory, "difference": difference}, ratios
+    report = {"seconds": seconds, "floor_s": floor, "peak_memory_mb": memory, "difference": difference}
+    return {**report, "settings": str(swept.best), "sweep": swept.tried}, ratios
 
 
-def decode(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
-    """One token behind caches of several lengths, beside our own dense attention in absorbed form."""
+def decode(
+    subject: Subject, ours: CausalLM, rounds: int, folder: str, options: argparse.Namespace
+) -> tuple[dict[str, Any], Any]:
+    """One token after caches of several lengths, beside our own dense attention in absorbed form."""
     dense, halved = subject.model("mla").eval(), subject.model("dsa", "index_cache=bf16").eval()
     milliseconds: dict[str, dict[int, float]] = {
         "dsa": {},
@@ -362,7 +425,7 @@ def decode(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_:
         "floor": {},
         "dense floor": {},
     }
-    difference = {}
+    difference, swept = {}, {}
     for tokens in CACHES:
         kept = subject.entries(ours, tokens)
         jobs = {"dsa": our_decoding(ours, kept), "dsa, bf16 keys": our_decoding(halved, kept)}
@@ -373,7 +436,9 @@ def decode(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_:
         milliseconds["floor"][tokens] = 1e3 * work(ours, 1, tokens).seconds(*rates)
         milliseconds["dense floor"][tokens] = 1e3 * work(dense, 1, tokens, dense=True).seconds(*rates)
         if tokens <= CACHES[1]:
-            other = their_decoding(theirs, ours.config, kept)
+            prepare = partial(their_decoding, config=ours.config, kept=kept)
+            found_here, other = fastest_peer(folder, prepare, jobs["dsa"], options.quick)
+            swept[tokens] = {"settings": str(found_here.best), "sweep": found_here.tried}
             difference[tokens] = agree(jobs["dsa"], other)
             milliseconds["transformers"][tokens] = 1e3 * median_seconds({"theirs": other}, rounds)["theirs"]
     short, middle, long = CACHES
@@ -386,21 +451,28 @@ def decode(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_:
         "decode_64k_vs_absorbed": absorbed[long] / found[long],
         "absorbed_over_floor": absorbed[long] / milliseconds["dense floor"][long],
     }
-    return {"milliseconds": milliseconds, "difference": difference}, ratios
+    return {"milliseconds": milliseconds, "difference": difference, "peer": swept}, ratios
 
 
-def train(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_: Any) -> tuple[dict[str, Any], Any]:
+def train(
+    subject: Subject, ours: CausalLM, rounds: int, folder: str, options: argparse.Namespace
+) -> tuple[dict[str, Any], Any]:
     """Loss and gradients of a sequence of 4,096 tokens; the indexer is frozen, or learns from its own loss."""
     learning, ids = (
         subject.model("dsa", "indexer_training=sparse", "recall_queries=0"),
         subject.tokens(ours, TRAIN + 1, 3),
     )
-    for model in (ours, theirs):
+
+    def job_of(model: Any) -> Job:
         model.train()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("indexer" not in name)
-    jobs = {"ours": training_job(ours, ids), "transformers": training_job(theirs, ids)}
-    difference = agree(jobs["ours"], jobs["transformers"])
+        return training_job(model, ids)
+
+    mine = job_of(ours)
+    swept, theirs = fastest_peer(folder, job_of, mine, options.quick)
+    difference = agree(mine, theirs)
+    jobs = {"ours": mine, "transformers": theirs}
     seconds = median_seconds({**jobs, "ours with the indexer's loss": training_job(learning, ids)}, rounds)
     once = work(ours, TRAIN, 0, heads=TRAIN)
     floor = 3 * once.seconds(matmul_rate(torch.float32), read_bandwidth())
@@ -409,14 +481,15 @@ def train(subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, *_: 
         "train_over_floor": seconds["ours"] / floor,
         "train_indexer_loss": seconds["ours with the indexer's loss"] / seconds["ours"],
     }
-    return {"seconds": seconds, "floor_s": floor, "difference": difference}, ratios
+    report = {"seconds": seconds, "floor_s": floor, "difference": difference}
+    return {**report, "settings": str(swept.best), "sweep": swept.tried}, ratios
 
 
 def long(
-    subject: Subject, ours: CausalLM, theirs: nn.Module, rounds: int, folder: str, threads: int
+    subject: Subject, ours: CausalLM, rounds: int, folder: str, options: argparse.Namespace
 ) -> tuple[dict[str, Any], Any]:
-    """A prompt of 131,072 tokens, and a token behind as many."""
-    found = alone(subject, "ours", folder, LONG, threads)
+    """A prompt of 131,072 tokens, and a token after as many."""
+    found = alone(subject, None, folder, LONG, options.threads)
     rates = matmul_rate(torch.float32), read_bandwidth()
     floor = work(ours, LONG, 0).seconds(*rates)
     seconds = median_seconds({"dsa": our_decoding(ours, subject.entries(ours, LONG))}, 10 * rounds)["dsa"]

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import _path  # noqa: F401
 from _machine import describe_machine
 from arcforge_core.config.compose import compose
 from arcforge_core.model.build import build_model
@@ -28,8 +29,8 @@ from arcforge_core.model.cache import PagedCache
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.testing.models import train_batch
 from arcforge_core.train.step import StepBatch, accumulate_gradients, clip_gradients
+from support.models import train_batch
 
 VARIANTS = ("gqa", "mla", "dsa")
 LENGTH = 512

@@ -8,7 +8,7 @@ heads of 32 + 16 stand beside 8 heads of 48 + 16, in the preset `small` with a q
 does not say how large the values of the 96 heads were; here they are of 40 beside 64, which makes the parameters equal
 and is asserted. (At the released sizes that would be 164 beside 256.)
 
-Measured are one attention layer and the whole model, each decoding a token of 4 sequences behind caches of random
+Measured are one attention layer and the whole model, each decoding a token of 4 sequences after caches of random
 entries. Before, each side's absorbed decode is held against its expanded form, and the operations that torch counts on
 the reference operators against a formula. Rounds alternate; ratios are many heads over few: above 1, few are cheaper.
 Both sides read the same entries, so where reading and not multiplying takes the time, the ratio is nearer to 1.

@@ -26,9 +26,10 @@ from _machine import describe_machine
 from arcforge_core.checkpoint.pretrained import load_pretrained
 from arcforge_core.checkpoint.smollm2 import smollm2
 from arcforge_core.contracts.engine import SamplingParams
-from arcforge_core.model.quantised import MODES
+from arcforge_core.model.adapt.quantised import MODES
 from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Quantised, dequantise, quantise
-from arcforge_hw.cpu.native import few_rows, quant
+from arcforge_hw.cpu.native.linear import linear
+from arcforge_hw.cpu.native.quant_linear import quant_linear
 from arcforge_serving import Engine
 from arcforge_serving.configs import PagedEngineConfig
 
@@ -62,11 +63,11 @@ def products(rounds: int) -> dict[str, dict[str, float]]:
             for kind, (_, rounding) in KINDS.items():
                 call = stored[kind][0]
                 wanted = x @ dequantise(Quantised(*call[:2])).mT
-                error = (quant.quant_linear(x, *call) - wanted).norm() / wanted.norm()
+                error = (quant_linear(x, *call) - wanted).norm() / wanted.norm()
                 if error > (0.02 if rounding else 1e-4):
                     raise SystemExit(f"{kind}: {rows} rows are {error:.1e} away from the dequantised product")
-            times = {kind: seconds(quant.quant_linear, x, stored[kind], rounds) for kind in KINDS}
-            reference = seconds(few_rows.linear, x, wide, rounds)
+            times = {kind: seconds(quant_linear, x, stored[kind], rounds) for kind in KINDS}
+            reference = seconds(linear, x, wide, rounds)
             table[f"{inputs} x {outputs}, {rows} rows"] = {kind: reference / times[kind] for kind in KINDS}
     return table
 
@@ -86,7 +87,7 @@ def stream(folder: Path, weights: str, tokens: int, rounds: int) -> dict[str, fl
         start = time.perf_counter()
         engine.generate([[1, 2, 3, 4]], params)
         times.append(time.perf_counter() - start)
-    engine.paged.close()
+    engine.close()
     return {"tokens_per_second": tokens / statistics.median(times[1:]), "megabytes": num_bytes(engine.model) / 1e6}
 
 

@@ -37,10 +37,10 @@ from arcforge_core.config.schema import AttentionConfig, EvalConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.data import TrainBatch
 from arcforge_core.eval.run import load_with_corpus
+from arcforge_core.model.adapt.quantised import MODES, quantise_model
 from arcforge_core.model.build import build_model
 from arcforge_core.model.cache import PagedCache
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.quantised import MODES, quantise_model
 from arcforge_core.ops.dispatch import default_ops
 from arcforge_core.ops.quant import to_records
 

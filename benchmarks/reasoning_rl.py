@@ -10,14 +10,14 @@ same held-out tasks once, at temperature 1.
 
 - ``icepop``: `arcforge-rl algorithm=icepop`, a run for each seed;
 - ``sft``: `arcforge-train stage=sft` with the conversations;
-- ``expert``: `procedure=expert_iteration` with their problems;
+- ``expert``: `pipeline=expert_iteration` with their problems;
 - ``grpo``: plain, its ratio to what the engine recorded, nothing corrected;
 - ``noisy_icepop``, ``noisy_grpo``: the log-probs that the engine records are off by `--noise` nats;
   these three at twice the rate, which a right engine bears;
 - ``dsa``: icepop from another checkpoint, whose attention is sparse (docs/rl.md says how it is made);
 - ``unstable_topk``: the same with an engine whose indexer selects otherwise from call to call: the negative control.
 
-FOLDER/page.html shows it. What is finished is not run again: the same command goes on, other options want another
+FOLDER/page.html shows it. What is finished is not run again: the same command continues, other options want another
 FOLDER. `ratios` are held-out shares over that of the beginning.
 """
 
@@ -40,8 +40,12 @@ from _reasoning_page import write_page
 TASK = ("environment=math", "environment.kinds=[expressions]")
 SAMPLING = (
     "rollout.thinking=on", "rollout.max_new_tokens=80", "rollout.groups=16", "rollout.group_size=8",
-    "rollout.refills=0", "engine.max_running=512",
+    "rollout.refills=0",
 )  # fmt: skip
+RL_WITH_FAULTS = str(Path(__file__).parent / "_faulty_rl.py")
+"""``arcforge-rl`` that has ``engine=faulty``."""
+RIGHT = ("engine.max_running=512",)
+FAULTY = ("engine=faulty", "engine.of=paged", "+engine.options.max_running=512", "trainer.max_gap=100")
 LEARNING = ("optimizer.lr=2e-4", "schedule=cosine", "schedule.warmup=0.1", "schedule.final=0.1")
 TOLD = (
     "Two-step expressions with products of numbers of two digits, thinking on; {minutes:g} minutes of training in "
@@ -72,35 +76,36 @@ class Method:
 def methods(options: argparse.Namespace) -> list[Method]:
     """Returns what is compared."""
     minutes, fewer, count = f"trainer.minutes={options.minutes}", min(options.seeds, 3), options.processes
-    rl = (*TASK, *SAMPLING, *LEARNING, minutes, "trainer.max_steps=null", "evaluation.tasks=200",
-          "evaluation.samples=1", "trainer.eval_every=25")  # fmt: skip
+    both = (*TASK, *SAMPLING, *LEARNING, minutes, "trainer.max_steps=null", "evaluation.tasks=200",
+            "evaluation.samples=1", "trainer.eval_every=25")  # fmt: skip
+    rl, faulty = (*both, *RIGHT), (*both, *FAULTY)
     train = f"{options.data}/train/reasoning"
     problems = f"{train}/expressions.jsonl"
     sft = ("stage=sft", "data=conversations", f"data.reasoning=[{train}]", "data.max_tokens=513", "optimizer.lr=1e-3",
            "schedule=cosine", "schedule.warmup=0.05", "schedule.final=0.1", "trainer.sequence_length=512",
            "trainer.micro_batch_tokens=2048", "trainer.samples=0")  # fmt: skip
     rounds = 2
-    expert = (*sft, "procedure=expert_iteration", f"procedure.files=[{problems}]", "procedure.limit=250",
-              "procedure.samples=4", f"procedure.rounds={rounds}")  # fmt: skip
+    expert = ("pipeline=expert_iteration", *sft, f"stages.tries.files=[{problems}]", "stages.tries.limit=250",
+              "stages.tries.samples=4", f"stages.rounds.repeat={rounds}")  # fmt: skip
     share = f"trainer.minutes={0.7 * options.minutes / rounds}"  # the rest is sampling
-    noisy = (f"rollout.engine_logprob_noise={options.noise}", *STEEP)
+    noisy = (*faulty, f"engine.logprob_noise={options.noise}", *STEEP)
     found = [
         Method("icepop", options.init, "arcforge-rl", rl, options.seeds, count),
         Method("sft", options.init, "arcforge-train", (*sft, minutes), 1, count),
-        Method("expert", options.init, "arcforge-train", (*expert, share), 1, 1, count),
-        Method("noisy_icepop", options.init, "arcforge-rl", (*rl, *noisy), fewer, count),
-        Method("noisy_grpo", options.init, "arcforge-rl", (*rl, *noisy, *PLAIN), fewer, count),
+        Method("expert", options.init, "arcforge-pipeline", (*expert, share), 1, 1, count),
+        Method("noisy_icepop", options.init, RL_WITH_FAULTS, noisy, fewer, count),
+        Method("noisy_grpo", options.init, RL_WITH_FAULTS, (*noisy, *PLAIN), fewer, count),
         Method("grpo", options.init, "arcforge-rl", (*rl, *STEEP, *PLAIN), 1, count),
     ]
     if options.dsa:
-        unstable = ("rollout.engine_topk=unstable", f"rollout.engine_topk_bits={options.topk_bits}")
+        unstable = (*faulty, f"engine.topk_bits={options.topk_bits}")
         found.append(Method("dsa", options.dsa, "arcforge-rl", rl, 1, count))
-        found.append(Method("unstable_topk", options.dsa, "arcforge-rl", (*rl, *unstable), 1, count))
+        found.append(Method("unstable_topk", options.dsa, RL_WITH_FAULTS, unstable, 1, count))
     return [method for method in found if not options.only or method.name in options.only]
 
 
 def command(script: str, *arguments: str, processes: int = 1) -> None:
-    """Runs one of our commands; ends the benchmark with its output where it fails."""
+    """Runs one of our commands, or a Python file; ends the benchmark with its output where it fails."""
     path = str(Path(sys.executable).parent / script)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
     done = subprocess.run([sys.executable, *launcher, path, *arguments], capture_output=True, text=True, check=False)
@@ -116,7 +121,9 @@ def learn(method: Method, seed: int, options: argparse.Namespace) -> dict[str, A
         start = time.perf_counter()
         place = f"trainer.threads={method.threads}", f"output_dir={folder}", f"seed={seed}"
         command(method.script, f"init={method.init}", *place, *method.arguments, processes=method.processes)
-        (*_, last) = sorted(folder.glob("train-*/round-*/latest")) or [folder / "latest"]
+        last = folder / "latest"
+        if method.script == "arcforge-pipeline":
+            last /= "latest"  # the last stage's run
         note.write_text(json.dumps({"seconds": time.perf_counter() - start, "checkpoint": str(last.resolve())}))
     found: dict[str, Any] = json.loads(note.read_text())
     evaluations = Path(found["checkpoint"]) / "evaluations.csv"

@@ -4,7 +4,8 @@
 
 A step samples groups of 8 rollouts, scores them, trains on them and uses the new weights for the next. Ours is
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
-their settings, found by a sweep over precisions, TRL's batch splits, and one process of N threads or N of one. The
+their settings, found by a sweep over precisions, TRL's attention and batch splits, `torch.compile` (not with
+`--quick`), and one process of N threads or N of one. The
 model is a Llama of random weights that both sides load from one folder; before anything is timed their
 log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is worth changes no time. Rounds
 alternate between the sides, each in processes of its own, whose first step is left out.
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,14 @@ from typing import Any
 import torch
 
 from _machine import describe_machine
+from _peers import ATTENTION, Peer, Swept, sweep
 from arcforge_core import load_pretrained
 from arcforge_core.config.compose import compose_config
 from arcforge_core.configs import CopyConfig
 from arcforge_core.contracts.chat import Message
-from arcforge_core.data.tokenizer import Tokenizer, train_tokenizer
-from arcforge_core.environments.copy import CopyEnvironment
+from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.ops.compat import fast_bf16
+from arcforge_core.tokenizer.tokenizer import Tokenizer, train_tokenizer
 
 GROUP, LETTERS, VOCABULARY = 8, 24, 2048
 SIZES = {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6}
@@ -55,15 +57,19 @@ class Settings:
         precision: of training.
         processes: that share a step.
         accumulate: micro-batches of a step; ours are packed by tokens.
+        attention, compiled: of transformers, see `_peers.Peer`.
     """
 
     side: str
     precision: str
     processes: int = 1
     accumulate: int = 1
+    attention: str = "sdpa"
+    compiled: bool = False
 
     def __str__(self) -> str:
-        split = f", {self.accumulate} micro-batches" if self.side == "trl" else ""
+        theirs = f", {self.accumulate} micro-batches, {self.attention}{', compile' * self.compiled}"
+        split = theirs if self.side == "trl" else ""
         return f"{self.side}, {self.precision}, {self.processes} process(es){split}"
 
 
@@ -106,8 +112,8 @@ def check_agreement(folder: Path) -> float:
 
 def ours(folder: Path, settings: Settings, options: argparse.Namespace, steps: int) -> Speed:
     """Runs `arcforge-rl` in this process, one of several perhaps."""
-    from arcforge_rl.configs_learning import RlConfig
-    from arcforge_rl.learning.run import run
+    from arcforge_rl.configs.learning import RlConfig
+    from arcforge_rl.trainer.run import run
 
     config = compose_config(
         "rl",
@@ -136,7 +142,7 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
     import transformers
     import trl
 
-    from arcforge_rl.rollouts.solver import build_speaker
+    from arcforge_core.episodes.agent import build_dialogue
 
     class Clock(transformers.TrainerCallback):
         def __init__(self) -> None:
@@ -154,9 +160,9 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     environment = CopyEnvironment(CopyConfig(letters=LETTERS))
-    speaker = build_speaker(Tokenizer.load(folder), thinking=False)  # the same prompts, ended by the same tokens
+    dialogue = build_dialogue(Tokenizer.load(folder), thinking=False)  # the same prompts, ended by the same tokens
     tasks = [environment.task(n) for n in range(options.groups * (steps + 1))]
-    rendered = [speaker.prompt([Message("user", task.prompt)], ()) for task in tasks]
+    rendered = [dialogue.prompt([Message("user", task.prompt)], ()) for task in tasks]
     prompts = [{"prompt": tokenizer.decode(ids)} for ids in rendered]
     again = [tokenizer.encode(row["prompt"], add_special_tokens=False) for row in prompts]
     if again != rendered:
@@ -168,10 +174,10 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
         gradient_accumulation_steps=settings.accumulate, num_generations=GROUP, max_steps=steps,
         max_completion_length=options.tokens, temperature=1.0, beta=0.0, learning_rate=1e-6, loss_type="grpo",
         gradient_checkpointing=False, bf16=settings.precision == "autocast", disable_tqdm=True,
+        torch_compile=settings.compiled,
     )  # fmt: skip
-    dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float32
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    model.generation_config.eos_token_id = list(speaker.stop_ids)
+    model = Peer(settings.attention, dtype=settings.precision).load(folder)
+    model.generation_config.eos_token_id = list(dialogue.stop_ids)
     trainer = trl.GRPOTrainer(
         model, reward_funcs=nothing, args=args, train_dataset=datasets.Dataset.from_list(prompts),
         processing_class=tokenizer, callbacks=[clock],
@@ -215,17 +221,15 @@ def work(options: argparse.Namespace) -> None:
         (options.folder / "speed.json").write_text(json.dumps(asdict(found)))
 
 
-def sweep(folder: Path, candidates: Sequence[Settings], options: argparse.Namespace) -> Settings:
-    """Returns the fastest settings of those that run."""
-    found: dict[Settings, float] = {}
-    for settings in candidates:
-        try:
-            found[settings] = measure(folder, settings, options, 3).samples_per_s
-        except RuntimeError as error:
-            print(f"  {error}", flush=True)
-        else:
-            print(f"  {settings}: {found[settings]:.2f} samples/s", flush=True)
-    return max(found, key=lambda settings: found[settings])
+def fastest(
+    folder: Path, candidates: Sequence[Settings], options: argparse.Namespace, further: Sequence[Settings] = ()
+) -> Swept[Settings]:
+    """Returns the sweep over settings; a run's first step is left out, so each is measured once."""
+
+    def prepare(settings: Settings) -> Callable[[], float]:
+        return lambda: 1 / measure(folder, settings, options, 3).samples_per_s
+
+    return sweep(candidates, prepare, lambda best: further, repeats=0)
 
 
 def main() -> None:
@@ -252,15 +256,24 @@ def main() -> None:
         make_model(folder)
         report["logprob_difference"] = check_agreement(folder)
         alone = [
-            Settings("trl", precision, 1, accumulate)
+            Settings("trl", precision, 1, accumulate, attention)
+            for attention in ATTENTION
             for accumulate in (1, 4)
             for precision in (("fp32", "autocast", "bf16") if bf16 else ("fp32",))
         ]
-        peer = sweep(folder, alone, options)
-        if len(several) > 1:
-            peer = sweep(folder, [replace(peer, processes=processes) for processes in several], options)
-        fp32 = sweep(folder, [Settings("ours", "fp32", processes) for processes in several], options)
-        best = sweep(folder, [fp32, *(Settings("ours", "bf16", n) for n in several)], options) if bf16 else fp32
+        swept = [fastest(folder, alone, options)]
+        peer = swept[0].best
+        further = [replace(peer, processes=processes) for processes in several if processes > 1]
+        further += [] if options.quick else [replace(each, compiled=True) for each in (peer, *further)]
+        if further:
+            swept.append(fastest(folder, [peer, *further], options))
+            peer = swept[-1].best
+        swept.append(fastest(folder, [Settings("ours", "fp32", processes) for processes in several], options))
+        best = fp32 = swept[-1].best
+        if bf16:
+            swept.append(fastest(folder, [fp32, *(Settings("ours", "bf16", n) for n in several)], options))
+            best = swept[-1].best
+        report["sweeps"] = [found.tried for found in swept]
         sides = {"trl": peer, "ours": best, **({"ours_fp32": fp32} if best != fp32 else {})}
         report["settings"] = {side: str(settings) for side, settings in sides.items()}
         runs: dict[str, list[Speed]] = {side: [] for side in sides}

@@ -3,10 +3,10 @@
     python benchmarks/router_soak.py [--minutes 30] [--every 180] [--engines 2] [--prefill 0] [--clients 16]
                                       [--json FILE]
 
-A small deterministic model behind ``dp=N`` answers random requests, streams and whole replies. Every so many seconds an
+A small deterministic model with ``dp=N`` answers random requests, streams and whole replies. Every so many seconds an
 engine is killed (SIGKILL). Each answer must be that of the simple engine token for token, as far as it came, and end as
 it should or with an error; a request that is never answered stops the run. Of each kill it is written down after how
-many seconds a request that began behind it had ended well (``answered_s``) and all engines were there again
+many seconds a request that began after it had ended well (``answered_s``) and all engines were there again
 (``back_s``). ``answered_max`` and ``back_max`` are their maxima, in seconds.
 """
 
@@ -18,12 +18,13 @@ import json
 import tempfile
 from pathlib import Path
 
+import _path  # noqa: F401
 from _machine import describe_machine
 from _soak_http import LONGEST, build
 from arcforge_core import save_pretrained
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
-from arcforge_serving.router.chaos import drive
-from arcforge_serving.testing import make_cases
+from support.chaos import drive
+from support.serving_load import make_cases
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ The policies are those of the router; engines are simulated, in virtual time. An
 requests that it has (`PREFILL` prompt tokens a second, or one output token for `PER_TOKEN` of them) and keeps what it
 has computed as far as it has room, the least recently used session going first and its last tokens first.
 
-As in a training run, a fixed number of sessions goes on at any time, and each that ends is replaced: a task, then turns
+As in a training run, a fixed number of sessions runs at any time, and each that ends is replaced: a task, then turns
 that bring a tool's result of 50 to 400 tokens and ask for 50 to 200, with a pause in between. There are as many
 sessions as would keep the engines busy for the share `--load` of the time if nothing were computed twice, and the
 caches hold `--room` times what these sessions hold on average. In the middle of each run an engine dies and comes back

@@ -6,19 +6,19 @@
 - `dsa_throughput`: 16 mixed requests (prompts of 32 to 1,024 tokens, outputs of 32 to 256) on the preset `small` with
   DSA (23M parameters, fp32, random weights) through our engine and through transformers' `generate`, one request at a
   time and in batches padded on the left. Its continuous batching takes no DSA; what it says is in the report.
-- `dsa_decode_32k`: a decoded token behind 32,704 others, the same model. Our engine reads the prompt itself; what it
-  has cached then is put into transformers' cache, so that both decode behind the same entries.
+- `dsa_decode_32k`: a decoded token after 32,704 others, the same model. Our engine reads the prompt itself; what it
+  has cached then is put into transformers' cache, so that both decode after the same entries.
 - `dense_throughput`: 16 mixed requests of Python text on SmolLM2-135M in bf16, transformers' continuous batching too,
   its cache sized for them. `dense_single`: one request.
-- `prefix_reuse`: requests that share 90% of their prompt, behind an earlier one that does too, against the same engine
+- `prefix_reuse`: requests that share 90% of their prompt, after an earlier one that does too, against the same engine
   with `engine.prefix_cache=false`; `prefix_reuse_nothing_known` without the earlier one.
 - `tokens_per_forward`, `speculation_wall`: MTP drafts, with a trained `--checkpoint`.
 
-Settings of both sides (tokens of a step here; size of a batch, pages and tokens of a step there) are those that were
-the fastest in a sweep; then the best of each kind run in turns, and the ratio is that of medians, ours to the best of
-theirs. Outputs are greedy and held against each other token for token: where two part, the judge (transformers' own
-logits, in fp32) must see a near-tie. For that comparison alone transformers' selection of keys is given our rule for
-equals, see `benchmarks/attention.py`. Requests end by their number of tokens, never by an end token.
+Settings of both sides (tokens of a step here; attention, experts, `torch.compile`, size of a batch, pages and tokens of
+a step there) are those that were the fastest in a sweep; then the best of each kind run in turns, and the ratio is that
+of medians, ours to the best of theirs. Outputs are greedy and compared token for token: where two part, the judge
+(transformers' own logits, in fp32) must see a near-tie. For that comparison alone transformers' selection of keys is
+given our rule for equals, see `benchmarks/attention.py`. Requests end by their number of tokens, never by an end token.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,20 +39,21 @@ from torch import Tensor
 
 from _generation import Arm, Ids, Request, Times, compare, continuous, logits_of, mixed, ours, static, take_turns
 from _machine import describe_machine
+from _peers import EXPERTS, Peer, Swept, peers, sweep
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.checkpoint.pretrained import load_pretrained, load_with_tokenizer
 from arcforge_core.checkpoint.smollm2 import smollm2
 from arcforge_core.config.compose import compose
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.data.split import heldout_documents
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.paged import PagedEngine
-from attention import Subject, their_decoding, their_model, ties_to_the_lower
+from arcforge_serving.engine.paged import PagedEngine
+from attention import Subject, fastest_peer, our_decoding, their_decoding, ties_to_the_lower
 
 PROMPTS, OUTPUTS, COUNT = (32, 1024), (32, 256), 16
 LONG, LONG_STEPS, THEIR_TOKEN = 32_704, 16, 7
@@ -67,15 +69,46 @@ CACHES = ((32, 256), (32, 1024), (128, 512))
 Part = tuple[dict[str, Any], dict[str, float]]
 
 
-def sweep(kinds: dict[str, dict[str, Arm]], requests: Sequence[Request], quick: bool) -> tuple[dict[str, Arm], Any]:
+def fastest_arms(
+    kinds: dict[str, dict[str, Arm]], requests: Sequence[Request], quick: bool
+) -> tuple[dict[str, Arm], Any]:
     """Returns the fastest arm of each kind, and the seconds of all; with `quick` the last one of each, untried."""
     if quick:
         return {kind: list(arms.values())[-1] for kind, arms in kinds.items()}, None
-    tried = {
-        kind: {name: take_turns({name: arm}, requests, 1, 2)[0][name].wall[0] for name, arm in arms.items()}
-        for kind, arms in kinds.items()
-    }
-    return {kind: arms[min(tried[kind], key=tried[kind].__getitem__)] for kind, arms in kinds.items()}, tried
+    chosen, tried = {}, {}
+    for kind, arms in kinds.items():
+        swept = sweep(arms, partial(timing, arms, requests), repeats=0)
+        chosen[kind], tried[kind] = arms[swept.best], swept.tried
+    return chosen, tried
+
+
+def timing(arms: dict[str, Arm], requests: Sequence[Request], name: str) -> Callable[[], float]:
+    """Returns what times an arm."""
+    return lambda: seconds_of(arms[name], requests)
+
+
+def seconds_of(arm: Arm, requests: Sequence[Request]) -> float:
+    """Returns the seconds of one round of an arm, warmed up by two requests."""
+    return take_turns({"arm": arm}, requests, 1, 2)[0]["arm"].wall[0]
+
+
+def fastest_setting(
+    load: Callable[[Peer], Any], candidates: Sequence[Peer], requests: Sequence[Request], quick: bool
+) -> Swept[Peer]:
+    """Returns the sweep over transformers' settings that generate our tokens the fastest, a few requests in a batch.
+
+    The outputs of the chosen setting are compared with ours afterwards.
+    """
+    few = [Request(request.prompt[:256], min(16, request.tokens)) for request in requests[: min(4, len(requests))]]
+
+    def prepare(peer: Peer) -> Callable[[], float]:
+        arm = static(load(peer), len(few))
+        return lambda: seconds_of(arm, few)
+
+    def further(best: Peer) -> list[Peer]:
+        return [] if quick else [replace(best, compiled=True)]
+
+    return sweep(candidates, prepare, further)
 
 
 def beside(times: dict[str, Times], requests: Sequence[Request]) -> tuple[dict[str, Any], float]:
@@ -89,20 +122,22 @@ def beside(times: dict[str, Times], requests: Sequence[Request]) -> tuple[dict[s
 # ---- DSA -------------------------------------------------------------------------------------------------------------
 
 
-def dsa_models(folder: str) -> tuple[CausalLM, Any]:
-    """Returns our model and transformers' from the same weights."""
+def dsa_model(folder: str) -> CausalLM:
+    """Returns our model, and writes its weights for transformers."""
     model = Subject(None).model("dsa").eval()
     export_hf(model, folder)
-    return model, their_model(folder)
+    return model
 
 
 def dsa_throughput(options: argparse.Namespace) -> Part:
     """Mixed requests on the DSA model."""
-    with tempfile.TemporaryDirectory() as folder:
-        model, theirs = dsa_models(folder)
-        refusal = refused(their_model(folder))
     outputs = (8, 64) if options.quick else OUTPUTS
-    requests = mixed(COUNT, model.config.vocab_size, PROMPTS, outputs, seed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        model = dsa_model(folder)
+        requests = mixed(COUNT, model.config.vocab_size, PROMPTS, outputs, seed=1)
+        candidates = peers(("fp32",), EXPERTS)  # ours is fp32, and tokens are compared
+        swept = fastest_setting(lambda peer: peer.load(folder), candidates, requests, options.quick)
+        theirs, refusal = swept.best.load(folder), refused(swept.best.load(folder))
     kinds = {
         "ours": {
             f"{n} tokens a step": ours(model, max_batch_tokens=n) for n in (STEPS[:2] if options.quick else STEPS)
@@ -110,7 +145,7 @@ def dsa_throughput(options: argparse.Namespace) -> Part:
         "transformers, single": {"1": static(theirs, 1)},
         "transformers, batches": {f"of {n}": static(theirs, n) for n in BATCHES[1:]},
     }
-    arms, tried = sweep(kinds, requests, options.quick)
+    arms, tried = fastest_arms(kinds, requests, options.quick)
     times, found = take_turns(arms, requests, options.rounds, 2)
     with ties_to_the_lower():
         agreement = compare(
@@ -118,7 +153,7 @@ def dsa_throughput(options: argparse.Namespace) -> Part:
         )
     figures, ratio = beside(times, requests)
     report = {"arms": figures, "sweep": tried, "agreement": agreement, "continuous_batching": refusal}
-    return report, {"dsa_throughput": ratio}
+    return {**report, "settings": str(swept.best), "settings_sweep": swept.tried}, {"dsa_throughput": ratio}
 
 
 def refused(theirs: Any) -> str:
@@ -131,18 +166,19 @@ def refused(theirs: Any) -> str:
 
 
 def dsa_decode_32k(options: argparse.Namespace) -> Part:
-    """A token behind a long prompt."""
+    """A token after a long prompt."""
     with tempfile.TemporaryDirectory() as folder:
-        model, theirs = dsa_models(folder)
-    prompt = mixed(1, model.config.vocab_size, (LONG, LONG), (1, 1), seed=2)[0].prompt
-    engine = PagedEngine(PagedEngineConfig(cache_tokens=LONG + 256, overlap=False, max_batch_tokens=4096), model)
-    start = time.perf_counter()
-    engine.generate([prompt], SamplingParams(1, temperature=0.0))
-    prefill = time.perf_counter() - start
-    kept = cached(engine, prompt)
-    job = their_decoding(theirs, model.config, kept)
-    behind = [*prompt, THEIR_TOKEN]
-    (drawn,) = engine.generate([behind], SamplingParams(1, temperature=0.0))[0].token_ids
+        model = dsa_model(folder)
+        prompt = mixed(1, model.config.vocab_size, (LONG, LONG), (1, 1), seed=2)[0].prompt
+        engine = PagedEngine(PagedEngineConfig(cache_tokens=LONG + 256, overlap=False, max_batch_tokens=4096), model)
+        start = time.perf_counter()
+        engine.generate([prompt], SamplingParams(1, temperature=0.0))
+        prefill = time.perf_counter() - start
+        kept = cached(engine, prompt)
+        prepare = partial(their_decoding, config=model.config, kept=kept)
+        swept, job = fastest_peer(folder, prepare, our_decoding(model, kept), options.quick)
+    longer = [*prompt, THEIR_TOKEN]
+    (drawn,) = engine.generate([longer], SamplingParams(1, temperature=0.0))[0].token_ids
     with ties_to_the_lower():
         logits_V = job().double()
     gap = float((logits_V.max() - logits_V[drawn]) / logits_V.std())
@@ -150,12 +186,13 @@ def dsa_decode_32k(options: argparse.Namespace) -> Part:
         raise SystemExit(f"our token is {gap:.1e} standard deviations below transformers': nothing to compare")
     milliseconds: dict[str, list[float]] = {"ours": [], "transformers": []}
     for _ in range(options.rounds):
-        milliseconds["ours"] += steps(engine, behind)
+        milliseconds["ours"] += steps(engine, longer)
         job()
         milliseconds["transformers"].append(1e3 * job.seconds)  # type: ignore[attr-defined]
     engine.close()
     medians = {name: statistics.median(values) for name, values in milliseconds.items()}
     report = {"milliseconds": medians, "prefill_s": prefill, "cached_tokens": len(kept[0]["latent"]), "gap": gap}
+    report |= {"settings": str(swept.best), "sweep": swept.tried}
     return report, {"dsa_decode_32k": medians["transformers"] / medians["ours"]}
 
 
@@ -169,7 +206,7 @@ def cached(engine: PagedEngine, prompt: Ids) -> list[dict[str, Tensor]]:
 
 
 def steps(engine: PagedEngine, prompt: Ids) -> list[float]:
-    """Returns the milliseconds of steps that decode behind a prompt whose pages are there."""
+    """Returns the milliseconds of steps that decode after a prompt whose pages are there."""
     (stream,) = engine.submit(prompt, SamplingParams(LONG_STEPS, temperature=0.0))
     found = []
     for _ in range(LONG_STEPS):
@@ -186,18 +223,13 @@ def steps(engine: PagedEngine, prompt: Ids) -> list[float]:
 # ---- a dense model ---------------------------------------------------------------------------------------------------
 
 
-def dense_models() -> tuple[CausalLM, Callable[[torch.dtype], Any], list[int]]:
+def dense_models() -> tuple[CausalLM, Callable[[Peer], Any], list[int]]:
     """Returns SmolLM2 as ours in bf16, what loads it as transformers', and the ids of a text."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
     folder = smollm2()
     model = load_pretrained(folder, dtype=torch.bfloat16, ops=Ops(select_hardware("cpu"))).eval()
 
-    def theirs(dtype: torch.dtype) -> Any:
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="sdpa"
-        ).eval()
+    def theirs(peer: Peer) -> Any:
+        loaded = peer.load(folder)
         loaded.generation_config.eos_token_id = None
         return loaded
 
@@ -210,9 +242,10 @@ def dense_models() -> tuple[CausalLM, Callable[[torch.dtype], Any], list[int]]:
 def dense_throughput(options: argparse.Namespace) -> Part:
     """Mixed requests on SmolLM2."""
     model, load, text = dense_models()
-    theirs, paged = load(torch.bfloat16), load(torch.bfloat16)
     prompts, outputs = ((32, 256), (8, 32)) if options.quick else (PROMPTS, OUTPUTS)
     requests = mixed(COUNT, text, prompts, outputs, seed=3)
+    swept = fastest_setting(load, peers(("bf16",)), requests, options.quick)  # ours is bf16, and tokens are compared
+    theirs, paged = load(swept.best), load(replace(swept.best, compiled=False))
     kinds = {
         "ours": {
             f"{n} tokens a step": ours(model, max_batch_tokens=n) for n in (STEPS[:2] if options.quick else STEPS)
@@ -223,26 +256,29 @@ def dense_throughput(options: argparse.Namespace) -> Part:
             f"pages of {page}, {n} tokens a step": continuous(paged, page, n) for page, n in CACHES
         },
     }
-    arms, tried = sweep(kinds, requests, options.quick)
+    arms, tried = fastest_arms(kinds, requests, options.quick)
     times, found = take_turns(arms, requests, options.rounds, 2)
-    judge = partial(logits_of, load(torch.float32))
+    judge = partial(logits_of, load(Peer()))
     agreement = {
         name: compare(judge, requests, found["ours"], ids, TIE_BF16) for name, ids in found.items() if name != "ours"
     }
     figures, ratio = beside(times, requests)
-    return {"arms": figures, "sweep": tried, "agreement": agreement}, {"dense_throughput": ratio}
+    report = {"arms": figures, "sweep": tried, "agreement": agreement, "settings": str(swept.best)}
+    return {**report, "settings_sweep": swept.tried}, {"dense_throughput": ratio}
 
 
 def dense_single(options: argparse.Namespace) -> Part:
     """One request on SmolLM2."""
     model, load, text = dense_models()
     requests = mixed(1, text, (64, 64), (32, 32) if options.quick else (128, 128), seed=4)
-    arms = {"ours": ours(model), "transformers": static(load(torch.bfloat16), 1)}
+    swept = fastest_setting(load, peers(("bf16",)), requests, options.quick)
+    arms = {"ours": ours(model), "transformers": static(load(swept.best), 1)}
     times, found = take_turns(arms, requests, options.rounds, 1)
-    judge = partial(logits_of, load(torch.float32))
+    judge = partial(logits_of, load(Peer()))
     agreement = compare(judge, requests, found["ours"], found["transformers"], TIE_BF16)
     figures, ratio = beside(times, requests)
-    return {"arms": figures, "agreement": agreement}, {"dense_single": ratio}
+    report = {"arms": figures, "agreement": agreement, "settings": str(swept.best), "settings_sweep": swept.tried}
+    return report, {"dense_single": ratio}
 
 
 # ---- beside itself ---------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+import _path  # noqa: F401
 import _soak_http
 from _machine import describe_machine
 from arcforge_attention.configs import DsaConfig
@@ -28,8 +29,8 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import small_config
 from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.paged import PagedEngine
-from arcforge_serving.testing import RandomLoad, make_cases
+from arcforge_serving.engine.paged import PagedEngine
+from support.serving_load import RandomLoad, make_cases
 
 LONGEST = 64
 STUCK = 60.0

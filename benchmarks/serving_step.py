@@ -1,4 +1,4 @@
-"""What the paged engine's host work costs, and whether it hides behind the model's.
+"""Cost of the paged engine's host work, and whether the model's work hides it.
 
     python benchmarks/serving_step.py [--quick] [--threads N] [--preset mini] [--attention dsa] [--json FILE]
                                       [--trace FILE]
@@ -29,8 +29,8 @@ from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.paged import PagedEngine
-from arcforge_serving.trace import Trace
+from arcforge_serving.engine.paged import PagedEngine
+from arcforge_serving.engine.trace import Trace
 
 PROMPTS = [40 + 24 * n for n in range(16)]
 PARTS = ("prepare", "step", "forward", "sample", "hand out")

@@ -10,7 +10,7 @@ can be learnt from rewards that are all 0. So a few steps of LoRA on `--examples
 `arcforge-rl algorithm=icepop` trains all weights. Held-out puzzles are tried once each at temperature 1, before, every
 20 steps and at the end; the interval of the gain is of differences task by task, 95%.
 
-What is finished is not run again: the same command goes on.
+What is finished is not run again: the same command continues.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 
 from _machine import describe_machine
 from arcforge_core.checkpoint.smollm2 import smollm2
-from arcforge_rl.configs_environments import ReasoningGymConfig
+from arcforge_rl.configs.environments import ReasoningGymConfig
 from arcforge_rl.environments.reasoning_gym import ReasoningGym
-from arcforge_rl.learning.report_data import read_run
+from arcforge_rl.trainer.report.data import read_run
 from reasoning_rl import command
 
 FAMILY = "needle_haystack"

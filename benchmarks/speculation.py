@@ -32,7 +32,7 @@ from arcforge_core.eval.mtp_acceptance import heldout_texts
 from arcforge_core.eval.run import load_with_corpus
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.paged import PagedEngine
+from arcforge_serving.engine.paged import PagedEngine
 
 PROMPT = 64
 MODES = ("off", "always", "auto")

@@ -1,12 +1,13 @@
 """Times a training step beside transformers: same weights, tokens, loss, optimizer and precision.
 
     python benchmarks/train_vs_transformers.py [--quick] [--threads N] [--preset small] [--precision fp32|bf16|both]
-        [--compile] [--json FILE]
+        [--json FILE]
 
 Ours is the step that `arcforge-train` runs. The peer is transformers' `DeepseekV3ForCausalLM` (the same multi-head
-latent attention and mixture of experts) with the fastest of its settings, found by a sweep; settings whose first loss
-differs from ours are left out. Rows are whole documents, so that both attend to the same keys. The peer has neither
-MTP nor a balance loss; ours are off too, and a second row (`with_mtp`) shows what they cost.
+latent attention and mixture of experts) with the fastest of its settings, found by a sweep over attention, experts,
+dtype, rows of a micro-batch and, not with `--quick`, `torch.compile`; settings whose first loss differs from ours are
+left out. Rows are whole documents, so that both attend to the same keys. The peer has neither MTP nor a balance loss;
+ours are off too, and a second row (`with_mtp`) shows what they cost.
 
 Rounds alternate between the two; ratios are of medians. Peak memory is measured in processes of their own.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import itertools
 import json
 import logging
 import os
@@ -25,8 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from _machine import describe_machine, peak_growth
+from _peers import EXPERTS, Peer, Swept, Unfit, peers, sweep
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import ModelConfig, TrainConfig
@@ -50,23 +50,8 @@ from arcforge_core.train.throughput import matmul_rate, mean_visible_keys
 
 ROWS, LENGTH = 8, 512
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
-ATTENTION, EXPERTS = ("sdpa", "eager"), ("grouped_mm", "eager")
-"""Not ``batched_mm``: it copies expert weights for every token, minutes a step of `small`."""
 Step = Callable[[Tensor], float]
 """Takes tokens [B, S + 1], trains one step on them and returns the loss."""
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Settings of transformers."""
-
-    attention: str
-    experts: str
-    cast: str
-    compiled: bool
-
-    def __str__(self) -> str:
-        return "+".join((self.attention, self.experts, self.cast, *(["compile"] if self.compiled else [])))
 
 
 def adamw(model: nn.Module) -> torch.optim.AdamW:
@@ -110,31 +95,24 @@ def our_step(model: CausalLM) -> Step:
     return step
 
 
-def their_model(folder: Path, peer: Peer) -> nn.Module:
-    """Loads our weights into transformers."""
-    import transformers
-
-    dtype = torch.bfloat16 if peer.cast == "pure" else torch.float32
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation=peer.attention, experts_implementation=peer.experts
-    )
-    return model.train()
-
-
-def their_step(model: nn.Module, peer: Peer) -> Step:
-    """Their forward with labels, clipping and the same optimizer."""
+def their_step(model: Any, peer: Peer) -> Step:
+    """Their forward with labels, in micro-batches of `peer.batch` rows, clipping and the same optimizer."""
+    model.train()
     optimizer = adamw(model)
-    forward: Any = torch.compile(model) if peer.compiled else model
 
     def step(tokens_BS: Tensor) -> float:
-        inputs, labels = tokens_BS[:, :-1].contiguous(), tokens_BS[:, 1:].contiguous()
-        with torch.autocast("cpu", torch.bfloat16) if peer.cast == "autocast" else nullcontext():
-            loss = forward(input_ids=inputs, labels=labels, shift_labels=labels, use_cache=False).loss
-        loss.backward()
+        total = 0.0
+        parts = tokens_BS.split(peer.batch)
+        for part_BS in parts:
+            inputs, labels = part_BS[:, :-1].contiguous(), part_BS[:, 1:].contiguous()
+            with peer.casting():
+                loss = model(input_ids=inputs, labels=labels, shift_labels=labels, use_cache=False).loss / len(parts)
+            loss.backward()
+            total += float(loss.detach())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        return float(loss.detach())
+        return total
 
     return step
 
@@ -146,32 +124,25 @@ def timed(step: Step, tokens_BS: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def sweep(folder: Path, precision: str, compiled: bool, tokens: list[Tensor], expected: float) -> tuple[Peer, Step]:
-    """Returns the peer's fastest settings whose first loss is `expected`."""
-    casts = ("none",) if precision == "fp32" else ("autocast", "pure")
-    found: dict[Peer, float] = {}
-    for options in itertools.product(ATTENTION, EXPERTS, casts, (False, True) if compiled else (False,)):
-        peer = Peer(*options)
-        try:
-            step = their_step(their_model(folder, peer), peer)
-            start = time.perf_counter()
-            loss = step(tokens[0])
-            took = time.perf_counter() - start
-        except (RuntimeError, ValueError, torch._dynamo.exc.TorchDynamoException) as error:  # not for this machine
-            print(f"  {peer}: refused ({str(error).splitlines()[0][:90]})")
-            continue
-        if abs(loss - expected) > LOSS_TOLERANCE[precision] * expected:
-            print(f"  {peer}: loss {loss:.5f} is not {expected:.5f}, left out")
-            continue
-        if found and not peer.compiled and took > 4 * min(found.values()):  # no warm-up explains that
-            print(f"  {peer}: {took * 1e3:,.0f} ms, left out")
-            continue
-        found[peer] = min(timed(step, t) for t in tokens[1:3])
-        print(f"  {peer}: {found[peer] * 1e3:,.0f} ms", flush=True)
-    if not found:
-        raise SystemExit("no setting of transformers gives our loss: nothing to compare with")
-    best = min(found, key=lambda peer: found[peer])
-    return best, their_step(their_model(folder, best), best)
+def fastest_peer(
+    folder: Path, precision: str, quick: bool, tokens: list[Tensor], expected: float
+) -> tuple[Swept[Peer], Step]:
+    """Returns the sweep over transformers' settings whose first loss is `expected`, and a step of the fastest."""
+
+    def prepare(peer: Peer) -> Callable[[], float]:
+        step = their_step(peer.load(folder), peer)
+        losses = [step(tokens[0])]
+        if abs(losses[0] - expected) > LOSS_TOLERANCE[precision] * expected:
+            raise Unfit(f"loss {losses[0]:.5f} is not {expected:.5f}")
+        return lambda: timed(step, tokens[1])
+
+    def further(best: Peer) -> list[Peer]:
+        split = [replace(best, batch=rows) for rows in (ROWS // 2, ROWS // 4, 1)]
+        return split if quick else [*split, *(replace(peer, compiled=True) for peer in (best, *split[:1]))]
+
+    dtypes = ("fp32",) if precision == "fp32" else ("autocast", "bf16")
+    swept = sweep(peers(dtypes, EXPERTS, batch=ROWS), prepare, further)
+    return swept, their_step(swept.best.load(folder), swept.best)
 
 
 def flops_per_step(model: CausalLM) -> float:
@@ -190,8 +161,9 @@ def compare(precision: str, options: argparse.Namespace, rounds: int) -> dict[st
         export_hf(model, folder, "deepseek_v3")
         first = our_step(copy.deepcopy(model))(tokens[0])
         print(f"{precision}: sweep of transformers (first loss {first:.5f})")
-        peer, theirs = sweep(Path(folder), precision, options.compile, tokens, first)
-        memory = {side: peak_memory(side, precision, options, folder, peer) for side in ("ours", "transformers")}
+        swept, theirs = fastest_peer(Path(folder), precision, options.quick, tokens, first)
+        sides_of_memory = ("ours", "transformers")
+        memory = {side: peak_memory(side, precision, options, folder, swept.best) for side in sides_of_memory}
     flops = flops_per_step(model)
     sides = {
         "ours": our_step(model),
@@ -209,7 +181,8 @@ def compare(precision: str, options: argparse.Namespace, rounds: int) -> dict[st
     rate = statistics.median(rates)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
-        "settings": str(peer),
+        "settings": str(swept.best),
+        "sweep": swept.tried,
         "seconds": {name: {"median": medians[name], "all": times} for name, times in seconds.items()},
         "tokens_per_s": {name: ROWS * LENGTH / median for name, median in medians.items()},
         "speedup": medians["transformers"] / medians["ours"],
@@ -225,7 +198,7 @@ def compare(precision: str, options: argparse.Namespace, rounds: int) -> dict[st
 def peak_memory(side: str, precision: str, options: argparse.Namespace, folder: str, peer: Peer) -> float:
     """Returns the megabytes that two steps add to a fresh process."""
     command = [sys.executable, __file__, "--preset", options.preset, "--threads", str(options.threads)]
-    command += ["--memory-of", json.dumps([side, precision, folder, peer.attention, peer.experts, peer.cast])]
+    command += ["--memory-of", json.dumps([side, precision, folder, asdict(replace(peer, compiled=False))])]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise SystemExit(f"peak memory of {side}: {result.stderr}")
@@ -236,14 +209,14 @@ def measure_memory(spec: str, preset: str) -> None:
     """Prints the megabytes by which building a side and two steps raise the process's peak (Linux)."""
     import transformers  # noqa: F401  # both sides pay for the import
 
-    side, precision, folder, attention, experts, cast = json.loads(spec)
+    side, precision, folder, fields = json.loads(spec)
 
     def two_steps() -> None:
         if side == "ours":
             step = our_step(our_model(preset, precision, mtp=False))
         else:
-            peer = Peer(attention, experts, cast, False)
-            step = their_step(their_model(Path(folder), peer), peer)
+            peer = Peer(**fields)
+            step = their_step(peer.load(folder), peer)
         for _ in range(2):
             step(torch.randint(256, (ROWS, LENGTH + 1)))
 
@@ -253,11 +226,10 @@ def measure_memory(spec: str, preset: str) -> None:
 def main() -> None:
     """Sweeps, compares and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9")
+    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9; the peer is not compiled")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--preset", default="small")
     parser.add_argument("--precision", choices=("fp32", "bf16", "both"), default="both")
-    parser.add_argument("--compile", action="store_true", help="sweep torch.compile of the peer too")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()

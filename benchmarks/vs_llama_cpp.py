@@ -32,10 +32,10 @@ from _generation import Arm, Ids, Request, compare, logits_of, mixed, ours, take
 from _machine import describe_machine
 from arcforge_core.checkpoint.pretrained import load_pretrained
 from arcforge_core.checkpoint.smollm2 import find_gguf, smollm2
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 SEQUENCES, PROMPT, TOKENS = 16, 128, 128
 TIE = {"f32": 1e-3, "bf16": 0.25}

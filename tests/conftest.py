@@ -1,14 +1,21 @@
 """Settings of all tests."""
 
 import os
+from pathlib import Path
 
 import torch
 from hypothesis import settings
 
-# Triton reads it when it is imported, which torch does behind several of its modules.
+# Triton reads it when it is imported, which torch does in several of its modules.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Processes that tests start find `support` too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+pytest_plugins = ["support.skips"]
+
 # The first call of a torch operator can take seconds on a busy machine; pytest's timeout is the limit.
 settings.register_profile("arcforge", deadline=None, max_examples=40)
+settings.register_profile("nightly", deadline=None, max_examples=200)
 settings.load_profile("arcforge")

@@ -44,7 +44,7 @@ Rows = list[dict[str, Any]]
 @contextmanager
 def server(checkpoint: str, options: list[str]) -> Iterator[str]:
     """Yields the address of a server of a checkpoint."""
-    program = "import sys; from arcforge_serving.cli import main; sys.exit(main())"
+    program = "import sys; from arcforge_core.cli.main import run_job; sys.exit(run_job('serve'))"
     command = [sys.executable, "-c", program, f"checkpoint={checkpoint}", "port=0", f"served_name={NAME}", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

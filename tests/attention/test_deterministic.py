@@ -8,17 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcforge_attention.configs import DsaConfig, GdnConfig, GqaConfig, MlaConfig, SimpleGdnConfig, SwaConfig
-from arcforge_core.configs import SimpleEngineConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.build import build_model
-from arcforge_core.model.engine import SimpleEngine
-from arcforge_core.model.sampling import score
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.testing.models import model_configs
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.small_models import small_config
+from support.models import model_configs
 
 VARIANTS = {
     "gqa": GqaConfig(),
@@ -70,7 +68,7 @@ def check_packed(model, lengths):
 
 
 def cached_logits(model, document, cuts, neighbours):
-    """Returns the document's logits, computed between `cuts` behind a cache, with as many tokens of the neighbours."""
+    """Returns the document's logits, computed between `cuts` with a cache, with as many tokens of the neighbours."""
     borders = sorted({0, len(document), *(c for c in cuts if c < len(document))})
     cache = model.new_cache([len(document), *(len(n) for n in neighbours)], page_size=16)
     parts = []
@@ -155,6 +153,17 @@ def test_the_ordinary_ops_depend_on_the_batch(attention):
     assert not torch.equal(cached_logits(model, document, [63, 64], []), logits_of(model, [document])[0])
 
 
+@MODELS
+@ATTENTIONS
+def test_a_training_pass_has_the_bits_of_inference(sizes, attention):
+    """Kernels without gradients must not serve engines alone: the first ratio of reinforcement learning is 1."""
+    model = build(SIZES[sizes], VARIANTS[attention])
+    documents = [tokens(n, model, n) for n in (3, 65, 20)]
+    wanted = torch.cat(logits_of(model, documents))
+    trained = model.train()(torch.cat(documents), SequenceBatch.build([3, 65, 20])).logits
+    assert trained.requires_grad and torch.equal(trained.detach(), wanted)
+
+
 def test_dsa_below_topk_is_mla():
     dsa, mla = build(SIZES["moe"], DsaConfig()), build(SIZES["moe"], MlaConfig())
     mla.load_state_dict({name: v for name, v in dsa.state_dict().items() if "indexer" not in name})
@@ -163,16 +172,18 @@ def test_dsa_below_topk_is_mla():
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_log_probs_of_an_engine_are_those_of_a_forward_pass(batch_size):
-    model = build(SIZES["moe"], DsaConfig())
+@pytest.mark.parametrize("engine", ["simple", "paged"])
+@pytest.mark.parametrize("attention", ["gqa", "mla", "dsa"])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probs_of_an_engine_are_those_of_a_forward_pass(engine, attention, temperature):
+    model = build(SIZES["moe"], VARIANTS[attention])
     prompts = [tokens(n, model, n).tolist() for n in (3, 30, 1)]
-    engine = SimpleEngine(SimpleEngineConfig(max_batch_size=batch_size), model)
-    for prompt, output in zip(prompts, engine.generate(prompts, SamplingParams(max_new_tokens=20)), strict=True):
+    component = registry().get("engine", engine)
+    params = SamplingParams(24, temperature, prompt_logprobs=True, sampled_logprobs=temperature != 1.0)
+    outputs = component.load()(component.load_schema()(), model).generate(prompts, params)
+    for prompt, output in zip(prompts, outputs, strict=True):
         whole = torch.tensor(prompt + output.token_ids)
-        logits_TV = logits_of(model, [whole])[0][len(prompt) - 1 : -1]
-        assert [
-            token.logprob for token in score(logits_TV, output.token_ids, [0] * 20, model.likeliest(logits_TV))
-        ] == output.logprobs
-        logprobs = logits_TV.log_softmax(-1).gather(1, whole[len(prompt) :, None])[:, 0]
-        torch.testing.assert_close(logprobs, torch.tensor(output.logprobs), rtol=0, atol=1e-6)
+        logits_TV = logits_of(model, [whole])[0][:-1]
+        scaled_TV = torch.cat((logits_TV[: len(prompt) - 1], logits_TV[len(prompt) - 1 :] / temperature))
+        logprobs = scaled_TV.log_softmax(-1).gather(1, whole[1:, None])[:, 0]
+        assert output.prompt_logprobs + output.logprobs == logprobs.tolist()

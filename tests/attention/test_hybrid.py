@@ -48,7 +48,7 @@ def test_a_model_generates_as_it_reads(attention):
 @settings(max_examples=5)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=3))
 def test_any_way_of_feeding_a_sequence_gives_the_logits_of_the_whole(attention, chunks):
-    """Prompts, chunks behind a past and single tokens of several sequences share their batches; float64."""
+    """Prompts, chunks with a past and single tokens of several sequences share their batches; float64."""
     model = mixed_model(attention)
     documents = [torch.arange(sum(parts)) * 7 % 64 for parts in chunks]
     cache = model.new_cache([len(d) for d in documents], page_size=4)

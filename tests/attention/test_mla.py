@@ -12,8 +12,9 @@ from arcforge_core.config.schema import RopeScalingConfig
 from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.reference_attention import ReferenceAttention
-from arcforge_core.ops import reference
+from arcforge_core.ops import bind_ops, reference
 from arcforge_core.testing.attention_suite import build_layer, close, inputs, new_cache, run
 from arcforge_core.testing.small_models import small_config
 
@@ -63,10 +64,10 @@ def test_form_decides_which_op_runs(form, used):
     spy.deterministic = False
     spy.dtype = torch.float32
     spy.fused = lambda op, **sizes: None
-    layer.bind_ops(spy)
+    bind_ops(layer, spy)
     for tokens in (7, 1):
         run(layer, inputs(tokens, MODEL), cache.batch([0], [tokens]), MODEL, cache)
-    assert [op for op in called if op not in ("rope", "head_linear")] == used
+    assert [op for op in called if op in ("attention_varlen", "mla_decode")] == used
 
 
 def test_scale_and_latent_norms_are_the_specs():
@@ -108,6 +109,30 @@ def test_ops_are_bound_with_their_sizes():
     record.deterministic = False
     record.dtype = torch.float32
     record.fused = lambda op, **sizes: None
-    MLA(MlaConfig(), MODEL, 0).bind_ops(record)
+    bind_ops(MLA(MlaConfig(), MODEL, 0), record)
     assert dict(calls["attention_varlen"].sizes) == {"heads": 3, "kv_heads": 3, "key_dim": 16, "value_dim": 14}
     assert calls["mla_decode"].sizes["latent_dim"] == 20
+
+
+@pytest.mark.parametrize("form", ["expanded", "absorbed"])
+def test_roles_cut_the_rows_of_keys_from_those_of_values(form):
+    """One token attends to itself whatever its key is; with keys of zero only the rotary rows of queries count."""
+    layer, roles = build_layer(MlaConfig(form=form), MODEL, torch.float64), {}
+    for item in collect_roles(layer):
+        roles[item.name] = item.role
+    for name, tokens in (("kv_b_proj.weight", 1), ("q_b_proj.weight", 5)):
+        weight, role = layer.get_parameter(name), roles[name]
+        assert role.role == "head_matrix" and role.num_heads == MODEL.num_attention_heads
+        assert len(weight) == role.num_heads * sum(role.parts)
+        rows_HR = torch.arange(len(weight)).unflatten(0, (role.num_heads, -1))
+        if name == "kv_b_proj.weight":
+            keys_HR, used_HR = rows_HR.split(role.parts, dim=1)
+        else:
+            used_HR = rows_HR[:, -role.rope_rows :]
+            with torch.no_grad():
+                layer.kv_b_proj.weight[keys_HR.flatten()] = 0.0
+        layer.zero_grad()
+        x_TD = inputs(tokens, MODEL).double().requires_grad_()
+        run(layer, x_TD, SequenceBatch.build([tokens]), MODEL).out_TD.square().sum().backward()
+        found = (weight.grad.abs().amax(1) > 1e-12).nonzero()[:, 0]
+        assert found.tolist() == used_HR.flatten().sort().values.tolist(), name

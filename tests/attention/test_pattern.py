@@ -10,9 +10,9 @@ from arcforge_core.configs import PatternConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.build import build_model, check_model
-from arcforge_core.testing.models import train_batch
 from arcforge_core.testing.small_models import small_config
 from arcforge_core.train.step import StepBatch, accumulate_gradients
+from support.models import train_batch
 
 MODEL = small_config(num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, index_topk=6)
 KINDS = {

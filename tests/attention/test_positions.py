@@ -1,4 +1,4 @@
-"""The last positions of the longest context, 202,752: layers, models behind a long past, and what comes after it."""
+"""The last positions of the longest context, 202,752: layers, models after a long past, and what comes after it."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from arcforge_core import registry
 from arcforge_core.config.compose import compose
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.data.packing import best_fit_rows, cut
+from arcforge_core.data.tokens.packing import best_fit_rows, cut
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.build import build_model
 from arcforge_core.model.rope import rope_tables
@@ -45,7 +45,7 @@ def test_a_layer_gives_the_same_at_the_last_positions_as_at_the_first(name):
 
 @pytest.fixture
 def behind_a_long_past():
-    """Builds a model and a cache that holds a past; returns a function that reads tokens behind it."""
+    """Builds a model and a cache that holds a past; returns a function that reads tokens after it."""
 
     def build(name, new, past=LIMIT - 6):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""``arcforge-swa-search``: what it scores, from weights loaded once, and what it leaves behind."""
+"""``arcforge-swa-search``: its scores, from weights loaded once, and the files it leaves."""
 
 import json
 import sys
@@ -6,21 +6,21 @@ import sys
 import pytest
 import torch
 
-from arcforge_attention.cli import main
 from arcforge_attention.configs import GqaConfig, MlaConfig, SwaConfig, SwaPatternConfig, SwaSearchConfig
 from arcforge_attention.swa_command import PatternScore, search, set_pattern, windowed
 from arcforge_core.checkpoint.pretrained import load_pretrained, save_pretrained
 from arcforge_core.checkpoint.start import start_from
+from arcforge_core.cli.main import run_job
 from arcforge_core.configs import FilesDataConfig, SimpleEngineConfig, TorchCpuConfig
 from arcforge_core.contracts.engine import SamplingParams
-from arcforge_core.data.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.eval.long_context.command import heldout_texts
 from arcforge_core.eval.long_context.run import Grid, evaluate_long_context
+from arcforge_core.generation.engine import SimpleEngine
 from arcforge_core.model.build import build_model
-from arcforge_core.model.engine import SimpleEngine
-from arcforge_core.testing.runs import write_corpus
 from arcforge_core.testing.small_models import small_config
+from support.runs import write_corpus
 
 QUICK = {"tasks": ["single", "multi_value"], "lengths": [200], "depths": [0.0, 0.5], "samples": 1, "window": 16}
 SIZES = small_config(
@@ -116,14 +116,15 @@ def test_searches_keeps_the_result_and_goes_on(saved, tmp_path, monkeypatch, cap
     content = json.loads((tmp_path / "found" / "swa_search.json").read_text())
     assert content["pattern"].count("S") == content["pattern"].count("F") == 2
     assert content["settings"]["beam"] == 8 and content["settings"]["window"] == 16
-    assert set(content["scores"]) >= {"FFFF", "SFSF"} and len(content["scores"]) == 7 == result.metrics["patterns"]
-    assert result.metrics["answer_loss"] == -content["score"][1]
+    assert set(content["scores"]) >= {"FFFF", "SFSF"} and len(content["scores"]) == 7 == result.figures["patterns"]
+    assert result.figures["answer_loss"] == -content["score"][1]
     printed = capsys.readouterr()
     assert f"attention=swa_pattern attention.pattern={content['pattern']} attention.window=16" in printed.out
-    assert "at most 7 patterns, 0 are known" in printed.err and "step 1 of 1, patterns with 2 windows: 6" in printed.err
+    assert "at most 7 patterns, 0 are scored" in printed.err
+    assert "step 1 of 1, patterns with 2 windows: 6" in printed.err
     monkeypatch.setattr(PatternScore, "__call__", lambda *args: pytest.fail("scored again"))
     assert search(config_of(saved, tmp_path)) == result
-    with pytest.raises(DataError, match=r"another search: beam=8 \(now 1\)"):
+    with pytest.raises(DataError, match=r"a different search: beam=8 \(now 1\)"):
         search(config_of(saved, tmp_path, beam=1))
 
 
@@ -147,7 +148,7 @@ def test_every_search_has_a_folder_of_its_own(saved, tmp_path, monkeypatch):
         ({"tasks": []}, "tasks", "at least one"),
         ({"tasks": ["riddle"]}, "tasks", "single"),
         ({"depths": [0.25]}, "depths", "0.1"),
-        ({"lengths": [257]}, "lengths", "at most 256 positions"),
+        ({"lengths": [257]}, "lengths", "must be at most the model's 256 positions"),
         ({"lengths": [50]}, "length", "needs at least"),
     ],
 )
@@ -167,8 +168,8 @@ def test_on_the_command_line(saved, tmp_path, monkeypatch, capsys):
     data = [f"data.paths=[{saved[1].paths[0]}]", "data=files", "data.heldout=0.3", "hardware=torch_cpu"]
     quick = ["tasks=[single]", "lengths=[200]", "depths=[0.5]", "samples=1", "window=16", f"output={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["arcforge-swa-search", f"checkpoint={saved[0]}", *data, *quick])
-    assert main() == 0
+    assert run_job("swa-search") == 0
     assert (tmp_path / "swa_search.json").is_file()
     monkeypatch.setattr(sys, "argv", ["arcforge-swa-search", "checkpoint=x", "taks=[single]"])
-    assert main() == 2
+    assert run_job("swa-search") == 2
     assert "did you mean 'tasks'" in capsys.readouterr().err

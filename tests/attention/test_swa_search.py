@@ -149,7 +149,7 @@ def test_goes_on_where_it_stopped(tmp_path):
 def test_another_search_and_a_damaged_file_are_refused(tmp_path):
     assert read_scores(tmp_path, SETTINGS) == {}
     write_result(tmp_path, SETTINGS, search_pattern(arbitrary(4, 0), 4, windows=2))
-    with pytest.raises(DataError, match=r"another search: window=4 \(now 8\); choose another output"):
+    with pytest.raises(DataError, match=r"a different search: window=4 \(now 8\); choose another output"):
         read_scores(tmp_path, SETTINGS | {"window": 8})
     (tmp_path / "swa_search.json").write_text('{"settings": {}, "scores": {"FF": 3}}')
     with pytest.raises(DataError, match="damaged"):

@@ -16,7 +16,8 @@ from arcforge_core.config.search_path import options, presets
 from arcforge_core.configs import PipelineConfig
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.pipeline.plan import CommandLine, plan_stages
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
+from arcforge_rl.configs.learning import RlConfig
 
 ROOT = Path(__file__).parents[2]
 GROUPS = [
@@ -28,7 +29,7 @@ RECIPES = [(preset.group, preset.name) for preset in presets() if preset.group n
 
 
 def test_groups_are_found():
-    assert set(GROUPS) == {"attention", "model", "optimizer", "schedule", "data", "hardware", "procedure"}
+    assert set(GROUPS) == {"attention", "model", "optimizer", "schedule", "data", "hardware"}
 
 
 @pytest.mark.parametrize(("group", "option"), [(group, option) for group in GROUPS for option in options(group)])
@@ -37,6 +38,13 @@ def test_option_alone(group, option):
     assert dataclasses.is_dataclass(chosen)
     if option in registry().names(group):
         assert chosen == registry().get(group, option).load_schema()(name=option)
+
+
+@pytest.mark.parametrize("command", [("train", TrainConfig), ("rl", RlConfig)])
+@pytest.mark.parametrize("names", [[], *([name] for name in options("logger")), options("logger")])
+def test_loggers_alone_and_together(command, names):
+    config = compose_config(*command, [f"logger=[{','.join(names)}]", *(["init=x"] if command[0] == "rl" else [])])
+    assert config.logger == {name: registry().get("logger", name).load_schema()() for name in names}
 
 
 @pytest.mark.parametrize("component", list(registry()), ids=lambda c: f"{c.kind}-{c.name}")
@@ -57,11 +65,12 @@ def test_recipe_whole(group, name):
     elif group == "experiment":
         assert compose([f"experiment={name}"]).name == name
     elif group == "pipeline":
-        recipe = compose_config("pipeline", PipelineConfig, [f"pipeline={name}"])
+        recipe = compose_config("pipeline", PipelineConfig, [f"pipeline={name}", "init=outputs/latest"])
         assert recipe.name == name and plan_stages(recipe, CommandLine())
     elif group == "budget":
-        whole = compose(["experiment=attention_ablation"])
-        assert compose(["experiment=attention_ablation", f"budget={name}"]) != whole
+        schema = registry().job("ablation").load_schema()
+        whole = compose_config("ablation", schema)
+        assert compose_config("ablation", schema, [f"budget={name}"]) != whole
     else:
         assert group == "sweep", "a new group of recipes needs a line here"
         for field, values in sweep_parameters(name).items():

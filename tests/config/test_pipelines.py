@@ -5,11 +5,15 @@ from itertools import pairwise
 
 import pytest
 
-from arcforge_core.config.compose import compose_config
+from arcforge_core.checkpoint.pretrained import save_pretrained
+from arcforge_core.config.compose import compose, compose_config
 from arcforge_core.config.search_path import options
 from arcforge_core.configs import PipelineConfig
+from arcforge_core.model.build import build_model
+from arcforge_core.ops.dispatch import Ops
 from arcforge_core.pipeline.check import check_stages
 from arcforge_core.pipeline.plan import CommandLine, plan_stages
+from arcforge_core.testing.small_models import small_tokenizer
 
 EXTENSIONS = {
     "glm5": ["mid_32k", "mid_128k", "mid_200k"],
@@ -18,15 +22,26 @@ EXTENSIONS = {
 
 
 @functools.cache
-def stages_of(name):
-    return plan_stages(compose_config("pipeline", PipelineConfig, [f"pipeline={name}"]), CommandLine())
+def stages_of(name, *overrides):
+    return plan_stages(compose_config("pipeline", PipelineConfig, [f"pipeline={name}", *overrides]), CommandLine())
 
 
-@pytest.mark.parametrize("name", options("pipeline"))
+@pytest.mark.parametrize("name", EXTENSIONS)
 def test_stages_fit_together(name):
     """On the meta device, the 744B model included."""
     stages = stages_of(name)
     assert len(check_stages(stages)) == len(stages)
+
+
+@pytest.mark.parametrize("name", sorted({*options("pipeline")} - {*EXTENSIONS}))
+def test_pipelines_from_a_checkpoint_fit_it(name, tmp_path):
+    config = compose(["model=tiny", "optimizer=torch_adamw"])
+    tokenizer = small_tokenizer()
+    save_pretrained(build_model(config.model, config.attention, Ops(None)), tmp_path, tokenizer)
+    recipe = compose_config("pipeline", PipelineConfig, [f"pipeline={name}", f"init={tmp_path}"])
+    common = ["model=tiny", "trainer.sequence_length=128"]
+    starts = check_stages(plan_stages(recipe, CommandLine(common=common)))
+    assert any("starting from" in start for start in starts)
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

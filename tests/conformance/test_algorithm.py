@@ -2,9 +2,9 @@
 
 import pytest
 
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.algorithm_suite import AlgorithmSuite
-from arcforge_rl.learning.build import OWN, preset
+from arcforge_rl.trainer.build import OWN, preset
 
 
 @pytest.mark.parametrize("name", registry().names("algorithm"))
@@ -12,5 +12,5 @@ class TestAlgorithm(AlgorithmSuite):
     @pytest.fixture
     def make_algorithm(self, name):
         component = registry().get("algorithm", name)
-        correction = preset(name if name in OWN else "none")
+        correction = preset(OWN.get(name, "none"))
         return lambda: component.load()(component.load_schema()(), correction)

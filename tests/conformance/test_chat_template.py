@@ -3,10 +3,10 @@
 import pytest
 
 from arcforge_core import registry
-from arcforge_core.chat.builtin import built_in
 from arcforge_core.testing import ChatTemplateSuite
 from arcforge_core.testing.chat_cases import with_tokens
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.tokenizer.templates import built_in
 
 TOKENS = {
     "": (),

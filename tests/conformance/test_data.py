@@ -16,7 +16,7 @@ from arcforge_core.configs import (
     StdlibDataConfig,
 )
 from arcforge_core.testing import DataSuite
-from arcforge_core.testing.corpora import write_texts
+from support.corpora import write_texts
 
 
 def files(folder, **options):
@@ -46,7 +46,7 @@ CONFIGS = {
     "hub": lambda a, b: (HubDataConfig(dataset="one"), HubDataConfig(dataset="two")),
     "mixture": lambda a, b: (mixture(a, b), mixture(b, a)),
     "retrieval": lambda a, b: (RetrievalDataConfig(episodes=50), RetrievalDataConfig(episodes=50, seed=1)),
-    "stdlib": lambda a, b: (StdlibDataConfig(), StdlibDataConfig(include_tests=True)),
+    "stdlib": lambda a, b: (StdlibDataConfig(), StdlibDataConfig(functions=0.0)),
 }
 
 

@@ -1,9 +1,9 @@
 import pytest
 
 from arcforge_core.contracts.engine import Engine
+from arcforge_core.generation.engine import build_engine
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.engine import build_engine
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.engine_suite import EngineSuite
 from arcforge_core.testing.small_models import small_model
 

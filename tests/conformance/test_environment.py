@@ -5,25 +5,45 @@ from typing import Any
 import pytest
 
 from arcforge_core.contracts.environment import Environment
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.environment_suite import EnvironmentSuite
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
+PROGRAMS = Path(__file__).with_name("programs.jsonl")
+CONVERSATIONS = Path(__file__).with_name("conversations.jsonl")
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "math": [{"kinds": ["quadratics", "fractions"]}],
-    "dataset": [{"path": str(QUESTIONS), "preset": "gsm8k"}],
+    "dataset": [
+        {"path": str(QUESTIONS), "preset": "gsm8k"},
+        {"path": str(PROGRAMS), "preset": "taco", "skip_bad": True},
+    ],
+    "conversations": [{"files": [str(CONVERSATIONS)]}],
+    "sandbox_conversations": [{"files": [str(CONVERSATIONS)]}],
 }
 """Further variants of a component, beside its defaults."""
-NEEDS_OPTIONS = ("dataset",)
+NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations")
 """Components that have nothing to do without options."""
-VARIANTS = [
-    (name, options)
-    for name in registry().names("environment")
-    for options in [*([] if name in NEEDS_OPTIONS else [{}]), *OPTIONS.get(name, [])]
-]
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda variant: f"{variant[0]}{len(variant[1]) or ''}")
+def variants(names: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns what the suite runs on; no registered environment is left out."""
+    found = [
+        (name, options)
+        for name in names
+        for options in [*([] if name in NEEDS_OPTIONS else [{}]), *OPTIONS.get(name, [])]
+    ]
+    assert not set(names) - {name for name, _ in found}
+    return found
+
+
+VARIANTS = variants(registry().names("environment"))
+
+
+NIGHTLY = pytest.mark.nightly(reason="judges programs as environment=code does")
+PARAMS = [pytest.param(variant, marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values())) for variant in VARIANTS]
+
+
+@pytest.fixture(params=PARAMS, ids=lambda variant: f"{variant[0]}{len(variant[1]) or ''}")
 def make_environment(request: pytest.FixtureRequest) -> Callable[[str], Environment]:
     name, options = request.param
     component = registry().get("environment", name)

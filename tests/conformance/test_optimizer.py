@@ -7,7 +7,7 @@ from arcforge_core.testing import OptimizerSuite
 
 OPTIONS = {
     "muon": [{"head": "muon", "router": "muon", "ns_dtype": "fp32"}],
-    "muon_split": [{"split_rope": True, "momentum_style": "heavy_ball"}],
+    "muon_split": [{"momentum_style": "heavy_ball"}],
 }
 VARIANTS = [(name, options) for name in registry().names("optimizer") for options in [{}, *OPTIONS.get(name, [])]]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing import SandboxSuite
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.testing.runs import write_corpus
+from support.runs import write_corpus
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?:<!-- needs: (?P<needs>.+?) -->\n+)?```(?P<language>\w+)(?: title=(?P<title>\S+))?\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,

@@ -67,6 +67,7 @@ CHEAP = {
         "rollout.groups": "1",
         "rollout.group_size": "2",
         "rollout.refills": "0",
+        "rollout.drop_equal": "false",  # an untrained policy's groups are equal
         "rollout.max_new_tokens": "4",
         "evaluation.tasks": "1",
         "evaluation.samples": "1",
@@ -127,7 +128,7 @@ def short(script, arguments, cheap_run):
         compose(arguments)
     if script == "arcforge-train" and any(argument.startswith("resume=") for argument in arguments):
         replaced["trainer.max_steps"] = "2"  # one step more than the run has
-    given = {argument.partition("=")[0] for argument in arguments}
+    given = {argument.partition("=")[0] for argument in arguments} - {"data" if "data=stdlib" in arguments else None}
     replaced = {name: value for name, value in replaced.items() if name not in given or name not in FORM_OF_THE_COMMAND}
     if "data=mixture" in arguments:  # which has no paths of its own, and holds out megabytes
         del replaced["data.paths"]
@@ -138,21 +139,29 @@ def short(script, arguments, cheap_run):
             replaced["vocab_size"] = "384"
     if any(argument.startswith("generation.files=") for argument in arguments):
         replaced |= {"generation.limit": "1", "generation.max_new_tokens": "4"}
-    made = {
-        "experiment=sft_mini": ("arithmetic", "expressions", "lookup"),
-        "experiment=sft_expressions": ("expressions", "terse_expressions"),
-    }
-    for recipe in made.keys() & set(arguments):  # which make their data
-        replaced = {
-            name: value for name, value in replaced.items() if not name.startswith("data") and name not in WHOLE_ROWS
-        }
-        replaced |= {"procedure.count": "3", "procedure.heldout": "1", "generation.max_new_tokens": "4"}
-        replaced |= {f"procedure.counts.{source}": "3" for source in made[recipe]}
-    if "procedure=expert_iteration" in arguments:
-        replaced |= {"procedure.rounds": "1"}
-        replaced |= {f"procedure.{name}": value for name, value in CHEAP["arcforge-sample"].items()}
+    if script == "arcforge-pipeline":
+        replaced = stages(arguments, replaced)
     kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
     return [*kept, *(f"{name}={value}" for name, value in replaced.items())]
+
+
+def stages(arguments, replaced):
+    """Returns what makes a documented pipeline cheap: its stages that are no training runs have few problems."""
+    made = {
+        "pipeline=sft_mini": ("arithmetic", "expressions", "lookup"),
+        "pipeline=sft_expressions": ("expressions", "terse_expressions"),
+    }
+    for recipe in made.keys() & set(arguments):  # whose data are made
+        whole = ("data", *WHOLE_ROWS)
+        replaced = {name: value for name, value in replaced.items() if not name.startswith(whole)}
+        replaced |= {"stages.conversations.count": "3", "stages.conversations.heldout": "1"}
+        replaced |= {"generation.max_new_tokens": "4"}
+        replaced |= {f"stages.conversations.counts.{source}": "3" for source in made[recipe]}
+    if "pipeline=expert_iteration" in arguments:
+        replaced = {name: value for name, value in replaced.items() if not name.startswith(("data", *WHOLE_ROWS))}
+        replaced |= {"stages.rounds.repeat": "1"}
+        replaced |= {f"stages.tries.{name}": value for name, value in CHEAP["arcforge-sample"].items()}
+    return replaced
 
 
 def make_plans(targets):

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core import hookspecs
 from arcforge_core.contracts.attention import Attention
 from arcforge_core.contracts.chat import ChatParser, ChatTemplate
-from arcforge_core.contracts.checker import Checker
+from arcforge_core.contracts.conversation import Checker
 from arcforge_core.contracts.data import DocumentSource
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.contracts.optimizer import ROLES, OptimizerFactory
 from arcforge_core.contracts.sandbox import SandboxBackend
-from arcforge_core.contracts.toolbox import Toolbox
 from arcforge_core.ops import reference
-from arcforge_core.registry import FIRST_PARTY, Registrar, registry
+from arcforge_core.plugins import hookspecs
+from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.registry import FIRST_PARTY, Registrar
 from arcforge_core.testing import SUITES
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "plugins_reference.md").read_text(encoding="utf-8")
 LINKED = sorted(
     file
     for pattern in ("*.md", "conf/*.md", "docs/**/*.md", "packages/*/*.md", "examples/plugins/*/*.md")
@@ -35,12 +35,11 @@ CONTRACTS = {
     "hardware": Hardware,
     "engine": Engine,
     "environment": Environment,
-    "checker": Checker,
+    "reward": Checker,
     "chat_template": ChatTemplate,
     "parser": ChatParser,
     "data": DocumentSource,
     "sandbox": SandboxBackend,
-    "toolbox": Toolbox,
 }
 HOOKS = [name for name in vars(hookspecs) if name.startswith("arcforge_")]
 SOURCES = ("packages/*/src/**/*.py", "examples/plugins/*/src/**/*.py", "scripts/*", "Makefile")
@@ -58,31 +57,31 @@ def section(text, heading):
     return re.split(rf"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-# ---- plugins.md ----------------------------------------------------------------------------------------------------
+# ---- plugins_reference.md ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hook_has_its_exact_signature(hook):
-    assert f"`{hook}{signature(getattr(hookspecs, hook))}`" in section(PLUGINS, "## Hooks")
+    assert f"`{hook}{signature(getattr(hookspecs, hook))}`" in section(REFERENCE, "## Hooks")
 
 
 def test_no_other_hook_is_described():
-    assert set(re.findall(r"`(arcforge_\w+)\(", PLUGINS)) == set(HOOKS)
+    assert set(re.findall(r"`(arcforge_\w+)\(", REFERENCE)) == set(HOOKS)
 
 
 def test_add_has_its_exact_signature():
-    assert f"`add{signature(Registrar.add).replace('self, ', '')}`" in PLUGINS
+    assert f"`add{signature(Registrar.add).replace('self, ', '')}`" in REFERENCE
 
 
 def test_plugin_api_number():
-    assert f"now {hookspecs.PLUGIN_API}" in section(PLUGINS, "## Compatibility")
-    assert f"now {hookspecs.PLUGIN_API}" in section(PLUGINS, "## Hooks")
+    assert f"now {hookspecs.PLUGIN_API}" in section(REFERENCE, "## Compatibility")
+    assert f"now {hookspecs.PLUGIN_API}" in section(REFERENCE, "## Hooks")
 
 
 @pytest.mark.parametrize("kind", sorted({c.kind for c in OURS}))
 def test_kind_has_a_section_that_covers_its_contract(kind):
-    text = section(PLUGINS, f"### {kind}")
-    assert text, f"docs/plugins.md has no section {kind}"
+    text = section(REFERENCE, f"### {kind}")
+    assert text, f"docs/plugins_reference.md has no section {kind}"
     contract = CONTRACTS.get(kind)
     members = [] if contract is None else [*vars(contract), *vars(contract).get("__annotations__", ())]
     for name in members:
@@ -91,7 +90,7 @@ def test_kind_has_a_section_that_covers_its_contract(kind):
 
 
 def test_table_of_kinds_lists_our_components_and_suites():
-    rows = re.findall(r"^\| (\w+) \| .+? \| (.+?) \| (.+?) \|$", section(PLUGINS, "## Kinds"), re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| .+? \| (.+?) \| (.+?) \|$", section(REFERENCE, "## Kinds"), re.MULTILINE)
     listed = {kind: set(re.findall(r"`(\w+)`", names)) for kind, _, names in rows if kind != "kind"}
     assert listed == {kind: {c.name for c in OURS if c.kind == kind} for kind in {c.kind for c in OURS}}
     assert {suite for _, suites, _ in rows for suite in re.findall(r"`(\w+Suite)`", suites)} == set(SUITES)
@@ -100,11 +99,11 @@ def test_table_of_kinds_lists_our_components_and_suites():
 @pytest.mark.parametrize("op", sorted(reference.OPS))
 def test_op_has_its_arguments(op):
     arguments = ", ".join(inspect.signature(reference.OPS[op]).parameters)
-    assert f"| `{op}` | `{arguments}` |" in PLUGINS
+    assert f"| `{op}` | `{arguments}` |" in REFERENCE
 
 
 def test_roles():
-    assert f"`{' '.join(ROLES)}`" in PLUGINS
+    assert f"`{' '.join(ROLES)}`" in REFERENCE
 
 
 # ---- env.md --------------------------------------------------------------------------------------------------------
@@ -146,6 +145,27 @@ def test_readme_names_every_package_and_command():
     for project in ROOT.glob("packages/*/pyproject.toml"):
         for script in re.findall(r"^arcforge(-\w+)? = ", project.read_text(), re.MULTILINE):
             assert script in text, f"arcforge{script}"
+
+
+def test_readme_is_short_and_says_where_to_read_on():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 100
+    assert all(len(cell) <= 300 for cell in re.split(r"\n|\|", text))
+
+
+def test_commands_of_the_readmes_table_are_run_on_some_page(pages):
+    rows = re.findall(r"^\| .+? \| `(.+?)` \| \[", section((ROOT / "README.md").read_text(), "## I want to ..."), re.M)
+    run = {line.split("  #")[0].strip() for found in pages.values() for b in found for line in b.text.splitlines()}
+    assert len(rows) > 10
+    assert set(rows) - run == set()
+
+
+def test_architecture_names_every_folder():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for package in FIRST_PARTY:
+        for init in ROOT.glob(f"packages/{package}/src/arcforge_{package}/*/__init__.py"):
+            name = init.parent.name
+            assert name == "conf" or re.search(rf"[`/]{name}/", text), f"docs/architecture.md lacks {init.parent}"
 
 
 def test_every_recipe_is_described():

@@ -44,7 +44,7 @@ def test_the_files_are_those_of_the_list(pages, folder):
     assert listed == {f"{PACKAGE}/__init__.py", *(b.title for b in pages[PAGE] if b.title)}
 
 
-@pytest.mark.slow(reason="imports torch in two fresh processes, and runs the suite on two ops")
+@pytest.mark.nightly(reason="installs a package and runs conformance suites")
 def test_its_commands_run_and_show_what_it_says(pages, folder):
     script = "".join(b.text for b in pages[PAGE] if b.language == "bash" and not b.needs)
     result = run(folder, script)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from arcforge_attention.configs import GqaConfig
-from arcforge_core.model import causal_lm, recorded
+from arcforge_core.generation import recorded
 from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.small_models import small_config
@@ -26,14 +26,15 @@ def compiled():
 
 
 def decoded(model, lengths, steps):
-    """Hidden states of so many steps behind prompts of these lengths, one token of each at a time."""
+    """Hidden states of so many steps after prompts of these lengths, one token of each at a time."""
     cache, outs = model.new_cache([80] * len(lengths), 16), []
     cache.pages_NP = cache.pages_NP.flip(1)
+    runner = recorded.Recorded(model, cache)
     with torch.inference_mode():
-        model.hidden(torch.arange(sum(lengths)) % 64, cache.batch(range(len(lengths)), lengths), cache)
+        runner.hidden(torch.arange(sum(lengths)) % 64, cache.batch(range(len(lengths)), lengths))
         for step in range(steps):
             tokens_T = (torch.arange(len(lengths)) * 5 + step * 3) % 64
-            outs.append(model.hidden(tokens_T, cache.batch(range(len(lengths)), [1] * len(lengths)), cache).hidden_TD)
+            outs.append(runner.hidden(tokens_T, cache.batch(range(len(lengths)), [1] * len(lengths))))
     return torch.stack(outs, 1)
 
 
@@ -47,7 +48,7 @@ def test_repeated_steps_give_the_bits_of_steps_that_are_run(dense, lengths, monk
     monkeypatch.setattr(recorded.Step, "run", lambda self, *args: repeated.append(self) or original(self, *args))
     found = decoded(model, lengths, 8)
     assert len(repeated) == 7
-    monkeypatch.setattr(causal_lm, "recorded_hidden", lambda *_: None)
+    monkeypatch.setattr(recorded.RecordedSteps, "replay", lambda *_: None)
     assert torch.equal(found, decoded(model, lengths, 8))
 
 
@@ -62,5 +63,5 @@ def test_steps_of_many_tokens_are_repeated_where_nothing_but_matrices_is_multipl
     monkeypatch.setattr(recorded.RecordedSteps, "_record", lambda self, *args: tried.append(1) or record(self, *args))
     found = decoded(model, [5] * rows, 4)
     assert (len(tried), len(repeated)) == (steps > 0, steps)
-    monkeypatch.setattr(causal_lm, "recorded_hidden", lambda *_: None)
+    monkeypatch.setattr(recorded.RecordedSteps, "replay", lambda *_: None)
     assert torch.equal(found, decoded(model, [5] * rows, 4))

@@ -1,14 +1,16 @@
 """Decoding steps that are recorded once and repeated: the same bits as steps that are run, whatever changes between."""
 
+import weakref
+
 import pytest
 import torch
 
 from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig, SimpleGdnConfig, SwaConfig
-from arcforge_core.model import causal_lm, recorded
+from arcforge_core.generation import recorded
+from arcforge_core.generation.weights import replace_weights
+from arcforge_core.model.adapt.quantised import MODES, quantise_model
 from arcforge_core.model.build import build_model
 from arcforge_core.model.cache import PagedCache
-from arcforge_core.model.quantised import MODES, quantise_model
-from arcforge_core.model.weights import replace_weights
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.small_models import small_config
 from arcforge_hw.configs import CpuConfig
@@ -41,23 +43,24 @@ def build(attention=None, deterministic=False):
 
 @torch.no_grad()
 def filled(model, lengths, capacity=90, page_size=4):
-    """Returns a cache that has read prompts of these lengths into pages all over it."""
+    """Returns the steps on a cache that has read prompts of these lengths into pages all over it."""
     cache = model.new_cache([capacity] * len(lengths), page_size)
     order = torch.randperm(cache.pages_NP.numel(), generator=torch.Generator().manual_seed(2))
     cache.pages_NP = order.view_as(cache.pages_NP)
     tokens_T = torch.randint(64, (sum(lengths),), generator=torch.Generator().manual_seed(1))
-    model.hidden(tokens_T, cache.batch(range(len(lengths)), lengths), cache)
-    return cache
+    steps = recorded.Recorded(model, cache)
+    steps.hidden(tokens_T, cache.batch(range(len(lengths)), lengths))
+    return steps
 
 
 @torch.inference_mode()
-def decode(model, cache, steps, queries, first=0, sequences=None):
-    """Returns the hidden states of so many steps, each of `queries` tokens of the sequences, of all by default."""
+def decode(steps, count, queries, first=0, sequences=None):
+    """Returns the hidden states of `count` steps, each of `queries` tokens of the sequences, of all by default."""
     outs = []
-    for step in range(first, first + steps):
+    for step in range(first, first + count):
         tokens_T = (torch.arange(sum(queries)) * 5 + step * 3) % 64
-        batch = cache.batch(sequences or range(len(queries)), queries)
-        outs.append(model.hidden(tokens_T, batch, cache).hidden_TD)
+        batch = steps.cache.batch(sequences or range(len(queries)), queries)
+        outs.append(steps.hidden(tokens_T, batch))
     return torch.stack(outs)
 
 
@@ -81,7 +84,7 @@ def both(monkeypatch):
 
     def run(job):
         found = job()
-        monkeypatch.setattr(causal_lm, "recorded_hidden", lambda *_: None)
+        monkeypatch.setattr(recorded.RecordedSteps, "replay", lambda *_: None)
         return found, job()
 
     return run
@@ -94,7 +97,7 @@ def both(monkeypatch):
 def test_repeated_steps_give_the_bits_of_steps_that_are_run(variant, lengths, queries, repeated, both):
     """From below top-k to above it, and over borders of pages."""
     model = build(VARIANTS[variant])
-    found, wanted = both(lambda: decode(model, filled(model, lengths), 20, queries))
+    found, wanted = both(lambda: decode(filled(model, lengths), 20, queries))
     assert len(repeated) >= 15
     assert torch.equal(found, wanted)
 
@@ -107,21 +110,20 @@ def test_repeated_drafts_give_the_bits_of_drafts_that_are_run(variant, repeated,
     def job():
         cache = PagedCache(model.cache_spec(), [90, 90], dtype=model.dtype, page_size=4, mtp=model.mtp_cache_spec())
         draw = torch.Generator().manual_seed(0)
-        outs = []
+        steps, outs = recorded.Recorded(model, cache), []
         with torch.inference_mode():
             for queries in ([6, 9], *[[1, 1]] * 8, *[[3, 2]] * 4):
                 batch, rows = cache.batch([0, 1], queries), sum(queries)
                 tokens_T = torch.randint(64, (rows,), generator=draw)
                 hidden_TD = torch.randn(rows, 32, generator=draw)
-                model.mtp_remember(tokens_T, hidden_TD, batch, cache)
+                steps.write_cache(tokens_T, hidden_TD, batch)
                 outs += [entry.clone() for entry in cache.mtp.entries.values()]
-                outs.append(model.mtp_draft(tokens_T, hidden_TD, batch, cache))
+                outs.append(steps.draft(tokens_T, hidden_TD, batch))
         return outs
 
     found = job()
     assert len(repeated) >= 18
-    for name in ("recorded_draft", "recorded_remember"):
-        monkeypatch.setattr(causal_lm, name, lambda *_: None)
+    monkeypatch.setattr(recorded.RecordedSteps, "replay", lambda *_: None)
     for ours, wanted in zip(found, job(), strict=True):
         assert torch.equal(ours, wanted)
 
@@ -130,8 +132,8 @@ def test_a_step_of_other_sequences_reads_their_pages(repeated, both):
     model = build()
 
     def job():
-        cache = filled(model, [20, 9, 33])
-        parts = [decode(model, cache, 3, [1, 1], n, pair) for n, pair in enumerate(([0, 1], [1, 2], [2, 0]))]
+        steps = filled(model, [20, 9, 33])
+        parts = [decode(steps, 3, [1, 1], n, pair) for n, pair in enumerate(([0, 1], [1, 2], [2, 0]))]
         return torch.cat(parts)
 
     found, wanted = both(job)
@@ -142,7 +144,7 @@ def test_a_step_of_other_sequences_reads_their_pages(repeated, both):
 @pytest.mark.parametrize("attention", [SwaConfig(window=6), SimpleGdnConfig()], ids=["swa", "simple_gdn"])
 def test_variants_that_cannot_be_recorded_are_run(attention, repeated, both):
     model = build(attention)
-    found, wanted = both(lambda: decode(model, filled(model, [5, 9]), 6, [1, 1]))
+    found, wanted = both(lambda: decode(filled(model, [5, 9]), 6, [1, 1]))
     assert not repeated
     assert torch.equal(found, wanted)
 
@@ -154,17 +156,17 @@ def test_new_weights_are_seen(repeated, both):
 
     def job():
         model.load_state_dict(first)
-        cache = filled(model, [20])
-        parts = [decode(model, cache, 5, [1])]
+        steps = filled(model, [20])
+        parts = [decode(steps, 5, [1])]
         model.load_state_dict({name: value * 1.5 for name, value in first.items()})
-        parts.append(decode(model, cache, 5, [1], 5))
+        parts.append(decode(steps, 5, [1], 5))
         model.load_state_dict({name: value * 0.7 for name, value in first.items()}, assign=True)
-        parts.append(decode(model, cache, 5, [1], 10))
-        model.bind_ops()
-        parts.append(decode(model, cache, 5, [1], 15))
+        parts.append(decode(steps, 5, [1], 10))
+        model.rebind()
+        parts.append(decode(steps, 5, [1], 15))
         router = model.model.layers[-1].mlp.gate
         router.e_score_correction_bias = torch.tensor([5.0, -5.0, 5.0, -5.0])
-        parts.append(decode(model, cache, 5, [1], 20))
+        parts.append(decode(steps, 5, [1], 20))
         return torch.cat(parts)
 
     found, wanted = both(job)
@@ -174,25 +176,25 @@ def test_new_weights_are_seen(repeated, both):
 
 def test_a_hook_sees_every_step(repeated):
     model = build()
-    cache, seen = filled(model, [20]), []
-    decode(model, cache, 4, [1])
+    steps, seen = filled(model, [20]), []
+    decode(steps, 4, [1])
     assert len(repeated) == 3
     handle = model.model.layers[0].mlp.register_forward_hook(lambda *_: seen.append(1))
-    decode(model, cache, 4, [1])
+    decode(steps, 4, [1])
     assert len(seen) == 4 and len(repeated) == 3
     handle.remove()
-    decode(model, cache, 4, [1])
+    decode(steps, 4, [1])
     assert len(seen) == 4 and len(repeated) == 7
 
 
 def test_what_is_differentiated_or_trained_or_long_is_run(repeated):
     model = build()
-    cache = filled(model, [20, 20])
+    steps = filled(model, [20, 20])
     for _ in range(3):
-        model.hidden(torch.tensor([1, 2]), cache.batch([0, 1], [1, 1]), cache)
-    decode(model, cache, 3, [5, 4])
+        steps.hidden(torch.tensor([1, 2]), steps.cache.batch([0, 1], [1, 1]))
+    decode(steps, 3, [5, 4])
     model.train()
-    decode(model, cache, 3, [1, 1])
+    decode(steps, 3, [1, 1])
     assert not repeated
 
 
@@ -200,28 +202,28 @@ def test_references_and_deterministic_ops_are_run(repeated, monkeypatch):
     deterministic = build(deterministic=True)
     monkeypatch.setenv("ARCFORGE_DISPATCH", "reference")
     for model in (deterministic, build()):
-        decode(model, filled(model, [20]), 4, [1])
+        decode(filled(model, [20]), 4, [1])
     assert not repeated
 
 
 def test_a_page_that_the_cache_does_not_have_is_refused():
     model = build()
-    cache = filled(model, [20], capacity=60)
-    decode(model, cache, 3, [1])
-    cache.pages_NP[0, -1] = 15
+    steps = filled(model, [20], capacity=60)
+    decode(steps, 3, [1])
+    steps.cache.pages_NP[0, -1] = 15
     with pytest.raises(ValueError, match="names page 15, the cache has 60 rows"):
-        decode(model, cache, 1, [1])
+        decode(steps, 1, [1])
 
 
 def test_inference_mode_or_none_is_the_same(both):
     model = build()
 
     def job():
-        cache = filled(model, [20])
-        parts = [decode(model, cache, 3, [1])]
+        steps = filled(model, [20])
+        parts = [decode(steps, 3, [1])]
         with torch.no_grad():
-            parts.append(decode.__wrapped__(model, cache, 3, [1], 3))
-        parts.append(decode(model, cache, 3, [1], 6))
+            parts.append(decode.__wrapped__(steps, 3, [1], 3))
+        parts.append(decode(steps, 3, [1], 6))
         return torch.cat(parts)
 
     found, wanted = both(job)
@@ -231,27 +233,27 @@ def test_inference_mode_or_none_is_the_same(both):
 def test_recordings_make_room_for_others(repeated, monkeypatch):
     monkeypatch.setattr(recorded, "STEPS", 2)
     model = build()
-    cache = filled(model, [20] * 3)
+    steps = filled(model, [20] * 3)
     for sequences in (1, 2, 3, 1):
-        decode(model, cache, 4, [1] * sequences)
-    assert len(recorded._OF_CACHE[cache]["layers"].steps) == 2
+        decode(steps, 4, [1] * sequences)
+    assert len(steps.steps["layers"].steps) == 2
     assert len(repeated) == 3 + 3 + 3 + 4
 
 
 def test_recordings_end_with_their_cache():
     model = build()
-    cache = filled(model, [20])
-    decode(model, cache, 3, [1])
-    before = len(recorded._OF_CACHE)
-    del cache
-    assert len(recorded._OF_CACHE) == before - 1
+    steps = filled(model, [20])
+    decode(steps, 3, [1])
+    cache = weakref.ref(steps.cache)
+    del steps
+    assert cache() is None
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", ["gqa", "mla", "dsa", "dsa, int8 keys"])
 @pytest.mark.parametrize("queries", [[1], [1, 3, 1]])
 def test_steps_of_quantised_weights_are_repeated(mode, variant, queries, repeated, both):
-    """From below top-k to above it, with a mixture of experts, and behind an update, which leaves weights in place."""
+    """From below top-k to above it, with a mixture of experts, and after an update, which leaves weights in place."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "head_dim": 32, "qk_rope_head_dim": 32, "intermediate_size": 96}
     sizes |= {"q_lora_rank": 32, "index_head_dim": 32, "moe_intermediate_size": 32}
@@ -263,10 +265,10 @@ def test_steps_of_quantised_weights_are_repeated(mode, variant, queries, repeate
 
     def job():
         replace_weights(model, old, "the first")
-        cache = filled(model, [6] * len(queries))
-        first = decode(model, cache, 5, queries)
+        steps = filled(model, [6] * len(queries))
+        first = decode(steps, 5, queries)
         replace_weights(model, new, "the update")
-        return torch.cat((first, decode(model, cache, 6, queries, first=5)))
+        return torch.cat((first, decode(steps, 6, queries, first=5)))
 
     again, ran = both(job)
     assert len(repeated) >= 8

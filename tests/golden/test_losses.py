@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.testing.golden import golden_cases, golden_losses, golden_tokens, mismatches, rounding
+from support.golden import golden_cases, golden_losses, golden_tokens, mismatches, rounding
 
 GOLDEN = json.loads((Path(__file__).parent / "losses.json").read_text())
 LARGE = {"experiment=mini": "4M parameters in ten steps", "experiment=small_base": "23M parameters in ten steps"}

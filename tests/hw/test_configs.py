@@ -1,6 +1,6 @@
 """The schema of the CPU backend."""
 
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 
 
 def test_cpu_is_registered_with_its_schema():

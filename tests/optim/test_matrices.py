@@ -36,10 +36,9 @@ def test_only_head_matrices_are_cut_by_head():
     assert whole.shape == (18, 5)
 
 
-def test_rotary_rows_become_a_part_when_asked():
+def test_rotary_rows_stay_in_the_matrix_of_their_head():
     q_b = item(ParameterRole("head_matrix", num_heads=2, rope_rows=2), 12, 5)
     assert [m.shape for m in cut(q_b, per_head=True)] == [(6, 5)]
-    assert [m.shape for m in cut(q_b, per_head=True, split_rope=True)] == [(4, 5), (2, 5)]
 
 
 def test_experts_and_fused_parts_are_separate():

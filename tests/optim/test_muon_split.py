@@ -4,7 +4,6 @@ from torch import Tensor, nn
 
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.contracts.optimizer import ParameterRole, RoledParameter
-from arcforge_core.errors import ConfigError
 from arcforge_core.ops import Ops
 from arcforge_optim.configs import COEFFICIENTS, MuonConfig, MuonSplitConfig
 from arcforge_optim.muon import Muon
@@ -34,14 +33,13 @@ def train(optimizer: torch.optim.Optimizer, parameters: list[RoledParameter], st
         optimizer.step()
 
 
-def blocks(q_b: Tensor, kv_b: Tensor, split_rope: bool) -> list[Tensor]:
+def blocks(q_b: Tensor, kv_b: Tensor) -> list[Tensor]:
     """Every matrix that is orthogonalised by itself, head by head, as views."""
     result = []
     for head in range(HEADS):
         q = q_b[head * (NOPE + ROPE) : (head + 1) * (NOPE + ROPE)]
         kv = kv_b[head * (NOPE + VALUE) : (head + 1) * (NOPE + VALUE)]
-        result += [q[:NOPE], q[NOPE:]] if split_rope else [q]
-        result += [kv[:NOPE], kv[NOPE:]]
+        result += [q, kv[:NOPE], kv[NOPE:]]
     return result
 
 
@@ -49,10 +47,10 @@ def slow_muon_split(config: MuonSplitConfig, weights: list[Tensor], steps: int =
     """The per-head loop: one matrix, one head, one Newton-Schulz at a time; changes `weights`."""
     dtype = torch.bfloat16 if config.ns_dtype == "bf16" else torch.float32
     iterate = Ops().bind(OpCall("newton_schulz", "cpu", dtype, needs_grad=False))
-    momenta = [torch.zeros_like(w) for w in blocks(*weights, config.split_rope)]
+    momenta = [torch.zeros_like(w) for w in blocks(*weights)]
     for step in range(steps):
-        grads = blocks(*gradients(step), config.split_rope)
-        for w, grad, momentum in zip(blocks(*weights, config.split_rope), grads, momenta, strict=True):
+        grads = blocks(*gradients(step))
+        for w, grad, momentum in zip(blocks(*weights), grads, momenta, strict=True):
             momentum.lerp_(grad, 1 - config.momentum)
             update = grad.lerp(momentum, config.momentum).to(dtype)
             update *= 2.0 ** -(update.abs().max().double().log2().floor().item() + 1)
@@ -61,10 +59,9 @@ def slow_muon_split(config: MuonSplitConfig, weights: list[Tensor], steps: int =
             w.add_(update, alpha=-config.lr * config.update_rms * max(w.shape) ** 0.5)
 
 
-@pytest.mark.parametrize("split_rope", [False, True])
 @pytest.mark.parametrize("ns_dtype", ["bf16", "fp32"])
-def test_equals_a_slow_per_head_loop_bit_for_bit(ns_dtype, split_rope):
-    config = MuonSplitConfig(lr=0.02, ns_dtype=ns_dtype, split_rope=split_rope)
+def test_equals_a_slow_per_head_loop_bit_for_bit(ns_dtype):
+    config = MuonSplitConfig(lr=0.02, ns_dtype=ns_dtype)
     parameters = attention()
     weights = [item.parameter.detach().clone() for item in parameters]
     train(MuonSplit(config, parameters, Ops()), parameters)
@@ -77,16 +74,15 @@ def test_equals_whole_muon_on_separate_parameters():
     parameters = attention()
     start, grads = [i.parameter.detach().clone() for i in parameters], [gradients(s) for s in range(3)]
     separate = [
-        RoledParameter(str(i), nn.Parameter(w.clone()), ParameterRole("matrix"))
-        for i, w in enumerate(blocks(*start, split_rope=False))
+        RoledParameter(str(i), nn.Parameter(w.clone()), ParameterRole("matrix")) for i, w in enumerate(blocks(*start))
     ]
     train(MuonSplit(MuonSplitConfig(), parameters), parameters, steps=3)
     optimizer = Muon(MuonConfig(), separate)
     for pair in grads:
-        for item, grad in zip(separate, blocks(*pair, split_rope=False), strict=True):
+        for item, grad in zip(separate, blocks(*pair), strict=True):
             item.parameter.grad = grad.clone()
         optimizer.step()
-    joined = blocks(*[i.parameter.detach() for i in parameters], split_rope=False)
+    joined = blocks(*[i.parameter.detach() for i in parameters])
     for item, weight in zip(separate, joined, strict=True):
         assert torch.equal(item.parameter, weight)
 
@@ -119,7 +115,7 @@ def spread(optimizer: torch.optim.Optimizer, parameters: list[RoledParameter]) -
         item.parameter.grad = (grad.view(HEADS, -1, RANK) * sizes_H11).view_as(grad)
     optimizer.step()
     updates = [item.parameter.detach() - old for item, old in zip(parameters, before, strict=True)]
-    values = [torch.linalg.svdvals(block) for block in blocks(*updates, split_rope=False)]
+    values = [torch.linalg.svdvals(block) for block in blocks(*updates)]
     unit = 0.2 * RANK**0.5  # every block has fewer rows than RANK columns
     return max((v / unit - 1).abs().max().item() for v in values)
 
@@ -147,9 +143,3 @@ def test_gate_and_up_are_separate_and_experts_are_a_batch():
         a.step()
         b.step()
     assert torch.equal(fused.detach().unflatten(1, (2, 6)).flatten(0, 1), torch.stack(singles))
-
-
-def test_split_rope_without_rotary_rows_is_refused():
-    parameters = [RoledParameter("w", nn.Parameter(torch.randn(4, 4)), ParameterRole("matrix"))]
-    with pytest.raises(ConfigError, match=r"optimizer.split_rope=True: no parameter .* rotary"):
-        MuonSplit(MuonSplitConfig(split_rope=True), parameters)

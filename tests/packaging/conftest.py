@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from arcforge_core.cache import cache_folder
+from arcforge_core.files.cache import cache_folder
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("core", "attention", "optim", "rl", "serving", "hw")
 
 PLUGIN = """
-from arcforge_core.hookspecs import hookimpl
+from arcforge_core.plugins.hookspecs import hookimpl
 
 @hookimpl
 def arcforge_plugin_api():
@@ -34,7 +34,7 @@ def {hook}(registry):
 """
 
 
-def plugin(kind="attention", name="strange", api=1, hook="arcforge_register_components"):
+def plugin(kind="attention", name="strange", api=2, hook="arcforge_register_components"):
     return PLUGIN.format(kind=kind, name=name, api=api, hook=hook)
 
 

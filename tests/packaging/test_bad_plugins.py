@@ -32,7 +32,7 @@ def test_each_fault_is_reported_with_its_distributions(environment):
             "unknown hook 'arcforge_register_component'; did you mean 'arcforge_register_components'?"
         ),
         "same-name 1.0": "entry point 'acme-arcforge-npu' is already used by acme-arcforge-npu 2.3.0",
-        "wrong-api 1.0": "plugin API 0, this arcforge has 1",
+        "wrong-api 1.0": "plugin API 0, this arcforge has 2",
     }
     assert found["conflicts"] == [
         {"kind": "hardware", "name": "torch_cpu", "claimed_by": ["arcforge-core 0.1.0", "double-claim 1.0"]}

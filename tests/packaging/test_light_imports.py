@@ -33,7 +33,7 @@ def test_plugin_modules_and_schemas(module):
 @pytest.mark.parametrize(
     "statement",
     [
-        "from arcforge_core.plugins import load_plugins; load_plugins()",
+        "from arcforge_core.plugins.loader import load_plugins; load_plugins()",
         "from arcforge_core import registry; [c.load_schema() for c in registry()]",
         "from arcforge_core.cli.plugins import main; main([])",
         "from arcforge_core.cli.main import main; main(['--help'])",

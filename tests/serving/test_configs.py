@@ -3,7 +3,7 @@ import pytest
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.small_models import small_model
 from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.paged import PagedEngine
+from arcforge_serving.engine.paged import PagedEngine
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The recipes of docs/serving.md, as they stand there: a unit of systemd, a container file, and nginx."""
+"""The deployment recipes of docs/serving_reference.md, taken from the page: a systemd unit, a container file, nginx."""
 
 import json
 import logging
@@ -21,11 +21,11 @@ import pytest
 from arcforge_core.config.compose import compose_config
 from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_serving.configs import ServeConfig
-from arcforge_serving.server.logs import JsonLines
-from arcforge_serving.server.run import SECONDS_TO_SEND
-from arcforge_serving.server.testing import Says, listening, scripted_state
+from arcforge_serving.server.gate.logs import JsonLines
+from arcforge_serving.server.serve import SECONDS_TO_SEND
+from support.servers import Says, listening, scripted_state
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+PAGE = Path(__file__).parents[2] / "docs" / "serving_reference.md"
 UNIT, CONTAINER, PROXY = re.findall(
     r"^```text\n(.*?)^```$", PAGE.read_text(encoding="utf-8").partition("## Deployment")[2], re.M | re.S
 )

@@ -6,11 +6,11 @@ import pytest
 
 from arcforge_attention.ablation.page import write_page
 from arcforge_attention.ablation.verdicts import verdicts
-from arcforge_attention.configs import AblationConfig
-from arcforge_core.config.sweep import Job
-from arcforge_core.train.run import RunResult
+from arcforge_attention.configs import AblationOptions
+from arcforge_core.config.sweep import SweepJob
+from arcforge_core.console.result import Result
 
-OPTIONS = AblationConfig(lengths=[256, 512])
+OPTIONS = AblationOptions(lengths=[256, 512])
 
 
 def figures(retrieval, loss=2.0, converted=None, **more):
@@ -50,8 +50,8 @@ def test_every_claim_holds_where_it_should():
         ("mla", {"0": figures(0.6), "1": figures(0.6)}, "the comparison is void"),
         ("dsa", {"0": figures(0.95, 2.05, 0.4)}, "held-out loss within 1%"),
         ("dsa", {"0": figures(0.91, 2.0, 0.4)}, "retrieval within 2 points"),
-        ("dsa", {"0": figures(0.95, 2.0, 0.9)}, "indexer that was never trained"),
-        ("dsa", {"0": figures(0.95, 2.0, 0.94), "1": figures(0.95, 2.0, 0.1)}, "indexer that was never trained"),
+        ("dsa", {"0": figures(0.95, 2.0, 0.9)}, "untrained indexer"),
+        ("dsa", {"0": figures(0.95, 2.0, 0.94), "1": figures(0.95, 2.0, 0.1)}, "untrained indexer"),
         ("swa", {"0": figures(0.9, converted=0.1)}, "SWA interleave after training"),
         ("swa", {"0": figures(0.1, converted=0.9)}, "SWA interleave without training"),
         ("swa_pattern", {"0": figures(0.1)}, "swa_pattern retrieves more"),
@@ -72,19 +72,19 @@ def jobs_of(results, folder):
     for name, seeds in results.items():
         for seed, found in seeds.items():
             overrides = {"attention": name, "seed": seed}
-            jobs.append(Job(len(jobs), overrides, RunResult(folder / f"{name}-{seed}", found)))
+            jobs.append(SweepJob(len(jobs), overrides, Result(folder / f"{name}-{seed}", found)))
     return jobs
 
 
 def test_the_page_shows_means_ranges_patterns_and_failures(tmp_path):
-    failed = Job(99, {"attention": "acme", "seed": "2"}, error=ValueError("no <such> kernel"))
+    failed = SweepJob(99, {"attention": "acme", "seed": "2"}, error=ValueError("no <such> kernel"))
     page = write_page(tmp_path, [*jobs_of(good(), tmp_path), failed], OPTIONS)
     text = page.read_text()
     assert page == tmp_path / "ablation.html"
     assert "96.0% <small>95.0% to 97.0%</small>" in text and "SFFS, SFSF" in text
     assert "acme seed 2: failed: no &lt;such&gt; kernel" in text and "<such>" not in text
     assert text.count("<svg") == 1 and "does not hold" not in text
-    assert "4.8% of all" in text and 'href="gqa-0/report.html"' in text
+    assert "4.8% of the total" in text and 'href="gqa-0/report.html"' in text
 
 
 def test_what_does_not_reproduce_is_said(tmp_path):

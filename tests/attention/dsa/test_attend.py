@@ -7,12 +7,11 @@ import torch
 
 from arcforge_attention.configs import DsaConfig
 from arcforge_attention.dsa import DSA
-from arcforge_attention.dsa.attend import attend, expands
 from arcforge_attention.entries import Entries
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.meta import meta_device
+from arcforge_core.testing.attention_inputs import selection
 from arcforge_core.testing.attention_suite import build_layer, close, inputs, rope
-from arcforge_core.testing.op_inputs import selection
 from arcforge_core.testing.small_models import small_config
 
 MODEL = small_config(index_topk=4)
@@ -25,7 +24,7 @@ def test_all_visible_keys_give_dense_attention():
     entries = Entries.store(batch, None, latent=layer.entries(x_TD, tables))
     every_TK = torch.arange(9).expand(9, 9)
     every_TK = torch.where(every_TK <= torch.arange(9)[:, None], every_TK, -1)
-    out_THV = attend(layer, q_THK, entries, every_TK, group)
+    out_THV = layer.attend_selected(q_THK, entries, every_TK, group)
     close(out_THV, layer.dense(q_THK, entries, group), 1e-5)
 
 
@@ -36,7 +35,7 @@ def test_keys_that_are_not_selected_do_not_matter():
     kv_SC = layer.entries(x_TD, tables)
     only_first_TK = torch.zeros(6, 1, dtype=torch.int64)
     before, after = (
-        attend(layer, q_THK, Entries.store(batch, None, latent=x_SC), only_first_TK, group)
+        layer.attend_selected(q_THK, Entries.store(batch, None, latent=x_SC), only_first_TK, group)
         for x_SC in (kv_SC, torch.cat([kv_SC[:1], kv_SC[1:] + 1.0]))
     )
     assert torch.equal(before, after)
@@ -52,8 +51,8 @@ def test_both_forms_are_the_same_function():
     outs, weights = [], (layer.kv_b_proj.weight, layer.q_b_proj.weight, layer.kv_a_proj_with_mqa.weight)
     for chosen in ("absorbed", "expanded"):
         layer.form, layer.absorbed = chosen, chosen == "absorbed"
-        assert expands(layer, group) == (chosen == "expanded")
-        out_THV = attend(layer, q_THK, entries, indices_TK, group)
+        assert layer.expands(group) == (chosen == "expanded")
+        out_THV = layer.attend_selected(q_THK, entries, indices_TK, group)
         grads = torch.autograd.grad(out_THV.square().sum(), weights, retain_graph=True)
         outs.append((out_THV, *grads))
     for absorbed, expanded in zip(*outs, strict=True):
@@ -74,9 +73,9 @@ def glm5_layer():
 @pytest.mark.parametrize(("tokens", "expanded"), [(3000, True), (7500, True), (7540, False), (60_000, False)])
 def test_prompts_are_expanded_up_to_the_length_where_gathering_takes_fewer_operations(tokens, expanded):
     """T^2 / 2 * (256 + 256) equals (2048^2 / 2 + (T - 2048) * 2048) * (2 * 512 + 64) at T = 7519."""
-    assert expands(glm5_layer(), SequenceBatch.build([tokens]).plan.prompt) == expanded
+    assert glm5_layer().expands(SequenceBatch.build([tokens]).plan.prompt) == expanded
 
 
 def test_decoded_tokens_always_gather():
     batch = SequenceBatch.build([1, 4], [3000, 2500], write_slots_T=torch.zeros(5), pages_NP=torch.zeros(2, 1))
-    assert not expands(glm5_layer(), batch.plan.decode)
+    assert not glm5_layer().expands(batch.plan.decode)

@@ -9,9 +9,9 @@ from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.build import build_model
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.testing.models import train_batch
 from arcforge_core.testing.small_models import small_config
 from arcforge_core.train.step import StepBatch, accumulate_gradients
+from support.models import train_batch
 
 
 def gradients(stage, checkpointing):

@@ -179,7 +179,7 @@ def test_a_selection_is_kept_only_for_layers_that_use_it():
 
 def test_a_shared_layer_alone_says_what_it_lacks():
     model, batch = build(), SequenceBatch.build([3])
-    with pytest.raises(ValueError, match="selection of the layer before"):
+    with pytest.raises(ValueError, match="selection of the previous layer"):
         model.model.layers[1].self_attn(torch.zeros(3, SIZES.hidden_size), batch, rope=model.rope(batch))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from arcforge_attention.configs import DsaConfig
-from arcforge_attention.dsa.select import index_inputs, needs_selection, select
+from arcforge_attention.dsa.select import needs_selection
 from arcforge_attention.entries import Entries
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.testing.attention_suite import build_layer, inputs, rope
@@ -21,7 +21,8 @@ def test_selection_is_needed_beyond_topk_keys(lengths, needed):
 def selected(layer, x_TD, batch):
     q_TQ, tables = layer.query_latent(x_TD), rope(batch, MODEL)
     entries = Entries.store(batch, None, index_key=layer.indexer.keys(x_TD, tables))
-    return select(layer, index_inputs(layer, x_TD, q_TQ, entries, batch.plan.prompt, tables), batch.plan.prompt)
+    group = batch.plan.prompt
+    return layer.select(layer.index_inputs(x_TD, q_TQ, entries, group, tables), group)
 
 
 def test_picks_visible_keys_of_the_own_segment_in_order():

@@ -9,9 +9,9 @@ import torch
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.config.compose import compose
 from arcforge_core.errors import ConfigError
-from arcforge_core.testing.runs import tiny_overrides
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
+from support.runs import tiny_overrides
 
 
 def run_of(tmp_path, name, *overrides):
@@ -74,7 +74,7 @@ def test_a_run_starts_with_the_weights_and_the_tokenizer(stages, capsys):
 
 
 def test_an_expression_that_fits_no_name_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no parameter has it in its name"):
+    with pytest.raises(ConfigError, match="matches no parameter"):
         run_of(tmp_path, "bad", "attention=mla", r"trainer.trainable=[\.indexer\.]")
     with pytest.raises(ConfigError, match="regular expression"):
         compose(["trainer.trainable=['(']"])

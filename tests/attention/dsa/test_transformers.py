@@ -8,8 +8,8 @@ from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.config.schema import MtpConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.build import build_model
-from arcforge_core.testing.hf_models import randomise
 from arcforge_core.testing.small_models import small_config
+from support.hf_models import randomise
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow(reason="imports transformers")

@@ -10,10 +10,10 @@ from arcforge_core.chat.glm5_format import NEEDED
 from arcforge_core.chat.parser import split_reasoning
 from arcforge_core.configs import Glm5TemplateConfig
 from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Rendered, Tool, ToolCall
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.chat_cases import TYPED, UNTYPED, assistants, conversations, loose_calls, typed_calls
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = small_tokenizer()
 TEMPLATE = Glm5Template(Glm5TemplateConfig(), TOKENIZER)
@@ -28,7 +28,7 @@ ID = TOKENIZER.special
 
 
 @pytest.mark.slow(reason="a thousand conversations")
-@settings(max_examples=1000)
+@settings(max_examples=250)
 @given(conversations(loose_calls), tool_lists, options)
 def test_a_rendering_reads_back_as_the_normal_form(messages, tools, chosen):
     """The normal form, which is its own, and an extension of the rendering of fewer messages where nothing clears."""
@@ -43,7 +43,7 @@ def test_a_rendering_reads_back_as_the_normal_form(messages, tools, chosen):
 
 
 @pytest.mark.slow(reason="a thousand conversations")
-@settings(max_examples=1000)
+@settings(max_examples=250)
 @given(st.lists(assistants(typed_calls), min_size=1, max_size=2))
 def test_typed_arguments_come_back_exactly(messages):
     read = TEMPLATE.read(TEMPLATE.render(messages, [TYPED]).ids)[0]
@@ -125,11 +125,11 @@ def test_stops_are_the_three_of_glm():
 @pytest.mark.parametrize(
     ("tokens", "reason"),
     [
-        (["<sop>", "[gMASK]"], "begins with"),
-        (["[gMASK]", "<sop>", "<think>"], "before the first role token"),
-        (["[gMASK]", "<sop>", "<|assistant|>"], "begins with <think> or </think>"),
-        (["[gMASK]", "<sop>", "<|observation|>", "<think>"], "stand between"),
-        (["[gMASK]", "<sop>", "<|observation|>", "<tool_response>"], "stand between"),
+        (["<sop>", "[gMASK]"], "must begin with"),
+        (["[gMASK]", "<sop>", "<think>"], "precedes the first role token"),
+        (["[gMASK]", "<sop>", "<|assistant|>"], "must begin with <think> or </think>"),
+        (["[gMASK]", "<sop>", "<|observation|>", "<think>"], "must be enclosed in"),
+        (["[gMASK]", "<sop>", "<|observation|>", "<tool_response>"], "must be enclosed in"),
     ],
 )
 def test_what_is_no_rendering_is_refused(tokens, reason):
@@ -209,7 +209,11 @@ def test_a_bridge_keeps_what_was_sampled_though_it_would_be_rendered_otherwise()
 @pytest.mark.parametrize(
     ("sampled", "new", "reason"),
     [
-        ("r</think>b<|observation|>", "user", r"ended with <\|observation\|>, and what comes next begins with <\|user"),
+        (
+            "r</think>b<|observation|>",
+            "user",
+            r"ended with <\|observation\|>, but the next message begins with <\|user",
+        ),
         ("r</think>b<|endoftext|>", "user", r"ended with <\|endoftext\|>"),
         ("r</think>b<|user|>", "tool", r"ended with <\|user\|>"),
         ("r</think>b<|user|>c", "user", r"tokens follow the end of the turn, <\|user\|>"),
@@ -260,15 +264,15 @@ def test_a_bridge_leads_somewhere():
 def test_messages_are_checked():
     with pytest.raises(ConfigError, match=r"message\.role='robot': must be one of system, user, assistant, tool"):
         Message("robot")
-    with pytest.raises(ConfigError, match="only an assistant's message"):
+    with pytest.raises(ConfigError, match="must be assistant"):
         Message("user", reasoning="r")
-    with pytest.raises(ConfigError, match="only an assistant's message"):
+    with pytest.raises(ConfigError, match="must be assistant"):
         Message("tool", tool_calls=(ToolCall("f", {}),))
-    with pytest.raises(ConfigError, match="a tool needs a name"):
+    with pytest.raises(ConfigError, match="must have a name"):
         Tool({"function": {"description": "x"}})
 
 
 def test_a_mask_has_an_entry_for_every_token():
     rendered = TEMPLATE.render([Message("user", "a")])
-    with pytest.raises(ValueError, match="one entry per token"):
+    with pytest.raises(ValueError, match="must have one length"):
         replace(rendered, trained=())

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from arcforge_core.chat.glm_parser import NOT_CLOSED, GlmParser
 from arcforge_core.configs import GlmParserConfig
 from arcforge_core.contracts.chat import Tool, ToolCall
-from arcforge_core.data.tokenizer import SPECIAL_TOKENS
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.chat_cases import HARD, joined, pieces_of, read_ids, read_text
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.tokenizer.tokenizer import SPECIAL_TOKENS
 
 TOKENIZER = small_tokenizer()
 TOOLS = [
@@ -271,3 +271,17 @@ def test_values_that_are_no_usable_json_stay_text(value):
     [(_, arguments)] = joined(deltas)[2]
     assert arguments == {"d": value}
     assert json.loads("".join(d.arguments for d in deltas)) == arguments
+
+
+@pytest.mark.parametrize("gap", ["\\n", "\n", " \\n\n"])
+def test_an_escaped_newline_after_the_name_is_no_part_of_it(gap):
+    for text in (
+        f"<tool_call>f{gap}<arg_key>n</arg_key><arg_value>1</arg_value>{gap}</tool_call>",
+        f"<tool_call>f{gap}<arg_key>n</arg_key>{gap}<arg_value>1</arg_value></tool_call>",
+    ):
+        parser = GlmParser(GlmParserConfig(), TOOLS, tokenizer=TOKENIZER, thinking=False)
+        parser.feed_text(text)
+        parser.finish()
+        (call,) = parser.parsed.message.tool_calls
+        assert (call.name, call.arguments) == ("f", {"n": 1})
+        assert parser.parsed.flaws == ()

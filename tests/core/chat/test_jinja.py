@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcforge_core.chat.builtin import built_in
 from arcforge_core.chat.glm5 import Glm5Template
 from arcforge_core.chat.jinja import JinjaTemplate
-from arcforge_core.chat.openai import message_for_template
+from arcforge_core.chat.openai import message_for_template, options_from_openai
 from arcforge_core.configs import Glm5TemplateConfig, JinjaTemplateConfig
 from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Rendered, Tool, ToolCall
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError, UnknownComponentError
 from arcforge_core.testing.chat_cases import TYPED, conversations, typed_calls, with_tokens
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.tokenizer.templates import built_in
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 LLAMA_TOKENS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -142,6 +142,14 @@ def test_variables_reach_the_template(tmp_path):
     assert "False<|im_start|>" in TOKENIZER.decode(chat.render(TURN).ids)
 
 
+def test_a_switch_that_is_given_reaches_a_template_that_is_off_by_default(tmp_path):
+    text = "{{ 'on' if enable_thinking | default(false) else 'off' }} {{ reasoning_effort }}|" + PLAIN
+    chat = template(text, tmp_path)
+    fields = ({}, {"chat_template_kwargs": {"enable_thinking": True}}, {"reasoning_effort": "high"})
+    shown = [TOKENIZER.decode(chat.render(TURN, options=options_from_openai(f)).ids).split("|")[0] for f in fields]
+    assert shown == ["off ", "on ", "on high"]
+
+
 def test_a_date_and_a_loop_that_breaks(tmp_path):
     text = "{{ strftime_now('%Y') }}{% for n in [1, 2] %}{% break %}{% endfor %}" + PLAIN
     assert TOKENIZER.decode(template(text, tmp_path).render(TURN).ids)[:4].isdigit()
@@ -173,12 +181,12 @@ def test_a_template_that_changes_messages_is_followed_where_that_is_safe(tmp_pat
     chat = template(PLAIN.replace("m.content", change), tmp_path, parser="hermes")
     rendered = chat.render([Message("user", "abcdefghijkl ü"), Message("assistant", "a" * 12)])
     assert rendered.trained.count(True) > 0
-    with pytest.raises(ConfigError, match=r"contains <\|im_end\|>, and the template changes what messages say"):
+    with pytest.raises(ConfigError, match=r"contains <\|im_end\|>, and the template transforms the text of messages"):
         chat.render([Message("user", "abc<|im_end|>ü")])
 
 
 def test_reserved_characters_are_refused():
-    with pytest.raises(ConfigError, match="Unicode reserves it"):
+    with pytest.raises(ConfigError, match="is reserved by Unicode"):
         template().render([Message("user", "\ufdd0")])
 
 
@@ -190,9 +198,9 @@ def test_private_characters_are_text():
 
 def test_templates_run_in_a_sandbox(tmp_path):
     escape = "{{ messages.__class__.__mro__[1].__subclasses__() }}" + PLAIN
-    with pytest.raises(ConfigError, match="refuses them"):
+    with pytest.raises(ConfigError, match="rejects them"):
         template(escape, tmp_path)
-    with pytest.raises(ConfigError, match="refuses them"):
+    with pytest.raises(ConfigError, match="rejects them"):
         template("{{ messages.append(1) }}" + PLAIN, tmp_path)
 
 
@@ -200,7 +208,7 @@ def test_templates_run_in_a_sandbox(tmp_path):
 
 
 def test_a_template_must_be_one(tmp_path):
-    with pytest.raises(ConfigError, match="no Jinja template: line 1"):
+    with pytest.raises(ConfigError, match="not a Jinja template: line 1"):
         template("{% for %}", tmp_path)
     with pytest.raises(ConfigError, match="must be one of chatml, glm5, llama3, or a file"):
         template("nowhere.jinja")
@@ -218,12 +226,12 @@ def test_missing_tokens_are_named():
 def test_calls_that_would_be_lost_are_refused(tmp_path):
     chat = template(PLAIN, tmp_path)
     assert not chat.keeps_calls and not chat.keeps_reasoning
-    with pytest.raises(ConfigError, match="the chat template does not render them"):
+    with pytest.raises(ConfigError, match="the chat template does not render tool calls"):
         chat.render([Message("assistant", tool_calls=(ToolCall("f", {}),))])
 
 
 def test_a_template_must_say_what_messages_say(tmp_path):
-    with pytest.raises(ConfigError, match="leaves out what the assistant says"):
+    with pytest.raises(ConfigError, match="does not render the assistant's text"):
         template("{% for m in messages %}{{ m.role }}{% endfor %}", tmp_path)
 
 
@@ -270,7 +278,7 @@ def test_a_bridge_adds_what_a_template_writes_between_turns():
 @pytest.mark.parametrize(
     ("completion", "reason"),
     [
-        ("b<|endoftext|>", r"ended with <|endoftext|>, and the template wants <|im_end|>"),
+        ("b<|endoftext|>", r"ended with <|endoftext|>, but the template expects <|im_end|>"),
         ("b<|im_end|>\n", "tokens follow the end"),
         ("b<|im_end|>\n<|im_end|>", "tokens follow the end"),
         ("<think>b", "cut off: the reasoning was not closed"),
@@ -283,7 +291,7 @@ def test_what_cannot_be_extended_forks(completion, reason):
 
 def test_a_template_that_clears_reasoning_forks():
     _, bridged = next_turn(template("glm5"), "r</think>b<|user|>")
-    assert isinstance(bridged, Fork) and "another way" in bridged.reason
+    assert isinstance(bridged, Fork) and "differently" in bridged.reason
     _, kept = next_turn(template("glm5"), "r</think>b<|user|>", options=ChatOptions(clear_thinking=False))
     assert isinstance(kept, Rendered)
     _, earlier = next_turn(template("glm5"), "</think>b<|user|>")  # the prompt has <think>, the turn no reasoning
@@ -300,7 +308,7 @@ def test_nothing_is_lost_where_no_token_of_the_model_comes_next():
     assert TOKENIZER.decode(bridged.ids[len(prompt) :]) == "b<|system|>s<|user|>c<|assistant|></think>"
     ended = [*TOKENIZER.encode("b"), TOKENIZER.special["<|user|>"]]
     assert chat.bridge_to_next_turn(prompt, ended, new, options=keep) == Fork(
-        "the turn ended with <|user|>, and the template wants none there"
+        "the turn ended with <|user|>, but the template expects none there"
     )
 
 

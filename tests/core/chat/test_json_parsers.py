@@ -9,7 +9,7 @@ from arcforge_core.testing.chat_cases import joined, pieces_of, read_text
 
 TOOLS = [Tool({"name": "f"})]
 NOT_JSON = "a tool call is not JSON with a name and arguments"
-NOT_ALL = "what began like a tool call is not JSON with a name and parameters"
+NOT_ALL = "the beginning of a tool call is not JSON with a name and parameters"
 HERMES = {
     "a call": ('hi\n<tool_call>\n{"name": "f", "arguments": {"x": [1, "é"]}}\n</tool_call>', "hi",
                [("f", {"x": [1, "é"]})], []),

@@ -2,15 +2,15 @@ import json
 
 import pytest
 
-from arcforge_core.chat.builtin import built_in
 from arcforge_core.chat.glm5 import Glm5Template
 from arcforge_core.chat.jinja import JinjaTemplate
 from arcforge_core.chat.load import build_chat_template, load_chat_template
 from arcforge_core.configs import Glm5TemplateConfig, JinjaTemplateConfig
-from arcforge_core.data.tokenizer import CHAT_TEMPLATE
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.chat_cases import with_tokens
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.tokenizer.templates import built_in
+from arcforge_core.tokenizer.tokenizer import CHAT_TEMPLATE
 
 GLM5 = built_in("glm5")
 
@@ -62,9 +62,9 @@ def test_the_template_may_stand_in_the_settings(tmp_path):
 
 
 def test_what_is_missing_is_said(tmp_path):
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(DataError, match="no such file"):
         load_chat_template(tmp_path)
     lacking = with_tokens(small_tokenizer(), ())
     lacking.special.pop("<arg_key>")
-    with pytest.raises(ConfigError, match="no chat template; name one"):
+    with pytest.raises(ConfigError, match="must be set: the tokenizer has no chat template"):
         build_chat_template(lacking)

@@ -40,11 +40,11 @@ def test_messages(given, message):
         ({"role": "robot"}, r"messages\[1\]\.role='robot': must be one of"),
         ({"content": "a"}, r"messages\[1\]\.role"),
         ({"role": "user", "content": 5}, r"messages\[1\]\.content=5: must be a string or a list"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, r"messages\[1\]\.content.*only text parts"),
-        ({"role": "user", "tool_calls": [{"name": "f"}]}, r"messages\[1\]\.role='user': only an assistant"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, r"messages\[1\]\.content.*must be a text part"),
+        ({"role": "user", "tool_calls": [{"name": "f"}]}, r"messages\[1\]\.role='user': must be assistant"),
         ({"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}, r"tool_calls\[0\]\.arguments.*JSON"),
         ({"role": "assistant", "tool_calls": [{"name": "f", "arguments": "[]"}]}, r"tool_calls\[0\].*JSON object"),
-        ({"role": "assistant", "tool_calls": [{"arguments": "{}"}]}, r"tool_calls\[0\].*needs a name"),
+        ({"role": "assistant", "tool_calls": [{"arguments": "{}"}]}, r"tool_calls\[0\].*must have a name"),
     ],
 )
 def test_what_is_not_understood_is_named(given, error):
@@ -56,7 +56,7 @@ def test_tools():
     assert tools_from_openai(None) == []
     [tool] = tools_from_openai([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])
     assert (tool.name, tool.parameters) == ("f", {"type": "object"})
-    with pytest.raises(ConfigError, match="a tool needs a name"):
+    with pytest.raises(ConfigError, match="must have a name"):
         tools_from_openai([{"function": None}])
 
 
@@ -65,10 +65,18 @@ def test_tools():
     [
         ({}, ChatOptions()),
         ({"thinking": {"type": "disabled"}}, ChatOptions(enable_thinking=False)),
+        ({"thinking": {"type": "enabled"}}, ChatOptions(given=frozenset({"enable_thinking"}))),
         ({"thinking": {"clear_thinking": False}}, ChatOptions(clear_thinking=False)),
         (
             {"thinking": {"type": "disabled"}, "chat_template_kwargs": {"enable_thinking": True, "x": 1}},
-            ChatOptions(extra={"x": 1}),
+            ChatOptions(extra={"x": 1}, given=frozenset({"enable_thinking"})),
+        ),
+        ({"reasoning_effort": "none"}, ChatOptions(enable_thinking=False, reasoning_effort="none")),
+        ({"reasoning_effort": "minimal"}, ChatOptions(enable_thinking=False, reasoning_effort="minimal")),
+        ({"reasoning_effort": "low"}, ChatOptions(reasoning_effort="low", given=frozenset({"enable_thinking"}))),
+        (
+            {"reasoning_effort": "none", "thinking": {"type": "enabled"}},
+            ChatOptions(reasoning_effort="none", given=frozenset({"enable_thinking"})),
         ),
         ({"chat_template_kwargs": {"clear_thinking": False}}, ChatOptions(clear_thinking=False)),
     ],

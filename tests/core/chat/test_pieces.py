@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcforge_core.chat.pieces import Pieces, Tag, TagSearch
-from arcforge_core.data.tokenizer import TextStream
 from arcforge_core.testing.chat_cases import pieces_of
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.tokenizer.tokenizer import TextStream
 
 TOKENIZER = small_tokenizer()
 TAGS = ("<a>", "</a>", "<|user|>")

@@ -1,8 +1,8 @@
 import pytest
 
 from arcforge_core.chat.spans import Span, encode_spans
-from arcforge_core.data.tokenizer import train_tokenizer
 from arcforge_core.errors import ConfigError
+from arcforge_core.tokenizer.tokenizer import train_tokenizer
 
 TOKENIZER = train_tokenizer(["a\n\nb\n\n"] * 8, 277)  # merges two line ends
 

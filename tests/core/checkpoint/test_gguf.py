@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from arcforge_core.checkpoint.gguf import convert_gguf, split_rope_halves
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import CheckpointError, ConfigError
-from arcforge_core.testing.gguf_files import MERGES, SPECIAL, TOKENS, LlamaFile, interleave_rope_halves
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from support.gguf_files import MERGES, SPECIAL, TOKENS, LlamaFile, interleave_rope_halves
 
 gguf = pytest.importorskip("gguf")
 
@@ -98,7 +98,7 @@ def test_what_a_file_may_leave_out(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"general.architecture": "qwen2"}, "general.architecture='qwen2'.*only 'llama'"),
+        ({"general.architecture": "qwen2"}, "general.architecture='qwen2' must be 'llama'"),
         ({"llama.expert_count": 8}, "llama.expert_count=8 is not supported"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type='yarn' is not supported"),
         ({"llama.rope.dimension_count": 16}, "llama.rope.dimension_count=16: must equal the head size 32"),
@@ -107,14 +107,17 @@ def test_what_a_file_may_leave_out(tmp_path):
         ({"llama.attention.head_count": [3, 3]}, "llama.attention.head_count=.3, 3.: must be of type int"),
         ({"llama.block_count": 0}, "llama.block_count=0: must be at least 1"),
         ({"llama.feed_forward_length": None}, "llama.feed_forward_length is missing"),
-        ({"llama.feed_forward_length": 65}, r"blk.0.ffn_down.weight is \[96, 64\], the file's metadata say \[96, 65\]"),
+        (
+            {"llama.feed_forward_length": 65},
+            r"blk.0.ffn_down.weight is \[96, 64\], but the file's metadata require \[96, 65\]",
+        ),
         ({"llama.block_count": 3}, "blk.2.attn_k.weight is missing.*and 1 more"),
         ({"llama.block_count": 1}, "blk.1.attn_k.weight is not part of a plain llama model"),
-        ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model='llama' cannot be read, only 'gpt2'"),
-        ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre='tekken' cannot be read, only 'gpt-2' and 'smollm'"),
+        ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model='llama' must be 'gpt2'"),
+        ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre='tekken' must be 'gpt-2' or 'smollm'"),
         ({"tokenizer.ggml.merges": ["he y"]}, "tokenizer cannot be built: .*he"),
         ({"tokenizer.ggml.tokens": [*TOKENS, "x"]}, "tokenizer.ggml.tokens: 265 tokens, llama.vocab_size=264"),
-        ({"tokenizer.ggml.eos_token_id": 5000}, "tokenizer.ggml.eos_token_id=5000: there are 264 tokens"),
+        ({"tokenizer.ggml.eos_token_id": 5000}, "tokenizer.ggml.eos_token_id=5000: must be below 264"),
     ],
 )
 def test_other_models_are_refused(tmp_path, metadata, message):
@@ -149,7 +152,7 @@ def test_a_file_that_ends_early_is_refused_with_the_tensor(tmp_path):
     LlamaFile().write(tmp_path / "a.gguf")
     content = (tmp_path / "a.gguf").read_bytes()
     (tmp_path / "a.gguf").write_bytes(content[:-200])  # 96 fp32 of output_norm and its padding
-    with pytest.raises(CheckpointError, match=r"is cut short: tensor output_norm\.weight ends at byte"):
+    with pytest.raises(CheckpointError, match=r"is truncated: tensor output_norm\.weight ends at byte"):
         convert_gguf(tmp_path / "a.gguf", tmp_path / "out")
 
 
@@ -158,7 +161,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
     content = (tmp_path / "a.gguf").read_bytes()
     for length in [*range(0, 64), *range(64, len(content), 2999), len(content) - 1]:
         (tmp_path / "cut.gguf").write_bytes(content[:length])
-        with pytest.raises(CheckpointError, match=r"cut\.gguf is (damaged, )?cut short"):
+        with pytest.raises(CheckpointError, match=r"cut\.gguf is (damaged, )?truncated"):
             convert_gguf(tmp_path / "cut.gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -176,9 +179,9 @@ def test_what_is_no_gguf_file_is_refused(tmp_path):
 
 def test_bad_arguments(tmp_path):
     LlamaFile().write(tmp_path / "a.gguf")
-    with pytest.raises(ConfigError, match="dtype='int8': one of float32, bfloat16, float16"):
+    with pytest.raises(ConfigError, match="dtype='int8': must be one of float32, bfloat16, float16"):
         convert_gguf(tmp_path / "a.gguf", tmp_path / "out", dtype="int8")
-    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+    with pytest.raises(CheckpointError, match=r"without config\.json"):
         convert_gguf(tmp_path / "a.gguf", tmp_path)
 
 

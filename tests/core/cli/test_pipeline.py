@@ -45,7 +45,7 @@ def test_the_recipe_and_the_overrides_arrive(run):
     assert (config.name, config.resume, config.check) == ("mine", "latest", False)
     assert config.stages == {"one": ["trainer.max_steps=1"], "two": ["trainer.max_steps=2"]}
     assert line.common == ["seed=3"] and line.stages == {"two": ["trainer.max_steps=5"]}
-    assert seen == arguments, "the command that goes on is told from here"
+    assert seen == arguments, "the command that resumes is made from these"
 
 
 def test_stages_can_be_added_and_taken_out(run):
@@ -69,9 +69,9 @@ def test_the_recipe_can_be_shown(run, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pipeline=no_such"], "pipeline='no_such': accepted: glm5, long_context_small, mine"),
+        (["pipeline=no_such"], "pipeline='no_such': accepted: expert_iteration, glm5, "),
         ([], "You must specify 'pipeline'"),
-        (["pipeline=mine", "seed=1,2", "-m"], "a pipeline is no sweep; run it once for each value"),
+        (["pipeline=mine", "seed=1,2", "-m"], "a pipeline cannot be swept; run it once for each value"),
         (["pipeline=mine", "check=perhaps"], "check='perhaps': must be bool"),
     ],
 )

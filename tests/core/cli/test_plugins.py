@@ -3,8 +3,8 @@ import json
 import pytest
 
 from arcforge_core.cli import plugins as cli
-from arcforge_core.plugins import LoadedPlugins, PluginInfo
-from arcforge_core.registry import Component
+from arcforge_core.plugins.loader import LoadedPlugins, PluginInfo
+from arcforge_core.plugins.registry import Component
 
 
 @pytest.fixture

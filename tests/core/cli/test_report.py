@@ -7,13 +7,13 @@ import pytest
 
 from arcforge_core.cli.report import main, report_of
 from arcforge_core.errors import UnknownComponentError
-from arcforge_core.registry import Registry
-from arcforge_core.train import report
+from arcforge_core.plugins.registry import Registry
+from arcforge_core.train.report import page as report
 
 
 def test_the_report_is_the_one_of_the_runs_configuration(tmp_path: Path) -> None:
     pytest.importorskip("arcforge_rl")
-    from arcforge_rl.learning.report import write_report
+    from arcforge_rl.trainer.report.page import write_report
 
     for config, writer in (
         ("data: {name: stdlib}", report.write_report),

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,12 @@ from arcforge_core.config import search_path
 from arcforge_core.config.compose import compose, compose_config, run_app
 from arcforge_core.config.schema import EvalConfig, TrainConfig
 from arcforge_core.configs import LongContextSuiteConfig, ReferenceAttentionConfig, TorchAdamWConfig
+from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError, ConfigError, DataError, PluginError
-from arcforge_core.plugins import LoadedPlugins, PluginInfo
-from arcforge_core.registry import Component, Registry, registry
+from arcforge_core.plugins.loader import LoadedPlugins, PluginInfo, registry
+from arcforge_core.plugins.registry import Component, Registry
 
 CORE = ("attention=reference", "optimizer=torch_adamw", "schedule=constant")
-
-
-@dataclass
-class Result:
-    dir: Path
-    metrics: dict[str, float | str] = field(default_factory=dict)
 
 
 def command(monkeypatch, folder, *arguments):
@@ -66,7 +60,7 @@ def test_eval_has_its_own_root():
         (["data=mixture", "+data.weights.code=abc"], "data.weights.code='abc': must be float"),
         (["trainer.precision=bf61"], "trainer.precision='bf61': .*did you mean 'bf16'"),
         (["trainer.clip_norm=nan"], "trainer.clip_norm=nan: must be at least 0"),
-        (["trainer.max_steps=null"], "trainer.max_steps=None: set max_steps, minutes, or both"),
+        (["trainer.max_steps=null"], "trainer.max_steps=None: set max_steps, max_tokens or minutes"),
         (["trainer.sequence_length=96"], "trainer.micro_batch_tokens=4096: must be a multiple of sequence_length=96"),
         (["trainer.sequence_length=8192", "trainer.micro_batch_tokens=8192"], "8192: .*max_position_embeddings=4096"),
         (["model.n_group=3"], "model.n_group=3: must divide n_routed_experts=16"),
@@ -107,6 +101,8 @@ def test_a_section_inside_a_dictionary_is_checked_under_its_own_path():
             compose([*CORE, *source, f"{plus}data.sources.code.heldoutt=0.1"])
     with pytest.raises(ConfigError, match=r"data.sources.code.name='files': this is the data 'stdlib'"):
         compose([*CORE, *source, "data.sources.code.name=files"])
+    with pytest.raises(ConfigError, match=r"^(schedule.final=2.0|model.mtp.fraction=3.0): must be between 0"):
+        compose([*CORE, "schedule.final=2", "model.mtp.fraction=3"])
 
 
 def test_a_mistake_in_a_recipe_names_the_recipe(tmp_path, monkeypatch):
@@ -193,6 +189,18 @@ def test_a_component_of_two_distributions_is_refused_when_asked_for(monkeypatch)
         compose([*CORE, "data=twin"])
 
 
+@pytest.mark.usefixtures("fresh_store")
+def test_one_of_several_that_two_distributions_bring_is_refused(monkeypatch):
+    twins = [
+        Component("logger", "twin", "a:b", "arcforge_core.configs:CsvLoggerConfig", "", f"p{i}", f"acme{i} 1.0")
+        for i in range(2)
+    ]
+    with_components(monkeypatch, *twins)
+    assert list(compose([*CORE, "logger=[csv,tensorboard]"]).logger) == ["csv", "tensorboard"]
+    with pytest.raises(PluginError, match=r"claimed by acme0 1.0 and acme1 1.0"):
+        compose([*CORE, "logger=[csv,twin]"])
+
+
 def test_run_app_hands_over_a_dataclass_and_makes_no_folders(tmp_path, monkeypatch):
     command(monkeypatch, tmp_path, *CORE, "seed=7")
     seen = []
@@ -262,6 +270,13 @@ def test_a_sweep_with_an_impossible_job_starts_none(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("outputs/run-*"))
 
 
+def test_the_folder_of_a_sweep_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    command(monkeypatch, tmp_path, *CORE, "seed=0,1", "-m", f"output_dir={tmp_path / 'file'}")
+    with pytest.raises(ConfigError, match=r"output_dir='.*file.*': cannot be written: Not a directory"):
+        run_app("train", TrainConfig, fake_train)
+
+
 def test_a_sweep_recipe_needs_no_flag(tmp_path, monkeypatch):
     command(monkeypatch, tmp_path, *CORE, "sweep=learning_rate")
     rates = []
@@ -274,7 +289,7 @@ def test_interrupting_a_sweep_stops_it_and_keeps_what_is_done(tmp_path, monkeypa
     command(monkeypatch, tmp_path, *CORE, "-m", "seed=3,4,5" if saves_itself else "seed=0,4,5")
 
     def interrupted(config):
-        assert config.seed != 5, "the sweep goes on after Ctrl-C"
+        assert config.seed != 5, "the sweep continues after Ctrl-C"
         if saves_itself:
             return Result(tmp_path, {"status": "interrupted"})
         if config.seed == 4:

@@ -4,8 +4,9 @@ import pytest
 
 from arcforge_core.config import help as help_module
 from arcforge_core.config.help import render_help
-from arcforge_core.errors import ConfigError
-from arcforge_core.registry import Component, Registry, registry
+from arcforge_core.errors import ConfigError, UnknownComponentError
+from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.registry import Component, Registry
 
 
 def test_every_component_stands_with_summary_and_distribution():
@@ -19,8 +20,24 @@ def test_every_component_stands_with_summary_and_distribution():
 
 def test_strangers_components_are_listed(monkeypatch):
     stranger = Component("hardware", "acme_npu", "a:b", "c:d", "The Acme chip", "acme", "acme-arcforge-npu 0.3")
-    monkeypatch.setattr(help_module, "registry", lambda: Registry({("hardware", "acme_npu"): [stranger]}))
+    jobs = registry().jobs
+    monkeypatch.setattr(help_module, "registry", lambda: Registry({("hardware", "acme_npu"): [stranger]}, jobs))
     assert "  acme_npu  The Acme chip  [acme-arcforge-npu 0.3]" in render_help("train")
+
+
+def test_long_lists_are_cut(monkeypatch):
+    claims = {
+        ("hardware", f"chip{n:03}"): [Component("hardware", f"chip{n:03}", "a:b", "c:d", "A chip", "p", "d 1")]
+        for n in range(300)
+    }
+    many = Registry(claims, registry().jobs)
+    monkeypatch.setattr(help_module, "registry", lambda: many)
+    text = render_help("train")
+    assert text.count("A chip") == help_module.SHOWN
+    assert f"  ... and {300 - help_module.SHOWN} more: arcforge-plugins lists them" in text
+    with pytest.raises(UnknownComponentError) as error:
+        many.get("hardware", "chip2999")
+    assert str(error.value).endswith(", chip039, ... (300 in all); did you mean 'chip299'?")
 
 
 @pytest.mark.parametrize(

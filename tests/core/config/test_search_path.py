@@ -1,8 +1,8 @@
 import pytest
 
 from arcforge_core.config import search_path
-from arcforge_core.config.search_path import Source, conflicts, first_comment, options, presets, sources
-from arcforge_core.plugins import LoadedPlugins, PluginInfo
+from arcforge_core.config.search_path import ConfigSource, conflicts, first_comment, options, presets, sources
+from arcforge_core.plugins.loader import LoadedPlugins, PluginInfo
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_project_comes_first_and_core_is_always_there(tmp_path, monkeypatch):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/arcforge.toml").touch()
     found = sources()
-    assert found[0] == Source("project", f"file://{tmp_path}/conf")
+    assert found[0] == ConfigSource("project", f"file://{tmp_path}/conf")
     assert found[1].path == search_path.MAIN
     assert len({source.path for source in found}) == len(found)
 
@@ -46,5 +46,5 @@ def test_installed_distributions_do_not_conflict():
 def test_a_plugin_with_missing_presets_warns_and_stops_nobody(tmp_path, monkeypatch):
     absent = PluginInfo("p", "acme 1.0", config_sources=(f"file://{tmp_path}/absent", "pkg://no_such_package.conf"))
     monkeypatch.setattr(search_path, "load_plugins", lambda: LoadedPlugins(plugins=[absent]))
-    with pytest.warns(UserWarning, match=r"acme 1.0 announces presets at"):
+    with pytest.warns(UserWarning, match=r"acme 1.0 declares presets at"):
         assert "mini" in {preset.name for preset in presets()}

@@ -115,7 +115,7 @@ def test_bad_lengths_are_refused(query, past):
 
 
 def test_a_past_needs_a_cache_and_page_table_and_slots_come_together():
-    with pytest.raises(ValueError, match="need a page table"):
+    with pytest.raises(ValueError, match="need pages_NP and write_slots_T"):
         SequenceBatch.build([1], [3])
     with pytest.raises(ValueError, match="together"):
         SequenceBatch.build([1], write_slots_T=torch.zeros(1, dtype=torch.int64))

@@ -13,11 +13,11 @@ from tokenizers import models, pre_tokenizers
 from arcforge_core.config.schema import TokenizerConfig
 from arcforge_core.configs import FilesDataConfig, RetrievalDataConfig
 from arcforge_core.contracts.data import Document
-from arcforge_core.data.build import build_shards
-from arcforge_core.data.packing import Rule
-from arcforge_core.data.pipeline import Corpus
-from arcforge_core.data.retrieval import RetrievalSource
-from arcforge_core.testing.corpora import VOCAB_SIZE
+from arcforge_core.data.sources.retrieval import RetrievalSource
+from arcforge_core.data.tokens.build import build_shards
+from arcforge_core.data.tokens.packing import Rule
+from arcforge_core.data.tokens.pipeline import Corpus
+from support.corpora import VOCAB_SIZE
 
 
 class Texts:

@@ -10,7 +10,7 @@ from arcforge_core.configs import (
     TorchCpuConfig,
 )
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.data.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.eval import mtp_acceptance as measured
 from arcforge_core.eval.mtp_acceptance import MtpAcceptance, continuations, count_accepted, mtp_acceptance, spread
@@ -18,8 +18,8 @@ from arcforge_core.eval.run import evaluate
 from arcforge_core.model.build import build_model
 from arcforge_core.model.cache import PagedCache
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.testing.runs import write_corpus
 from arcforge_core.testing.small_models import RING, after_in_ring, ring_model, small_config, small_model
+from support.runs import write_corpus
 
 V = RING
 
@@ -45,7 +45,7 @@ def test_the_hidden_state_is_handed_from_step_to_step():
 
 @pytest.mark.parametrize("wrong", [0, 6])
 def test_drafts_are_accepted_up_to_the_first_wrong_one(wrong):
-    """The module errs behind one token: how far that is ahead in the ring is how many drafts are accepted."""
+    """The module errs after one token: how far that is ahead in the ring is how many drafts are accepted."""
     model = ring_model(of_ahead=lambda token: (token + (token == wrong)) % V)
     expected = [next((n for n in range(4) if ring(context[-1], n + 1) == wrong), 4) for context in CONTEXTS]
     assert set(expected) == {0, 1, 2, 3, 4}
@@ -136,7 +136,7 @@ def test_measures_a_checkpoint(saved, capsys):
     )
     result = evaluate(config)
     assert result.dir == saved[0]
-    assert list(result.metrics) == [
+    assert list(result.figures) == [
         f"mtp_accept_{what}_{kind}" for kind in ("generated", "text") for what in ("length", 1, 2)
     ]
     assert result == evaluate(config)

@@ -5,13 +5,13 @@ import pytest
 from arcforge_core.checkpoint.pretrained import save_pretrained
 from arcforge_core.config.schema import EvalConfig
 from arcforge_core.configs import FilesDataConfig, LanguageModelSuiteConfig, ReferenceAttentionConfig, TorchCpuConfig
-from arcforge_core.data.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.eval.compression import compression_baselines
 from arcforge_core.eval.run import evaluate
 from arcforge_core.model.build import build_model
-from arcforge_core.testing.runs import write_corpus
 from arcforge_core.testing.small_models import small_config
+from support.runs import write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_measures_the_last_checkpoint_of_a_run(saved, capsys):
     run, _, corpus = saved
     result = evaluate(config_of(saved))
     assert result.dir == run / "checkpoints" / "step-00000010"
-    metrics = result.metrics
+    metrics = result.figures
     assert metrics["num_bytes"] == len(corpus.heldout_bytes())
     assert metrics["gzip_bits_per_byte"] == compression_baselines(corpus.heldout_bytes())["gzip"]
     assert metrics["bits_per_byte"] > metrics["gzip_bits_per_byte"]  # an untrained model knows nothing
@@ -48,7 +48,7 @@ def test_measures_the_last_checkpoint_of_a_run(saved, capsys):
 
 
 def test_measures_a_part_without_functions(saved):
-    metrics = evaluate(config_of(saved, max_tokens=300, functions=0)).metrics
+    metrics = evaluate(config_of(saved, max_tokens=300, functions=0)).figures
     assert metrics["tokens"] == 256  # whole micro-batches
     assert "functions_rate" not in metrics
 

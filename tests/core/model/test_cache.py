@@ -66,7 +66,7 @@ def test_a_read_of_consecutive_pages_is_a_view():
 
 def test_a_sequence_too_long_is_refused_and_counts_nothing():
     cache = filled([8, 3])
-    with pytest.raises(ValueError, match=r"sequence 1: 0 \+ 4 tokens exceed its 3"):
+    with pytest.raises(ValueError, match=r"sequence 1: 0 \+ 4 tokens exceed its limit of 3"):
         cache.batch([0, 1], [4, 4])
     assert cache.lengths == [0, 0]
 
@@ -89,7 +89,7 @@ def test_a_batch_without_slots_or_pages_is_refused():
 @settings(max_examples=12)
 @given(st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=1, max_size=3), st.integers(1, 4))
 def test_any_way_of_feeding_a_sequence_gives_the_logits_of_the_whole(chunks, page_size):
-    """Prompts, chunks behind a past and single tokens of several sequences share their batches."""
+    """Prompts, chunks with a past and single tokens of several sequences share their batches."""
     model = small_model().double()
     totals = [sum(parts) for parts in chunks]
     documents = [torch.randint(64, (n,)) for n in totals]

@@ -14,9 +14,9 @@ from arcforge_core.errors import ConfigError
 from arcforge_core.model.build import build_model
 from arcforge_core.model.moe import MoE
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.testing.models import model_configs, segment_lengths, train_batch
 from arcforge_core.testing.small_models import small_model
 from arcforge_core.train.losses import Normalizers, micro_loss, plan_mtp
+from support.models import model_configs, segment_lengths, train_batch
 
 FORMS = st.sampled_from(["mla", "gqa"])
 

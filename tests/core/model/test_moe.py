@@ -9,8 +9,8 @@ from torch import nn
 
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.moe import DenseMLP, MoE, Router, sequence_balance_loss
-from arcforge_core.testing.models import model_configs, segment_lengths
 from arcforge_core.testing.small_models import small_config
+from support.models import model_configs, segment_lengths
 
 
 def build(cls, seed=0, **changes):

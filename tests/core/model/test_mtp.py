@@ -9,9 +9,9 @@ from arcforge_core.config.schema import MtpConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.mtp import shift_left
-from arcforge_core.testing.models import segment_lengths, train_batch
 from arcforge_core.testing.small_models import small_model
 from arcforge_core.train.losses import MtpPlan, cross_entropy, plan_mtp
+from support.models import segment_lengths, train_batch
 
 DEPTHS = 3
 
@@ -107,7 +107,7 @@ def test_depth_d_sees_the_tokens_up_to_d_places_ahead_and_no_others(length, data
     before, _ = run_depths(model, micro)
     after, _ = run_depths(model, micro_after)
     for d in range(1, DEPTHS + 1):
-        changed = ((before[d - 1] - after[d - 1]).abs() > 1e-10).any(-1)  # another split over experts rounds anew
+        changed = ((before[d - 1] - after[d - 1]).abs() > 1e-10).any(-1)  # another split rounds differently
         assert not changed[:3].any() and not changed[3 + length :].any()
         for i in range(length - d + 1):  # places whose token ahead exists
             assert bool(changed[3 + i]) == (i + d >= k), (d, i, k)

@@ -10,9 +10,9 @@ from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.model.build import build_model
 from arcforge_core.model.params import count_parameters, training_flops_per_token
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.testing.models import model_configs, train_batch
 from arcforge_core.testing.small_models import small_config
 from arcforge_core.train.losses import Normalizers, micro_loss, plan_mtp
+from support.models import model_configs, train_batch
 
 FORMS = st.sampled_from(["mla", "gqa"])
 RELEASED = 753_864_139_008

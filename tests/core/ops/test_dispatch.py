@@ -58,7 +58,7 @@ def test_a_kernel_is_asked_about_the_very_call():
         asked.append(call)
         return YES
 
-    ops = ops_of(Kernel("rms_norm", "k", lambda: None, supports))
+    ops = ops_of(Kernel("rms_norm", "k", lambda *_: None, supports))
     ops.binder(torch.bfloat16, "cuda:1", needs_grad=False)("rms_norm", width=3)
     assert asked == [OpCall("rms_norm", "cuda", torch.bfloat16, False, {"width": 3})]
 
@@ -70,8 +70,8 @@ def test_each_kind_of_call_is_logged_once_with_the_reasons(caplog):
             ops.bind(CALL)
         ops.bind(OpCall("rms_norm", "cpu", torch.bfloat16, sizes={"width": 8}))
     assert [r.getMessage() for r in caplog.records] == [
-        "rms_norm [cpu, torch.float32] -> next; not best: too wide",
-        "rms_norm [cpu, torch.bfloat16] -> next; not best: too wide",
+        "rms_norm [cpu, torch.float32] -> next; rejected best: too wide",
+        "rms_norm [cpu, torch.bfloat16] -> next; rejected best: too wide",
     ]
     assert len(ops.choices) == 2
 
@@ -91,9 +91,41 @@ def test_other_values_of_the_environment_are_refused(monkeypatch, value):
             build()
 
 
-def test_a_kernel_for_an_unknown_op_is_refused():
-    with pytest.raises(ConfigError, match=r"kernel\.op='rms_nrm': acme\.norm: the ops are .*rms_norm"):
-        ops_of(kernel("acme.norm", op="rms_nrm"))
+FAULTY = {
+    "unknown op": (kernel("acme", op="rms_nrm"), "core has no op 'rms_nrm'; did you mean 'rms_norm'?"),
+    "swapped": (Kernel("rms_norm", "acme", lambda weight, x, eps: 0, lambda _: YES), "takes (weight, x, eps)"),
+    "too few": (Kernel("rms_norm", "acme", lambda x: 0, lambda _: YES), "takes (x)"),
+    "one more": (
+        Kernel("rms_norm", "acme", lambda x, weight, eps, block: 0, lambda _: YES),
+        "takes (x, weight, eps, b",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_a_faulty_kernel_is_reported_and_not_taken(caplog, fault):
+    faulty, reason = FAULTY[fault]
+    assert reason in dispatch.fault_of(faulty)
+    ops = ops_of(faulty, kernel("swiglu", op="swiglu"))
+    assert ops.bind(CALL) is reference.rms_norm
+    assert ops.bind(OpCall("swiglu", "cpu", torch.float32))() == "swiglu"
+    assert f"hardware fake: kernel acme is not used: {dispatch.fault_of(faulty)}" in caplog.text
+
+
+def test_further_arguments_with_defaults_and_other_names_are_no_fault():
+    for function in (lambda x, weight, eps, block=8: 0, lambda a_TD, b_D, c: 0, lambda *args: 0, max):
+        assert dispatch.fault_of(Kernel("rms_norm", "acme", function, lambda _: YES)) == ""
+
+
+def test_kernels_of_one_priority_are_reported_and_not_taken(caplog):
+    twins = kernel("one", 5), kernel("two", 5)
+    for kernels in (twins, twins[::-1]):
+        assert ops_of(*kernels, kernel("next", 1)).bind(CALL)() == "next"
+        assert ops_of(*kernels).bind(CALL) is reference.rms_norm
+    assert "rms_norm: one and two have the same priority, 5: none of them is used" in caplog.text
+    assert dispatch.ties([*twins, kernel("next", 1)]) == ["rms_norm: one and two have the same priority, 5"]
+    other = kernel("two", 5, Verdict(False, "width 8 is odd"))
+    assert ops_of(twins[0], other).bind(CALL)() == "one", "only one of them supports the call"
 
 
 def test_default_ops_are_those_of_automatic_hardware(monkeypatch):

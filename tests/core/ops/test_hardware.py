@@ -11,7 +11,7 @@ from arcforge_core.contracts.hardware import OpCall, Probe
 from arcforge_core.errors import ConfigError, UnknownComponentError
 from arcforge_core.ops import hardware, reference
 from arcforge_core.ops.hardware import TorchCpu, auto_hardware, build_hardware, sdpa_attention_varlen, select_hardware
-from arcforge_core.registry import Component, Registry
+from arcforge_core.plugins.registry import Component, Registry
 
 
 class Fake:

@@ -7,8 +7,8 @@ import pytest
 from arcforge_core.configs import PipelineConfig
 from arcforge_core.pipeline import run as pipeline_run
 from arcforge_core.pipeline.plan import CommandLine, plan_stages
-from arcforge_core.testing.runs import tiny_overrides
 from arcforge_core.train import run as run_module
+from support.runs import tiny_overrides
 
 STAGES = {
     "base": ["trainer.sequence_length=32", "model.max_position_embeddings=48", "model.rope_theta=1e4"],

@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def state(plan):
-    state = PipelineState.planned("small", plan("schedule.final=0.25"))
+    state = PipelineState.planned("small", plan("schedule.final=0.25"), {})
     state.stages[0].status = "finished"
     state.stages[0].figures = {
         "tokens": 200, "loss": 3.0, "bits_per_byte": 2.125, "tokens_per_s": 1234.5, "seconds": 75.0

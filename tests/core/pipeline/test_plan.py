@@ -51,18 +51,19 @@ def test_a_stage_s_command_amounts_to_its_configuration(plan):
     for stage in plan("+trainer.extra.limit_train_batches=3"):
         script, *overrides = shlex.split(stage.command())
         assert script == "arcforge-train" and compose(overrides) == stage.config
-        assert shlex.split(stage.command("some/run"))[-1] == "init=some/run"
 
 
 def test_a_budget_of_time_has_no_number_of_tokens(plan):
     assert plan("trainer.max_steps=null", "trainer.minutes=1")[0].tokens is None
 
 
-def test_only_the_first_stage_is_told_what_to_begin_with(plan):
-    assert [s.config.init for s in plan("init=outputs/latest")] == ["outputs/latest", None, None]
+def test_stages_start_from_the_training_stage_before_unless_they_say_otherwise(plan):
+    for stages in (plan("init=outputs/latest"), plan(init="outputs/latest")):
+        assert [s.config.init for s in stages] == ["outputs/latest", "RUN_OF_base", "RUN_OF_extend"]
+        assert [s.source for s in stages] == [None, "base", "extend"]
     assert plan(extra={"base": ["init=a"]})[0].config.init == "a"
-    with pytest.raises(ConfigError, match=r"stages\.extend\.init='a': only the first stage may have it"):
-        plan(extra={"extend": ["init=a"]})
+    stages = plan(init="with space's", extra={"extend": ["init=null"], "last": ["init=${stage:base}"]})
+    assert [s.config.init for s in stages] == ["with space's", None, "RUN_OF_base"]
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,9 @@ def test_a_stage_that_there_is_not(plan):
         plan(extra={"extent": ["seed=1"]})
 
 
-def test_recipes_need_stages_with_names(recipe):
+def test_recipes_need_stages_with_names(recipe, plan):
     with pytest.raises(ConfigError, match=r"stages=\{\}: a pipeline needs at least one"):
         recipe(stages={})
     for name in ("1st", "a-b", "a.b", ""):
         with pytest.raises(ConfigError, match=r"stages='.*names are letters, digits"):
-            recipe(stages={name: []})
+            plan(stages={name: []})

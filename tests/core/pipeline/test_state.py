@@ -1,4 +1,4 @@
-"""The state on disk, and what may change before a pipeline goes on."""
+"""The state on disk, and the changes allowed before a pipeline resumes."""
 
 import json
 
@@ -11,7 +11,7 @@ from arcforge_core.pipeline.state import FILE, PipelineState, take_up
 @pytest.fixture
 def begun(plan, tmp_path):
     """A run whose first stage is finished and whose second one was stopped."""
-    state, folder = PipelineState.planned("small", plan()), tmp_path / "run"
+    state, folder = PipelineState.planned("small", plan(), {}), tmp_path / "run"
     state.stages[0].status, state.stages[0].figures = "finished", {"bits_per_byte": 2.5}
     state.stages[1].status = "interrupted"
     for number in ("1-base", "2-extend"):
@@ -42,8 +42,22 @@ def test_a_damaged_state_is_named(begun, content):
         PipelineState.read(begun)
 
 
+def test_a_state_of_version_0_1_is_converted(begun, plan):
+    """Its stages had no job and no folder of a result, a procedure, and an init that was the stage before."""
+    content = json.loads((begun / FILE).read_text())
+    del content["links"]
+    for row in content["stages"]:
+        del row["job"], row["dir"]
+        row["config"] |= {"init": None, "procedure": None}
+    (begun / FILE).write_text(json.dumps(content))
+    state = PipelineState.read(begun)
+    assert [(record.job, record.dir) for record in state.stages] == [("train", "")] * 3
+    assert [record.config["init"] for record in state.stages] == [None, "RUN_OF_base", "RUN_OF_extend"]
+    assert take_up(state, "small", plan(), begun) == [], "nothing of what has begun counts as changed"
+
+
 def test_no_state_is_an_error(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no run of a pipeline at .*pipeline\.json is not there"):
+    with pytest.raises(CheckpointError, match=r"no run of a pipeline at .*it has no pipeline\.json"):
         PipelineState.read(tmp_path)
 
 
@@ -79,7 +93,7 @@ def test_stages_to_come_may_change_and_it_is_told(begun, plan, recipe):
     assert state.stages[2].config["seed"] == 5
     base, extend, last = recipe().stages.items()
     told = take_up(state, "small", plan(stages=dict([base, extend, ("more", last[1])])), begun)
-    assert told == ["stages.more is new", "stages.last is gone"]
+    assert told == ["stages.more is new", "stages.last is removed"]
     assert [record.folder for record in state.stages] == ["1-base", "2-extend", "3-more"]
 
 
@@ -100,5 +114,5 @@ def test_a_removed_stage_begins_anew_with_what_it_is_now(begun, plan):
 
 def test_what_came_from_a_removed_stage_must_go_too(begun, plan):
     (begun / "1-base").rmdir()
-    with pytest.raises(CheckpointError, match="1-base is not there, from which 2-extend came"):
+    with pytest.raises(CheckpointError, match="1-base is missing, and 2-extend came from it"):
         take_up(PipelineState.read(begun), "small", plan(), begun)

@@ -73,7 +73,7 @@ def noisy(gate, up):
         ("swiglu", WrongGradient.apply, "forward and gradients"),
         ("rms_norm", changed_input, "changed its input x"),
         ("rms_norm", rows_of_the_storage, "heads|rows"),
-        ("attention_varlen", upper_left_causal, "behind a past"),
+        ("attention_varlen", upper_left_causal, "with a past"),
         ("indexer_topk", ties_to_the_higher_index, "error"),
         ("swiglu", noisy, "differs between two runs"),
         ("swiglu", lambda gate, up: reference.swiglu(gate, up).double(), "output is"),
@@ -99,7 +99,7 @@ def test_a_kernel_that_declines_gives_its_reason():
     [
         (lambda call: Verdict(False), "without a reason"),
         (lambda call: True, "not a Verdict"),
-        (lambda call: Verdict(next(TURNS) % 2 == 0, "a whim"), "changes its mind"),
+        (lambda call: Verdict(next(TURNS) % 2 == 0, "a whim"), "different verdicts"),
     ],
 )
 def test_a_bad_answer_of_supports_fails(supports, reason):
@@ -110,7 +110,7 @@ def test_a_bad_answer_of_supports_fails(supports, reason):
 
 def test_a_supported_dtype_needs_a_tolerance():
     result = check("rope", reference.rope, torch.bfloat16, tolerance={torch.float32: 1e-6})
-    assert "states no tolerance" in result.reason
+    assert "declares no tolerance" in result.reason
 
 
 def test_a_forward_only_kernel_is_checked_without_gradients():

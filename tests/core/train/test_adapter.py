@@ -16,17 +16,17 @@ from arcforge_core.checkpoint.convert import convert
 from arcforge_core.checkpoint.pretrained import find_checkpoint
 from arcforge_core.checkpoint.start import start_from
 from arcforge_core.config.schema import TrainConfig
-from arcforge_core.data.tokenizer import train_tokenizer
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.testing.runs import tiny_run, write_corpus
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_core.tokenizer.tokenizer import train_tokenizer
 from arcforge_core.train import run as run_module
 from arcforge_core.train.adapter import adapt
 from arcforge_core.train.module import LanguageModelModule
 from arcforge_core.train.run import train
 from arcforge_core.train.state import checkpoints
+from support.runs import tiny_run, write_corpus
 
 SMALL = (
     "model.hidden_size=32", "model.num_hidden_layers=2", "model.intermediate_size=48", "model.moe_intermediate_size=16",
@@ -62,7 +62,7 @@ def lora_run(tmp_path: Path, base: Path, *overrides: str) -> TrainConfig:
 def test_adapters_alone_are_trained_and_saved(tmp_path: Path, base: Path) -> None:
     before = weights_sha256(base)
     result = train(lora_run(tmp_path, base))
-    assert result.metrics["steps"] == 4 and float(result.metrics["bits_per_byte"]) > 0
+    assert result.figures["steps"] == 4 and float(result.figures["bits_per_byte"]) > 0
     last = checkpoints(result.dir)[-1]
     names = {path.name for path in last.iterdir()}
     assert "adapter_model.safetensors" in names and not {"config.json", "model.safetensors"} & names
@@ -78,6 +78,7 @@ def test_adapters_alone_are_trained_and_saved(tmp_path: Path, base: Path) -> Non
     assert moved and moved <= stems, "what has no adapter, router biases included, is as it was"
 
 
+@pytest.mark.nightly(reason="three training runs")
 def test_sittings_equal_one_run(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout, whose random states go on too."""
     config = lora_run(tmp_path, base, "adapter.dropout=0.2", RARELY_EXPERTS, "trainer.checkpoint_async=true")
@@ -92,10 +93,10 @@ def test_sittings_equal_one_run(tmp_path: Path, base: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(LanguageModelModule, "training_step", training_step)
     result = train(copy.deepcopy(config))
-    assert result.metrics["status"] == "interrupted"
+    assert result.figures["status"] == "interrupted"
     config.resume = "latest"
     result = train(config)
-    assert result.metrics["status"] == "finished"
+    assert result.figures["status"] == "finished"
     here, there = (load_file(checkpoints(r.dir)[-1] / ADAPTER_WEIGHTS) for r in (result, whole))
     assert [name for name in there if not torch.equal(here[name], there[name])] == []
     states = [torch.load(checkpoints(r.dir)[-1] / "training_state.pt", weights_only=True) for r in (result, whole)]
@@ -144,15 +145,15 @@ def test_a_narrow_base_stays_narrow_where_no_bit_is_lost(tmp_path: Path, base: P
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("adapter=lora",), r"init=None: adapter=lora trains beside the weights of a checkpoint"),
-        (("adapter.rank=4",), r"adapter\.rank=4: has an effect with adapter=lora only"),
+        (("adapter=lora",), r"init=None: adapter=lora trains on top of a checkpoint"),
+        (("adapter.rank=4",), r"adapter\.rank=4: only has an effect with adapter=lora"),
         ((*LORA, "adapter.rank=0"), r"adapter\.rank=0: must be at least 1"),
         ((*LORA, "adapter.alpha=0"), r"adapter\.alpha=0\.0: must be greater than 0"),
         ((*LORA, "adapter.dropout=1"), r"adapter\.dropout=1\.0: must be between 0 and 0\.9"),
         ((*LORA, "adapter.targets=[]"), r"adapter\.targets=\[\]: must name at least one layer"),
         ((*LORA, "adapter.targets=['(']"), r"adapter\.targets\[0\]='\('.*must be a regular expression"),
         ((*LORA, "adapter.name=dora"), r"adapter\.name='dora': must be one of none, lora"),
-        ((*LORA, "trainer.trainable=[norm]"), r"trainer\.trainable=.*adapter=lora trains adapters alone"),
+        ((*LORA, "trainer.trainable=[norm]"), r"trainer\.trainable=.*adapter=lora trains adapters only"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, overrides: tuple[str, ...], message: str) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from arcforge_core.errors import CheckpointError
 from arcforge_core.eval.bits_per_byte import BitsPerByte
-from arcforge_core.testing.runs import tiny_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train.callbacks import checkpointing as checkpointing_module
 from arcforge_core.train.callbacks import evaluation as evaluation_module
@@ -14,6 +13,7 @@ from arcforge_core.train.module import LanguageModelModule
 from arcforge_core.train.run import train
 from arcforge_core.train.state import checkpoints, read_checkpoint
 from arcforge_core.train.step import NonFiniteError
+from support.runs import tiny_run
 
 QUICK = (
     "model.hidden_size=32", "model.num_hidden_layers=2", "model.mtp.depths=0", "trainer.sequence_length=32",

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from arcforge_core import load_pretrained
-from arcforge_core.testing.runs import tiny_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
+from support.runs import tiny_run
 
 
 @pytest.fixture(autouse=True)

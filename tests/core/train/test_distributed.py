@@ -1,4 +1,4 @@
-"""Two processes, started by torchrun, train like one that accumulates their micro-batches, and go on after a stop."""
+"""Two processes, started by torchrun, train like one that accumulates their micro-batches, and resume after a stop."""
 
 import subprocess
 import sys
@@ -8,18 +8,37 @@ import pytest
 import torch
 
 from arcforge_core import load_pretrained
-from arcforge_core.testing.runs import tiny_overrides
 from arcforge_core.train.state import checkpoints
+from support.runs import tiny_overrides
 
 TRAIN = str(Path(sys.executable).with_name("arcforge-train"))
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 
-def train(tmp_path, name, launcher, *options):
+KILLED = """
+import os, signal, sys
+from arcforge_core.cli.train import main
+from arcforge_core.train.module import LanguageModelModule
+
+step = LanguageModelModule.training_step
+
+def training_step(module, batch, batch_idx):
+    if module.progress.step == int(os.environ["KILL_AFTER"][int(os.environ["TORCHELASTIC_RESTART_COUNT"])]):
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+    step(module, batch, batch_idx)
+
+LanguageModelModule.training_step = training_step
+sys.exit(main())
+"""
+"""A training whose second process is killed after step 1, before a checkpoint, and after step 3."""
+
+
+def train(tmp_path, name, launcher, *options, script=TRAIN):
     """Runs a training to its end and returns the run's folder."""
     folder = tmp_path / name
     overrides = [*tiny_overrides(tmp_path), f"output_dir={folder}", "trainer.precision=fp32", "schedule.warmup=0"]
-    command = [sys.executable, *launcher, TRAIN, *overrides, "trainer.max_steps=4", *options]
+    command = [sys.executable, *launcher, script, *overrides, "trainer.max_steps=4", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(list(folder.glob("*/*-train"))) == 1, "only the first process writes"
@@ -36,15 +55,29 @@ def momenta(run):
     return {(number, name): torch.as_tensor(x) for number, values in saved.items() for name, x in values.items()}
 
 
-@pytest.mark.slow(reason="starts seven interpreters with torch")
-def test_two_processes_equal_one_and_go_on(tmp_path):
+@pytest.mark.slow(reason="starts four interpreters with torch")
+def test_two_processes_equal_one(tmp_path):
     two = train(tmp_path, "two", TWO, "trainer.accumulate=1")
     one = train(tmp_path, "one", [], "trainer.accumulate=2")
     for name, weight in weights(one).items():
         torch.testing.assert_close(weights(two)[name], weight, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.nightly(reason="starts twelve interpreters with torch, one after the other")
+@pytest.mark.timeout(900)
+def test_two_processes_that_are_stopped_or_killed_end_as_undisturbed_ones(tmp_path, monkeypatch):
+    two = train(tmp_path, "two", TWO, "trainer.accumulate=1")
     train(tmp_path, "parts", TWO, "trainer.accumulate=1", "trainer.max_steps=2")
     parts = train(tmp_path, "parts", TWO, "trainer.accumulate=1", "resume=latest")
+    monkeypatch.setenv("KILL_AFTER", "139")
+    (tmp_path / "killed.py").write_text(KILLED)
+    killed = train(
+        tmp_path, "killed", [*TWO, "--max-restarts=2"], "trainer.accumulate=1", script=str(tmp_path / "killed.py")
+    )
+    rows = (killed / "metrics.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[0] for row in rows] == ["1", "2", "4"], "one run, its rows once"
     for read in (weights, momenta):
-        resumed, whole = read(parts), read(two)
-        assert resumed.keys() == whole.keys()
-        assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+        whole = read(two)
+        for resumed in (read(parts), read(killed)):
+            assert resumed.keys() == whole.keys()
+            assert all(torch.equal(resumed[name], whole[name]) for name in whole)

@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from arcforge_core import save_pretrained
-from arcforge_core.checkpoint.atomic import previous
-from arcforge_core.checkpoint.checksums import SUMS, write_checksums
 from arcforge_core.errors import CheckpointError
-from arcforge_core.testing.faults import Action, compiler, cut_power, run_under_faults, strike
+from arcforge_core.files.atomic import previous
+from arcforge_core.files.checksums import SUMS, write_checksums
 from arcforge_core.testing.small_models import small_model, small_tokenizer
 from arcforge_core.train.snapshot import TrainingState, optimizer_options, random_states
 from arcforge_core.train.state import checkpoints, last_checkpoint, write_checkpoint
+from support.faults import Action, compiler, cut_power, run_under_faults, strike
 
 MODELS = [small_model(seed) for seed in range(3)]
 TOKENIZER = small_tokenizer()
@@ -221,8 +221,8 @@ def test_a_save_killed_at_every_call_of_python_leaves_a_whole_state(scenario, tm
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs Linux and a C compiler")
 
 
+@pytest.mark.nightly(reason="hundreds of children that save a checkpoint")
 @needs_compiler
-@pytest.mark.slow(reason="hundreds of children that save a checkpoint")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_save_that_is_struck_at_every_change_leaves_a_whole_state(scenario, tmp_path):
     tally = tally_of(scenario, tmp_path)

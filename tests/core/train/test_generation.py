@@ -11,9 +11,9 @@ import torch
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.errors import ConfigError, DataError
-from arcforge_core.testing.runs import tiny_conversations_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
+from support.runs import tiny_conversations_run
 
 pytestmark = pytest.mark.slow(reason="up to two training runs a test, tiny as they are")
 
@@ -60,7 +60,7 @@ def test_a_run_is_evaluated_before_on_the_way_and_after(tmp_path: Path) -> None:
     found = evaluations(result.dir)
     assert [one["step"] for one in found] == [0, 2, 4]
     assert all(one["figures"]["says"]["answers"] == 3 and len(one["samples"]) == 1 for one in found)
-    assert {"generation_exact", "generation_exact_before", "generation_exact_says"} <= set(result.metrics)
+    assert {"generation_exact", "generation_exact_before", "generation_exact_says"} <= set(result.figures)
     summary = json.loads((result.dir / "summary.json").read_text())
     assert summary["generation_truncated"] == found[-1]["figures"]["all"]["truncated"]
     rows = rows_of(result.dir)
@@ -68,19 +68,21 @@ def test_a_run_is_evaluated_before_on_the_way_and_after(tmp_path: Path) -> None:
     assert "before training" in (result.dir / "report.html").read_text()
 
 
+@pytest.mark.nightly(reason="three training runs")
 def test_without_files_nothing_is_played_and_training_is_the_same(tmp_path: Path) -> None:
     config = run_config(tmp_path, "generation.every=1")
     played = train(config)
     silent = train(replace(config, generation=replace(config.generation, files=[])))
-    assert not (silent.dir / "generation.json").exists() and "generation_exact" not in silent.metrics
+    assert not (silent.dir / "generation.json").exists() and "generation_exact" not in silent.figures
     states = [load_pretrained(find_checkpoint(run.dir)).state_dict() for run in (played, silent)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.nightly(reason="a training run with evaluations")
 def test_before_can_be_left_out(tmp_path: Path) -> None:
     result = train(run_config(tmp_path, "generation.before=false"))
     assert [one["step"] for one in evaluations(result.dir)] == [4]
-    assert "generation_exact_before" not in result.metrics
+    assert "generation_exact_before" not in result.figures
 
 
 def test_a_resumed_run_drops_what_it_does_again(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_resumed_run_drops_what_it_does_again(tmp_path: Path) -> None:
 
 def test_what_cannot_be_played_is_refused_before_work_starts(tmp_path: Path) -> None:
     config = run_config(tmp_path, "generation.before=false", "generation.files=[nowhere]")
-    with pytest.raises(DataError, match=r"generation\.files='nowhere': there is no such file"):
+    with pytest.raises(DataError, match=r"generation\.files='nowhere': no such file"):
         train(config)
     assert not (tmp_path / "cache").exists()
     with pytest.raises(ConfigError, match=r"generation\.limit=0: must be at least 1"):

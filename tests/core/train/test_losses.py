@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from arcforge_core.config.schema import MtpConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.testing.models import segment_lengths, train_batch
 from arcforge_core.testing.small_models import small_model
 from arcforge_core.train.losses import Normalizers, cross_entropy, micro_loss, plan_mtp
+from support.models import segment_lengths, train_batch
 
 
 def alone(values):

@@ -9,8 +9,8 @@ import torch
 
 from arcforge_core.config.schema import AdapterConfig, MtpConfig, TokenizerConfig
 from arcforge_core.configs import ConversationsDataConfig
-from arcforge_core.data.pipeline import Corpus, build_data
-from arcforge_core.model.lora import Adapter, attach, named_adapters
+from arcforge_core.data.tokens.pipeline import Corpus, build_data
+from arcforge_core.model.adapt.lora import Adapter, attach, named_adapters
 from arcforge_core.testing.small_models import small_model, small_tokenizer
 from arcforge_core.train.losses import cross_entropy
 from arcforge_core.train.step import StepBatch, accumulate_gradients

@@ -16,13 +16,13 @@ import torch
 
 from arcforge_core import load_pretrained
 from arcforge_core.errors import CheckpointError
-from arcforge_core.testing.runs import tiny_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train import step as step_module
 from arcforge_core.train.module import LanguageModelModule, Progress
 from arcforge_core.train.resume import offer_resume
 from arcforge_core.train.run import train
 from arcforge_core.train.state import checkpoints
+from support.runs import tiny_run
 
 SMALL = (
     "model.hidden_size=32", "model.num_hidden_layers=2", "model.intermediate_size=48", "model.moe_intermediate_size=16",
@@ -101,9 +101,9 @@ def assert_interruptions_change_nothing(config, recorder, steps):
     recorder.interrupt, recorder.losses = set(steps), {}
     result = train(config)
     for step in steps:
-        assert (result.metrics["status"], result.metrics["steps"]) == ("interrupted", step)
+        assert (result.figures["status"], result.figures["steps"]) == ("interrupted", step)
         result = train(resumed(config))
-    assert result.metrics["status"] == "finished"
+    assert result.figures["status"] == "finished"
     assert recorder.losses == losses
     assert_equal(result.dir, expected)
     timeless = [name for name in rows(whole.dir / "metrics.csv")[0] if name not in ("seconds", "tokens_per_s", "mfu")]
@@ -124,7 +124,7 @@ def test_the_command_that_resumes_is_told_as_a_shell_takes_it(tmp_path, recorder
     monkeypatch.setattr("sys.argv", ["/bin/arcforge-train", *arguments])
     recorder.interrupt = {1}
     train(tiny_run(tmp_path, *SMALL, "trainer.max_steps=2"))
-    _, _, command = capsys.readouterr().out.partition("go on with: ")
+    _, _, command = capsys.readouterr().out.partition("resume it with: ")
     assert shlex.split(command.splitlines()[0]) == ["arcforge-train", *arguments, "resume=latest"]
 
 
@@ -139,7 +139,7 @@ def test_thirty_steps_interrupted_in_every_one_equal_one_run(tmp_path, recorder,
     result = assert_interruptions_change_nothing(config, recorder, list(range(1, 30)))
     manifest = json.loads((result.dir / "corpus.json").read_text())
     [source] = manifest["splits"]["train"].values()
-    assert source["tokens"] < result.metrics["tokens"], "an epoch ends within the run"
+    assert source["tokens"] < result.figures["tokens"], "an epoch ends within the run"
     router = content(result.dir)["model.layers.1.mlp.gate.e_score_correction_bias"]
     assert router.abs().max() > 0.01
 
@@ -157,7 +157,7 @@ def test_random_numbers_go_on_where_they_were(tmp_path, recorder, monkeypatch):
 
 
 def test_a_budget_of_time_goes_on_where_it_was(tmp_path, recorder, monkeypatch):
-    """Under a clock that counts steps; the rate rises with time, so a clock that starts anew would show."""
+    """Under a clock that counts steps; the rate rises with time, so a clock that restarts would show."""
 
     def tick(progress):
         progress.seconds += 1.0
@@ -170,7 +170,7 @@ def test_a_budget_of_time_goes_on_where_it_was(tmp_path, recorder, monkeypatch):
     result = train(config)
     for _ in range(2):
         result = train(resumed(config))
-    assert result.metrics["steps"] == whole.metrics["steps"] == 6
+    assert result.figures["steps"] == whole.figures["steps"] == 6
     assert_equal(result.dir, content(whole.dir))
 
 
@@ -235,7 +235,7 @@ def test_latest_goes_back_over_damage_and_says_so(run, finished, capsys):
     result = train(resumed(config))
     said = " ".join(capsys.readouterr().out.split())
     assert "step-00000006/model.safetensors is damaged" in said and "going back to step-00000004" in said
-    assert result.metrics["steps"] == 6
+    assert result.figures["steps"] == 6
     assert_equal(run_dir, content(finished[1]))
 
 
@@ -245,7 +245,7 @@ def test_a_named_run_or_checkpoint_must_be_whole(run):
     flip(last / "training_state.pt")
     with pytest.raises(CheckpointError, match=r"training_state\.pt is damaged.*; resume=.*step-00000004 takes"):
         train(resumed(config, run_dir))
-    with pytest.raises(CheckpointError, match=r"training_state\.pt is damaged: its content is not what was written"):
+    with pytest.raises(CheckpointError, match=r"training_state\.pt is damaged: its contents differ from its checksum"):
         train(resumed(config, last))
     for path in checkpoints(run_dir):
         flip(path / "config.json")
@@ -272,7 +272,7 @@ def test_the_links_can_be_resumed_from(run):
     folder = run_dir / "checkpoints"
     assert (folder / "latest").resolve().name == "step-00000006"
     assert (folder / "best").resolve().name == "step-00000004", "the only evaluation was there"
-    assert train(resumed(config, folder / "best", max_steps=5)).metrics["steps"] == 5
+    assert train(resumed(config, folder / "best", max_steps=5)).figures["steps"] == 5
     assert (folder / "latest").resolve().name == "step-00000005"
 
 
@@ -294,7 +294,7 @@ def test_an_unfinished_run_is_offered(run, capsys, status, offered):
     else:
         (run_dir / "summary.json").write_text(json.dumps({"status": status}))
     offer_resume(config)
-    assert (f"is {status or 'cut off'}; starting fresh (resume=latest goes on" in capsys.readouterr().out) == offered
+    assert (f"is {status or 'cut off'}; starting fresh (resume=latest continues" in capsys.readouterr().out) == offered
     config.name = "another"
     offer_resume(config)
     assert capsys.readouterr().out == "" and config.resume is None
@@ -390,5 +390,5 @@ def test_a_run_outside_of_output_dir_resumes(recorder, tmp_path):
     moved.parent.mkdir()
     shutil.move(run.dir, moved)
     again = train(tiny_run(tmp_path, *SMALL, "trainer.max_steps=3", f"resume={moved}"))
-    assert again.metrics["steps"] == 3
+    assert again.figures["steps"] == 3
     assert (tmp_path / "outputs" / "latest").resolve() == moved.resolve()

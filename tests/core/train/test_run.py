@@ -10,19 +10,21 @@ import pytest
 import torch
 
 from arcforge_core import load_pretrained
-from arcforge_core.checkpoint import atomic
+from arcforge_core.config.schema import StepsConfig
 from arcforge_core.configs import FilesDataConfig
-from arcforge_core.data.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data
 from arcforge_core.errors import CheckpointError, ConfigError, DataError
 from arcforge_core.eval.mtp_acceptance import mtp_acceptance
+from arcforge_core.files import atomic
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.testing.runs import tiny_run
+from arcforge_core.train import prepare
 from arcforge_core.train import run as run_module
 from arcforge_core.train.callbacks.stopping import Stopping
-from arcforge_core.train.module import LanguageModelModule
+from arcforge_core.train.module import LanguageModelModule, Progress
 from arcforge_core.train.run import train
 from arcforge_core.train.state import checkpoints
 from arcforge_core.train.step import NonFiniteError
+from support.runs import tiny_run
 
 LONG = ("trainer.sequence_length=20000", "trainer.micro_batch_tokens=20000", "model.max_position_embeddings=20000")
 
@@ -84,13 +86,20 @@ def test_metrics_are_means_that_move(finished):
         assert sum(shares) == pytest.approx(1.0)
 
 
+def test_learning_rates_are_those_of_the_schedule_at_every_step(tmp_path):
+    """None is made from the one before."""
+    config = tiny_run(tmp_path, "schedule=constant", "schedule.warmup=0.5", "optimizer.lr=0.01", "trainer.log_every=1")
+    rates = [float(row["lr"]) for row in rows(train(config).dir / "metrics.csv")]
+    assert rates == pytest.approx([0.0, 0.01 / 3, 0.02 / 3, 0.01, 0.01, 0.01])
+
+
 def test_summary_holds_the_final_figures(finished):
     _, result = finished
     summary = json.loads((result.dir / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["steps"] == 6
     assert summary["bits_per_byte"] == pytest.approx(float(rows(result.dir / "eval.csv")[-1]["bits_per_byte"]))
     assert 0 < summary["gzip_bits_per_byte"] < 8 and summary["parameters"] > summary["active_parameters"]
-    assert result.metrics == summary
+    assert result.figures == summary
 
 
 def test_accepted_drafts_are_among_the_final_figures(tmp_path):
@@ -99,7 +108,7 @@ def test_accepted_drafts_are_among_the_final_figures(tmp_path):
     written = json.loads((result.dir / "summary.json").read_text())
     places = ("length", 1, 2, 3, 4)
     names = {f"mtp_accept_{place}_{kind}" for place in places for kind in ("generated", "text")}
-    assert {name for name in written if name.startswith("mtp_accept")} == names <= set(result.metrics)
+    assert {name for name in written if name.startswith("mtp_accept")} == names <= set(result.figures)
     data = FilesDataConfig(paths=[str(tmp_path / "corpus")], cache_dir=str(tmp_path / "cache"), heldout=0.2)
     corpus = build_data(data, model_vocab_size=512, progress=False)
     model = load_pretrained(checkpoints(result.dir)[-1], ops=Ops(None))
@@ -130,10 +139,10 @@ def test_interrupted_and_resumed_equals_uninterrupted(finished, tmp_path, monkey
 
     monkeypatch.setattr(LanguageModelModule, "training_step", interrupt)
     part = train(tiny_run(tmp_path))
-    assert part.metrics["status"] == "interrupted" and part.metrics["steps"] == stop_after + 1
+    assert part.figures["status"] == "interrupted" and part.figures["steps"] == stop_after + 1
     monkeypatch.setattr(LanguageModelModule, "training_step", original)
     again = train(tiny_run(tmp_path, "resume=latest"))
-    assert again.dir == part.dir and again.metrics["steps"] == 6
+    assert again.dir == part.dir and again.figures["steps"] == 6
     assert_same_weights(weights(again.dir), weights(whole.dir))
     by_step = {r["step"]: r["loss"] for r in rows(whole.dir / "metrics.csv")}
     assert rows(again.dir / "metrics.csv")[-1]["loss"] == by_step["6"]
@@ -142,7 +151,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(finished, tmp_path, monkey
 def test_resuming_a_finished_run_with_more_steps_goes_on(finished, tmp_path):
     short = train(tiny_run(tmp_path, "trainer.max_steps=4"))
     longer = train(tiny_run(tmp_path, "resume=latest"))
-    assert longer.dir == short.dir and longer.metrics["steps"] == 6
+    assert longer.dir == short.dir and longer.figures["steps"] == 6
     assert_same_weights(weights(longer.dir), weights(finished[1].dir))
 
 
@@ -214,7 +223,7 @@ def test_extra_reaches_lightning_and_refuses_what_is_ours(tmp_path):
         train(tiny_run(tmp_path, "+trainer.extra.max_epochs=3"))
     with pytest.raises(ConfigError, match="not accepted by lightning"):
         train(tiny_run(tmp_path, "+trainer.extra.no_such_argument=3"))
-    assert train(tiny_run(tmp_path, "+trainer.extra.limit_train_batches=2")).metrics["steps"] == 2
+    assert train(tiny_run(tmp_path, "+trainer.extra.limit_train_batches=2")).figures["steps"] == 2
 
 
 def test_a_budget_of_time_ends_the_run_and_decays_fully(tmp_path):
@@ -224,6 +233,27 @@ def test_a_budget_of_time_ends_the_run_and_decays_fully(tmp_path):
     assert float(metrics[-1]["progress"]) == 1.0 and float(metrics[-1]["seconds"]) < 30
     lrs = [float(r["lr"]) for r in metrics]
     assert lrs[-1] <= max(lrs)
+
+
+def test_a_budget_of_tokens_decays_with_them_whatever_the_time(tmp_path):
+    config = tiny_run(tmp_path, "trainer.max_steps=null", "trainer.max_tokens=1000", "trainer.log_every=1")
+    config.schedule.final, config.trainer.minutes = 0.0, 1000.0
+    result = train(config)
+    metrics = rows(result.dir / "metrics.csv")
+    assert [int(row["tokens"]) for row in metrics] == [256, 512, 768, 1024], "rows are whole: the last one ends it"
+    assert [float(row["progress"]) for row in metrics] == [0.256, 0.512, 0.768, 1.0]
+
+
+def test_time_may_end_a_budget_of_tokens_and_it_is_said(tmp_path, capsys):
+    train(tiny_run(tmp_path, "trainer.max_steps=null", "trainer.max_tokens=1_000_000", "trainer.minutes=0.001"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "trainer.minutes=0.001 ended the run after 256 of trainer.max_tokens=1,000,000 tokens" in printed
+
+
+@pytest.mark.parametrize(("used", "steps"), [(40.0, True), (50.0, True), (50.1, False), (60.0, False)])
+def test_a_step_that_does_not_fit_into_the_time_is_not_begun(used, steps):
+    progress, budget = Progress(seconds=used, step_seconds=10.0), StepsConfig(minutes=1.0)
+    assert (progress.fraction(budget) < 1.0) is steps
 
 
 def test_samples_fit_a_short_context(tmp_path):
@@ -255,7 +285,7 @@ def test_precision_follows_the_processor_unless_named(tmp_path, monkeypatch):
     monkeypatch.setattr(LanguageModelModule, "training_step", look)
     monkeypatch.setattr(run_module, "matmul_rate", lambda *a: 1e9)
     for fast, precision in ((True, "auto"), (False, "auto"), (False, "bf16")):
-        monkeypatch.setattr(run_module, "fast_bf16", lambda device, fast=fast: fast)
+        monkeypatch.setattr(prepare, "fast_bf16", lambda device, fast=fast: fast)
         last = train(tiny_run(tmp_path / f"{fast}{precision}", "trainer.max_steps=1", f"trainer.precision={precision}"))
     assert seen == [torch.bfloat16, torch.float32, torch.bfloat16]
     assert all(w.dtype == torch.float32 for w in weights(last.dir).values())

@@ -7,9 +7,9 @@ import pytest
 
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.errors import ConfigError
-from arcforge_core.testing.runs import tiny_conversations_run
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
+from support.runs import tiny_conversations_run
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_a_run_trains_evaluates_and_samples_answers(tmp_path: Path) -> None:
     assert set(samples) == {"before", "after"} and len(samples["after"]) == 2
     for sample in samples["after"]:
         assert sample["prompt"].startswith("[gMASK]<sop><|user|>say ") and sample["prompt"].endswith("</think>")
-    assert result.metrics["steps"] == 2 and float(result.metrics["bits_per_byte"]) > 0
+    assert result.figures["steps"] == 2 and float(result.figures["bits_per_byte"]) > 0
     corpus = json.loads((result.dir / "corpus.json").read_text())
     assert corpus["encoder"]["corpora"]["chat"]["conversations"] == 40
 

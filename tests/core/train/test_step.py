@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from arcforge_core.config.schema import MtpConfig
-from arcforge_core.testing.models import segment_lengths, split, train_batch
 from arcforge_core.testing.small_models import small_model
 from arcforge_core.train.step import (
     NonFiniteError,
@@ -17,6 +16,7 @@ from arcforge_core.train.step import (
     balance_routers,
     clip_gradients,
 )
+from support.models import segment_lengths, split, train_batch
 
 
 def alone(values):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from arcforge_core.cache import cache_folder
+from arcforge_core.files.cache import cache_folder
 
 PRODUCTS = {
     "sparse_forward",

@@ -6,9 +6,9 @@ import torch
 import arcforge_hw.cuda.indexer_kl as kernel
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
+from arcforge_core.testing.attention_inputs import selection
 from arcforge_core.testing.hardware_checks import relative_error
 from arcforge_core.testing.op_case import OpCase
-from arcforge_core.testing.op_inputs import selection
 
 
 def make(queries, keys, heads=3, width=20, index_heads=2, index_width=12, topk=6, use_relu=True):
@@ -28,7 +28,7 @@ def make(queries, keys, heads=3, width=20, index_heads=2, index_width=12, topk=6
 CASES = {
     "one token": make([1], [1]),
     "ragged": make([1, 3, 2], [1, 5, 9]),
-    "behind a past": make([2, 1], [9, 4], use_relu=False),
+    "with a past": make([2, 1], [9, 4], use_relu=False),
     "tiles with keys left over": make([1], [70], topk=66),
     "heads and widths over several blocks": make([2], [40], heads=70, width=140, index_heads=18, topk=33),
 }

@@ -7,9 +7,10 @@ import torch
 
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
+from arcforge_core.testing.attention_inputs import selection
 from arcforge_core.testing.hardware_checks import check_kernel, relative_error
 from arcforge_core.testing.op_case import OpCase
-from arcforge_core.testing.op_inputs import op_cases, selection
+from arcforge_core.testing.op_inputs import op_cases
 from arcforge_hw.cuda.backend import triton_kernels
 from arcforge_hw.cuda.indexer_topk import indexer_topk
 from arcforge_hw.cuda.launch import check, power_of_two
@@ -60,7 +61,7 @@ def test_no_kernel_runs_in_bf16_where_the_interpreter_is_wrong(device):
         pytest.skip("a GPU computes it rightly")
     for op, kernel in KERNELS.items():
         assert check_kernel(kernel, device, torch.bfloat16).verdict == "declined", op
-    with pytest.raises(ValueError, match=r"silently wrong in torch\.bfloat16"):
+    with pytest.raises(ValueError, match=r"incorrect in torch\.bfloat16"):
         check(torch.zeros(2, dtype=torch.bfloat16))
 
 

@@ -80,7 +80,7 @@ def test_reasons():
     call = OpCall("newton_schulz", "cuda", torch.float32, False, {"rows": 100, "columns": 900})
     assert "a Gram matrix of 100 rows is a single tile" in mirrored.supports(call).reason
     call = OpCall("newton_schulz", "cuda", torch.float32, False, {"rows": 2000, "columns": 200})
-    assert "on Gram matrices there are fewer operations for 2000 x 200" in mirrored.supports(call).reason
+    assert "the Gram form has fewer operations for 2000 x 200" in mirrored.supports(call).reason
 
 
 @pytest.mark.gpu

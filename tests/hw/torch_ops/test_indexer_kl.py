@@ -9,7 +9,8 @@ import arcforge_hw.cpu.native.indexer_kl as native
 import arcforge_hw.torch_ops.indexer_kl as blocks
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
-from arcforge_core.testing.op_inputs import op_cases, selection
+from arcforge_core.testing.attention_inputs import selection
+from arcforge_core.testing.op_inputs import op_cases
 from arcforge_hw.cpu.native import library
 
 

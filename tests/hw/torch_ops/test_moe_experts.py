@@ -94,5 +94,5 @@ def test_bfloat16_rows_fill_whole_blocks():
 def test_expert_numbers_out_of_range_are_refused(shift, found):
     args = make(experts=3)
     args[3] = args[3] + shift
-    with pytest.raises(ValueError, match=f"expert numbers must be from 0 to 2, got {found}"):
+    with pytest.raises(ValueError, match=f"expert ids must be from 0 to 2, got {found}"):
         kernel.moe_experts(*args)

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcforge_core.registry import registry
-from arcforge_core.testing import rl_formulas as scalar
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.traces import add_stream, make_traces, tokens_of
 from arcforge_rl.algorithms.scoring import groups as by_group
-from arcforge_rl.configs_algorithms import BoundsConfig
+from arcforge_rl.configs.algorithms import BoundsConfig
+from support import rl_formulas as scalar
 
 POP = {"action": "mask", "low": 0.5, "high": 2.0}
 BOTH_SIDES = {"pair": "current_rollout", "action": "mask", "low": 0.8, "high": 1.28, "closed": False}

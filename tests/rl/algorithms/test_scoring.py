@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.errors import ArcforgeError, ConfigError
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.traces import add_stream, make_branch, make_traces, tokens_of
 from arcforge_rl.algorithms.scoring import has_spread, shares
-from arcforge_rl.configs_algorithms import BoundsConfig, GrpoConfig
+from arcforge_rl.configs.algorithms import BoundsConfig, GrpoConfig
 
 NAMES = registry().names("algorithm")
 
@@ -153,7 +153,7 @@ def test_batches_that_cannot_be_scored_are_refused():
         (([1, 2], [False, True], [0.0, math.nan], [-1, 0]), "token 1 was sampled with log-probability nan"),
         (([1, 2], [False, True], [0.0, -math.inf], [-1, 0]), "-inf"),
         (([1, 2], [False], [0.0, -1.0], [-1, 0]), "have lengths"),
-        (([1, 2], [True, True], [-1.0, -1.0], [0, 0]), "sampled from nothing"),
+        (([1, 2], [True, True], [-1.0, -1.0], [0, 0]), "first token must not be sampled"),
     ],
 )
 def test_no_token_is_trained_without_a_logprob(fields, message):

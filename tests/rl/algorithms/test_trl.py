@@ -13,7 +13,7 @@ from arcforge_rl.algorithms.cispo import Cispo
 from arcforge_rl.algorithms.dapo import Dapo
 from arcforge_rl.algorithms.grpo import Grpo
 from arcforge_rl.algorithms.gspo import Gspo
-from arcforge_rl.configs_algorithms import BoundsConfig, CispoConfig, DapoConfig, GrpoConfig, GspoConfig
+from arcforge_rl.configs.algorithms import BoundsConfig, CispoConfig, DapoConfig, GrpoConfig, GspoConfig
 
 VOCABULARY, LONGEST = 32, 9
 pytestmark = pytest.mark.slow  # importing TRL and transformers' trainer takes 5 s

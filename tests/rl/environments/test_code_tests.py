@@ -1,10 +1,12 @@
 """Programs in the sandbox: what is right passes, in bounded time, and nothing else does."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcforge_rl.environments.boxes import open_desk
+from arcforge_rl.environments.boxed import in_sandbox
 from arcforge_rl.environments.code_tests import Tests, run_tests, same_output, same_value
 
 ADD = Tests(("1 2\n", "30 -4\n"), ("3", "26"))
@@ -12,11 +14,7 @@ CALL = Tests(([1, 2], [30, -4]), (3, 26), "add")
 
 
 def judged(source, tests, seconds=2.0):
-    place = open_desk().place()
-    try:
-        return run_tests(place, source, tests, seconds)
-    finally:
-        place.clear()
+    return asyncio.run(in_sandbox(lambda sandbox, python: run_tests(sandbox, python, source, tests, seconds)))
 
 
 @pytest.mark.parametrize(
@@ -44,15 +42,19 @@ def judged(source, tests, seconds=2.0):
         ("def add(a, b): return 3", CALL, 0.0, "test 2 of 2: add returned 3"),
         ("def add(a, b): return float(a + b)", CALL, 0.0, "returned 3.0"),
         ("def add(a, b): return True", CALL, 0.0, "returned True"),
-        ("def add(a, b): return {a}", CALL, 0.0, "does not come to its end"),
-        ("def plus(a, b): return a + b", CALL, 0.0, "does not come to its end"),
+        ("def add(a, b): return {a}", CALL, 0.0, "no JSON value"),
+        ("def add(a, b): return a / 0", CALL, 0.0, "raised ZeroDivisionError"),
+        ("def add(a, b): return (a, b)", Tests(([1, 2],), ([1, 2],), "add"), 1.0, "all 1"),
+        ("def plus(a, b): return a + b", CALL, 0.0, "left before"),
         ("import os\nprint('[3, 26]')\nos._exit(0)", CALL, 0.0, "left before"),
         ("import sys\nsys.exit(0)", CALL, 0.0, "left before"),
-        ("def add(a, b):\n  while True: pass", CALL, 0.0, "does not come to its end"),
+        ("def add(a, b):\n  while True: pass", CALL, 0.0, "left before"),
         ("def add(a, b): return float('nan')", CALL, 0.0, "returned nan"),
         ("def add(a, b): return [" * 1 + "[" * 90 + "]" * 90 + "]", CALL, 0.0, "test 1"),
         ("import json\njson.dumps = lambda value: '[3'\ndef add(a, b): return 3", CALL, 0.0, "left before"),
         ("import json\njson.dumps = lambda value: '[' * 100_000\ndef add(a, b): return 3", CALL, 0.0, "left before"),
+        ("import json\njson.dumps = lambda value: '[3, {}]'\ndef add(a, b): return 3", CALL, 0.0, "forged"),
+        ("import atexit, time\natexit.register(time.sleep, 60)\ndef add(a, b): return a + b", CALL, 0.0, "timeout"),
     ],
 )
 def test_programs(source, tests, value, reason):

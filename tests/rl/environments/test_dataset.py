@@ -6,10 +6,10 @@ import json
 import pytest
 
 from arcforge_core.contracts.environment import Reply
-from arcforge_core.environments.scripted import play
+from arcforge_core.episodes.scripted import play
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.environment_suite import score
-from arcforge_rl.configs_environments import DatasetConfig
+from arcforge_rl.configs.environments import DatasetConfig
 from arcforge_rl.environments.dataset import Dataset
 
 GSM8K = {"question": "Tom has {n} apples and buys 3000. How many?", "answer": "He has {n}+3000 = <<x>>.\n#### {a}"}
@@ -112,13 +112,13 @@ def test_sides_are_disjoint_and_whole(written):
         ({"problem": "q", "solution": "\\boxed{4"}, "math", "not closed"),
         ({"question": "q", "input_output": "{"}, "taco", "is not JSON"),
         ({"question": "q", "input_output": '{"inputs": [], "outputs": []}'}, "taco", "no inputs"),
-        ({"question": "q", "input_output": '{"inputs": ["1"], "outputs": []}'}, "taco", "not as many"),
-        ({"question": "q", "input_output": "[1]"}, "taco", "no object"),
+        ({"question": "q", "input_output": '{"inputs": ["1"], "outputs": []}'}, "taco", "another number of outputs"),
+        ({"question": "q", "input_output": "[1]"}, "taco", "not an object"),
         (filled(CODEFORCES, 1) | {"generated_checker": "x"}, "codeforces", "a checker of its own"),
         (filled(CODEFORCES, 1) | {"input_mode": "file"}, "codeforces", "reads from a file"),
         (filled(CODEFORCES, 1) | {"official_tests": [], "examples": []}, "codeforces", "no inputs"),
         ("not json", "gsm8k", "not JSON"),
-        ("[1, 2]", "gsm8k", "a record is an object"),
+        ("[1, 2]", "gsm8k", "a record must be an object"),
     ],
 )
 def test_rows_without_answers_are_refused_by_line(written, row, preset, reason):
@@ -158,7 +158,7 @@ def test_fields_of_any_name(written, judge, answer, right, wrong):
 
 
 def test_answers_that_are_no_letters_are_refused(written):
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: .*no letter"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: .*not a letter"):
         written([{"question": "q", "answer": "E"}], judge="choice")
 
 

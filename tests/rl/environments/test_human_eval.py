@@ -7,7 +7,7 @@ import pytest
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.environment_suite import score
-from arcforge_rl.configs_environments import HumanEvalConfig
+from arcforge_rl.configs.environments import HumanEvalConfig
 from arcforge_rl.environments.human_eval import HumanEval
 
 ROW = {

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.environment_suite import score
-from arcforge_rl.configs_environments import MathConfig
-from arcforge_rl.conversations.problem import HELDOUT, TRAIN, side
+from arcforge_rl.configs.environments import MathConfig
 from arcforge_rl.environments.math import Math
+from arcforge_rl.problems.problem import HELDOUT, TRAIN, side
 
 
 @settings(max_examples=50, deadline=None)
@@ -99,7 +99,6 @@ def test_roots_may_stand_in_any_order(quadratic):
         ("kinds", ["sums"]),
         ("digits", 0),
         ("steps", 4),
-        ("factor_digits", 0),
         ("largest", 1),
         ("seed", -1),
         ("split", "test"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.errors import ConfigError, UnknownComponentError
 from arcforge_core.testing.environment_suite import score
-from arcforge_rl.configs_environments import MixtureConfig
+from arcforge_rl.configs.environments import MixtureConfig
 from arcforge_rl.environments.mixture import Mixture, schedule
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.05, 20), min_size=1)
@@ -63,7 +63,7 @@ def test_bad_config_is_named(options, message):
 def test_bad_parts_are_named():
     with pytest.raises(UnknownComponentError, match="mth"):
         Mixture(MixtureConfig(parts={"mth": 1.0}))
-    with pytest.raises(ConfigError, match="no mixture in it"):
+    with pytest.raises(ConfigError, match="must not be a mixture itself"):
         Mixture(MixtureConfig(parts={"mixture": 1.0}))
     with pytest.raises(ConfigError, match=r"options\.copy='words'.*copy takes letters, seed"):
         Mixture(MixtureConfig(parts={"copy": 1.0}, options={"copy": {"words": 3}}))

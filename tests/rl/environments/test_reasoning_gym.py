@@ -5,7 +5,7 @@ import pytest
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.environment_suite import score
-from arcforge_rl.configs_environments import ReasoningGymConfig
+from arcforge_rl.configs.environments import ReasoningGymConfig
 from arcforge_rl.environments.reasoning_gym import ReasoningGym
 
 pytest.importorskip("reasoning_gym")
@@ -31,7 +31,7 @@ def test_options_reach_the_data_set():
         ({"datasets": ["graph_color"]}, "it has no reference answer"),
         ({"datasets": ["spell_backward"], "options": {"spell_backward": {"letters": 3}}}, "letters"),
         ({"datasets": ["spell_backward"], "options": {"spell_backward": {"min_word_len": -1}}}, "min_word_len"),
-        ({"datasets": []}, "at least one data set"),
+        ({"datasets": []}, "at least one dataset"),
         ({"datasets": ["spell_backward"], "options": {"sudoku": {}}}, "environment.options='sudoku'"),
         ({"seed": -1}, "environment.seed=-1"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.environment_suite import score
-from arcforge_rl.configs_environments import ScienceConfig
+from arcforge_rl.configs.environments import ScienceConfig
 from arcforge_rl.environments.answers import NoAnswer
 from arcforge_rl.environments.quantities import equal_quantities, last_quantity
 from arcforge_rl.environments.science import Science, judge_choice

@@ -1,16 +1,22 @@
 """Tools run in the sandbox, for the rollout that calls them, and not without end."""
 
 import asyncio
+import os
+import time
 
 import pytest
 
 from arcforge_core.contracts.chat import ToolCall
-from arcforge_core.contracts.environment import Reply
-from arcforge_core.environments.scripted import play
+from arcforge_core.contracts.environment import Failure, Reply
+from arcforge_core.contracts.sandbox import SandboxFault
+from arcforge_core.episodes.lockstep import Lockstep
+from arcforge_core.episodes.rollout import roll_out
+from arcforge_core.episodes.scripted import ScriptedAgent, play
 from arcforge_core.errors import ConfigError
-from arcforge_rl.configs_environments import ToolMathConfig
-from arcforge_rl.conversations.problem import side
+from arcforge_rl.configs.environments import ToolMathConfig
 from arcforge_rl.environments.tool_math import ToolMath
+from arcforge_rl.problems.problem import side
+from arcforge_rl.sandbox.sync import Desk
 
 ENDLESS = pytest.mark.slow(reason="a tool may compute for five seconds")
 
@@ -64,6 +70,30 @@ def test_who_calls_once_more_scores_nothing(python):
     four = called(environment, task, *[{"code": "print(1)"}] * 4, answer=task.answer)
     assert three[1].reward == 1.0
     assert four[1].reward == 0.0 and four[1].reasons["reward"] == "the conversation ended with calls"
+
+
+def test_a_sandbox_that_breaks_is_a_failure_and_not_an_error_to_read(python, monkeypatch):
+    environment, task = python
+
+    async def broken(desk, work):
+        raise SandboxFault("no space left")
+
+    monkeypatch.setattr(Desk, "do", broken)
+    agent = ScriptedAgent([Reply(calls=(ToolCall(task.tool, {"code": "print(1)"}),)), Reply(task.answer)])
+    (rollout,) = roll_out(environment, [task], [agent], Lockstep(None))
+    assert rollout.outcome.failure == Failure("sandbox", "no space left")
+
+
+def test_tools_wait_side_by_side(python):
+    """Not as many at a time as there are threads: `asyncio` has six for two processors."""
+    environment, task = python
+    sleep = {"code": "import time; time.sleep(2); print(1)"}
+    count = 4 * ((os.cpu_count() or 1) + 4)
+    agents = [ScriptedAgent([Reply(calls=(ToolCall(task.tool, sleep),)), Reply(task.answer)]) for _ in range(count)]
+    start = time.monotonic()
+    found = list(roll_out(environment, [task] * count, agents, Lockstep(None)))
+    assert all(rollout.outcome.rewards["used_tool"] == 1.0 for rollout in found)
+    assert time.monotonic() - start < 4 * 2 - 1
 
 
 @pytest.mark.parametrize("tool", ["calculator", "python"])

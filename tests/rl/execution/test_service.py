@@ -7,9 +7,16 @@ import time
 
 import pytest
 
-from arcforge_core.contracts.sandbox import Command, ExecResult, Limits, Outcome, SandboxError, SandboxFault
+from arcforge_core.contracts.sandbox import (
+    Command,
+    CommandStatus,
+    ExecResult,
+    SandboxError,
+    SandboxFault,
+    SandboxLimits,
+)
 from arcforge_core.errors import ArcforgeError
-from arcforge_rl.execution.jobs import Job
+from arcforge_rl.execution.jobs import ExecutionJob
 from arcforge_rl.execution.queue import JobQueue
 from arcforge_rl.execution.service import ExecutionService
 
@@ -44,14 +51,14 @@ class ToldSandbox:
         if command.argv[0] == "bug":
             raise ZeroDivisionError("ours")
         code = 1 if command.argv[0] == "false" else 0
-        return ExecResult(Outcome.EXIT, code, self.files.get("input", b""), b"", 0.0)
+        return ExecResult(CommandStatus.EXIT, code, self.files.get("input", b""), b"", 0.0)
 
     async def stop(self):
         self.backend.stopped += 1
 
 
 class ToldBackend:
-    limits = Limits()
+    limits = SandboxLimits()
 
     def __init__(self, delay=0.0):
         self.begun, self.opened, self.stopped, self.delay, self.now, self.most, self.bases = [], 0, 0, delay, 0, 0, []
@@ -63,7 +70,7 @@ class ToldBackend:
 
 
 def job(id, *argv, **options):
-    return Job(id, Command((*(argv or ("true",)), id)), **options)
+    return ExecutionJob(id, Command((*(argv or ("true",)), id)), **options)
 
 
 def work_off(tmp_path, jobs, backend=None, **options):
@@ -135,7 +142,7 @@ def test_submitting_again_changes_nothing(tmp_path):
             assert service.submit([job("a"), job("b")]) == 2
             assert [result async for result in service.results()]
             assert service.submit([job("a"), job("c")]) == 1
-            with pytest.raises(ArcforgeError, match="'b' is known with another content"):
+            with pytest.raises(ArcforgeError, match="'b' is already known with other content"):
                 service.submit([job("d"), job("b", "false")])
             return [result.id async for result in service.results()]
 
@@ -208,8 +215,10 @@ def test_a_second_result_is_not_written(tmp_path):
 
 
 def test_a_job_comes_back_from_the_file_as_it_was(tmp_path):
-    limits = Limits(wall_seconds=1.5, disk_bytes=7)
-    whole = Job("j", Command(["a", "é"], b"\xff\0", {"K": "v"}, "/workspace/d", limits), {"f": b"\xfe"}, "/base", 3)
+    limits = SandboxLimits(wall_seconds=1.5, disk_bytes=7)
+    whole = ExecutionJob(
+        "j", Command(["a", "é"], b"\xff\0", {"K": "v"}, "/workspace/d", limits), {"f": b"\xfe"}, "/base", 3
+    )
     queue = JobQueue(tmp_path / "queue.db")
     queue.submit([whole])
     assert queue.claim(5) == [whole]
@@ -220,14 +229,14 @@ SERVICE = """
 import asyncio, sys
 from pathlib import Path
 from arcforge_core.contracts.sandbox import Command
-from arcforge_rl.configs import BubblewrapConfig
-from arcforge_rl.execution.jobs import Job
+from arcforge_rl.configs.commands import BubblewrapConfig
+from arcforge_rl.execution.jobs import ExecutionJob
 from arcforge_rl.execution.service import ExecutionService
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap
 
 async def main():
     async with Bubblewrap(BubblewrapConfig()) as backend, ExecutionService(backend, Path(sys.argv[1])) as service:
-        service.submit(Job(f"j{n}", Command(("/bin/echo", str(n)))) for n in range(int(sys.argv[2])))
+        service.submit(ExecutionJob(f"j{n}", Command(("/bin/echo", str(n)))) for n in range(int(sys.argv[2])))
         print("submitted", flush=True)
         async for result in service.results():
             pass
@@ -240,7 +249,7 @@ def start_service(path, jobs):
     return subprocess.Popen([sys.executable, "-c", SERVICE, str(path), str(jobs)], stdout=subprocess.PIPE)
 
 
-@pytest.mark.slow(reason="a thousand sandboxes")
+@pytest.mark.nightly(reason="a thousand sandboxes")
 @pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
 def test_a_thousand_jobs_survive_kill_9(tmp_path):
     path, jobs, lives = tmp_path / "queue.db", 1000, 0

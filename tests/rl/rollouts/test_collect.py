@@ -9,15 +9,17 @@ import pytest
 from arcforge_core.configs import CopyConfig
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.contracts.environment import Episode, Outcome, Task
-from arcforge_core.environments.copy import CopyEnvironment
+from arcforge_core.contracts.sandbox import SandboxFault
+from arcforge_core.episodes.agent import SamplingSetup, TextDialogue
+from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError
-from arcforge_core.testing.policies import reward_even
-from arcforge_core.testing.scripted_engine import ScriptedEngine
 from arcforge_core.testing.small_models import small_tokenizer
-from arcforge_rl.configs_learning import CurriculumConfig, RolloutConfig
-from arcforge_rl.rollouts.collect import Collected, collect
+from arcforge_rl.configs.learning import CurriculumConfig, RolloutConfig
+from arcforge_rl.rollouts.collect import COUNTS, Collected, collect
 from arcforge_rl.rollouts.curriculum import Curriculum
-from arcforge_rl.rollouts.solver import Manner, TextSpeaker
+from arcforge_rl.trainer.figures import failures, rollout_figures
+from support.policies import reward_even
+from support.scripted_engine import ScriptedEngine
 
 TOKENIZER = small_tokenizer()
 END = TOKENIZER.decode([TOKENIZER.eos_id])
@@ -30,7 +32,7 @@ def learnable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CopyEnvironment, "exact", reward_even)
 
 
-def collected(said: Iterable[str], size: int, groups: int = 1) -> Collected:
+def collected(said: Iterable[str], size: int, groups: int = 1, drop_equal: bool = True) -> Collected:
     """Returns a step in which the engine says these, one after the other."""
     texts = iter(said)
 
@@ -38,9 +40,9 @@ def collected(said: Iterable[str], size: int, groups: int = 1) -> Collected:
         return next(texts)
 
     config = RolloutConfig(groups=groups, group_size=size, refills=0)
-    manner = Manner(TextSpeaker(TOKENIZER), 5, 1.0, 500, "seed")
+    setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
     environment, engine = CopyEnvironment(CopyConfig()), ScriptedEngine(TOKENIZER, script)
-    return collect(environment, engine, lambda filling: manner, config, Curriculum(CurriculumConfig(), 0))
+    return collect(environment, engine, setup, "seed", config, Curriculum(CurriculumConfig(), 0), drop_equal)
 
 
 def test_empty_truncated_and_endless_outputs() -> None:
@@ -74,3 +76,63 @@ def test_rewards_that_are_no_numbers_end_the_run_wherever_they_stand(
     monkeypatch.setattr(CopyEnvironment, "score", score)
     with pytest.raises(ArcforgeError, match=rf"task copy/.*: its environment gives reward={wrong}"):
         collected([RIGHT] * 3, size=3)
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> list[Exception | None]:
+    """What each rollout's verifier raises in turn."""
+    errors: list[Exception | None] = []
+    score = CopyEnvironment.score
+
+    async def broken(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
+        if (error := errors.pop(0)) is not None:
+            raise error
+        return await score(environment, task, episode)
+
+    monkeypatch.setattr(CopyEnvironment, "score", broken)
+    return errors
+
+
+def test_rollouts_that_failed_are_counted_by_kind_and_never_learnt_from(breaking: list[Exception | None]) -> None:
+    """A third of them: before, all of these were trained on as wrong answers."""
+    breaking += [None, SandboxFault("no space left"), None, None, ConnectionResetError("by peer"), None]
+    found = collected([RIGHT, WRONG, WRONG, RIGHT, WRONG, WRONG], size=3, groups=2)
+    assert [[rollout.number for rollout in group] for group in found.kept] == [[0, 2], [3, 5]]
+    assert [rollout.number for rollout in found.everything] == [0, 2, 3, 5, 1, 4]
+    assert found.counts["failed_sandbox"] == found.counts["failed_environment"] == 1
+    assert {trace.reward for trace in found.traces} == {0.0, 1.0} and len(found.traces) == 4
+    figures = rollout_figures(found)
+    assert figures["reward"] == 0.5 and figures["failed_sandbox"] == 1
+    assert failures(figures) == "1 sandbox, 1 environment"
+
+
+def test_a_group_that_failed_is_left_out_and_its_task_has_no_pass_rate(breaking: list[Exception | None]) -> None:
+    breaking += [SandboxFault("gone")] * 2 + [None] * 2
+    found = collected([RIGHT, WRONG] * 2, size=2, groups=2)
+    assert len(found.kept) == len(found.dropped) == 1
+    assert found.counts == dict.fromkeys(COUNTS, 0) | {"failed_sandbox": 2}
+
+
+def test_a_task_that_cannot_be_made_is_an_excluded_counted_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = CopyEnvironment.task
+
+    def patchy(environment: CopyEnvironment, index: int) -> Task:
+        if index == 0:
+            raise ConnectionResetError("by peer")
+        return task(environment, index)
+
+    monkeypatch.setattr(CopyEnvironment, "task", patchy)
+    found = collected([RIGHT, WRONG], size=2, groups=2)
+    assert [[rollout.number for rollout in group] for group in found.kept] == [[2, 3]]
+    assert found.counts["failed_environment"] == 2
+
+
+def test_a_step_whose_every_rollout_failed_ends_the_run(breaking: list[Exception | None]) -> None:
+    breaking += [ValueError("no such task")] * 4
+    with pytest.raises(ArcforgeError, match="all 4 rollouts failed; the first: environment: ValueError: no such task"):
+        collected([RIGHT, WRONG] * 2, size=2, groups=2)
+
+
+def test_equal_groups_are_kept_where_they_teach() -> None:
+    found = collected([RIGHT, WRONG], size=1, groups=2, drop_equal=False)
+    assert len(found.kept) == 2 and not found.dropped

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcforge_rl.configs_learning import CurriculumConfig
+from arcforge_rl.configs.learning import CurriculumConfig
 from arcforge_rl.rollouts.curriculum import Curriculum
 
 

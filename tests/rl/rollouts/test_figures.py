@@ -1,20 +1,20 @@
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.contracts.environment import Episode, Outcome, Reply, Task
-from arcforge_rl.learning.figures import evaluation_figures, rollout_figures
-from arcforge_rl.rollouts.collect import Collected, Rollout
+from arcforge_rl.rollouts.collect import Collected, TracedRollout
+from arcforge_rl.trainer.figures import evaluation_figures, rollout_figures
 
 
-def rollout(text: str, reward: float, domain: str = "math", length: int = 2) -> Rollout:
+def rollout(text: str, reward: float, domain: str = "math", length: int = 2) -> TracedRollout:
     branch = Branch("b", [1] * (length + 1), [False] + [True] * length, [0.0] + [-1.0] * length, [-1] + [0] * length)
     reply = Reply(text)
     rewards = {"reward": reward, "correct": reward}
-    return Rollout(
+    return TracedRollout(
         0,
         Task("t", "p", "a"),
         domain,
         Episode((), reply),
         Outcome(rewards, {}),
-        Trace("t", "g", "r", [branch], rewards, truncated=length > 2),
+        trace=Trace("t", "g", "r", [branch], rewards, truncated=length > 2),
     )
 
 

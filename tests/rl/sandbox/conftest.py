@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from arcforge_core.contracts.sandbox import Command
-from arcforge_core.testing.sandbox_attacks import LIMITS
-from arcforge_rl.configs import BubblewrapConfig, LandlockConfig
+from arcforge_rl.configs.commands import BubblewrapConfig, LandlockConfig
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap
 from arcforge_rl.sandbox.landlock import Landlock
 from arcforge_rl.sandbox.python import python_inside
 from arcforge_rl.sandbox.system import landlock_abi
+from support.sandbox_attacks import LIMITS
 
 PYTHON, READ_ONLY = python_inside()
 libc = ctypes.CDLL(None, use_errno=True)

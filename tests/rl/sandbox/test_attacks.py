@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.contracts.sandbox import Outcome
-from arcforge_core.testing.sandbox_attacks import program
+from arcforge_core.contracts.sandbox import CommandStatus
 from arcforge_rl.sandbox import seccomp
 from arcforge_rl.sandbox.python import python_inside
+from support.sandbox_attacks import program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
 PYTHON, _ = python_inside()
@@ -264,6 +264,35 @@ def read_a_neighbours_memory():
         raise OSError(ctypes.get_errno(), "process_vm_readv")
 
 
+def lease_a_file():
+    """Its owner's programs then wait when they open it."""
+    import fcntl
+
+    path = os.path.join(os.environ["TMPDIR"], f"leased{os.getpid()}")
+    open(path, "w").close()
+    with open(path) as file:
+        fcntl.fcntl(file, 1024, fcntl.F_RDLCK)
+
+
+def write_a_neighbours_memory():
+    pid = os.fork()
+    if not pid:
+        os.read(os.pipe()[0], 1)
+    try:
+        open(f"/proc/{pid}/mem", "r+b").close()
+    finally:
+        os.kill(pid, 9)
+
+
+def write_its_own_memory():
+    open(f"/proc/self/task/{os.getpid()}/mem", "r+b").close()
+
+
+def write_the_first_processs_memory():
+    """From where the exit code is reported."""
+    open("/proc/1/mem", "r+b").close()
+
+
 def kill_a_neighbour():
     os.kill(int(os.environ["NEIGHBOUR"]), 0)
 
@@ -289,12 +318,14 @@ ATTACKS = (
     symbolic_link, hard_link, roots_of_processes, files_of_processes, device_node, mount_something,
     replace_programs, a_set_user_id_program, write_system_settings, write_sys, variables_of_processes,
     command_lines, inherited_files, shared_memory_file, system_v_memory, core_dump, user_namespace,
-    user_namespace_by_clone, trace_the_parent, read_a_neighbours_memory, kill_a_neighbour, type_into_the_terminal,
+    user_namespace_by_clone, trace_the_parent, lease_a_file, read_a_neighbours_memory, write_a_neighbours_memory,
+    write_its_own_memory, write_the_first_processs_memory, kill_a_neighbour, type_into_the_terminal,
     set_the_clock,
 )  # fmt: skip
 AS_ROOT_ONLY = {"read_shadow", "raw_socket", "packet_socket", "device_node"}
 """Controls that an ordinary user could not pass without a sandbox either."""
 NO_CONTROL = {
+    "write_the_first_processs_memory": "it would be the machine's",
     "mount_something": "it would mount",
     "replace_programs": "it would write to /usr",
     "write_system_settings": "it would change the machine",
@@ -309,7 +340,7 @@ NO_CONTROL = {
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_the_attack_fails(attack, run, targets):
     done = run(program(attack), targets)
-    assert done.outcome is Outcome.EXIT, done
+    assert done.outcome is CommandStatus.EXIT, done
     assert done.stdout.startswith(b"HELD"), done
     assert Path(targets["VICTIM"]).read_text() == "untouched"
 

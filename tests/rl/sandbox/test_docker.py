@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.contracts.sandbox import Command, Limits, Outcome, SandboxError, SandboxFault
-from arcforge_rl.configs import DockerConfig
+from arcforge_core.contracts.sandbox import Command, CommandStatus, SandboxError, SandboxFault, SandboxLimits
+from arcforge_rl.configs.commands import DockerConfig
 from arcforge_rl.sandbox.docker import Docker
 
 CLIENT = """#!{python}
@@ -64,9 +64,9 @@ def run(client, command, limits=None):
 
 
 def test_a_container_is_closed_and_bounded(client):
-    limits = Limits(cpu_seconds=3, memory_bytes=1 << 28, processes=7, disk_bytes=1 << 20)
+    limits = SandboxLimits(cpu_seconds=3, memory_bytes=1 << 28, processes=7, disk_bytes=1 << 20)
     done = run(client, Command(("sh", "-c", "cat; echo err >&2"), b"in", {"K": "v"}, "folder"), limits)
-    assert (done.outcome, done.stdout, done.stderr) == (Outcome.EXIT, b"in", b"err\n")
+    assert (done.outcome, done.stdout, done.stderr) == (CommandStatus.EXIT, b"in", b"err\n")
     arguments = " ".join(client.calls("run")[1])
     for part in (
         "--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--user 65534:65534",
@@ -88,7 +88,11 @@ def test_what_was_made_is_removed(client):
 
 @pytest.mark.parametrize(
     ("state", "outcome", "code"),
-    [("false 3 ", Outcome.EXIT, 3), ("false 139 ", Outcome.SIGNAL, 11), ("true 137 ", Outcome.OUT_OF_MEMORY, None)],
+    [
+        ("false 3 ", CommandStatus.EXIT, 3),
+        ("false 139 ", CommandStatus.SIGNAL, 11),
+        ("true 137 ", CommandStatus.OUT_OF_MEMORY, None),
+    ],
 )
 def test_results_are_typed(client, state, outcome, code):
     client.state.write_text(state)
@@ -97,10 +101,10 @@ def test_results_are_typed(client, state, outcome, code):
 
 
 def test_time_out_and_flood_kill_the_container(client):
-    done = run(client, Command(("sleep", "60")), Limits(wall_seconds=0.5))
-    assert done.outcome is Outcome.TIMEOUT and done.seconds < 10
-    done = run(client, Command(("yes",)), Limits(output_bytes=100))
-    assert done.outcome is Outcome.OUTPUT_LIMIT and len(done.stdout) == 100
+    done = run(client, Command(("sleep", "60")), SandboxLimits(wall_seconds=0.5))
+    assert done.outcome is CommandStatus.TIMEOUT and done.seconds < 10
+    done = run(client, Command(("yes",)), SandboxLimits(output_bytes=100))
+    assert done.outcome is CommandStatus.OUTPUT_LIMIT and len(done.stdout) == 100
 
 
 def test_a_container_that_does_not_start_is_a_fault(client):

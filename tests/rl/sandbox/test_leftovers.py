@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from arcforge_core.contracts.sandbox import Command, SandboxFault
-from arcforge_core.testing.sandbox_attacks import processes_like
-from arcforge_rl.configs import BubblewrapConfig, LandlockConfig
+from arcforge_rl.configs.commands import BubblewrapConfig, LandlockConfig
 from arcforge_rl.sandbox.boxes import HIGHEST
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap
 from arcforge_rl.sandbox.cgroups import PREFIX, find_parents
 from arcforge_rl.sandbox.landlock import Landlock
 from arcforge_rl.sandbox.system import landlock_abi
+from arcforge_rl.sandbox.users import BLOCK, BLOCKS, FIRST
+from support.sandbox_attacks import processes_like
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
 BACKENDS = {"bubblewrap": lambda: Bubblewrap(BubblewrapConfig())}
@@ -26,7 +28,7 @@ if landlock_abi() >= 6:
 
 CALLER = """
 import asyncio, sys
-from arcforge_rl.configs import BubblewrapConfig, LandlockConfig
+from arcforge_rl.configs.commands import BubblewrapConfig, LandlockConfig
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap
 from arcforge_rl.sandbox.landlock import Landlock
 from arcforge_core.contracts.sandbox import Command
@@ -122,6 +124,18 @@ def test_a_backend_goes_on_with_a_new_keeper(way):
     asyncio.run(scene())
 
 
+def test_a_command_after_the_backend_has_closed(way, tmp_path):
+    async def scene():
+        async with BACKENDS[way]() as backend:
+            sandbox = await backend.open()
+        for work in (sandbox.exec(Command(("/bin/true",))), sandbox.snapshot(tmp_path / "new"), sandbox.prepare()):
+            with pytest.raises(SandboxFault, match="has been closed"):
+                await work
+        await sandbox.stop()
+
+    asyncio.run(scene())
+
+
 def test_after_many_commands_nothing_has_piled_up(way):
     async def scene():
         async with BACKENDS[way]() as backend:
@@ -136,7 +150,7 @@ def test_after_many_commands_nothing_has_piled_up(way):
                 pid = backend.client.process.pid
                 children = [p for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == pid]
                 open_files.append((len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir("/proc/self/fd")), len(children)))
-                mounts = Path(f"/proc/{pid}/mountinfo").read_text().count("/dev/shm/")
+                mounts = len(re.findall(r" /dev/shm/\d", Path(f"/proc/{pid}/mountinfo").read_text()))
         return open_files, mounts, traces(pid)
 
     counts, mounts, left = asyncio.run(scene())
@@ -172,9 +186,31 @@ def test_a_cancelled_command_is_ended(way):
     asyncio.run(scene())
 
 
+def test_starts_that_fail_or_are_cancelled_leave_no_files_open(way):
+    async def scene():
+        async with BACKENDS[way]() as backend:
+            sandbox = await backend.open()
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(5):
+                task = asyncio.create_task(sandbox.prepare())
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert (await sandbox.exec(Command(("/bin/true",)))).ok
+            after_cancelling = len(os.listdir("/proc/self/fd"))
+            backend.client.process.kill()
+            for _ in range(5):
+                with pytest.raises(SandboxFault, match="keeper is gone"):
+                    await sandbox.exec(Command(("/bin/true",)))
+            return before, after_cancelling, len(os.listdir("/proc/self/fd"))
+
+    before, after_cancelling, at_last = asyncio.run(scene())
+    assert before == after_cancelling and at_last <= before
+
+
 EARLY = """
 import asyncio, os, sys
-from arcforge_rl.configs import BubblewrapConfig, LandlockConfig
+from arcforge_rl.configs.commands import BubblewrapConfig, LandlockConfig
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap
 from arcforge_rl.sandbox.landlock import Landlock
 
@@ -255,8 +291,10 @@ def test_commands_have_no_rights_of_the_keepers(way):
     finally:
         if os.getuid() == 0:
             os.setgroups(groups_before)
-    ids = ["65534"] * 4 if os.getuid() == 0 else [str(os.getuid())] * 4
-    assert command["Uid"].split() == ids and keeper["Uid"].split() == [str(os.getuid())] * 4
+    [user] = set(command["Uid"].split())
+    assert FIRST <= int(user) < FIRST + BLOCK * BLOCKS if os.getuid() == 0 else user == str(os.getuid())
+    ids = [user] * 4
+    assert keeper["Uid"].split() == [str(os.getuid())] * 4
     assert os.getuid() or (command["Gid"].split() == ids and command["Groups"].strip() == "")
     assert int(command["CapPrm"], 16) == int(command["CapEff"], 16) == 0
     assert groups.count(f"/{PREFIX}") == len(find_parents())

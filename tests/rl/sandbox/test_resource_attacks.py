@@ -8,9 +8,9 @@ import tarfile
 
 import pytest
 
-from arcforge_core.contracts.sandbox import Outcome, SandboxFault
-from arcforge_core.testing.sandbox_attacks import LIMITS, outside
+from arcforge_core.contracts.sandbox import CommandStatus, SandboxFault
 from arcforge_rl.sandbox.python import python_inside
+from support.sandbox_attacks import LIMITS, outside
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
 PYTHON, _ = python_inside()
@@ -63,9 +63,44 @@ def test_memory(run, backend):
     done = run(MEMORY)
     assert b"had it" not in done.stdout
     if not any("memory" in gap for gap in backend.gaps()):
-        assert done.outcome is Outcome.OUT_OF_MEMORY
+        assert done.outcome is CommandStatus.OUT_OF_MEMORY
     else:
         assert b"MemoryError" in done.stderr, done
+
+
+OTHER_MEMORY = {
+    "memfd": """
+import os
+files = [os.memfd_create("x") for _ in range(40)]
+for file in files:
+    for _ in range(10):
+        os.write(file, bytes(1 << 20))
+print("had it", flush=True)
+""",
+    "system v": """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype, libc.shmdt.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for _ in range(40):
+    memory = libc.shmget(0, 10 << 20, 0o1600)
+    if memory < 0:
+        raise MemoryError
+    place = libc.shmat(memory, None, 0)
+    ctypes.memset(place, 1, 10 << 20)
+    libc.shmdt(place)
+print("had it", flush=True)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_MEMORY)
+def test_memory_that_no_process_has_mapped(run, backend, kind):
+    if any("memory" in gap for gap in backend.gaps()):
+        assert "memfd" in " ".join(backend.gaps())
+        return
+    done = run(OTHER_MEMORY[kind])
+    assert done.outcome is CommandStatus.OUT_OF_MEMORY or b"MemoryError" in done.stderr, done
+    assert b"had it" not in done.stdout
 
 
 def test_memory_outside():
@@ -86,10 +121,10 @@ assert not any(codes), codes
 
 def test_memory_of_several_processes(run, backend):
     if any("memory" in gap for gap in backend.gaps()):
-        assert "for each process" in " ".join(backend.gaps())  # then this is what the backend says that it does not do
+        assert "per process" in " ".join(backend.gaps())  # then this is what the backend says that it does not do
         return
     done = run(SEVERAL)
-    assert done.outcome is Outcome.OUT_OF_MEMORY
+    assert done.outcome is CommandStatus.OUT_OF_MEMORY
 
 
 FILL = """
@@ -110,7 +145,7 @@ print(total)
 
 
 def is_bounded_as_a_whole(backend):
-    return not any("work folder is not bounded" in gap for gap in backend.gaps())
+    return not any("work directory is not bounded" in gap for gap in backend.gaps())
 
 
 def test_filling_the_disk(run, backend):
@@ -156,7 +191,7 @@ def test_using_up_open_files(run):
 
 def test_spinning(run):
     done = run("while True: pass", cpu_seconds=1)
-    assert done.outcome is Outcome.SIGNAL
+    assert done.outcome is CommandStatus.SIGNAL
     assert done.code in (signal.SIGXCPU, signal.SIGKILL)
     assert done.seconds < 6
 
@@ -170,7 +205,7 @@ def test_spinning(run):
 )
 def test_sleeping_past_the_time_out(run, source):
     done = run(source, wall_seconds=0.3)
-    assert done.outcome is Outcome.TIMEOUT
+    assert done.outcome is CommandStatus.TIMEOUT
     assert done.seconds < 5
 
 
@@ -178,7 +213,7 @@ def test_sleeping_past_the_time_out(run, source):
 @pytest.mark.parametrize("text", ["'y' * 1000000", r"'y\n' * 500000"], ids=["one line", "lines"])
 def test_flooding_a_stream(run, stream, text):
     done = run(f"import sys\nwhile True: sys.{stream}.write({text})")
-    assert done.outcome is Outcome.OUTPUT_LIMIT
+    assert done.outcome is CommandStatus.OUTPUT_LIMIT
     assert len(getattr(done, stream)) == LIMITS.output_bytes
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from arcforge_core.contracts.sandbox import Limits, SandboxError, SandboxProbe
+from arcforge_core.contracts.sandbox import SandboxError, SandboxLimits, SandboxProbe
 from arcforge_core.errors import ConfigError
-from arcforge_rl.configs import AutoSandboxConfig, BubblewrapConfig, DockerConfig
-from arcforge_rl.sandbox import bubblewrap, facts, landlock, system
+from arcforge_rl.configs.commands import AutoSandboxConfig, BubblewrapConfig, DockerConfig, LandlockConfig
+from arcforge_rl.sandbox import bubblewrap, facts, system
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap, find_bwrap
 from arcforge_rl.sandbox.landlock import Landlock
 from arcforge_rl.sandbox.pool import WarmPool
@@ -82,8 +82,8 @@ def test_the_systems_bubblewrap_comes_first_unless_it_is_too_old(monkeypatch, tm
 
 def test_an_old_kernel_has_no_landlock_for_us(monkeypatch):
     monkeypatch.setattr(system, "landlock_abi", lambda: 5)
-    probe = Landlock(landlock.LandlockConfig()).probe()
-    assert not probe.ok and "version 5; 6 (Linux 6.12) is needed" in probe.reason
+    probe = Landlock(LandlockConfig()).probe()
+    assert not probe.ok and "version 5, must be at least 6 (Linux 6.12)" in probe.reason
 
 
 @pytest.mark.parametrize("path", ["relative", "/no/such/path"])
@@ -110,12 +110,12 @@ def test_restrictions_of_namespaces_are_named(tmp_path):
     folder = tmp_path / "proc/sys"
     (folder / "user").mkdir(parents=True)
     (folder / "kernel/seccomp").mkdir(parents=True)
-    assert facts.user_namespaces(str(tmp_path)) == "not known to this system"
+    assert facts.user_namespaces(str(tmp_path)) == "unknown on this system"
     (folder / "user/max_user_namespaces").write_text("100\n")
     assert facts.user_namespaces(str(tmp_path)) == "allowed by every setting"
     (folder / "kernel/apparmor_restrict_unprivileged_userns").write_text("1\n")
     assert "restricted by /proc/sys/kernel/apparmor" in facts.user_namespaces(str(tmp_path))
-    assert facts.system_call_filter(str(tmp_path)) == "the kernel has none"
+    assert facts.system_call_filter(str(tmp_path)) == "not supported by the kernel"
     (folder / "kernel/seccomp/actions_avail").write_text("kill_process errno allow\n")
     assert facts.system_call_filter(str(tmp_path)) == "available"
 
@@ -140,7 +140,7 @@ class Fresh:
 
 
 class Maker:
-    limits = Limits()
+    limits = SandboxLimits()
 
     def __init__(self):
         self.made = []

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from arcforge_core.contracts.sandbox import Command, Outcome, SandboxError
-from arcforge_core.testing.sandbox_attacks import LIMITS, processes_like
+from arcforge_core.contracts.sandbox import Command, CommandStatus, SandboxError
 from arcforge_rl.sandbox.python import python_inside
+from support.sandbox_attacks import LIMITS, processes_like
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
 PYTHON, _ = python_inside()
@@ -82,10 +82,10 @@ def test_no_job_can_be_left_with_a_clock_daemon(run):
     [
         ("ln -s /etc/passwd reward.json", "is a link"),
         ("ln -s /dev/zero reward.json", "is a link"),
-        ("mkfifo reward.json", "no regular file"),
-        ("mkdir reward.json", "no regular file"),
+        ("mkfifo reward.json", "not a regular file"),
+        ("mkdir reward.json", "not a regular file"),
         ("head -c 3000000 /dev/zero > reward.json", "longer than"),
-        ("true", "no regular file"),
+        ("true", "not a regular file"),
     ],
 )
 def test_a_planted_reward_file(run, plant, reason):
@@ -94,6 +94,13 @@ def test_a_planted_reward_file(run, plant, reason):
     with pytest.raises(SandboxError, match=reason):
         run.wait(run.sandbox.read("reward.json"))
     assert time.perf_counter() - start < 3
+
+
+@pytest.mark.parametrize("plant", ["mkfifo answer", "mkdir answer", "ln -s /dev/zero answer"])
+def test_a_planted_target_of_a_write(run, plant):
+    assert run.shell(plant).ok
+    with pytest.raises(SandboxError, match="not a regular file"):  # nobody reads the pipe: it would wait
+        run.wait(run.sandbox.write("answer", b"x" * 200_000))
 
 
 def test_a_file_that_only_looks_like_an_option(run):
@@ -166,4 +173,4 @@ def test_the_input_is_never_read_as_the_shells_script(run):
 @pytest.mark.parametrize("name", ["PIPE", "XFSZ"])
 def test_signals_that_python_ignores_reach_commands(run, name):
     done = run.shell(f"kill -{name} $$; echo ignored")
-    assert (done.outcome, done.stdout) == (Outcome.SIGNAL, b""), done
+    assert (done.outcome, done.stdout) == (CommandStatus.SIGNAL, b""), done

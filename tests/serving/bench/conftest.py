@@ -15,7 +15,7 @@ class Answer:
     """What the server does with a request.
 
     Attributes:
-        texts: a chunk each; a dictionary is sent as it is, a string that begins with ``raw:`` as the bytes behind it.
+        texts: a chunk each; a dictionary is sent as it is, a string that begins with ``raw:`` as the bytes after it.
         usage: in the last chunk, where the request asks for it; None sends none.
         delay: seconds before each chunk.
         finish: the finish reason, None for a stream that ends without one.
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
             self.left()
 
     def left(self):
-        """Counts the request as over, before its end is sent: the next one may come before this thread goes on."""
+        """Counts the request as over, before its end is sent: the next one may come before this thread continues."""
         with self.server.lock:
             self.server.busy -= self.inside
             self.inside = 0

@@ -1,13 +1,15 @@
 import pytest
 
-from arcforge_serving.bench.client import Reply
+from arcforge_serving.bench.client import StreamedReply
 from arcforge_serving.bench.configs import SloConfig
 from arcforge_serving.bench.figures import keeps, latencies, spread, summarise
 from arcforge_serving.bench.load import Record
 
 
 def record(due=0.0, late=0.0, arrivals=(0.1, 0.2, 0.4), seconds=0.5, prompt=10, tokens=5, cached=None, error=None):
-    reply = Reply("text", list(arrivals), seconds, prompt, tokens, cached, "stop", error, "why" if error else "")
+    reply = StreamedReply(
+        "text", list(arrivals), seconds, prompt, tokens, cached, "stop", error, "why" if error else ""
+    )
     return Record(0, 0, due, late, reply)
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from arcforge_serving.bench.client import Client
-from arcforge_serving.bench.load import NOT_SENT, Load
+from arcforge_serving.bench.load import NOT_SENT, LoadGenerator
 from arcforge_serving.bench.workloads import Message, Session, Turn, single
 
 
@@ -14,7 +14,7 @@ def run(server, sessions, rate=None, concurrency=None, **options):
     async def go():
         async with Client(server.url, options.pop("api", "completions"), **options) as client:
             client.model = "fake"
-            return await Load(client, rate, concurrency, seed=1).run(sessions, "sending")
+            return await LoadGenerator(client, rate, concurrency, seed=1).run(sessions, "sending")
 
     return asyncio.run(go())
 
@@ -48,13 +48,13 @@ def test_a_rate_spreads_the_requests_and_repeats_itself(serve):
         time.perf_counter() - start > max(record.due for record in records) > 0.05
     )  # nothing is sent before it is due
     assert all(record.late >= 0.0 for record in records)
-    wanted = Load(None, 60.0, None, seed=1).arrivals(12)
+    wanted = LoadGenerator(None, 60.0, None, seed=1).arrivals(12)
     assert sorted(record.due for record in records) == wanted
-    assert Load(None, 60.0, None, seed=2).arrivals(12) != wanted
+    assert LoadGenerator(None, 60.0, None, seed=2).arrivals(12) != wanted
 
 
 def test_arrivals_are_those_of_a_poisson_process():
-    times = Load(None, 4.0).arrivals(4000)
+    times = LoadGenerator(None, 4.0).arrivals(4000)
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert statistics.mean(gaps) == pytest.approx(0.25, rel=0.05)
     assert statistics.stdev(gaps) == pytest.approx(0.25, rel=0.08)  # as the mean: exponential

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from arcforge_core.cli.main import run_job
 from arcforge_core.testing.small_models import small_tokenizer
-from arcforge_serving.bench.cli import main
-from arcforge_serving.server.testing import listening, small_state
+from support.servers import listening, small_state
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def bench(url, tmp_path, monkeypatch):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["arcforge-bench", f"url={url}", "tokenizer=tokenizer", *arguments])
-        assert main() == 0
+        assert run_job("bench") == 0
         (file,) = tmp_path.glob("outputs/*/*-bench*/bench.json")
         return json.loads(file.read_text())["figures"]
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcforge_core.errors import ConfigError, DataError
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_serving.bench.configs import (
     AgentWorkloadConfig,

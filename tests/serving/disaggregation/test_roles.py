@@ -15,9 +15,9 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import small_config
 from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.disaggregation.contract import Asked, Pages, TransferError
-from arcforge_serving.disaggregation.roles import DecodeRole, LocalConnector, PrefillRole
-from arcforge_serving.paged import PagedEngine
+from arcforge_serving.disaggregation.contract import PageRecords, PageRequest, TransferError
+from arcforge_serving.disaggregation.roles import DecodeRole, PrefillRole
+from arcforge_serving.engine.paged import PagedEngine
 
 VARIANTS = {
     "mla": MlaConfig(), "dsa": DsaConfig(), "gqa": GqaConfig(),
@@ -37,6 +37,16 @@ def paged(model, **options):
     return PagedEngine(PagedEngineConfig(**{"page_size": SIZE, "cache_tokens": 400, **options}), model)
 
 
+class Local:
+    """Pages from an engine of this process, without a socket."""
+
+    def __init__(self, role):
+        self.fetch = role.pages
+
+    def close(self):
+        pass
+
+
 class Pair:
     """A decode engine, and a prefill engine of the same weights that was started."""
 
@@ -44,11 +54,11 @@ class Pair:
         self.prefill, self.decode = paged(build(attention), **options), paged(build(attention), **options)
         self.prefill.start()
         self.role = PrefillRole(self.prefill)
-        self.decode.prefill = DecodeRole(self.decode, connector or LocalConnector(self.role))
+        self.decode.prefill = DecodeRole(self.decode, connector or Local(self.role))
 
     @property
-    def moved(self):
-        return self.decode.prefill.moved
+    def stats(self):
+        return self.decode.prefill.stats
 
     def close(self):
         for engine in (self.decode, self.prefill):
@@ -71,7 +81,7 @@ def same(found, wanted):
 
 
 def bytes_of_a_token(model, mtp):
-    """Counted anew from the layers' own descriptions."""
+    """Counted from the layers' own descriptions."""
     specs = [*model.cache_spec(), *([model.mtp_cache_spec()] if mtp else [])]
     entries = [entry for spec in specs for entry in spec]
     assert all(isinstance(entry, CacheEntry) for entry in entries)
@@ -87,23 +97,23 @@ def test_outputs_are_one_engines_and_the_bytes_those_of_the_cache(attention, dra
     (found,) = pair.decode.generate([PROMPT], PARAMS)
     same(found, wanted)
     tokens = (len(PROMPT) - 1) // SIZE * SIZE
-    assert found.cached_tokens == tokens == pair.moved.tokens
-    assert pair.moved.bytes == tokens * bytes_of_a_token(pair.decode.model, drafts)
-    assert pair.moved.pages == tokens // SIZE
-    assert (pair.moved.fetches, pair.moved.failures) == (1, 0)
+    assert found.cached_tokens == tokens == pair.stats.tokens
+    assert pair.stats.bytes == tokens * bytes_of_a_token(pair.decode.model, drafts)
+    assert pair.stats.pages == tokens // SIZE
+    assert (pair.stats.fetches, pair.stats.failures) == (1, 0)
     assert pair.decode.driver.scheduler.counters.prompt_tokens == len(PROMPT)
     pair.close()
 
 
 def test_only_what_is_missing_is_moved(pair):
     pair.decode.generate([PROMPT[:21]], PARAMS)
-    assert pair.moved.tokens == 20
+    assert pair.stats.tokens == 20
     longer = [*PROMPT[:21], 1, 2, 3, 4, 5]
     (found,) = pair.decode.generate([longer], PARAMS)
-    assert pair.moved.tokens == 24 and found.cached_tokens == 24
+    assert pair.stats.tokens == 24 and found.cached_tokens == 24
     pair.decode.generate([longer], PARAMS)
     pair.decode.generate([[1, 2, 3]], PARAMS)  # not even a page
-    assert pair.moved.fetches == 2
+    assert pair.stats.fetches == 2
 
 
 def test_sequences_of_one_prompt_share_what_came(pair):
@@ -111,13 +121,13 @@ def test_sequences_of_one_prompt_share_what_came(pair):
     wanted = paged(build()).generate([PROMPT], params)
     for found, each in zip(pair.decode.generate([PROMPT], params), wanted, strict=True):
         same(found, each)
-    assert pair.moved.fetches == 1
+    assert pair.stats.fetches == 1
 
 
 def test_prompts_whose_log_probs_are_wanted_are_computed_here(pair):
     params = SamplingParams(max_new_tokens=4, prompt_logprobs=True)
     (found,) = pair.decode.generate([PROMPT], params)
-    assert len(found.prompt_logprobs) == len(PROMPT) - 1 and pair.moved.fetches == 0
+    assert len(found.prompt_logprobs) == len(PROMPT) - 1 and pair.stats.fetches == 0
 
 
 def test_many_requests_at_once_of_engines_with_threads(pair):
@@ -127,7 +137,7 @@ def test_many_requests_at_once_of_engines_with_threads(pair):
     streams = [stream for prompt in prompts for stream in pair.decode.submit(prompt, PARAMS)]
     for stream, each in zip(streams, wanted, strict=True):
         same(stream.result(30), each)
-    assert pair.moved.fetches == len(prompts) and pair.moved.failures == 0
+    assert pair.stats.fetches == len(prompts) and pair.stats.failures == 0
 
 
 def test_what_there_is_no_room_for_is_computed_again():
@@ -167,17 +177,17 @@ def test_a_prompt_is_asked_for_again_and_then_computed_here(times, moved):
     connector.role = pair.role
     (found,) = pair.decode.generate([PROMPT], PARAMS)
     same(found, paged(build()).generate([PROMPT], PARAMS)[0])
-    assert (found.cached_tokens, pair.moved.tokens, pair.moved.failures) == (moved, moved, times)
+    assert (found.cached_tokens, pair.stats.tokens, pair.stats.failures) == (moved, moved, times)
     pair.close()
 
 
 def asked(pair, **changes):
     fields = {"first": 0, "version": 0, "page_bytes": pair.decode.store.page_bytes}
-    return Asked(tuple(PROMPT), **{**fields, **changes})
+    return PageRequest(tuple(PROMPT), **{**fields, **changes})
 
 
 def test_other_weights_and_other_pages_are_refused(pair):
-    with pytest.raises(TransferError, match="version 0, 1 is asked for"):
+    with pytest.raises(TransferError, match="version 0, 1 is requested"):
         pair.role.pages(asked(pair, version=1))
     with pytest.raises(TransferError, match="a page has"):
         pair.role.pages(asked(pair, page_bytes=1))
@@ -202,13 +212,13 @@ def test_what_old_weights_computed_is_not_used(pair):
     pair.decode.prefill = DecodeRole(pair.decode, Late())
     (found,) = pair.decode.generate([PROMPT], PARAMS)
     same(found, paged(build(seed=1)).generate([PROMPT], PARAMS)[0])
-    assert found.cached_tokens == 0 and pair.moved.pages == 0
+    assert found.cached_tokens == 0 and pair.stats.pages == 0
 
 
 def test_pages_behind_a_prefix_that_has_gone_are_left_out(pair):
     pages = pair.role.pages(asked(pair, first=3))
     assert len(pages.records) == 7
-    assert pair.decode.import_pages(PROMPT, 3, 0, pages.records) == 0
+    assert pair.decode.exchange.insert(PROMPT, 3, 0, pages.records) == 0
     assert pair.decode.stats().cached_pages == 0
 
 
@@ -221,7 +231,7 @@ class Held:
     def fetch(self, asked):
         self.asked.set()
         self.go.wait(20)
-        return Pages(asked.first, asked.version, [])
+        return PageRecords(asked.first, asked.version, [])
 
     def close(self):
         self.go.set()

@@ -10,11 +10,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arcforge_serving.disaggregation.contract import Asked, Pages, TransferError, page_checksum
+from arcforge_serving.disaggregation.contract import PageRecords, PageRequest, TransferError, page_checksum
 from arcforge_serving.disaggregation.tcp import PrefillServer, TcpConnector
-from arcforge_serving.disaggregation.testing import spoiling
+from support.spoiling import spoiling
 
-ASKED = Asked((1, 2, 3, 4, 5), 1, 7, 40)
+ASKED = PageRequest((1, 2, 3, 4, 5), 1, 7, 40)
 RECORDS = [torch.arange(40, dtype=torch.uint8) + n for n in range(3)]
 
 
@@ -22,7 +22,7 @@ class Role:
     """Answers; or says why not."""
 
     error = None
-    pages_given = Pages(1, 7, RECORDS)
+    pages_given = PageRecords(1, 7, RECORDS)
 
     def pages(self, asked):
         self.asked = asked
@@ -34,7 +34,7 @@ class Role:
 @contextmanager
 def serving(role, secret="s"):
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        PrefillServer(role, listener, secret, 5.0)
+        PrefillServer(role.pages, listener, secret, 5.0)
         try:
             yield listener.getsockname()[:2]
         finally:
@@ -93,7 +93,11 @@ def test_a_record_at_another_place_is_another():
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(Pages(2, 7, RECORDS), "another prompt's"), (Pages(1, 8, RECORDS), "another prompt's"), (None, "it was told to")],
+    [
+        (PageRecords(2, 7, RECORDS), "another prompt"),
+        (PageRecords(1, 8, RECORDS), "another prompt"),
+        (None, "it was told to"),
+    ],
 )
 def test_an_answer_to_something_else_is_refused(given, message):
     role = Role()
@@ -161,12 +165,11 @@ def test_closing_ends_what_is_waited_for():
 
 DIES = """
 import os, socket, sys, torch
-from arcforge_serving.disaggregation.contract import Pages
+from arcforge_serving.disaggregation.contract import PageRecords
 from arcforge_serving.disaggregation import tcp
 
-class Role:
-    def pages(self, asked):
-        return Pages(1, 7, [torch.zeros(40, dtype=torch.uint8)] * 3)
+def pages(asked):
+    return PageRecords(1, 7, [torch.zeros(40, dtype=torch.uint8)] * 3)
 
 def dying(number, record):
     if number == 2:
@@ -175,7 +178,7 @@ def dying(number, record):
 
 original, tcp.page_checksum = tcp.page_checksum, dying
 listener = socket.socket(fileno=int(sys.argv[1]))
-tcp.PrefillServer(Role(), listener, "s")
+tcp.PrefillServer(pages, listener, "s")
 import time; time.sleep(60)
 """
 
@@ -187,6 +190,6 @@ def test_a_role_that_is_killed_between_two_pages_gives_none():
         command = [sys.executable, "-c", DIES, str(listener.fileno())]
         with subprocess.Popen(command, pass_fds=[listener.fileno()]) as process:
             connector = TcpConnector([listener.getsockname()[:2]], "s", 60.0, 60.0)
-            with pytest.raises(TransferError, match=r"ended \d+ bytes before the end|reset"):
+            with pytest.raises(TransferError, match=r"ended \d+ bytes early|reset"):
                 connector.fetch(ASKED)
             assert process.wait(10) == -9

@@ -3,8 +3,8 @@ import pytest
 from arcforge_core.testing.small_models import small_model
 from arcforge_serving.configs import SglangEngineConfig, VllmEngineConfig
 from arcforge_serving.remote.sglang import SglangEngine
-from arcforge_serving.remote.testing import FakeSglang, FakeVllm, serving
 from arcforge_serving.remote.vllm import VllmEngine
+from support.remote_servers import FakeSglang, FakeVllm, serving
 
 KINDS = {
     "vllm": (FakeVllm, VllmEngine, VllmEngineConfig, {}),

@@ -9,7 +9,7 @@ from arcforge_core.testing.engine_suite import GREEDY, PROMPTS, CountsDown, Engi
 
 
 class TestRemoteEngines(EngineSuite):
-    def test_matcher_decides_what_may_come(self, engine):
+    def test_matcher_restricts_the_tokens(self, engine):
         with pytest.raises(ConfigError, match=r"matcher.*follows no grammar"):
             engine.generate(PROMPTS, replace(GREEDY, matcher=CountsDown))
 

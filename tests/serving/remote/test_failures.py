@@ -12,7 +12,7 @@ from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.testing.small_models import small_model
 from arcforge_serving.configs import SglangEngineConfig, VllmEngineConfig
-from arcforge_serving.errors import RemoteError
+from arcforge_serving.engine.errors import RemoteError
 from arcforge_serving.remote.vllm import VllmEngine
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.0)
@@ -54,7 +54,7 @@ def test_not_for_ever(kind, fake, make):
         (error(403, "Scale-out endpoints are disabled"), ConfigError, "Scale-out endpoints are disabled"),
         (error(500, "engine died"), RemoteError, "500: engine died"),
         (Response("bad gateway", 502), RemoteError, "502: bad gateway"),
-        (Response("nonsense", 200), RemoteError, "no JSON"),
+        (Response("nonsense", 200), RemoteError, "not answer with JSON"),
     ],
 )
 def test_other_failures_are_told_once(kind, fake, engine, fault, wanted, said):
@@ -192,7 +192,6 @@ def test_updates_need_a_folder(make, fake, model, folder):
         (VllmEngineConfig, {"retries": -1}, "engine.retries"),
         (VllmEngineConfig, {"concurrency": 0}, "engine.concurrency"),
         (SglangEngineConfig, {"timeout_seconds": 0.0}, "engine.timeout_seconds"),
-        (SglangEngineConfig, {"connect_seconds": 0.0}, "engine.connect_seconds"),
     ],
 )
 def test_options_are_checked(config, changes, field):

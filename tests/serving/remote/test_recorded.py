@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import CheckpointError, ConfigError
-from arcforge_serving.errors import RemoteError
+from arcforge_serving.engine.errors import RemoteError
 
 PARAMS = SamplingParams(max_new_tokens=4, temperature=0.0, top_logprobs=2, prompt_logprobs=True, stop_token_ids=(9,))
 

@@ -20,9 +20,10 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_model, small_tokenizer
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
-from arcforge_serving.router.chaos import drive
-from arcforge_serving.router.run import serve_fleet
-from arcforge_serving.testing import make_cases
+from arcforge_serving.router.process import EngineProcess
+from arcforge_serving.router.serve import serve_fleet
+from support.chaos import drive, load_late
+from support.serving_load import make_cases
 
 
 @pytest.mark.slow(reason="starts engines as processes, which import torch, and kills them")
@@ -44,7 +45,26 @@ def test_whoever_dies_every_answer_is_right_or_an_error(tmp_path: Path, prefill:
     assert report["done"]["whole"] > 20 and report["done"]["tokens checked"] > 100, report
 
 
-PROGRAM = "import sys; from arcforge_serving.cli import main; sys.exit(main())"
+async def first_answer(process: EngineProcess) -> int:
+    """Returns the status of the first request, sent as soon as the engine says that it is ready."""
+    await process.start()
+    try:
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=process.socket), timeout=30) as http:
+            return (await http.get("http://engine/ready")).status_code
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow(reason="starts a process that imports torch")
+def test_an_engine_that_is_ready_refuses_no_connection(tmp_path: Path) -> None:
+    save_pretrained(small_model(vocab_size=TOKENIZER_SIZE), tmp_path / "small", small_tokenizer())
+    config = ServeConfig(PagedEngineConfig(), checkpoint=str(tmp_path / "small"))
+    with tempfile.TemporaryDirectory(prefix="arc-") as folder:  # of a path that is short enough for sockets
+        process = EngineProcess(config, Path(folder) / "0", lambda *_: None, load=load_late)
+        assert asyncio.run(first_answer(process)) in (200, 401)
+
+
+PROGRAM = "import sys; from arcforge_core.cli.main import run_job; sys.exit(run_job('serve'))"
 
 
 @pytest.mark.slow(reason="starts processes that import torch and fastapi")
@@ -64,7 +84,7 @@ def test_the_real_router_answers_and_stops_in_order(tmp_path: Path, stop: signal
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line.startswith("2 engines behind http://127.0.0.1:")
+            assert line.startswith("2 engines at http://127.0.0.1:")
             address = line.split()[3].removesuffix(";")
             body = {"prompt": "one", "max_tokens": 4000, "temperature": 0, "stream": True, "ignore_eos": True}
             with httpx.stream("POST", address, json=body, timeout=60) as response:
@@ -93,6 +113,6 @@ def test_what_an_engine_does_not_like_is_said_once_and_clearly(tmp_path: Path) -
 
 
 def test_a_folder_whose_sockets_would_have_too_long_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arcforge_serving.router.run.get_temp_dir", lambda: "/tmp/" + 84 * "x")
+    monkeypatch.setattr("arcforge_serving.router.serve.get_temp_dir", lambda: "/tmp/" + 84 * "x")
     with pytest.raises(ConfigError, match=r"TMPDIR=.*use at most 74 characters"):
         serve_fleet(ServeConfig(PagedEngineConfig(), AutoHardwareConfig(), checkpoint="x", port=0, dp=2))

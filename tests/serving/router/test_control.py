@@ -6,8 +6,8 @@ import pytest
 
 from arcforge_serving.router.control import summed
 from arcforge_serving.router.fleet import State
-from arcforge_serving.router.testing import ADMIN, DIE, reply, run_fakes
-from arcforge_serving.server.auth import Keys
+from arcforge_serving.server.gate.auth import Keys
+from support.fake_fleet import ADMIN, DIE, reply, run_fakes
 
 UPDATE, UPLOAD = "/v1/rl/update_weights", "/v1/rl/update_weights/tensors"
 OK = reply({"weight_version": 7, "seconds": 1.0})
@@ -94,7 +94,7 @@ def test_an_engine_that_is_started_anew_gets_the_weights_of_the_others(upload):
 
 @pytest.mark.parametrize("header", [ADMIN, {"authorization": "", "x-api-key": "admin-key"}])
 def test_the_admins_key_is_not_kept_and_not_needed_again(header):
-    """It may be taken out before an engine is started anew."""
+    """It may be taken out before an engine is restarted."""
 
     async def work(found):
         assert (await found.http.post(UPDATE, json={"path": "x"}, headers=header)).status_code == 200

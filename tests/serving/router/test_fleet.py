@@ -6,7 +6,7 @@ from arcforge_serving.configs import RouterConfig
 from arcforge_serving.router.fleet import Fleet, NoEngineError, State
 from arcforge_serving.router.policies import RoundRobin, Wanted
 from arcforge_serving.router.process import EngineError
-from arcforge_serving.router.testing import ADMIN, DIE, reply, run_fakes, stream
+from support.fake_fleet import ADMIN, DIE, reply, run_fakes, stream
 
 ONE, DONE = b'data: {"a": 1}\n\n', b"data: [DONE]\n\n"
 ASK = {"prompt": "one"}

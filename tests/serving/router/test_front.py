@@ -8,10 +8,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from arcforge_serving.router.testing import ADMIN, DIE, USER, reply, run_fakes, stream
-from arcforge_serving.server.auth import Keys
-from arcforge_serving.server.logs import JsonLines
-from arcforge_serving.server.rates import LIMITED, Rates
+from arcforge_serving.server.gate.auth import Keys
+from arcforge_serving.server.gate.logs import JsonLines
+from arcforge_serving.server.gate.rates import LIMITED, Rates
+from support.fake_fleet import ADMIN, DIE, USER, reply, run_fakes, stream
 
 ASK = {"prompt": "one", "max_tokens": 3}
 ONE, DONE = b'data: {"a": 1}\n\n', b"data: [DONE]\n\n"
@@ -93,12 +93,27 @@ def test_tokens_that_engines_report_are_owed():
     run_fakes(ok, work)
 
 
+def test_foreign_names_and_pages_reach_no_engine():
+    async def work(found):
+        for path in ("/v1/completions", "/v1/rl/pause", "/v1/router/engines/0/drain"):
+            assert (await found.http.post(path, json=ASK, headers={"host": "evil.example"})).status_code == 421
+            assert (
+                await found.http.post(path, json=ASK, headers={"origin": "https://evil.example"})
+            ).status_code == 403
+        assert not found.seen
+        own = {"host": "localhost:8000", "origin": "http://localhost:8000"}
+        assert (await found.http.post("/v1/completions", json=ASK, headers=own)).status_code == 200
+        assert "origin" not in found.seen[-1][3]  # engines have other names than the router
+
+    run_fakes(ok, work)
+
+
 def test_without_keys_each_address_has_a_rate():
     async def work(found):
         limited(found, Rates(requests=1), keys=Keys())
         for address, statuses in (("10.0.0.1", [200, 429]), ("10.0.0.2", [200, 429])):
             transport = httpx.ASGITransport(found.app, client=(address, 1))
-            async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 assert [(await http.post("/v1/completions", json=ASK)).status_code for _ in range(2)] == statuses
 
     run_fakes(ok, work)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcforge_serving.router.relay import whole_events
-from arcforge_serving.router.testing import DIE, USER, reply, run_fakes, stream
+from support.fake_fleet import DIE, USER, reply, run_fakes, stream
 
 ASK = {"prompt": "one", "max_tokens": 3}
 ONE, TWO, DONE = b'data: {"a": 1}\n\n', b'data: {"b": 2}\n\n', b"data: [DONE]\n\n"

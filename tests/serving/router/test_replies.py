@@ -5,8 +5,8 @@ import json
 import pytest
 
 from arcforge_serving.router.affinity import wanted_of
-from arcforge_serving.router.testing import DIE, reply, run_fakes, stream
-from arcforge_serving.server.dialects.responses_reply import new_id
+from arcforge_serving.server.responses.reply import new_id
+from support.fake_fleet import DIE, reply, run_fakes, stream
 
 ASK = {"input": "Hi", "previous_response_id": "resp_1-1_abc"}
 
@@ -55,7 +55,7 @@ def test_a_reply_that_no_engine_has_made_is_not_found(id_):
         assert got.status_code == 404
         error = got.json()["error"]
         assert (error["param"], error["code"]) == ("previous_response_id", "previous_response_not_found")
-        assert "started anew" in error["message"]
+        assert "restart" in error["message"]
         if id_:
             assert (await found.http.get(f"/v1/responses/{id_}")).status_code == 404
         assert not found.seen

@@ -1,11 +1,11 @@
 from prometheus_client.parser import text_string_to_metric_families
 
-from arcforge_serving.router.testing import DIE, reply, run_fakes
+from support.fake_fleet import DIE, reply, run_fakes
 
 PAGE = """# HELP arcforge:prompt_tokens_total Tokens of prompts
 # TYPE arcforge:prompt_tokens_total counter
 arcforge:prompt_tokens_total{model_name="m"} %d.0
-# HELP arcforge:paused Whether the engine stands still
+# HELP arcforge:paused Whether the engine is paused
 # TYPE arcforge:paused gauge
 arcforge:paused{model_name="m"} 0.0
 # HELP arcforge:e2e_seconds Time

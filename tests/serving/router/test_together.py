@@ -13,9 +13,9 @@ import pytest
 
 from arcforge_core import save_pretrained
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
-from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
+from arcforge_serving.server.gate.auth import ADMIN_KEYS, USER_KEYS
 
-PROGRAM = "import sys; from arcforge_serving.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from arcforge_core.cli.main import run_job; sys.exit(run_job('serve'))"
 LIMIT = 100
 
 
@@ -43,7 +43,7 @@ def test_replies_rates_updates_and_the_log_of_several_engines(tmp_path: Path) ->
             try:
                 assert process.stdout is not None
                 line = process.stdout.readline()
-                assert line.startswith("2 engines behind http://127.0.0.1:"), (tmp_path / "log").read_text()
+                assert line.startswith("2 engines at http://127.0.0.1:"), (tmp_path / "log").read_text()
                 address = line.split()[3].removesuffix("/v1/completions;")
                 with httpx.Client(base_url=address, timeout=120, headers=bearer("first-admin")) as http:
                     replies_stay_where_they_are(http)
@@ -93,7 +93,7 @@ def tokens_are_owed_to_all(http):
     deadline = time.monotonic() + 60
     body["max_tokens"] = 1
     while (refused := http.post("/v1/completions", json=body, headers=bearer("bobby-key"))).status_code == 200:
-        assert time.monotonic() < deadline  # an engine's word may come behind its answer
+        assert time.monotonic() < deadline  # an engine's word may come after its answer
     assert refused.status_code == 429 and f"tokens_per_minute={LIMIT}" in refused.text
     assert int(refused.headers["retry-after"]) > 60
     assert engine(http.post("/v1/completions", json=body, headers=bearer("alice-key")))

@@ -15,18 +15,19 @@ from safetensors.torch import save
 from starlette.exceptions import HTTPException
 
 from arcforge_core import save_pretrained
+from arcforge_core.generation.weights import checksum
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.weights import checksum
 from arcforge_core.testing.engine_suite import continuation_logits
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
-from arcforge_serving.kvcache.radix import RadixTree
-from arcforge_serving.paged import PagedEngine
+from arcforge_serving.engine.kvcache.radix import RadixTree
+from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.server.admin import Control, in_thread, store
 from arcforge_serving.server.app import create_app
-from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
-from arcforge_serving.server.guard import Guard, Limits
-from arcforge_serving.server.state import ServerState
+from arcforge_serving.server.gate.auth import ADMIN_KEYS, USER_KEYS
+from arcforge_serving.server.gate.guard import Guard, Limits
+from arcforge_serving.server.shared.state import ServerState
+from support.servers import LOCAL
 
 ADMIN, USER = {"Authorization": "Bearer admin-key"}, {"Authorization": "Bearer users-key"}
 KEYS = {USER_KEYS: "users-key,other-key", ADMIN_KEYS: "admin-key"}
@@ -63,18 +64,18 @@ def server(tmp_path: Path) -> ServerState:
 
 @pytest.fixture
 def client(server: ServerState) -> Iterator[TestClient]:
-    with TestClient(create_app(server), headers=ADMIN) as client:
+    with TestClient(create_app(server), LOCAL, headers=ADMIN) as client:
         yield client
 
 
 def slow_down(server: ServerState, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.02) -> None:
-    original = server.engine.model.hidden
+    original = server.engine.model.embed
 
     def slow(*args: Any) -> Any:
         time.sleep(seconds)
         return original(*args)
 
-    monkeypatch.setattr(server.engine.model, "hidden", slow)
+    monkeypatch.setattr(server.engine.model, "embed", slow)
 
 
 def control(client: TestClient, route: str, status: int = 200, **body: Any) -> dict[str, Any]:
@@ -333,7 +334,7 @@ def test_a_wrong_checksum_or_version_leaves_the_old_weights(client: TestClient, 
     assert_as_before(client, server)
     upload(client, save(state_of(trainer(0))), version=5)
     for stale in (4, 5):
-        assert "above the present one, 5" in upload(client, GOOD, 409, version=stale)["error"]["message"]
+        assert "above the current version, 5" in upload(client, GOOD, 409, version=stale)["error"]["message"]
         control(client, "update_weights", 409, path="new", version=stale)
     assert_as_before(client, server, 5)
 
@@ -468,7 +469,7 @@ def test_paths_below_the_root(client: TestClient, server: ServerState) -> None:
 
 def test_without_a_root_no_folder_is_read(client: TestClient, server: ServerState) -> None:
     server.weights_root = None
-    with TestClient(create_app(server), headers=ADMIN) as other:
+    with TestClient(create_app(server), LOCAL, headers=ADMIN) as other:
         assert "weights_root is not set" in control(other, "update_weights", 403, path="new")["error"]["message"]
 
 
@@ -517,4 +518,4 @@ def test_holders_of_a_key_share_one_turn(
         client.post("/v1/completions", content=json.dumps({"prompt": [1], "user": user}), headers={
             "Authorization": "", "content-type": "application/json",
         })  # fmt: skip
-    assert owners[3:] == ["a", "b"]
+    assert owners[3:] == ["testclient"] * 2  # without keys an address shares one: a "user" can be made up

@@ -1,9 +1,10 @@
 import json
 
+import anthropic
 import pytest
 
-from arcforge_core.data.tokenizer import Tokenizer
-from arcforge_serving.server.testing import client_of, small_state
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from support.servers import client_of, small_state
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -23,7 +24,7 @@ def test_the_cache_bounds_the_context(tokenizer):
         assert client.get("/v1/models/small").json()["max_model_len"] == 64
         answer = client.post("/v1/completions", json={"prompt": [1] * 60, "max_tokens": 5})
         assert answer.status_code == 400
-        assert "64 positions" in answer.json()["error"]["message"]
+        assert "context length is 64 tokens" in answer.json()["error"]["message"]
 
 
 def test_texts_and_conversations_become_ids_and_back(client, tokenizer):
@@ -112,3 +113,25 @@ def test_a_model_without_a_chat_template_completes_only(tokenizer):
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == "messages"
             assert "small has no chat template" in answer.json()["error"]["message"]
+
+
+def test_models_are_shown_in_anthropics_form_to_its_clients(live, claude):
+    state, _ = live
+    (card,) = claude.models.list()
+    assert (card.id, card.type, card.display_name, card.max_input_tokens) == ("small", "model", "small", 1024)
+    assert (card.lifecycle, card.created_at.timestamp()) == ("active", state.created)
+    assert claude.models.retrieve("small") == card
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        claude.models.retrieve("large")
+    assert caught.value.body["error"]["type"] == "not_found_error"
+
+
+def test_tokenizers_without_a_beginning_get_none(tokenizer):
+    definition = {**json.loads(tokenizer.definition), "post_processor": None}
+    with client_of(small_state(Tokenizer(json.dumps(definition)))) as client:
+        ids = client.post("/tokenize", json={"prompt": "one two"}).json()["tokens"]
+        assert ids == tokenizer.encode("one two")
+        body = {"prompt": "one two", "max_tokens": 1, "return_token_ids": True, "echo": True, "temperature": 0}
+        (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    assert choice["prompt_token_ids"] == ids
+    assert choice["text"].startswith("one two")

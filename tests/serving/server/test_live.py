@@ -1,4 +1,4 @@
-"""The whole server behind a socket: clients that go away, read nothing, or send half of something."""
+"""The whole server on a socket: clients that go away, read nothing, or send half of something."""
 
 import json
 import socket
@@ -15,12 +15,12 @@ from safetensors.torch import save
 from arcforge_core import save_pretrained
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
-from arcforge_serving.paged import PagedEngine
-from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
-from arcforge_serving.server.connections import connection_options
-from arcforge_serving.server.guard import Guard
-from arcforge_serving.server.run import Server, listen, url
-from arcforge_serving.server.state import ServerState
+from arcforge_serving.engine.paged import PagedEngine
+from arcforge_serving.server.gate.auth import ADMIN_KEYS, USER_KEYS
+from arcforge_serving.server.gate.connections import connection_options
+from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.serve import Server, listen, url
+from arcforge_serving.server.shared.state import ServerState
 
 ADMIN, USER = {"Authorization": "Bearer admin-key"}, {"Authorization": "Bearer users-key"}
 PROMPT = list(range(2, 22))
@@ -48,13 +48,13 @@ class Live:
         self.thread.start()
         self.http = httpx.Client(base_url=self.url, headers=ADMIN, timeout=30)
         self.delay = 0.0
-        hidden = model.hidden
+        embed = model.embed
 
         def slow(*args: Any) -> Any:
             time.sleep(self.delay)
-            return hidden(*args)
+            return embed(*args)
 
-        model.hidden = slow  # type: ignore[method-assign]
+        model.embed = slow  # type: ignore[method-assign]
 
     def close(self) -> None:
         self.delay = 0.0
@@ -77,7 +77,7 @@ class Live:
         if receive is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
         client.connect(self.address)
-        head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer users-key\r\n"
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer users-key\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         client.sendall(head.encode() + content)
         return client
@@ -200,7 +200,7 @@ def test_two_updates_at_once(live: Live) -> None:
 def test_an_upload_that_breaks_off_leaves_nothing(live: Live) -> None:
     version = live.status()["weight_version"]
     client = socket.create_connection(live.address)
-    head = "POST /v1/rl/update_weights/tensors HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer admin-key\r\n"
+    head = "POST /v1/rl/update_weights/tensors HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer admin-key\r\n"
     client.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + weights(1)[:5000])
     until(lambda: live.status()["operation"] == "an update")
     client.close()

@@ -10,10 +10,10 @@ from arcforge_core.eval.long_context.endpoint import Endpoint
 from arcforge_core.eval.long_context.run import Grid, engine_completer
 from arcforge_core.eval.long_context.tasks import ExampleMaker
 from arcforge_core.eval.run import evaluate
-from arcforge_core.model.engine import SimpleEngine
-from arcforge_core.testing.runs import write_corpus
+from arcforge_core.generation.engine import SimpleEngine
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
-from arcforge_serving.server.testing import listening, small_state
+from support.runs import write_corpus
+from support.servers import listening, small_state
 
 TEXTS = [f"text {n}: " + " ".join(f"word{n * m}" for m in range(200)) for n in range(3)]
 
@@ -52,6 +52,6 @@ def test_its_refusals_are_passed_on(served):
     [example] = Grid(samples=1).examples(ExampleMaker(TEXTS, tokenizer), ("single", 600, 0.5))
     with (
         Endpoint(url) as endpoint,
-        pytest.raises(Exception, match=r"HTTP 400: (prompt|max_tokens): the context has 512 positions"),
+        pytest.raises(Exception, match=r"HTTP 400: This model's maximum context length is 512 tokens\. However, "),
     ):
         endpoint([example])

@@ -5,24 +5,32 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_serving.configs import PagedEngineConfig, ServeConfig
-from arcforge_serving.paged import PagedEngine
+from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.server.app import create_app
-from arcforge_serving.server.auth import ADMIN_KEYS, USER_KEYS
-from arcforge_serving.server.guard import Guard
-from arcforge_serving.server.metrics import Metrics
-from arcforge_serving.server.state import ServerState
+from arcforge_serving.server.gate.auth import ADMIN_KEYS, USER_KEYS
+from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.shared.metrics import Metrics
+from arcforge_serving.server.shared.state import ServerState
+from support.servers import LOCAL
 
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+)
+"""What a Prometheus server accepts."""
 ANCHORS = [
     "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total",
     "prefix_cache_hits_total", "num_preemptions_total", "prompt_tokens_total", "generation_tokens_total",
     "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds",
     "request_queue_time_seconds",
 ]  # fmt: skip
-"""Names of vLLM, behind its ``vllm:``, that are there from the beginning."""
+"""Names of vLLM, after its ``vllm:``, that are there from the beginning."""
 
 
 def state(name: str = "small", **options: Any) -> ServerState:
@@ -32,7 +40,7 @@ def state(name: str = "small", **options: Any) -> ServerState:
 
 @pytest.fixture
 def client() -> Iterator[TestClient]:
-    with TestClient(create_app(state(cache_tokens=128, max_running=8))) as client:
+    with TestClient(create_app(state(cache_tokens=128, max_running=8)), LOCAL) as client:
         yield client
 
 
@@ -80,7 +88,6 @@ def test_requests_are_counted(client: TestClient) -> None:
 
 def test_tokens_that_come_together_share_the_time() -> None:
     metrics = Metrics(state().engine, "small")
-    metrics.submitted(3, 4)
     metrics.received(2, 1.5, first=True)
     metrics.received(4, 2.0, first=False)
     metrics.finished("length", 3.5, GenerationOutput([1] * 6, [0.0] * 6, "length", 0, queue_seconds=0.25))
@@ -104,14 +111,14 @@ def test_tokens_that_come_together_share_the_time() -> None:
 
 def test_applications_count_for_themselves() -> None:
     one, other = (create_app(state(name)) for name in ("one", "other"))
-    with TestClient(one) as first, TestClient(other) as second:
+    with TestClient(one, LOCAL) as first, TestClient(other, LOCAL) as second:
         first.post("/v1/completions", json={"prompt": [1], "max_tokens": 2})
         assert 'arcforge:generation_tokens_total{model_name="one"} 2.0' in first.get("/metrics").text
         assert 'arcforge:generation_tokens_total{model_name="other"} 0.0' in second.get("/metrics").text
 
 
 def test_an_engine_that_shares_no_prefixes_looks_none_up() -> None:
-    with TestClient(create_app(state(prefix_cache=False))) as client:
+    with TestClient(create_app(state(prefix_cache=False)), LOCAL) as client:
         client.post("/v1/completions", json={"prompt": [1, 2, 3], "max_tokens": 2})
         found = read(client)
     assert (found["prompt_tokens_total"], found["prefix_cache_queries_total"]) == (3, 0)
@@ -120,7 +127,7 @@ def test_an_engine_that_shares_no_prefixes_looks_none_up() -> None:
 def test_metrics_need_a_key_where_requests_do() -> None:
     guarded = state()
     guarded.guard = Guard.of(ServeConfig(PagedEngineConfig()), {USER_KEYS: "users-key", ADMIN_KEYS: "admin-key"})
-    with TestClient(create_app(guarded)) as client:
+    with TestClient(create_app(guarded), LOCAL) as client:
         assert client.get("/metrics").status_code == 401
         for key in ("users-key", "admin-key"):
             assert client.get("/metrics", headers={"Authorization": f"Bearer {key}"}).status_code == 200
@@ -138,3 +145,19 @@ def test_drafts_are_counted_by_position(client: TestClient) -> None:
     assert [found[f"spec_decode_num_{name}_total"] for name in names] == [5, 15, 7]
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     assert [found[f'{name}{{position="{n}"}}'] for n in range(3)] == [4, 2, 1]
+
+
+def test_the_page_is_read_by_prometheus_own_parsers(client: TestClient) -> None:
+    client.post("/v1/completions", json={"prompt": [1, 2], "max_tokens": 2, "metadata": {}})
+    for accept, parse, kind in (
+        ("", text_string_to_metric_families, "text/plain"),
+        ("text/plain;version=0.0.4", text_string_to_metric_families, "text/plain"),
+        ("application/openmetrics-text; version=1.0.0", parse_open_metrics, "application/openmetrics-text"),
+        (PROMETHEUS, parse_open_metrics, "application/openmetrics-text"),
+    ):
+        page = client.get("/metrics", headers={"accept": accept})
+        assert page.headers["content-type"].startswith(kind)
+        families = {family.name: family for family in parse(page.text)}
+        generated = families["arcforge:generation_tokens"]
+        assert [sample.value for sample in generated.samples if sample.name.endswith("_total")] == [2.0], accept
+        assert families["arcforge:time_to_first_token_seconds"].type == "histogram"

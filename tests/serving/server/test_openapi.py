@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (
 
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_serving.server.app import create_app
-from arcforge_serving.server.testing import small_state
+from support.servers import small_state
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
@@ -46,8 +46,10 @@ def statuses_of(operation, mode):
         if isinstance(case.body, dict):  # what is right would only take long
             if mode is GenerationMode.POSITIVE:
                 case.body = {key: case.body[key] for key in case.body if key in kept | needed}
-                if claude:  # it must be given, and nobody guesses it
+                if claude:  # it must be given, and cannot be guessed
                     case.body["model"] = "small"
+                if operation.path == "/v1/chat/completions" and not case.body.get("messages"):  # most have none
+                    case.body["messages"] = [{"role": "user", "content": "a"}]
             for name, most in (("n", 2), ("max_tokens", 3), ("max_completion_tokens", 3), ("max_output_tokens", 3)):
                 if isinstance(case.body.get(name), int):
                     case.body[name] = min(case.body[name], most)

@@ -1,4 +1,4 @@
-"""What layers of linear attention share: the gated delta rule over a batch, with its states in the cache.
+"""The gated delta rule over a batch, with its states in the cache; shared by the layers of linear attention.
 
 Shapes: T new tokens, N segments of a group, H heads, K key size, V value size.
 """
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from arcforge_core.contracts.attention import LayerCache, StateEntry
 from arcforge_core.contracts.batch import Group, SequenceBatch
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
+from arcforge_core.contracts.hardware import Binding
+from arcforge_core.ops import op, reference
 
 
 @dataclass(frozen=True)
 class States:
-    """The states of a step's sequences; those of sequences without a past are zeros."""
+    """The states of a step's sequences, zero for sequences without a past."""
 
     batch: SequenceBatch
     cache: LayerCache | None
@@ -29,11 +29,11 @@ class States:
         if group is self.batch.plan.prompt:
             return like.new_zeros((len(group.segments), *entry.shape), dtype=dtype)
         if self.cache is None:
-            raise ValueError("segments with a past need the cache that holds it")
+            raise ValueError("segments with a past need a cache")
         return self.cache.read_state(entry.name, self.batch, group).to(dtype)
 
     def write(self, entry: StateEntry, group: Group, value_N: Tensor) -> None:
-        """Replaces a state of the group's segments, where there is a cache."""
+        """Replaces a state of the group's segments, if there is a cache."""
         if self.cache is not None:
             self.cache.write_state(entry.name, self.batch, group, value_N)
 
@@ -45,17 +45,15 @@ class DeltaRule(nn.Module):
         super().__init__()
         self.shape, self.scale = (heads, key_dim, value_dim), scale
         self.dtype = torch.float32
-        self.gated_delta_rule = reference.gated_delta_rule
+        self.gated_delta_rule = op(reference.gated_delta_rule, heads=heads, key_dim=key_dim, value_dim=value_dim)
 
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the op."""
-        heads, key_dim, value_dim = self.shape
-        self.gated_delta_rule = bind("gated_delta_rule", heads=heads, key_dim=key_dim, value_dim=value_dim)
-        self.dtype = torch.promote_types(bind.dtype, torch.float32)
+    def ops_bound(self, binding: Binding) -> None:
+        """Keeps states in the activations' dtype, at least fp32."""
+        self.dtype = torch.promote_types(binding.dtype, torch.float32)
 
     @property
     def entry(self) -> StateEntry:
-        """What is cached for a sequence."""
+        """The cache entry of a sequence."""
         return StateEntry("state", self.shape, self.dtype)
 
     def forward(
@@ -70,15 +68,15 @@ class DeltaRule(nn.Module):
         return out_THV
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
-        """Returns ``6 H K V`` a token, however many came before, three times: forward, and backward to both factors.
+        """Returns ``6 H K V`` per token, whatever its position, three times: forward, and backward to both factors.
 
-        The three products of the recurrence: reading with the key, correcting, reading with the query.
+        Counts the three products of the recurrence: reading with the key, correcting, reading with the query.
         """
         heads, key_dim, value_dim = self.shape
         return torch.full_like(keys_T, 18 * heads * key_dim * value_dim)
 
 
 def l2_normed(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """Divides the last axis by its length, in fp32 or wider inside."""
+    """Divides the last axis by its L2 norm, computed in fp32 or wider."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)

@@ -1,4 +1,4 @@
-"""A layer's cached entries as its groups of segments see them. Shapes: T new tokens, S visible keys of a group."""
+"""Cached entries of a layer, read by groups of segments. Shapes: T new tokens, S visible keys of a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries of a step's new tokens, and the cache that holds those before them; made by `store`."""
+    """The entries of a step's new tokens, and the cache with those of earlier tokens; created by `store`."""
 
     batch: SequenceBatch
     cache: LayerCache | None
@@ -21,26 +21,26 @@ class Entries:
 
     @classmethod
     def store(cls, batch: SequenceBatch, cache: LayerCache | None, **new_T: Tensor) -> Entries:
-        """Writes the new tokens' entries into the cache, where there is one."""
+        """Writes the new tokens' entries into the cache, if there is one."""
         if cache is not None:
             cache.write(batch, **new_T)
         return cls(batch, cache, new_T)
 
     def read(self, name: str, group: Group, window: int | None = None) -> Tensor:
-        """Returns an entry's values [S, ...] that a group sees: the new ones alone when it has no past.
+        """Returns an entry's values [S, ...] visible to a group; only the new ones if the group has no past.
 
-        With a window, ``window - 1`` values of each segment's past at most.
+        A window limits each segment's past to at most ``window - 1`` values.
         """
         if group is self.batch.plan.prompt:
             return group.take(self.new_T[name])
         if self.cache is None:
-            raise ValueError("segments with a past need the cache that holds it")
+            raise ValueError("segments with a past need a cache")
         return self.cache.read(name, self.batch, group, window).to(self.new_T[name].dtype)
 
     def paged(self, name: str, group: Group) -> tuple[Tensor, Pages | None]:
-        """Returns `read`'s values, or for few tokens behind a cache its rows as they are and where the keys lie.
+        """Returns `read`'s values; for few tokens with a cache, its rows without a copy, and the pages of the keys.
 
-        A copy of all keys would be most of the work of few tokens, and little of that of many.
+        Copying all keys would dominate a step of few tokens, but costs little in a step of many.
         """
         if group is self.batch.plan.decode and self.cache is not None:
             rows_SC, pages = self.cache.paged(name, self.batch, group)

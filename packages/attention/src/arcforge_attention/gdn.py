@@ -1,10 +1,10 @@
 """Gated DeltaNet (arXiv 2412.06464) as in Qwen3-Next: linear attention with a short convolution and gates.
 
-There are `num_attention_heads` value heads and `num_key_value_heads` key heads, all of size `head_dim`; a key head
-serves consecutive value heads. Rotary positions are not used: order is in the recurrence.
+`num_attention_heads` value heads and `num_key_value_heads` key heads, all of size `head_dim`; a key head serves
+consecutive value heads. There is no rotary embedding: the recurrence encodes the order.
 
 Shapes: T new tokens, N segments of a group, D hidden, H value heads, G key heads, K head size, C channels of the
-convolution, X rows of a group's tokens with the tails before them, W width of the convolution less 1.
+convolution, X rows of a group's tokens with their preceding tails, W width of the convolution less 1.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from arcforge_core.contracts.attention import AttentionOutput, CacheSpec, LayerC
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.model.norm import Linear, RMSNorm
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
+from arcforge_core.ops import op, reference
 
 WIDTH = 4
-"""Tokens that the convolution sees, the current one included."""
+"""Width of the convolution in tokens, including the current one."""
 LARGEST_DECAY, STEPS, LEAST_STEP = 16.0, (1e-3, 1e-1), 1e-4
-"""How decays begin: ``e^A_log`` uniform up to the first, the softplus of `dt_bias` log-uniform, at least the last."""
+"""Initial decays: ``e^A_log`` uniform up to the first value, softplus of `dt_bias` log-uniform, at least the last."""
 
 
 class ShortConvolution(nn.Module):
@@ -41,21 +40,21 @@ class ShortConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, 1, WIDTH))
 
     def init_own_weights(self) -> None:
-        """Draws as torch does: uniform in 1 / sqrt(WIDTH)."""
+        """Initialises as torch does: uniform in 1 / sqrt(WIDTH)."""
         self.weight.uniform_(-(WIDTH**-0.5), WIDTH**-0.5)
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
-        """The taps of a channel are no matrix."""
+        """Labels the taps: a channel's taps are not a matrix."""
         return {"weight": ParameterRole("scalar")}
 
     def forward(self, x_TC: Tensor, tail_NWC: Tensor, cu_query: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns [T, C] and the last W tokens of each segment; `tail_NWC` are those before it."""
+        """Returns [T, C] and the last W tokens of each segment; `tail_NWC` are the W tokens before the segment."""
         tail = WIDTH - 1
         parts = zip(tail_NWC.unbind(), x_TC.split(cu_query.diff().tolist()), strict=True)
         x_XC = torch.cat([part for pair in parts for part in pair])
         wide_XC = x_XC.to(torch.promote_types(x_TC.dtype, torch.float32))
         taps_WC = self.weight[:, 0].mT.to(wide_XC.dtype)
-        # one product per tap, in one order: windows across two segments are left out below
+        # one product per tap, in one order; windows across two segments are dropped below
         out_XC = wide_XC[: len(x_TC) + tail * (len(tail_NWC) - 1)] * taps_WC[0]
         for shift in range(1, WIDTH):
             out_XC = out_XC + wide_XC[shift : shift + len(out_XC)] * taps_WC[shift]
@@ -69,7 +68,7 @@ class ShortConvolution(nn.Module):
 
 
 class GatedDeltaNet(nn.Module):
-    """The layer; see the module's docstring."""
+    """The Gated DeltaNet layer; see the module's docstring."""
 
     def __init__(self, config: GdnConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__()
@@ -83,10 +82,11 @@ class GatedDeltaNet(nn.Module):
         self.o_norm = RMSNorm(self.head_dim, model.rms_norm_eps)
         self.o_proj = Linear(values, hidden)
         self.tail = StateEntry("conv", (WIDTH - 1, 2 * keys + values))
-        self.convolved = self.gated = reference.swiglu
+        self.convolved = op(reference.swiglu, width=2 * keys + values)
+        self.gated = op(reference.swiglu, width=self.head_dim)
 
     def init_own_weights(self) -> None:
-        """Draws the decays as fla does: most heads forget slowly at first, by a thousandth to all of it a token."""
+        """Initialises the decays as fla does: mostly slow, from a thousandth of the state per token to all of it."""
         rates_H = LARGEST_DECAY * (1 - torch.rand_like(self.A_log))  # never 0
         self.A_log.copy_(rates_H.log())
         low, high = (math.log(step) for step in STEPS)
@@ -94,13 +94,8 @@ class GatedDeltaNet(nn.Module):
         self.dt_bias.copy_(steps_H + torch.log(-torch.expm1(-steps_H)))  # the inverse of softplus
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
-        """Decays have no weight decay."""
+        """Labels the decay parameters, which get no weight decay."""
         return {"A_log": ParameterRole("scalar"), "dt_bias": ParameterRole("scalar")}
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the ops."""
-        self.convolved = bind("swiglu", width=self.tail.shape[-1])
-        self.gated = bind("swiglu", width=self.head_dim)
 
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
@@ -126,7 +121,7 @@ class GatedDeltaNet(nn.Module):
         return -self.A_log.to(wide).exp() * step_TH, sigmoid(self.b_proj(x_TD).to(wide))
 
     def split(self, x_TC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns q, k and v of all heads; q and k of length 1."""
+        """Returns q, k and v of all heads; q and k have norm 1."""
         x_TXK = x_TC.unflatten(-1, (-1, self.head_dim))
         q_TGK, k_TGK, v_THK = x_TXK.split((self.groups, self.groups, self.heads), dim=1)
         q_THK, k_THK = (l2_normed(x).repeat_interleave(self.heads // self.groups, dim=1) for x in (q_TGK, k_TGK))
@@ -137,22 +132,22 @@ class GatedDeltaNet(nn.Module):
         return self.delta_rule.entry, self.tail
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
-        """Returns those of the recurrence, the same for every token."""
+        """Returns the FLOPs of the recurrence, the same for every token."""
         return self.delta_rule.training_flops(keys_T)
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """By the exponential alone: torch's own rounds differently at the end of a vector loop (docs/numerics.md)."""
-    return 1 / (1 + torch.exp(-x.clamp(min=-80)))  # beyond, the exponential's gradient would be infinite
+    """Uses only the exponential: torch's sigmoid rounds differently at the end of a vector loop (docs/numerics.md)."""
+    return 1 / (1 + torch.exp(-x.clamp(min=-80)))  # below -80 the exponential's gradient overflows
 
 
 def softplus(x: Tensor) -> Tensor:
-    """By the exponential and logarithm, as `sigmoid`; beyond 20 it is `x`, as torch's own."""
+    """Uses only the exponential and the logarithm, as `sigmoid`; above 20 it returns `x`, as torch does."""
     return torch.where(x > 20, x, torch.log1p(torch.exp(x.clamp(max=20))))
 
 
 class Gdn(Hybrid):
-    """Target of ``attention=gdn``; it takes over the projections, and its convolution and gates are new."""
+    """Target of ``attention=gdn``; conversion keeps the projections and initialises the convolution and gates."""
 
     starts_from: ClassVar[tuple[str, ...]] = ("gqa", "swa", "swa_pattern", "simple_gdn")
     replacement = GatedDeltaNet

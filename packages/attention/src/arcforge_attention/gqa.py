@@ -21,8 +21,7 @@ from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.norm import Linear, RMSNorm
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
+from arcforge_core.ops import op, reference
 
 
 class GQA(nn.Module):
@@ -41,8 +40,10 @@ class GQA(nn.Module):
         self.o_proj = Linear(self.heads * self.head_dim, model.hidden_size)
         self.q_norm = RMSNorm(self.head_dim, model.rms_norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, model.rms_norm_eps) if config.qk_norm else nn.Identity()
-        self.rope = reference.rope
-        self.attention_varlen, self.attention_decode = reference.attention_varlen, reference.attention_decode
+        self.rope = op(reference.rope, dim=self.rotary)
+        sizes = {"heads": self.heads, "kv_heads": self.groups, "key_dim": self.head_dim, "value_dim": self.head_dim}
+        self.attention_varlen = op(reference.attention_varlen, **sizes)
+        self.attention_decode = op(reference.attention_decode, **sizes)
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
@@ -54,13 +55,6 @@ class GQA(nn.Module):
             accepted = f"{config.name} rotates part of a head: must be at most head_dim={model.head_dim}"
             raise ConfigError("model.qk_rope_head_dim", model.qk_rope_head_dim, accepted)
 
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the ops."""
-        self.rope = bind("rope", dim=self.rotary)
-        sizes = {"heads": self.heads, "kv_heads": self.groups, "key_dim": self.head_dim, "value_dim": self.head_dim}
-        self.attention_varlen = bind("attention_varlen", **sizes)
-        self.attention_decode = bind("attention_decode", **sizes)
-
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
@@ -70,13 +64,13 @@ class GQA(nn.Module):
         outs = [self.attend(group.take(q_THK), entries, group) for group in batch.plan.groups()]
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
-    def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
-        """Writes keys and values and attends to nothing; see `Remembers`."""
+    def write_cache(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
+        """Writes keys and values; see `WritesCache`."""
         k_TGK, v_TGK = (proj(x_TD).unflatten(-1, (-1, self.head_dim)) for proj in (self.k_proj, self.v_proj))
         cache.write(batch, key=self._rotate(self.k_norm(k_TGK), rope), value=v_TGK)
 
     def project(self, x_TD: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns queries [T, H, K], keys and values [T, G, K]; rotates queries and keys where there is a `rope`."""
+        """Returns queries [T, H, K], keys and values [T, G, K]; rotates queries and keys if `rope` is given."""
         q_THK, k_TGK, v_TGK = (
             proj(x_TD).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
@@ -87,23 +81,19 @@ class GQA(nn.Module):
 
     def attend(self, q_THK: Tensor, entries: Entries, group: Group) -> Tensor:
         """Attends to every visible key of the group; returns [T, H, K]."""
-        out_THK: Tensor
         if group is entries.batch.plan.decode:
             (k_SGK, pages), (v_SGK, _) = entries.paged("key", group), entries.paged("value", group)
-            out_THK = self.attention_decode(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale, pages)
-            return out_THK
+            return self.attention_decode(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale, pages)
         k_SGK, v_SGK = entries.read("key", group), entries.read("value", group)
-        out_THK = self.attention_varlen(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
-        return out_THK
+        return self.attention_varlen(q_THK, k_SGK, v_SGK, group.cu_query, group.cu_key, self.scale)
 
     def branch(self, batch: SequenceBatch) -> Hashable:
-        """All steps call the same; see `Recordable`."""
+        """Returns a constant, because all steps call the same kernels; see `Recordable`."""
         return "dense"
 
     def _rotate(self, x_THK: Tensor, rope: Rope) -> Tensor:
         if self.rotary == self.head_dim:
-            turned: Tensor = self.rope(x_THK, *rope)
-            return turned
+            return self.rope(x_THK, *rope)
         rotated = self.rope(x_THK[..., : self.rotary], *rope)
         return torch.cat((rotated, x_THK[..., self.rotary :]), dim=-1)
 
@@ -117,5 +107,5 @@ class GQA(nn.Module):
         return 12 * self.heads * self.head_dim * keys_T
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
-        """The default rule fits: matrices and norms."""
+        """Labels nothing: the default rule fits these matrices and norms."""
         return {}

@@ -1,4 +1,4 @@
-"""Variants that replace some layers of grouped-query attention by layers of another class."""
+"""Variants that replace some layers of grouped-query attention with layers of another class."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from arcforge_core.config.schema import AttentionConfig, ModelConfig
 
 
 class Hybrid:
-    """A component's target: builds the layer that the pattern asks for, `GQA` or `replacement`."""
+    """A component's target: builds the layer that the pattern selects, `GQA` or `replacement`."""
 
     replacement: Any
 
     def __new__(cls, config: HybridConfig, model: ModelConfig, layer_index: int) -> Any:
-        """Returns the layer, which is no instance of this class."""
+        """Returns the layer, which is not an instance of this class."""
         layer = GQA if config.is_full(layer_index, model.num_hidden_layers) else cls.replacement
         return layer(config, model, layer_index)
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
-        """Checks the pattern, and what `GQA` checks: both kinds of layers have its heads."""
+        """Checks the pattern, and the same fields as `GQA`, whose heads both kinds of layers have."""
         assert isinstance(config, HybridConfig)
         config.check_pattern(model.num_hidden_layers)
         GQA.check(config, model)

@@ -1,6 +1,6 @@
-"""Cached entries of MLA in int8: ``[latent, rotated | its scale, 4 bytes | rope part in bfloat16]`` byte by byte.
+"""Cached entries of MLA in int8: the bytes of ``[rotated latent | its scale, 4 bytes | rope part in bfloat16]``.
 
-The rope part is not rounded to integers, as in other engines' 8-bit caches.
+The rope part is not quantised, as in other engines' 8-bit caches.
 
 Shapes: T tokens, S visible keys, K selected keys, L latent, R rope, C = L + R.
 """
@@ -41,11 +41,11 @@ def from_entries(rows: Tensor, latent: int, hadamard: Callable[[Tensor], Tensor]
 def gather(
     rows: Tensor, pages: Pages | None, selected_TK: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns the rows of each token's selected keys, so that no others are made wide.
+    """Returns the rows of each token's selected keys, so that only these are dequantised.
 
     Returns:
-        (rows [T * K, ...], key numbers [T, K] among a token's own, cumulative queries, cumulative keys): a segment for
-        each token.
+        (rows [T * K, ...], key indices [T, K] within the token's own keys, cumulative queries, cumulative keys): one
+        segment per token.
     """
     tokens, keys = selected_TK.shape
     segment_T = torch.repeat_interleave(torch.arange(len(group.segments)), group.cu_query.diff().long())

@@ -1,9 +1,9 @@
 """Multi-head latent attention (spec 1.3): queries and keys/values pass through low-rank latents.
 
-Two forms of the same function. Expanded: keys and values of every head are built from the latents (training, prompts,
-chunks). Absorbed: the key up-projection moves into the query and the value up-projection behind the softmax, so that
-all heads share the cached ``[latent | rope]`` entry (few tokens behind a cache). The softmax scale is that of the
-expanded head size in both.
+Two forms of the same function. Expanded: keys and values of every head are computed from the latents (training,
+prompts, chunks). Absorbed: the key up-projection moves into the query and the value up-projection after the softmax, so
+all heads share the cached ``[latent | rope]`` entry (few tokens with a cache). Both use the softmax scale of the
+expanded head size.
 
 Shapes: T new tokens, S visible keys, D hidden, Q query latent, C key/value latent (in ``kv_SC`` and ``q_THC`` with the
 rope part), H heads, N nope, R rope, V value size of a head.
@@ -23,14 +23,15 @@ from arcforge_attention.entries import Entries, join
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import AttentionOutput, CacheEntry, CacheSpec, LayerCache, Rope
 from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
+from arcforge_core.contracts.hardware import Binding
 from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
-from arcforge_core.model.fused import Fused, fuse
 from arcforge_core.model.norm import Linear, RMSNorm
 from arcforge_core.model.rope import softmax_factor
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
-from arcforge_core.ops.quant import to_records
+from arcforge_core.ops import Fused, op, reference
+
+LATENTS = ("q_a_proj", "q_a_layernorm", "kv_a_proj_with_mqa", "kv_a_layernorm")
+"""The modules before the per-head projections."""
 
 
 class MLA(nn.Module):
@@ -51,44 +52,36 @@ class MLA(nn.Module):
         self.kv_a_layernorm = RMSNorm(self.latent, model.latent_norm_eps)
         self.kv_b_proj = Linear(self.latent, self.heads * (self.nope + self.value))
         self.o_proj = Linear(self.heads * self.value, model.hidden_size)
-        self.rope, self.attention_varlen = reference.rope, reference.attention_varlen
-        self.mla_decode, self.head_linear = reference.mla_decode, reference.head_linear
         self.latent_cache = torch.int8 if config.latent_cache == "int8" else None
-        self.hadamard, self.to_records = reference.hadamard, to_records
         self.absorbed, self.deterministic = self.form == "absorbed", False
-        self.prolog: Fused | None = None
-        self.absorber: Fused | None = None
-        self.epilog: Fused | None = None
+        key, entry = self.nope + self.rotary, self.latent + self.rotary
+        self.rope = op(reference.rope, dim=self.rotary)
+        self.attention_varlen = op(
+            reference.attention_varlen, heads=self.heads, kv_heads=self.heads, key_dim=key, value_dim=self.value
+        )
+        self.mla_decode = op(reference.mla_decode, heads=self.heads, key_dim=entry, latent_dim=self.latent)
+        self.head_linear = op(reference.head_linear, heads=self.heads)
+        self.hadamard = op(reference.hadamard, width=self.latent)
+        self.to_records = op(reference.to_records, width=self.latent)
+        self.prolog = self._fused("mla_prolog", LATENTS, hidden=model.hidden_size, latent=self.latent)
+        self.absorber = self._fused("mla_absorb", ("kv_b_proj",), heads=self.heads, latent=self.latent)
+        self.epilog = self._fused("mla_epilog", ("kv_b_proj",), heads=self.heads, latent=self.latent)
+
+    def _fused(self, op: str, parts: tuple[str, ...], **sizes: int) -> Fused:
+        return Fused(op, () if self.form == "expanded" else parts, (Linear, RMSNorm), **sizes)
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:
-        """Any sizes that the model section accepts can be built, but for what rotations in the cache need."""
+        """Checks that the cache can rotate latents; all other sizes that the model section accepts are supported."""
         assert isinstance(config, MlaConfig)
         if config.latent_cache == "int8" and model.kv_lora_rank.bit_count() != 1:
-            accepted = "attention.latent_cache=int8 rotates latents: must be a power of two"
+            accepted = "must be a power of two: attention.latent_cache=int8 rotates latents"
             raise ConfigError("model.kv_lora_rank", model.kv_lora_rank, accepted)
 
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the ops."""
-        self.rope = bind("rope", dim=self.rotary)
-        self.attention_varlen = bind(
-            "attention_varlen",
-            heads=self.heads, kv_heads=self.heads, key_dim=self.nope + self.rotary, value_dim=self.value,
-        )  # fmt: skip
-        self.mla_decode = bind(
-            "mla_decode", heads=self.heads, key_dim=self.latent + self.rotary, latent_dim=self.latent
-        )
-        self.head_linear = bind("head_linear", heads=self.heads)
-        self.hadamard, self.to_records = bind("hadamard", width=self.latent), bind("to_records", width=self.latent)
-        self.deterministic = bind.deterministic
-        # the two forms round differently: deterministic runs use one of them for prompts and decoded tokens alike
-        self.absorbed = self.form == "absorbed" or (self.form == "auto" and bind.deterministic)
-        if self.form != "expanded":
-            latents = (self.q_a_proj, self.q_a_layernorm, self.kv_a_proj_with_mqa, self.kv_a_layernorm)
-            hidden, latent = self.q_a_proj.in_features, self.latent
-            self.prolog = fuse(bind, "mla_prolog", (Linear, RMSNorm), latents, hidden=hidden, latent=latent)
-            self.absorber = fuse(bind, "mla_absorb", (Linear,), (self.kv_b_proj,), heads=self.heads, latent=latent)
-            self.epilog = fuse(bind, "mla_epilog", (Linear,), (self.kv_b_proj,), heads=self.heads, latent=latent)
+    def ops_bound(self, binding: Binding) -> None:
+        """Selects one form for deterministic runs, because the two round differently."""
+        self.deterministic = binding.deterministic
+        self.absorbed = self.form == "absorbed" or (self.form == "auto" and binding.deterministic)
 
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
@@ -103,27 +96,26 @@ class MLA(nn.Module):
             outs.append(self.dense(group.take(q_THK), entries, group))
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
-    def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
-        """Writes entries and attends to nothing; see `Remembers`."""
+    def write_cache(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
+        """Writes entries; see `WritesCache`."""
         entry_TC = self.project(x_TD, rope)[2] if self.few(x_TD, batch) else self.entries(x_TD, rope)
         cache.write(batch, latent=self.stored(entry_TC, cache))
 
     def few(self, x_TD: Tensor, batch: SequenceBatch) -> bool:
-        """Says whether all that a step does is to decode so few tokens that calling ops one by one is most of it."""
-        return batch.plan.only_decodes and self._fused(len(x_TD))
+        """Returns whether a step only decodes, with few enough tokens for the fused ops to be faster."""
+        return batch.plan.only_decodes and self._serves(len(x_TD))
 
     def branch(self, batch: SequenceBatch) -> Hashable:
         """See the contract."""
         if self.latent_cache is not None:
             return None
-        return "dense" if self._fused(batch.num_tokens) else None
+        return "dense" if self._serves(batch.num_tokens) else None
 
-    def _fused(self, tokens: int) -> bool:
-        fused = (self.prolog, self.absorber, self.epilog)
-        return all(op is not None and op.serves(tokens) for op in fused)
+    def _serves(self, tokens: int) -> bool:
+        return all(op.serves(tokens) for op in (self.prolog, self.absorber, self.epilog))
 
     def decode(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None, rope: Rope) -> AttentionOutput:
-        """`forward` of few tokens behind a cache."""
+        """`forward` of few tokens with a cache."""
         _, q_THC, entry_TC = self.project(x_TD, rope)
         (group,) = batch.plan.groups()
         entries = Entries.store(batch, cache, latent=self.stored(entry_TC, cache))
@@ -133,7 +125,6 @@ class MLA(nn.Module):
 
     def project(self, x_TD: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the query latent [T, Q], absorbed queries [T, H, C + R] and entries [T, C + R] of few tokens."""
-        assert self.prolog is not None and self.absorber is not None  # few() was asked
         q_TQ, entry_TC = self.prolog(
             x_TD, self.q_a_proj.weight, self.q_a_layernorm.weight, self.kv_a_proj_with_mqa.weight,
             self.kv_a_layernorm.weight, *rope, self.q_a_layernorm.eps,
@@ -142,7 +133,6 @@ class MLA(nn.Module):
 
     def put_out(self, out_THC: Tensor) -> Tensor:
         """Returns the layer's output [T, D] for attended latents of few tokens."""
-        assert self.epilog is not None  # few() was asked
         out_TD: Tensor = self.o_proj(self.epilog(out_THC, self.kv_b_proj.weight, self.value))
         return out_TD
 
@@ -157,9 +147,9 @@ class MLA(nn.Module):
         return torch.cat((q_THK[..., : self.nope], self.rope(q_THK[..., self.nope :], *rope)), dim=-1)
 
     def entries(self, x_TD: Tensor, rope: Rope) -> Tensor:
-        """Returns what a token leaves for later ones [T, C + R]: its latent, and behind it the rotated rope part.
+        """Returns the cache entries of tokens [T, C + R]: the latent, followed by the rotated rope part.
 
-        They are kept together because the absorbed form reads them together: apart, each step would copy the cache.
+        One tensor, because the absorbed form reads both parts together; two would be copied in every step.
         """
         latent_TC, rope_TR = self.kv_a_proj_with_mqa(x_TD).split((self.latent, self.rotary), dim=-1)
         return torch.cat((self.kv_a_layernorm(latent_TC), self.rope(rope_TR[:, None], *rope)[:, 0]), dim=-1)
@@ -173,27 +163,26 @@ class MLA(nn.Module):
             )
             return self.up_project(latents_THC)
         k_SHK, v_SHV = self.expand(self.latents(entries, group, q_THK.dtype))
-        out_THV: Tensor = self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
-        return out_THV
+        return self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
 
     def stored(self, entry_TC: Tensor, cache: LayerCache | None) -> Tensor:
-        """Returns new entries as the cache keeps them; what a prompt reads of its own is rounded alike."""
+        """Returns new entries as the cache stores them; a prompt reads its own entries with the same rounding."""
         if cache is None or self.latent_cache is None:
             return entry_TC
         return latent_records.to_entries(entry_TC, self.latent, self.hadamard, self.to_records)
 
     def latents(self, entries: Entries, group: Group, dtype: torch.dtype) -> Tensor:
-        """Returns the entries [S, C + R] that a group sees."""
+        """Returns the entries [S, C + R] visible to a group."""
         return self.widened(entries.read("latent", group), dtype)
 
     def paged_latents(self, entries: Entries, group: Group, dtype: torch.dtype) -> tuple[Tensor, Pages | None]:
-        """Returns the same, or where they lie in the cache when it keeps them as they are."""
+        """Returns the same, or the cache's rows and their pages if they are stored unquantised."""
         if entries.cache is None or self.latent_cache is None:
             return entries.paged("latent", group)
         return self.latents(entries, group, dtype), None
 
     def widened(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Returns entries [S, C + R] of rows of the cache."""
+        """Returns entries [S, C + R] from rows of the cache."""
         if rows.dtype != torch.int8:
             return rows
         return latent_records.from_entries(rows, self.latent, self.hadamard, dtype)
@@ -206,21 +195,20 @@ class MLA(nn.Module):
         return torch.cat((k_SHN, rope_SR[:, None].expand(-1, self.heads, -1)), dim=-1), v_SHV
 
     def absorb(self, q_THK: Tensor) -> Tensor:
-        """Returns queries [T, H, C + R] with the key up-projection inside; they meet entries as they are kept."""
+        """Returns queries [T, H, C + R] with the key up-projection applied; they multiply cached entries directly."""
         up_HNC = self._up_projections(q_THK.dtype)[:, : self.nope]
         q_THC = self.head_linear(q_THK[..., : self.nope], up_HNC.mT)
         return torch.cat((q_THC, q_THK[..., self.nope :]), dim=-1)
 
     def up_project(self, out_THC: Tensor) -> Tensor:
         """Applies the value up-projection to attended latents; returns [T, H, V]."""
-        out_THV: Tensor = self.head_linear(out_THC, self._up_projections(out_THC.dtype)[:, self.nope :])
-        return out_THV
+        return self.head_linear(out_THC, self._up_projections(out_THC.dtype)[:, self.nope :])
 
     def _up_projections(self, dtype: torch.dtype) -> Tensor:
         return self.kv_b_proj.full_weight(dtype).view(self.heads, -1, self.latent)
 
     def cache_spec(self) -> CacheSpec:
-        """Returns the latent with the rotated part behind it."""
+        """Returns the latent and the rotated part, in one entry."""
         if self.latent_cache is not None:
             return (CacheEntry("latent", (latent_records.width(self.latent, self.rotary),), self.latent_cache),)
         return (CacheEntry("latent", (self.latent + self.rotary,)),)

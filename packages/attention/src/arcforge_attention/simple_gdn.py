@@ -1,13 +1,14 @@
 """SimpleGDN: the delta rule on the projections of grouped-query attention, without a convolution or new parameters.
 
-Spec 3.5: the paper maps pretrained query, key and value projections into the linear recurrence and prints no equation.
-What it leaves open is decided here:
+Spec 3.5: the paper maps pretrained query, key and value projections into the linear recurrence but prints no equations.
+This implementation makes these choices:
 
-- q and k have length 1. With beta 1 a step then projects the state off its key and writes the value there: what is
-  stored cannot grow without bound, so that no gate is needed.
-- Key/value heads are repeated, so that each query head has a state of its own.
-- The output is not scaled: a query like a stored key reads that key's value in the size that `o_proj` was trained on.
-- `decay` is 0 or fixed by head, `beta` a constant, and queries and keys are rotated as in the layers that they come
+- q and k have norm 1. With beta 1 a step then projects the state off its key and writes the value there, so the state
+  cannot grow without bound and needs no gate.
+- Key/value heads are repeated, so that each query head has its own state.
+- The output is not scaled: a query equal to a stored key reads that key's value at the magnitude `o_proj` was
+  trained on.
+- `decay` is 0 or fixed per head, `beta` a constant, and queries and keys are rotated as in the layers that they come
   from (`rope`).
 
 Shapes: T new tokens, H heads, G key/value heads, K head size.
@@ -30,27 +31,23 @@ from arcforge_attention.hybrid import Hybrid
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.attention import AttentionOutput, CacheSpec, LayerCache, Rope
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.ops.dispatch import Binder
 
 HALF_LIVES = 32.0, 32768.0
-"""Tokens after which the first and the last head have forgotten half, with ``decay=fixed``."""
+"""Half-lives in tokens of the first and the last head, with ``decay=fixed``."""
 
 
 class SimpleGatedDeltaNet(GQA):
-    """The layer: the parameters of `GQA`, name by name."""
+    """The SimpleGDN layer; it has the same parameters as `GQA`."""
 
-    remember = None  # type: ignore[assignment]
-    """It is not `Remembers`: a state is not left alone by the tokens behind it."""
+    write_cache = None  # type: ignore[assignment]
+    """Not `WritesCache`: a state depends on all tokens in order."""
 
     def __init__(self, config: SimpleGdnConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)
         self.beta, self.rotated = config.beta, config.rope
         self.log_decays = log_decays(self.heads) if config.decay == "fixed" else [0.0] * self.heads
         self.delta_rule = DeltaRule(self.heads, self.head_dim, self.head_dim, scale=1.0)
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the rotation; attention itself is not used."""
-        self.rope = bind("rope", dim=self.rotary)
+        del self.attention_varlen, self.attention_decode  # replaced by the recurrence
 
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
@@ -69,7 +66,7 @@ class SimpleGatedDeltaNet(GQA):
         return AttentionOutput(self.o_proj(join(batch, outs).flatten(1)))
 
     def branch(self, batch: SequenceBatch) -> Hashable:
-        """None: the recurrence is not made of recordable kernels."""
+        """Returns None: the recurrence has no recordable kernels."""
         return None
 
     def cache_spec(self) -> CacheSpec:
@@ -77,12 +74,12 @@ class SimpleGatedDeltaNet(GQA):
         return (self.delta_rule.entry,)
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
-        """Returns those of the recurrence, the same for every token."""
+        """Returns the FLOPs of the recurrence, the same for every token."""
         return self.delta_rule.training_flops(keys_T)
 
 
 def log_decays(heads: int) -> list[float]:
-    """Returns the logarithms of the heads' decays, half-lives spread geometrically; a single head has the longest."""
+    """Returns the heads' log-decays, with half-lives spaced geometrically; a single head has the longest."""
     first, last = HALF_LIVES
     lives = [last * (first / last) ** ((heads - 1 - head) / max(heads - 1, 1)) for head in range(heads)]
     return [-math.log(2) / life for life in lives]

@@ -1,9 +1,9 @@
-"""Beam search for the layers that need no more than a sliding window (spec 3.5).
+"""Beam search for the layers that need only a sliding window (spec 3.5).
 
-Every layer starts as F, full attention. A step gives a window (S) to a few more layers of each pattern in the beam, any
-of those that are still F, and keeps the best patterns. With two layers a step, a beam of 8 and windows in half of 40
-layers these are the paper's ten steps. Everything is a function of the scores: no chance, and ties go to the pattern
-that comes first in the alphabet.
+Every layer starts as F, full attention. A step gives a window (S) to a few more F layers of each pattern in the beam,
+in all combinations, and keeps the best patterns. With two layers per step, a beam of 8 and windows in half of 40 layers
+these are the paper's ten steps. The search is a deterministic function of the scores; ties go to the pattern that comes
+first in alphabetical order.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcforge_core.cli.progress import track
+from arcforge_core.console.progress import track
 from arcforge_core.errors import ConfigError, DataError
 
 FILE = "swa_search.json"
 SCHEMA = 1
 
 Score = tuple[float, ...]
-"""Higher is better; later numbers decide where the earlier ones are equal."""
+"""Higher is better; later numbers break ties of earlier ones."""
 
 
 @dataclass(frozen=True)
-class Step:
+class SearchStep:
     """A finished step.
 
     Attributes:
-        windows: layers with a window in its patterns.
-        candidates: patterns that were compared.
-        beam: those that were kept, best first.
+        windows: number of layers with a window in its patterns.
+        candidates: number of patterns that were compared.
+        beam: the kept patterns, best first.
     """
 
     windows: int
@@ -44,16 +44,16 @@ class Step:
 
 @dataclass
 class SearchResult:
-    """What a search has found so far.
+    """The result of a search so far.
 
     Attributes:
-        scores: of every pattern that was scored, in that order.
+        scores: score of every pattern, in the order of evaluation.
         steps: finished ones; the first is the pattern without windows.
         pattern: the best one with all windows; empty before the last step is finished.
     """
 
     scores: dict[str, Score]
-    steps: list[Step]
+    steps: list[SearchStep]
     pattern: str = ""
 
 
@@ -67,20 +67,20 @@ def search_pattern(
     known: Mapping[str, Score] | None = None,
     keep: Callable[[SearchResult], None] | None = None,
 ) -> SearchResult:
-    """Searches for the pattern with the best score; a pattern is scored once.
+    """Searches for the pattern with the best score; scores each pattern once.
 
     Args:
-        score: called with a letter, S or F, for each layer.
-        num_layers: letters of a pattern.
-        windows: S in the pattern that is found, between 1 and `num_layers`.
-        beam: patterns that are kept after each step. With as many as there are the search is exhaustive.
-        layers_per_step: F that become S in each step; the last one takes what is left.
+        score: called with one letter, S or F, per layer.
+        num_layers: number of letters in a pattern.
+        windows: number of S in the resulting pattern, between 1 and `num_layers`.
+        beam: patterns kept after each step. If it is the number of all patterns, the search is exhaustive.
+        layers_per_step: F layers that become S in each step; the last step takes the rest.
         known: scores of an earlier search, which are not computed again.
         keep: called after every new score with the result so far.
     """
     known = known or {}
     scores: dict[str, Score] = {}
-    steps: list[Step] = []
+    steps: list[SearchStep] = []
     candidates = ["F" * num_layers]
     counts = step_windows(windows, layers_per_step)
     for step, count in enumerate(counts):
@@ -89,17 +89,17 @@ def search_pattern(
             if keep is not None and pattern not in known:
                 keep(SearchResult(scores, steps))
         beam_patterns = ranked(candidates, scores)[:beam]
-        steps.append(Step(count, len(candidates), tuple(beam_patterns)))
+        steps.append(SearchStep(count, len(candidates), tuple(beam_patterns)))
         if count < windows:
             candidates = extensions(beam_patterns, counts[step + 1] - count)
     return SearchResult(scores, steps, beam_patterns[0])
 
 
 def checked_windows(window_layers: int | None, num_layers: int) -> int:
-    """Returns how many layers get a window; None is half of them, rounded down.
+    """Returns the number of layers that get a window; None means half of them, rounded down.
 
     Raises:
-        ConfigError: there are not so many layers.
+        ConfigError: the model has fewer layers.
     """
     windows = num_layers // 2 if window_layers is None else window_layers
     if not 1 <= windows <= num_layers:
@@ -113,7 +113,7 @@ def step_windows(windows: int, layers_per_step: int) -> list[int]:
 
 
 def extensions(patterns: Iterable[str], count: int) -> list[str]:
-    """Returns each pattern with `count` more windows in all places, every result once, in alphabetical order."""
+    """Returns each pattern with `count` more windows, in all combinations, each once, in alphabetical order."""
     found = set()
     for pattern in patterns:
         free = [index for index, letter in enumerate(pattern) if letter == "F"]
@@ -123,12 +123,12 @@ def extensions(patterns: Iterable[str], count: int) -> list[str]:
 
 
 def ranked(patterns: Iterable[str], scores: Mapping[str, Score]) -> list[str]:
-    """Returns the patterns, best first; equals in alphabetical order."""
+    """Returns the patterns, best first; ties in alphabetical order."""
     return sorted(patterns, key=lambda pattern: (tuple(-number for number in scores[pattern]), pattern))
 
 
 def most_scores(num_layers: int, windows: int, beam: int, layers_per_step: int) -> int:
-    """Returns how many patterns are scored at most."""
+    """Returns the maximum number of patterns that are scored."""
     total, parents = 1, 1
     for before, after in itertools.pairwise(step_windows(windows, layers_per_step)):
         reached = min(parents * math.comb(num_layers - before, after - before), math.comb(num_layers, after))
@@ -137,7 +137,7 @@ def most_scores(num_layers: int, windows: int, beam: int, layers_per_step: int) 
 
 
 def write_result(folder: Path, settings: Mapping[str, Any], result: SearchResult) -> None:
-    """Writes ``swa_search.json``; a process that dies leaves the former one."""
+    """Writes ``swa_search.json`` atomically: a process that dies leaves the previous file."""
     content = {
         "schema": SCHEMA,
         "settings": settings,
@@ -153,10 +153,10 @@ def write_result(folder: Path, settings: Mapping[str, Any], result: SearchResult
 
 
 def read_scores(folder: Path, settings: Mapping[str, Any]) -> dict[str, Score]:
-    """Returns the scores of an earlier search in a folder; none when there was none.
+    """Returns the scores of an earlier search in a folder; empty if there was none.
 
     Raises:
-        DataError: the file is damaged, or it is another search.
+        DataError: the file is damaged, or it is of a different search.
     """
     path = folder / FILE
     if not path.is_file():
@@ -166,9 +166,9 @@ def read_scores(folder: Path, settings: Mapping[str, Any]) -> dict[str, Score]:
         found = dict(content["settings"])
         scores = {str(pattern): tuple(map(float, score)) for pattern, score in content["scores"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: damaged, delete it to start anew: {type(error).__name__}: {error}") from error
+        raise DataError(f"{path} is damaged; delete it to start over: {type(error).__name__}: {error}") from error
     differing = [name for name in settings if found.get(name) != settings[name]]
     if differing:
         was = ", ".join(f"{name}={found.get(name)!r} (now {settings[name]!r})" for name in differing)
-        raise DataError(f"{path} holds another search: {was}; choose another output")
+        raise DataError(f"{path} contains a different search: {was}; choose another output")
     return scores

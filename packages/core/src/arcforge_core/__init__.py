@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arcforge_core.registry import registry
+from arcforge_core.moved import install
+from arcforge_core.plugins.loader import registry
 
 if TYPE_CHECKING:
     from arcforge_core.checkpoint.pretrained import load_pretrained, save_pretrained
 
 __version__ = "0.1.0"
 __all__ = ["load_pretrained", "registry", "save_pretrained"]
+
+
+install()
 
 
 def __getattr__(name: str) -> Any:

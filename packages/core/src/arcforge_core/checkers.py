@@ -1,17 +1,20 @@
-"""Core's plain checkers, and how the one that a record names is made."""
+"""Core's plain checkers, and how the one that a record names is built."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from arcforge_core.configs import ExactCheckerConfig, NumberCheckerConfig
-from arcforge_core.contracts.checker import Checker
+from arcforge_core.console.progress import say
+from arcforge_core.contracts.conversation import Checker
 from arcforge_core.errors import ConfigError, UnknownComponentError
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.registry import RETIRED_KINDS, Component
 
 NUMBER = re.compile(r"(?<![\w.,])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|[.,]\d)", re.ASCII)
 LONGEST = 1000
@@ -23,12 +26,9 @@ def build_checker(name: str, arguments: Mapping[str, Any]) -> Checker:
 
     Raises:
         ConfigError: there is no such checker, or it does not take these arguments.
-        PluginError: its wheel is absent.
+        PluginError: two distributions claim its name.
     """
-    try:
-        component = registry().get("checker", name)
-    except UnknownComponentError as error:
-        raise ConfigError("checker.name", name, str(error)) from error
+    component = _component(name)
     schema = component.load_schema()
     known = {field.name for field in dataclasses.fields(schema)} - {"name"}
     for argument in arguments:
@@ -36,6 +36,18 @@ def build_checker(name: str, arguments: Mapping[str, Any]) -> Checker:
             raise ConfigError(f"checker.arguments.{argument}", arguments[argument], f"{name} takes {', '.join(known)}")
     checker: Checker = component.load()(schema(**arguments))
     return checker
+
+
+@functools.cache
+def _component(name: str) -> Component:
+    try:
+        if name in registry().names("checker"):
+            component = registry().get("checker", name)
+            say(f"checker {name!r} of {component.distribution}: {RETIRED_KINDS['checker']}")
+            return component
+        return registry().get("reward", name)
+    except UnknownComponentError as error:
+        raise ConfigError("checker.name", name, str(error)) from error
 
 
 class ExactChecker:

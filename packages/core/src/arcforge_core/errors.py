@@ -43,6 +43,12 @@ class CheckpointError(ArcforgeError):
     """A checkpoint that is missing, damaged or does not fit."""
 
 
+def listed(names: Iterable[str], most: int = 40) -> str:
+    """Returns names with commas between them; a longer list is cut, and its length added."""
+    names = list(names)
+    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, ... ({len(names)} in all)"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ``"; did you mean 'x'?"`` for the closest known name, or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -25,21 +25,21 @@ def build_optimizer(name: str, model: nn.Module, **fields: Any) -> optim.Optimiz
         **fields: fields of the component's config, e.g. ``lr=2e-3``.
 
     Raises:
-        UnknownComponentError: no installed package brings the optimizer.
-        ConfigError: a field that the optimizer does not have, or a value it cannot use.
+        UnknownComponentError: no installed package provides the optimizer.
+        ConfigError: an unknown field, or an invalid value.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import ValidationError
 
     from arcforge_core.contracts.optimizer import collect_roles
     from arcforge_core.errors import ConfigError, nearest
-    from arcforge_core.registry import registry
+    from arcforge_core.plugins.loader import registry
 
     component = registry().get("optimizer", name)
     schema = component.load_schema()
     known = [field.name for field in dataclass_fields(schema) if field.name != "name"]
     for field in fields.keys() - set(known):
-        accepted = f"{name} has the fields {', '.join(known)}{nearest(field, known)}"
+        accepted = f"must be a field of {name}: {', '.join(known)}{nearest(field, known)}"
         raise ConfigError(f"optimizer.{field}", fields[field], accepted)
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), fields))

@@ -1,4 +1,4 @@
-"""AdamW by roles, in one fused pass where the device has one."""
+"""AdamW by roles, in one fused pass if the device supports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of this package's components, and the tables of names they accept; torch-free."""
+"""Schemas of this package's components, and tables of accepted names; torch-free."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from arcforge_core.config.schema import (
     check_at_least,
     check_between,
     check_choice,
+    check_minimums,
 )
 from arcforge_core.errors import ConfigError
 
@@ -29,7 +30,7 @@ COEFFICIENTS: dict[str, list[tuple[float, float, float]]] = {
 
 @dataclass
 class AdamWConfig(OptimizerConfig):
-    """AdamW, one fused pass over each parameter where the device has one."""
+    """AdamW, one fused pass over each parameter if the device supports it."""
 
     name: str = "adamw"
     lr: float = 1e-3
@@ -47,7 +48,7 @@ class AdamWConfig(OptimizerConfig):
 class MuonConfig(OptimizerConfig):
     """Muon on whole matrices, AdamW on everything else (spec 2).
 
-    With the ``rms`` scale an update has the size of an AdamW update, so the rates are of AdamW's kind.
+    With the ``rms`` scale an update has the size of an AdamW update, so typical AdamW rates apply.
     """
 
     name: str = "muon"
@@ -55,35 +56,34 @@ class MuonConfig(OptimizerConfig):
     """Peak rate of the matrices: an update changes a weight by about update_rms x lr. The default is for small models
     and short runs; GLM-5 pre-trains at 2e-4."""
     adamw_lr: float | None = 1e-2
-    """Peak rate of what AdamW updates; None takes lr."""
+    """Peak rate of the parameters that AdamW updates; None takes lr."""
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
-    """AdamW's."""
+    """AdamW's epsilon."""
     momentum: float = 0.95
     momentum_style: str = "ema"
-    """``ema`` averages gradients as torch.optim.Muon does; ``heavy_ball`` adds them up. The size of the update is
-    the same: only float rounding tells them apart."""
+    """``ema`` averages gradients as torch.optim.Muon does; ``heavy_ball`` sums them. Updates have the same size
+    and differ only by float rounding."""
     nesterov: bool = True
     coefficients: str = "kj"
     """Newton-Schulz polynomials: ``kj`` or ``quintic``."""
     ns_dtype: str = "auto"
-    """Number format of the Newton-Schulz iteration: ``bf16``, ``fp32``, or ``auto``, which is bf16 but for CPUs without
-    bfloat16 instructions."""
+    """Dtype of the Newton-Schulz iteration: ``bf16``, ``fp32``, or ``auto``, which is fp32 on CPUs without bfloat16
+    instructions and bf16 elsewhere."""
     scale: str = "rms"
     """``rms``: update_rms * sqrt(max(rows, columns)) of each matrix, so that every update has that root mean
     square; ``original``: sqrt(max(1, rows / columns))."""
     update_rms: float = 0.2
     """Root mean square of an update under scale=rms."""
     head: str = "adamw"
-    """What updates the output head: ``adamw`` or ``muon``."""
+    """Optimizer of the output head: ``adamw`` or ``muon``."""
     router: str = "adamw"
-    """What updates the routers of the experts: ``adamw`` or ``muon``."""
+    """Optimizer of the experts' routers: ``adamw`` or ``muon``."""
 
     def __post_init__(self) -> None:
-        check_at_least("optimizer.lr", self.lr, 0.0)
+        check_minimums(self, "optimizer", lr=0.0, adamw_lr=0.0)
         super().__post_init__()
-        check_at_least("optimizer.adamw_lr", self.adamw_lr, 0.0)
         check_adamw(self.beta1, self.beta2, self.eps)
         check_fraction("optimizer.momentum", self.momentum)
         check_choice("optimizer.momentum_style", self.momentum_style, ("ema", "heavy_ball"))
@@ -100,12 +100,9 @@ class MuonConfig(OptimizerConfig):
 
 @dataclass
 class MuonSplitConfig(MuonConfig):
-    """Muon with the up-projections of attention cut into one matrix per head (spec 2)."""
+    """Muon with the up-projections of attention split into one matrix per head (spec 2)."""
 
     name: str = "muon_split"
-    split_rope: bool = False
-    """Whether the rotary rows of a head's query up-projection are a matrix of their own; else they join the
-    head's other query rows."""
 
 
 @dataclass
@@ -128,7 +125,7 @@ class WsdConfig(ScheduleConfig):
     decay: float = 0.2
     """Fraction of the run over which the rate falls to `final`."""
     shape: str = "one_minus_sqrt"
-    """Of the decay: ``linear`` or ``one_minus_sqrt``, which falls fast first."""
+    """Shape of the decay: ``linear`` or ``one_minus_sqrt``, which falls fastest at its start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,12 +133,12 @@ class WsdConfig(ScheduleConfig):
         if not 0.0 < self.decay <= 1.0:
             raise ConfigError("schedule.decay", self.decay, "must be above 0 and at most 1")
         if self.warmup + self.decay > 1.0:
-            accepted = f"schedule.warmup={self.warmup:g} and the decay must not exceed 1 together"
+            accepted = f"must not exceed 1 together with schedule.warmup={self.warmup:g}"
             raise ConfigError("schedule.decay", self.decay, accepted)
 
 
 def check_adamw(beta1: float, beta2: float, eps: float) -> None:
-    """Raises `ConfigError` for values that AdamW cannot use."""
+    """Raises `ConfigError` for invalid AdamW values."""
     check_fraction("optimizer.beta1", beta1)
     check_fraction("optimizer.beta2", beta2)
     check_at_least("optimizer.eps", eps, 0.0)

@@ -1,6 +1,6 @@
-"""Where the matrices of a parameter lie: heads, parts of a fused weight, and experts are matrices of their own.
+"""The matrices inside a parameter: heads, parts of a fused weight, and experts are separate matrices.
 
-Shapes: B matrices, G groups of R rows that one matrix is put together from, C columns.
+Shapes: B matrices, G groups of R rows that form one matrix, C columns.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from arcforge_core.contracts.optimizer import RoledParameter
 class Matrices:
     """Matrices of one shape inside one parameter: the same rows of every group.
 
-    A parameter ``[..., rows, C]`` is seen as ``[B, G, group_rows, C]``. A part of a fused weight is a row range of
-    each group. Cut by head, every head is a matrix (G = 1, heads in B); whole, a matrix takes its rows from all
+    A parameter ``[..., rows, C]`` is viewed as ``[B, G, group_rows, C]``. A part of a fused weight is a row range of
+    each group. Split by head, every head is a matrix (G = 1, heads in B); whole, a matrix takes its rows from all
     heads (G = heads).
 
     Attributes:
         parameter: the contiguous parameter.
         groups: G.
         group_rows: rows of a group, all parts together.
-        rows: the row range of a group that belongs to these matrices.
-        batch: the range of matrices.
+        rows: row range of a group that belongs to these matrices.
+        batch: range of matrices.
     """
 
     parameter: nn.Parameter
@@ -43,25 +43,24 @@ class Matrices:
         return self.groups * len(self.rows), self.parameter.shape[-1]
 
     def view(self, tensor: Tensor) -> Tensor:
-        """Returns the part of a contiguous tensor shaped like the parameter: [B, G, R, C], a view."""
+        """Returns these matrices in a contiguous tensor shaped like the parameter: [B, G, R, C], a view."""
         blocks = tensor.view(-1, self.groups, self.group_rows, tensor.shape[-1])
         return blocks[self.batch.start : self.batch.stop, :, self.rows.start : self.rows.stop]
 
 
-def cut(item: RoledParameter, *, per_head: bool = False, split_rope: bool = False) -> list[Matrices]:
+def cut(item: RoledParameter, *, per_head: bool = False) -> list[Matrices]:
     """Returns the matrices of a parameter, one entry per part.
 
     Args:
         item: the parameter with its role.
-        per_head: cut parameters of role ``head_matrix`` into one matrix per head.
-        split_rope: make the trailing ``rope_rows`` of each head a part of their own.
+        per_head: split parameters of role ``head_matrix`` into one matrix per head.
 
     Raises:
-        ValueError: the parameter is no contiguous matrix, or its rows do not fit its role.
+        ValueError: the parameter is not a contiguous matrix, or its rows do not fit its role.
     """
     parameter, role = item.parameter, item.role
     if parameter.ndim < 2 or not parameter.is_contiguous():
-        raise ValueError(f"{item.name}: Muon needs a contiguous matrix, not {tuple(parameter.shape)}")
+        raise ValueError(f"{item.name}: must be a contiguous matrix for Muon, not {tuple(parameter.shape)}")
     rows, columns = parameter.shape[-2:]
     group_rows = rows // role.num_heads
     parts = role.parts or (group_rows,)
@@ -69,8 +68,6 @@ def cut(item: RoledParameter, *, per_head: bool = False, split_rope: bool = Fals
         raise ValueError(f"{item.name}: {rows} rows are not {role.num_heads} heads of {parts} rows")
     if not 0 <= role.rope_rows < parts[-1]:
         raise ValueError(f"{item.name}: {role.rope_rows} rotary rows in a part of {parts[-1]}")
-    if split_rope and role.rope_rows:
-        parts = (*parts[:-1], parts[-1] - role.rope_rows, role.rope_rows)
     batch, groups = parameter.numel() // (rows * columns), role.num_heads
     if per_head and role.role == "head_matrix":
         batch, groups = batch * groups, 1
@@ -82,7 +79,7 @@ def cut(item: RoledParameter, *, per_head: bool = False, split_rope: bool = Fals
 
 
 def chunks(items: Iterable[Matrices], limit: int) -> Iterator[list[Matrices]]:
-    """Yields runs of at most `limit` matrices, in order; an entry is cut where a run is full."""
+    """Yields runs of at most `limit` matrices, in order; an entry is split where a run is full."""
     run: list[Matrices] = []
     room = limit
     for item in items:

@@ -23,10 +23,10 @@ from arcforge_optim.matrices import Matrices, chunks, cut
 from arcforge_optim.newton_schulz import bind_newton_schulz, iteration_dtype
 
 CHUNK_ELEMENTS = 1 << 20
-"""Elements of one ``newton_schulz`` call at most (but one matrix at least): a cache holds them from pass to pass."""
+"""Maximum elements of one ``newton_schulz`` call (but at least one matrix), to fit in cache between passes."""
 
 FUSED_DEVICES = ("cpu", "cuda")
-"""Devices where torch's AdamW has a fused kernel."""
+"""Devices on which torch's AdamW has a fused kernel."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Chunk:
 
     orthogonalize: Callable[[Tensor], Tensor]
     dtype: torch.dtype
-    """Number format of the iteration."""
+    """Dtype of the iteration."""
     scale: float
     """Factor on the learning rate."""
     pieces: list[Matrices]
@@ -44,17 +44,17 @@ class Chunk:
 class Muon(torch.optim.Optimizer):
     """Muon (momentum, then Newton-Schulz) on matrices, AdamW on embeddings, norms and scalars.
 
-    Parts of fused weights (gate and up; keys and values) and experts are matrices of their own, heads are not.
+    Parts of fused weights (gate and up; keys and values) and experts are separate matrices, heads are not.
     Matrices of the same shape are orthogonalised together. State exists from the start for every parameter, so that
-    it is equal on all ranks; a parameter without gradient is left alone, as torch does. ``p.grad`` is never changed.
+    it is equal on all ranks; a parameter without gradient is skipped, as in torch. ``p.grad`` is never changed.
 
     Args:
         config: see `MuonConfig`.
-        parameters: the model's, from `collect_roles`; those that need no gradient are left out.
-        ops: where ``newton_schulz`` comes from; default the ops of this machine's hardware.
+        parameters: the model's, from `collect_roles`; those that require no gradient are skipped.
+        ops: source of ``newton_schulz``; default: the ops of this machine's hardware.
 
     Raises:
-        ConfigError: a parameter is of lower precision than float32.
+        ConfigError: a parameter has lower precision than float32.
         ValueError: no parameter requires a gradient, or one does not fit its role.
     """
 
@@ -82,7 +82,7 @@ class Muon(torch.optim.Optimizer):
         return cut(item)
 
     def _plan(self, parameters: list[RoledParameter], ops: Ops) -> list[Chunk]:
-        """Gathers all matrices by shape and device and cuts each gathering into chunks."""
+        """Groups all matrices by shape and device and splits each group into chunks."""
         by_shape: dict[tuple[tuple[int, int], torch.device], list[Matrices]] = {}
         for item in parameters:
             for piece in self.cut(item):
@@ -150,7 +150,7 @@ class Muon(torch.optim.Optimizer):
             weight_BGRC.add_(part_BMN.view(weight_BGRC.shape), alpha=-lr * chunk.scale)
 
     def _average(self, piece: Matrices, out_BMN: Tensor) -> None:
-        """Takes the gradient into the momentum and writes what is to be orthogonalised."""
+        """Adds the gradient to the momentum and writes the matrices to orthogonalise."""
         p, beta = piece.parameter, self.config.momentum
         assert p.grad is not None
         grad = piece.view(p.grad.contiguous())
@@ -163,7 +163,7 @@ class Muon(torch.optim.Optimizer):
         out = out_BMN.view(momentum.shape)
         if not self.config.nesterov:
             out.copy_(momentum)
-        elif ema and out.dtype == grad.dtype:  # no copy between: memory is what these passes take
+        elif ema and out.dtype == grad.dtype:  # no intermediate copy: these passes are memory-bound
             torch.lerp(grad, momentum, beta, out=out)
         else:
             out.copy_(grad.lerp(momentum, beta) if ema else grad.add(momentum, alpha=beta))

@@ -15,11 +15,11 @@ from arcforge_core.ops import Ops
 from arcforge_core.ops.compat import fast_bf16
 
 EPS = 1e-7
-"""Least norm that the op divides by. After `normalize_exponent` only zero matrices are below it."""
+"""Smallest norm that the op divides by. After `normalize_exponent` only zero matrices are below it."""
 
 
 def iteration_dtype(choice: str, device: torch.device) -> torch.dtype:
-    """Returns the number format of the iteration for ``ns_dtype`` = ``auto`` (the faster), ``bf16`` or ``fp32``."""
+    """Returns the dtype of the iteration for ``ns_dtype`` = ``auto`` (the faster), ``bf16`` or ``fp32``."""
     if choice == "auto":
         choice = "bf16" if fast_bf16(device.type) else "fp32"
     return {"bf16": torch.bfloat16, "fp32": torch.float32}[choice]
@@ -28,7 +28,7 @@ def iteration_dtype(choice: str, device: torch.device) -> torch.dtype:
 def normalize_exponent(x_BMN: Tensor) -> Tensor:
     """Multiplies each matrix in place by the power of two that brings its largest entry into [0.5, 1).
 
-    Exact, so a matrix of ordinary size gives the same result as without it; a gradient of 1e-20, whose squares
+    Exact, so a matrix of ordinary size gives the same result with or without it; a gradient of 1e-20, whose squares
     vanish in float32, is orthogonalised like any other. Zero matrices stay zero.
     """
     peak_B11 = torch.linalg.vector_norm(x_BMN, torch.inf, dim=(-2, -1), keepdim=True).float()
@@ -43,9 +43,9 @@ def bind_newton_schulz(
     device: torch.device,
     steps: Sequence[tuple[float, float, float]],
 ) -> Callable[[Tensor], Tensor]:
-    """Returns the orthogonalisation of matrices of one shape: [B, M, N] of `dtype` to the same, near-orthonormal.
+    """Returns a function that orthogonalises matrices of one shape: [B, M, N] of `dtype` to the same, near-orthonormal.
 
-    The backend is chosen here, once. The function may overwrite its argument.
+    The backend is chosen once, on binding. The function may overwrite its argument.
     """
     sizes = {"rows": shape[0], "columns": shape[1]}
     kernel = ops.bind(OpCall("newton_schulz", device.type, dtype, needs_grad=False, sizes=sizes))

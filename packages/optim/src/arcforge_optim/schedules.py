@@ -22,7 +22,7 @@ def cosine(config: CosineConfig) -> Callable[[float], float]:
 
 
 def wsd(config: WsdConfig) -> Callable[[float], float]:
-    """Target of ``schedule=wsd``: linear warm-up, the peak rate, then a fall to ``final`` over the last ``decay``."""
+    """Target of ``schedule=wsd``: linear warm-up, the peak rate, then a decay to ``final`` over the last ``decay``."""
 
     def factor(progress: float) -> float:
         decayed = min(1.0, max(0.0, (progress - (1 - config.decay)) / config.decay))

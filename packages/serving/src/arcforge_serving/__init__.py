@@ -11,14 +11,14 @@ from arcforge_core import __version__
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.engine import SamplingParams
-    from arcforge_serving.engine import Engine
+    from arcforge_serving.engine.facade import Engine
 
 __all__ = ["Engine", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Engine":
-        from arcforge_serving.engine import Engine
+        from arcforge_serving.engine.facade import Engine
 
         return Engine
     if name == "SamplingParams":

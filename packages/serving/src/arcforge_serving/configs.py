@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from omegaconf import MISSING
@@ -12,12 +13,13 @@ from arcforge_core.config.schema import (
     check_at_least,
     check_between,
     check_choice,
+    check_minimums,
     check_weights,
 )
 from arcforge_core.errors import ConfigError
 
 MOST_DRAFTS = 8
-"""Drafts at most: how many are accepted falls from place to place."""
+"""Upper bound of drafts: the acceptance rate falls with each position."""
 
 
 @dataclass
@@ -26,42 +28,45 @@ class PagedEngineConfig(EngineConfig):
 
     name: str = "paged"
     cache_mb: int = 512
-    """Memory of the cache in MiB; no more than `max_running` of the model's longest sequences are given room."""
+    """Memory of the cache in MiB; less where `max_running` sequences of the model's greatest length need less."""
     cache_tokens: int | None = None
-    """Tokens that the cache holds, instead of what fits into `cache_mb`."""
+    """Size of the cache in tokens; replaces `cache_mb`."""
     page_size: int = 16
-    """Tokens of a page: what is allocated, shared between requests and evicted at once."""
+    """Tokens of a page, the unit of allocation, sharing and eviction."""
     max_running: int = 64
-    """Sequences that are generated at the same time."""
+    """Sequences that are generated concurrently."""
     max_waiting: int = 1024
-    """Sequences that may wait; more are refused."""
+    """Sequences that may wait; more are refused. In a full queue an owner with less than its share takes the place of
+    the owner with the most."""
+    max_running_per_owner: int | None = None
+    """Sequences of one owner (an API key, else a client's address) that run at a time; null: all that find room."""
+    max_waiting_per_owner: int | None = None
+    """Sequences of one owner that may wait; null has no further bound."""
     max_batch_tokens: int = 1024
     """Tokens of a step: one for each decoded sequence, the rest are parts of prompts."""
     prefix_cache: bool = True
-    """Keep the pages of finished and running requests for others that begin alike."""
+    """Share the pages of common prefixes with concurrent and later requests."""
     tier_mb: int = 0
-    """Size in MiB of a memory-mapped file that takes evicted pages; 0 has none."""
+    """Size in MiB of a memory-mapped file for evicted pages; 0: no file."""
     tier_dir: str | None = None
-    """Folder of that file; None is the system's for temporary files."""
+    """Folder of that file; null is the system's temporary folder."""
     priority_tokens: int = 65536
-    """A request goes ahead of so many tokens of other work for each level of its priority."""
+    """Tokens of other work that a request overtakes per level of its priority."""
     weights: str = "none"
-    """Number format of the weights: ``none``, the checkpoint's; ``w8a8``, ``w4a8`` or ``int4``. The model that
-    the engine is given is changed in place."""
+    """Number format of the weights: ``none`` (the checkpoint's), ``w8a8``, ``w4a8`` or ``int4``. The model is
+    changed in place."""
     overlap: bool | None = None
-    """Prepare the next step while the present one is computed; null does where that has a processor core to itself."""
+    """Prepare the next step while the present one is computed; null: if a processor core is free for it."""
     draft_tokens: int | None = 0
-    """Tokens that the model's MTP module drafts for one step to check at once; null is 3 where there is a module."""
+    """Tokens that the model's MTP module drafts per step; null is 3 with a module, else 0."""
     drafting: str = "auto"
-    """``auto`` drafts as many of them as pay, measured as it goes, or none; ``always`` drafts all."""
+    """``auto`` drafts as many as pay, by running measurements; ``always`` drafts all."""
 
     def __post_init__(self) -> None:
         check_weights("engine.weights", self.weights)
-        for name in ("cache_mb", "page_size", "max_running", "max_waiting", "max_batch_tokens"):
-            check_at_least(f"engine.{name}", getattr(self, name), 1)
+        check_minimums(self, "engine", cache_mb=1, page_size=1, max_running=1, max_waiting=1, max_batch_tokens=1)
+        check_minimums(self, "engine", max_running_per_owner=1, max_waiting_per_owner=1, tier_mb=0, priority_tokens=0)
         check_at_least("engine.cache_tokens", self.cache_tokens, self.page_size)
-        check_at_least("engine.tier_mb", self.tier_mb, 0)
-        check_at_least("engine.priority_tokens", self.priority_tokens, 0)
         if self.draft_tokens is not None:
             check_between("engine.draft_tokens", self.draft_tokens, 0, MOST_DRAFTS)
         check_choice("engine.drafting", self.drafting, ("auto", "always"))
@@ -80,55 +85,50 @@ POLICIES = ("session", "prefix", "least_load", "round_robin")
 
 @dataclass
 class RouterConfig:
-    """Which of several engines gets a request, and when an engine counts as dead."""
+    """Which engine gets a request, and when an engine counts as dead."""
 
     policy: str = "session"
-    """``session`` keeps a session's requests on one engine as long as that has room, ``prefix`` looks for the engine
-    that was sent most of the prompt before, ``least_load`` and ``round_robin`` look at no prompt."""
+    """``session`` keeps a session's requests on one engine while it has room, ``prefix`` prefers the engine that
+    received the longest prefix of the prompt, ``least_load`` and ``round_robin`` ignore prompts."""
     load_factor: float = 2.0
-    """An engine is full with so many times the mean of all engines' requests; ``session`` and ``prefix`` go elsewhere
-    then."""
+    """An engine with this multiple of the mean number of requests is full; ``session`` and ``prefix`` avoid it."""
     free_requests: int = 12
-    """An engine with fewer requests than this is not full whatever the mean is."""
+    """An engine with fewer requests than this is never full."""
     retries: int = 1
-    """On how many other engines a request is tried when one fails before anything was sent to the client."""
+    """Other engines that a request is tried on if one fails before the client received anything."""
     health_seconds: float = 1.0
-    """How often each engine is asked whether it works."""
+    """Interval of health checks."""
     hang_seconds: float = 30.0
-    """An engine that has not answered for so long is killed and started anew."""
+    """An engine that has not answered for this long is killed and restarted."""
 
     def __post_init__(self) -> None:
         check_choice("router.policy", self.policy, POLICIES)
         if not self.load_factor >= 1.0:
             raise ConfigError("router.load_factor", self.load_factor, "must be at least 1: someone must take the mean")
-        check_at_least("router.free_requests", self.free_requests, 1)
-        check_at_least("router.retries", self.retries, 0)
+        check_minimums(self, "router", free_requests=1, retries=0)
         check_between("router.health_seconds", self.health_seconds, 0.05, 3600.0)
         check_between("router.hang_seconds", self.hang_seconds, self.health_seconds, 86400.0)
 
 
 @dataclass
 class RemoteEngineConfig(EngineConfig):
-    """A server of others, over HTTP. Its key is in ARCFORGE_ENGINE_KEY."""
+    """An external server, over HTTP. Its key is in ARCFORGE_ENGINE_KEY."""
 
     url: str = ""
-    """Where the server is."""
+    """Address of the server."""
     timeout_seconds: float = 3600.0
     """How long a request may take."""
-    connect_seconds: float = 10.0
-    """How long the server may take to accept a connection."""
     retries: int = 3
-    """Further attempts of a request that the server has not begun: no connection, or turned away."""
+    """Further attempts of a request that the server did not start: no connection, or refused."""
     concurrency: int = 256
-    """Requests at the same time."""
+    """Concurrent requests."""
     weights_dir: str | None = None
-    """Folder that the server reads too, for updates of the weights; None makes none."""
+    """Folder shared with the server, for weight updates; null disables them."""
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError("engine.url", self.url, "must begin with http:// or https://")
-        for name in ("timeout_seconds", "connect_seconds"):
-            check_between(f"engine.{name}", getattr(self, name), 0.01, 86400.0)
+        check_between("engine.timeout_seconds", self.timeout_seconds, 0.01, 86400.0)
         check_between("engine.retries", self.retries, 0, 20)
         check_at_least("engine.concurrency", self.concurrency, 1)
 
@@ -139,11 +139,11 @@ class VllmEngineConfig(RemoteEngineConfig):
 
     name: str = "vllm"
     url: str = "http://127.0.0.1:8000"
-    """Where the server is."""
+    """Address of the server."""
     served_name: str | None = None
-    """Its name of the model; None leaves it out."""
+    """Name of the model there; null omits it."""
     pause: str = "keep"
-    """What becomes of running requests when weights are updated: ``abort``, ``wait`` or ``keep``."""
+    """Running requests during a weight update: ``abort``, ``wait`` or ``keep``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,9 +156,9 @@ class SglangEngineConfig(RemoteEngineConfig):
 
     name: str = "sglang"
     url: str = "http://127.0.0.1:30000"
-    """Where the server is."""
+    """Address of the server."""
     pause: str = "retract"
-    """What becomes of running requests when weights are updated: ``abort``; ``retract`` computes them again."""
+    """Running requests during a weight update: ``abort``; ``retract`` recomputes them."""
     original_logprobs: bool = False
     """The server runs with SGLANG_RETURN_ORIGINAL_LOGPROB=1: log-probs are the model's at every temperature."""
 
@@ -179,60 +179,75 @@ class ServeConfig:
     """Address to listen on. One that other machines reach needs an API key."""
     port: int = 8000
     """0 takes a free one."""
+    allowed_hosts: list[str] = field(default_factory=list)
+    """Names that requests may address, besides `host`, localhost and the address connected to: those of a proxy, for
+    example. Empty accepts every name if other machines reach `host`, and none further if not."""
+    allowed_origins: list[str] = field(default_factory=list)
+    """Web pages elsewhere that may use the server from a browser, e.g. ``https://chat.example.com``."""
     dp: int = 1
-    """Engines, each with a process and weights of its own; more than one stand behind a router."""
+    """Engines, each with its own process and weights; several share a router."""
     prefill: int = 0
-    """Further processes, that compute prompts and hand their pages to the `dp` engines, which decode."""
+    """Further processes that compute prompts for the `dp` engines, which decode."""
     router: RouterConfig = field(default_factory=RouterConfig)
     served_name: str | None = None
-    """Name of the model in requests and replies; None takes the checkpoint's folder name."""
+    """Name of the model in requests and replies; null is the checkpoint's folder name."""
     shutdown_seconds: float = 30.0
-    """How long requests that run may go on after SIGTERM or Ctrl-C; then they end with the reason ``abort``."""
+    """How long running requests may continue after SIGTERM or Ctrl-C; then they end with the reason ``abort``."""
     api_key_file: str | None = None
-    """File with an API key in each line; None takes ARCFORGE_SERVE_KEYS. Without keys everybody may ask."""
+    """File with one API key per line; null uses ARCFORGE_SERVE_KEYS. Without keys the server is open."""
     admin_key_file: str | None = None
-    """File with the keys of `/v1/rl`; None takes ARCFORGE_SERVE_ADMIN_KEYS. Without any these routes are off."""
+    """File with the keys of `/v1/rl`; null uses ARCFORGE_SERVE_ADMIN_KEYS. Without keys these routes are off."""
+    max_priority: int = 0
+    """Highest `priority` of requests without an admin key; a higher one is refused with 400."""
+    share_prefixes: bool = False
+    """Share cached prefixes between keys. Faster if all keys begin with one system prompt; but then `cached_tokens`
+    and the time to the first token tell each of them what the others have asked."""
     weights_root: str | None = None
-    """Folder below which updates of the weights may be read; None reads none from folders."""
+    """Folder below which weight updates may be read; null refuses updates from folders."""
     token_id_style: str = "vllm"
     """Where the reply of a chat has its prompt's token ids: `vllm`, in the reply, or `sglang`, in each choice."""
     responses_mb: int = 64
-    """Size in MiB of what is kept of replies of /v1/responses, for `previous_response_id`; 0 keeps nothing."""
+    """Memory in MiB for replies of /v1/responses, for `previous_response_id`; 0 stores none."""
     requests_per_minute: int | None = None
-    """Requests that generate, of each key, or address where there are no keys; more are refused for a while."""
+    """Generating requests per key, or per address without keys; more are refused with 429."""
     tokens_per_minute: int | None = None
-    """Tokens of prompts and outputs of each key; who has taken more waits until they have come back."""
+    """Prompt and output tokens per key; beyond it requests are refused until the balance recovers."""
     log: str = "problems"
-    """What goes to standard error: `problems` alone; `text` and `json` have a line for each request, too."""
+    """Log on standard error: `problems` only; `text` and `json` add a line per request."""
     max_body_mb: int = 8
-    """Largest body of a request in MiB, uploads of weights excepted."""
+    """Largest request body in MiB, except uploads of weights."""
     max_connections: int = 4096
-    """Connections at once; the one that has been idle longest makes room for another."""
+    """Simultaneous connections; beyond it the longest idle one is closed."""
     header_seconds: float = 10.0
     """A connection is closed when a request's headers take longer."""
     body_seconds: float = 30.0
-    """A request whose body takes longer is refused, and an upload that stops for so long."""
+    """A request whose body takes longer is refused, as is an upload that stalls for this long."""
     read_seconds: float = 60.0
-    """A connection is closed, and its request ended, when the client leaves what it was sent unread for so long."""
+    """A connection is closed, and its request ended, if the client reads nothing for this long."""
     keep_alive_seconds: int = 30
-    """A connection without a request is closed after so long."""
+    """An idle connection is closed after this long."""
 
     def __post_init__(self) -> None:
         check_between("port", self.port, 0, 65535)
+        for name in self.allowed_hosts:
+            if not re.fullmatch(r"[\w.-]+|\[?[\da-fA-F]*:[\da-fA-F.]*:[\da-fA-F:.]*\]?", name, re.ASCII):
+                raise ConfigError("allowed_hosts", name, "must be a host name or address, without scheme and port")
+        for origin in self.allowed_origins:
+            if not re.fullmatch(r"[a-z][a-z\d+.-]*://[^/?#@\s]+", origin, re.ASCII):
+                raise ConfigError("allowed_origins", origin, "must be SCHEME://HOST or SCHEME://HOST:PORT")
         check_between("dp", self.dp, 1, MOST_ENGINES)
         check_between("prefill", self.prefill, 0, MOST_ENGINES)
-        check_at_least("shutdown_seconds", self.shutdown_seconds, 0)
+        check_minimums(self, "", shutdown_seconds=0, responses_mb=0)
+        check_minimums(
+            self, "", requests_per_minute=1, tokens_per_minute=1, max_body_mb=1, max_connections=1, keep_alive_seconds=1
+        )
         check_choice("token_id_style", self.token_id_style, ("vllm", "sglang"))
-        check_at_least("responses_mb", self.responses_mb, 0)
+        check_between("max_priority", self.max_priority, -100, 100)
         check_choice("log", self.log, ("problems", "text", "json"))
-        check_at_least("requests_per_minute", self.requests_per_minute, 1)
-        check_at_least("tokens_per_minute", self.tokens_per_minute, 1)
-        for name in ("max_body_mb", "max_connections", "keep_alive_seconds"):
-            check_at_least(name, getattr(self, name), 1)
         for name in ("header_seconds", "body_seconds", "read_seconds"):
             check_between(name, getattr(self, name), 0.1, 86400.0)
         if not isinstance(self.engine, PagedEngineConfig):
-            accepted = "must be paged: the others do not take requests one by one; arcforge_serving.Engine runs them"
+            accepted = "must be paged; the others cannot serve, use build_engine from Python"
             raise ConfigError("engine", self.engine.name, accepted)
         if self.prefill and not self.engine.prefix_cache:
             raise ConfigError("prefill", self.prefill, "must be 0 with engine.prefix_cache=false")

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from arcforge_core.hookspecs import PLUGIN_API, hookimpl
-from arcforge_core.registry import Registrar
+from arcforge_core.plugins.table import hooks
 
+COMPONENTS = {
+    "engine": {
+        "paged": ("engine.paged:PagedEngine", "configs:PagedEngineConfig",
+            "Continuous batching over a paged cache with shared prefixes"),
+        "vllm": ("remote.vllm:VllmEngine", "configs:VllmEngineConfig", "A server of vLLM, over HTTP"),
+        "sglang": ("remote.sglang:SglangEngine", "configs:SglangEngineConfig", "A server of SGLang, over HTTP"),
+    },
+    "workload": {
+        "random": ("bench.workloads:random_workload", "bench.configs:RandomWorkloadConfig",
+            "Independent requests of random words"),
+        "shared_prefix": ("bench.workloads:shared_prefix_workload", "bench.configs:SharedPrefixWorkloadConfig",
+            "Requests that begin alike, in groups"),
+        "agent": ("bench.workloads:agent_workload", "bench.configs:AgentWorkloadConfig",
+            "Conversations that grow by replies and by results of tools"),
+        "file": ("bench.workloads:file_workload", "bench.configs:FileWorkloadConfig",
+            "The requests of a file of JSON lines"),
+    },
+}  # fmt: skip
+"""Kind -> name -> target, schema and summary; import strings are relative to the package."""
 
-@hookimpl
-def arcforge_plugin_api() -> int:
-    """Returns the API number this plugin was written for."""
-    return PLUGIN_API
+JOBS = {
+    "serve": ("serve:serve", "configs:ServeConfig", "arcforge-serve"),
+    "bench": ("bench.measure:measure", "bench.configs:BenchConfig", "arcforge-bench"),
+}
+"""Name -> function, schema and script."""
 
-
-@hookimpl
-def arcforge_config_sources() -> list[str]:
-    """Returns where this package's YAML presets are."""
-    return ["pkg://arcforge_serving.conf"]
-
-
-@hookimpl
-def arcforge_register_components(registry: Registrar) -> None:
-    """Registers the components."""
-    registry.add(
-        "engine", "paged", "arcforge_serving.paged:PagedEngine",
-        schema="arcforge_serving.configs:PagedEngineConfig",
-        summary="Continuous batching over a paged cache with shared prefixes",
-    )  # fmt: skip
-    for name, summary in (("vllm", "A server of vLLM, over HTTP"), ("sglang", "A server of SGLang, over HTTP")):
-        registry.add(
-            "engine", name, f"arcforge_serving.remote.{name}:{name.capitalize()}Engine",
-            schema=f"arcforge_serving.configs:{name.capitalize()}EngineConfig", summary=summary,
-        )  # fmt: skip
-    for name, summary in (
-        ("random", "Independent requests of random words"),
-        ("shared_prefix", "Requests that begin alike, in groups"),
-        ("agent", "Conversations that grow by replies and by results of tools"),
-        ("file", "The requests of a file of JSON lines"),
-    ):
-        schema = "".join(part.capitalize() for part in name.split("_"))
-        registry.add(
-            "workload", name, f"arcforge_serving.bench.workloads:{name}_workload",
-            schema=f"arcforge_serving.bench.configs:{schema}WorkloadConfig", summary=summary,
-        )  # fmt: skip
-    registry.add_command("arcforge-serve", "arcforge_serving.configs:ServeConfig")
-    registry.add_command("arcforge-bench", "arcforge_serving.bench.configs:BenchConfig")
+arcforge_plugin_api, arcforge_config_sources, arcforge_register_components = hooks("arcforge_serving", COMPONENTS, JOBS)

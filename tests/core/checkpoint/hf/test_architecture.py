@@ -87,7 +87,7 @@ def test_dense_layers():
     assert dense_layers({"mlp_layer_types": ["dense", "sparse"]}, 2, 0) == 1
     assert dense_layers({"first_k_dense_replace": 9}, 2, 1) == 2
     assert dense_layers({}, 2, 1) == 1
-    with pytest.raises(ConfigError, match="leading dense layers only"):
+    with pytest.raises(ConfigError, match="leading dense layers followed by sparse ones"):
         dense_layers({"mlp_layer_types": ["sparse", "dense"]}, 2, 0)
 
 

@@ -19,9 +19,9 @@ from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import TorchCpu
-from arcforge_core.registry import registry
-from arcforge_core.testing.hf_models import randomise
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_tokenizer
+from support.hf_models import randomise
 
 IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
 MTP_LAYER = "model.layers.2."
@@ -206,11 +206,11 @@ def test_default_architecture(form, changes, chosen):
     [
         ("mla", "lama", {}, "'lama' must be one of .*glm_moe_dsa, llama; did you mean 'llama'"),
         ("mla", "llama", {}, "llama has attention gqa, the model mla; .* deepseek_v3, glm4_moe_lite"),
-        ("gqa", "llama", {}, "model.mtp.depths=1: architecture llama has no MTP"),
-        ("gqa", "llama", {**DENSE, "qk_rope_head_dim": 8}, "model.qk_rope_head_dim=8: .* can only say 16"),
-        ("gqa", "llama", {**DENSE, "first_k_dense_replace": 1}, "model.first_k_dense_replace=1: .* can only say 2"),
+        ("gqa", "llama", {}, "model.mtp.depths=1: must be 0 for architecture llama"),
+        ("gqa", "llama", {**DENSE, "qk_rope_head_dim": 8}, "model.qk_rope_head_dim=8: must be 16"),
+        ("gqa", "llama", {**DENSE, "first_k_dense_replace": 1}, "model.first_k_dense_replace=1: must be 2"),
         ("gqa", "llama", {**DENSE, "hidden_size": 33}, "model.hidden_size=33: .* a multiple of num_attention_heads=2"),
-        ("mla", None, {"latent_norm_eps": 1e-5}, "model.latent_norm_eps=1e-05: .* can only say 1e-06"),
+        ("mla", None, {"latent_norm_eps": 1e-5}, "model.latent_norm_eps=1e-05: must be 1e-06"),
     ],
 )
 def test_what_an_architecture_cannot_say_is_refused(tmp_path, form, architecture, changes, message):
@@ -227,20 +227,20 @@ def test_what_an_architecture_cannot_say_is_refused(tmp_path, form, architecture
     [
         ({"model_type": "glm_moe_dsaa"}, "did you mean 'glm_moe_dsa'"),
         ({"model_type": "remove"}, "model_type=None must be one of"),
-        ({"hidden_size": "remove"}, "hidden_size=None: architecture deepseek_v3 needs it"),
+        ({"hidden_size": "remove"}, "hidden_size=None: required by architecture deepseek_v3"),
         ({"hidden_size": "wide"}, "hidden_size='wide'"),
         ({"q_lora_rank": None}, "q_lora_rank=None"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu': our models hold 'silu' only"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu': must be 'silu'"),
         ({"attention_bias": True}, "attention_bias=True"),
         ({"norm_topk_prob": False}, "norm_topk_prob=False"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
-        ({"num_key_value_heads": 1}, "num_key_value_heads=1: MLA has as many as num_attention_heads=2"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads=1: must equal num_attention_heads=2 with MLA"),
         ({"n_group": 3}, "model.n_group=3: must divide n_routed_experts=4"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope': must be one of default, llama3, yarn"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: must be 1"),
         ({"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types"),
-        ({"num_hidden_layers": "two"}, "not of the type that deepseek_v3 has"),
-        ({"rope_parameters": 3}, "not of the type that deepseek_v3 has"),
+        ({"num_hidden_layers": "two"}, "does not have the type required by deepseek_v3"),
+        ({"rope_parameters": 3}, "does not have the type required by deepseek_v3"),
         ({"arcforge": {"models": {}}}, "unknown field arcforge.models; did you mean 'model'"),
         ({"arcforge": {"model": {"nme": 1}}}, "unknown field arcforge.model.nme; did you mean 'name'"),
         ({"arcforge": {"model": {"hidden_size": 64}}}, "unknown field arcforge.model.hidden_size"),

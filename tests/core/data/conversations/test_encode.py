@@ -10,12 +10,12 @@ from arcforge_core.chat.jinja import JinjaTemplate
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.configs import JinjaTemplateConfig
 from arcforge_core.contracts.chat import ChatTemplate, Message, Tool, ToolCall
-from arcforge_core.data.conversations.conversation import INTERLEAVED, OFF, OPTIONS, PRESERVED, BadRecord, Conversation
-from arcforge_core.data.conversations.encode import Limits, make_example, turns
+from arcforge_core.contracts.conversation import INTERLEAVED, OFF, OPTIONS, PRESERVED, BadRecord, Conversation
+from arcforge_core.data.conversations.encode import LengthLimits, make_example, turns
 from arcforge_core.testing.chat_cases import with_tokens
 from arcforge_core.testing.small_models import small_tokenizer
 
-LIMITS = Limits(10_000, 1, False)
+LIMITS = LengthLimits(10_000, 1, False)
 TOOLS = (Tool({"name": "f"}),)
 
 
@@ -33,7 +33,7 @@ def dialogue(mode: str, count: int = 3, reasoning: str | None = "because") -> Co
     return Conversation(tuple(itertools.chain(*pairs)), options=OPTIONS[mode])
 
 
-def learnt(conversation: Conversation, template: ChatTemplate, limits: Limits = LIMITS) -> list[str]:
+def learnt(conversation: Conversation, template: ChatTemplate, limits: LengthLimits = LIMITS) -> list[str]:
     """Returns the text of the targets of each example, runs of them apart by a bar."""
     texts = []
     for part in turns(conversation):
@@ -94,7 +94,7 @@ def test_every_message_is_learnt_exactly_once_or_never(
             ]
         messages.append(Message("assistant", f"says{n}.", reasoning=reasoning, trained=trained))
     conversation = Conversation(tuple(messages), TOOLS, OPTIONS[mode])
-    texts = learnt(conversation, template, Limits(10_000, 0, False)) if any(t for t, _, _ in drawn) else []
+    texts = learnt(conversation, template, LengthLimits(10_000, 0, False)) if any(t for t, _, _ in drawn) else []
     for n, (trained, _, calls) in enumerate(drawn):
         wanted = [f"says{n}.<|user|>", *(f"argument{n}.{k}" for k in range(calls))]
         for text in wanted:
@@ -114,22 +114,22 @@ def test_what_is_too_long_is_left_out_or_cut_behind_a_turn(template: ChatTemplat
     conversation = dialogue(PRESERVED)
     lengths = [len(make_example(dialogue(PRESERVED, n), template, LIMITS).ids) for n in (1, 2, 3)]
     with pytest.raises(BadRecord, match=f"{lengths[2]} tokens are more than data.max_tokens={lengths[2] - 1}"):
-        make_example(conversation, template, Limits(lengths[2] - 1, 1, False))
+        make_example(conversation, template, LengthLimits(lengths[2] - 1, 1, False))
     for limit, kept in ((lengths[2], 3), (lengths[2] - 1, 2), (lengths[1], 2), (lengths[1] - 1, 1), (lengths[0], 1)):
-        cut = make_example(conversation, template, Limits(limit, 1, True))
+        cut = make_example(conversation, template, LengthLimits(limit, 1, True))
         assert cut.ids == make_example(dialogue(PRESERVED, kept), template, LIMITS).ids
     with pytest.raises(BadRecord, match="are more than"):
-        make_example(conversation, template, Limits(lengths[0] - 1, 1, True))
+        make_example(conversation, template, LengthLimits(lengths[0] - 1, 1, True))
 
 
 def test_what_has_too_little_to_learn_is_left_out(template: ChatTemplate) -> None:
     example = make_example(dialogue(OFF, 1, None), template, LIMITS)
     count = sum(example.trained or ())
-    assert make_example(dialogue(OFF, 1, None), template, Limits(10_000, count, False)).ids == example.ids
+    assert make_example(dialogue(OFF, 1, None), template, LengthLimits(10_000, count, False)).ids == example.ids
     with pytest.raises(
         BadRecord, match=f"{count} tokens to train on are fewer than data.min_trained_tokens={count + 1}"
     ):
-        make_example(dialogue(OFF, 1, None), template, Limits(10_000, count + 1, False))
+        make_example(dialogue(OFF, 1, None), template, LengthLimits(10_000, count + 1, False))
 
 
 def test_parts_of_a_message_are_masked_by_their_characters(template: ChatTemplate) -> None:

@@ -2,17 +2,16 @@ import pytest
 
 from arcforge_core.configs import CONVERSATION_FILTERS, ConversationsDataConfig
 from arcforge_core.contracts.chat import Message
-from arcforge_core.data.conversations.conversation import OFF, OPTIONS, BadRecord, Check, Conversation
+from arcforge_core.contracts.conversation import OFF, OPTIONS, BadRecord, Check, Conversation
 from arcforge_core.data.conversations.filters import (
+    NEAR_DUPLICATES,
     ExactDuplicates,
     build_filters,
     repeated_share,
     repetition,
     truncation,
-    words_of,
     wrong_answer,
 )
-from arcforge_core.data.conversations.near import NearDuplicates
 
 TEXT = " ".join(f"word{n} comes before word{n + 1}." for n in range(60))
 
@@ -55,28 +54,6 @@ def test_exact_duplicates_are_the_same_but_for_white_space() -> None:
     assert seen(asked("a b", options=OPTIONS[OFF])) is None, "another mode is another lesson"
 
 
-def test_near_duplicates_share_most_of_their_phrases() -> None:
-    near = NearDuplicates(0.8, words_of)
-    assert near(asked(TEXT)) is None
-    assert "near duplicate" in str(near(asked(TEXT.replace("word7 ", "word7b "))))
-    assert near(asked(" ".join(reversed(TEXT.split())))) is None
-    assert NearDuplicates(1.0, words_of)(asked(TEXT)) is None
-    half = " ".join(TEXT.split()[:120])
-    assert near(asked(half)) is None, "half of it is no duplicate at 0.8"
-
-
-def test_near_duplicates_estimate_the_jaccard_index() -> None:
-    """128 hashes: the estimate is within 0.15 of the index (four standard deviations of 0.04)."""
-    words = [f"w{n}" for n in range(400)]
-    for shared in (100, 200, 300):
-        other = [*words[:shared], *(f"v{n}" for n in range(400 - shared))]
-        near = NearDuplicates(1.1, words_of)
-        one, two = (near._signature(part) for part in (words, other))
-        phrases = [{tuple(part[n : n + 5]) for n in range(396)} for part in (words, other)]
-        index = len(phrases[0] & phrases[1]) / len(phrases[0] | phrases[1])
-        assert abs(float((one == two).mean()) - index) < 0.15
-
-
 def test_answers_are_asked_of_every_checker() -> None:
     messages = (Message("user", "q"), Message("assistant", "1"), Message("user", "q"), Message("assistant", "2"))
     right = [Check(1, "exact", {"answer": "1"}), Check(3, "number", {"answer": "2"})]
@@ -100,11 +77,7 @@ def test_a_checker_that_cannot_be_asked_is_a_bad_record(check: Check, reason: st
 
 def test_filters_are_those_that_are_named_in_the_order_of_their_cost() -> None:
     assert list(build_filters(ConversationsDataConfig(filters=["answers", "format"]))) == ["format", "answers"]
-    assert list(build_filters(ConversationsDataConfig(filters=list(CONVERSATION_FILTERS)))) == list(
-        CONVERSATION_FILTERS
-    )
-    near = build_filters(ConversationsDataConfig(filters=["near_duplicates"], near_duplicates=0.3))["near_duplicates"]
-    assert near(asked(TEXT)) is None
-    assert near(asked(" ".join(TEXT.split()[:120]))) is not None
+    named = build_filters(ConversationsDataConfig(filters=list(CONVERSATION_FILTERS)))
+    assert list(named) == [name for name in CONVERSATION_FILTERS if name != NEAR_DUPLICATES], "it compares what passes"
     strict = build_filters(ConversationsDataConfig(filters=["repetition"], max_repetition=0.0))["repetition"]
     assert strict(asked(f"{TEXT} {TEXT}")) is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
-from arcforge_core.data.conversations.conversation import OFF, OPTIONS, Conversation
+from arcforge_core.contracts.conversation import OFF, OPTIONS, Conversation
 from arcforge_core.data.conversations.format import format_flaw
 
 SCHEMA = {
@@ -44,22 +44,22 @@ def test_well_formed(messages: list[Message]) -> None:
 @pytest.mark.parametrize(
     ("messages", "flaw"),
     [
-        ([USER], "no message of the assistant"),
-        ([USER, replace(ANSWER, trained=False)], "no message of the assistant is trained"),
-        ([USER, ANSWER, ANSWER], "second of the assistant in a row"),
-        ([USER, RESULT, ANSWER], r"messages\[1\] is the result of no call"),
-        ([USER, ANSWER, RESULT, ANSWER], r"messages\[2\] is the result of no call"),
-        ([USER, Message("assistant", " ")], "says nothing"),
+        ([USER], "no assistant message"),
+        ([USER, replace(ANSWER, trained=False)], "no assistant message is trained"),
+        ([USER, ANSWER, ANSWER], "second assistant message in a row"),
+        ([USER, RESULT, ANSWER], r"messages\[1\] is a result without a call"),
+        ([USER, ANSWER, RESULT, ANSWER], r"messages\[2\] is a result without a call"),
+        ([USER, Message("assistant", " ")], "is empty"),
         ([USER, Message("assistant", "a <tool_call>f")], r"has <tool_call> in its text"),
         ([USER, Message("assistant", "a", reasoning="<|im_end|>")], r"has <\|im_end\|> in its text"),
-        ([USER, calling(ToolCall("g", {})), RESULT, ANSWER], "calls 'g', which is no tool"),
+        ([USER, calling(ToolCall("g", {})), RESULT, ANSWER], "calls 'g', which is not a tool"),
         ([USER, calling(ToolCall("f", {})), RESULT, ANSWER], "calls f without x"),
-        ([USER, calling(ToolCall("f", {"x": 1, "y": 2})), RESULT, ANSWER], "with y, which it does not take"),
+        ([USER, calling(ToolCall("f", {"x": 1, "y": 2})), RESULT, ANSWER], "with y, which it does not accept"),
         ([USER, calling(ToolCall("f", {"x": "1"})), RESULT, ANSWER], "with x of type string, not"),
         ([USER, calling(ToolCall("f", {"x": True})), RESULT, ANSWER], "with x of type boolean, not"),
-        ([USER, calling(GOOD_CALL, GOOD_CALL), RESULT, ANSWER], "makes 2 calls, and 1 results follow"),
-        ([USER, calling(GOOD_CALL), USER, ANSWER], "makes 1 calls, and 0 results follow"),
-        ([USER, calling(GOOD_CALL), replace(RESULT, tool_call_id="2"), ANSWER], "ids are not those of the calls"),
+        ([USER, calling(GOOD_CALL, GOOD_CALL), RESULT, ANSWER], "makes 2 calls, but 1 results follow"),
+        ([USER, calling(GOOD_CALL), USER, ANSWER], "makes 1 calls, but 0 results follow"),
+        ([USER, calling(GOOD_CALL), replace(RESULT, tool_call_id="2"), ANSWER], "ids differ from those of the calls"),
     ],
 )
 def test_flaws(messages: list[Message], flaw: str) -> None:
@@ -74,4 +74,6 @@ def test_reasoning_with_thinking_off() -> None:
 
 
 def test_a_call_without_any_tool_is_a_flaw() -> None:
-    assert "no tool of the conversation" in str(format_flaw(Conversation((USER, calling(GOOD_CALL), RESULT, ANSWER))))
+    assert "not a tool of the conversation" in str(
+        format_flaw(Conversation((USER, calling(GOOD_CALL), RESULT, ANSWER)))
+    )

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from arcforge_core.contracts.chat import Message
+from arcforge_core.contracts.conversation import OPTIONS, Conversation
 from arcforge_core.contracts.data import Example
-from arcforge_core.data.conversations.conversation import OPTIONS, Conversation
 from arcforge_core.data.conversations.page import SHOWN, write_page
 from arcforge_core.data.conversations.rejections import Rejection
 from arcforge_core.data.conversations.statistics import Statistics
-from arcforge_core.train.report_html import STYLE
+from arcforge_core.report.page import FOLDER
 
 EVIL = "</style><script>alert(1)</script>"
 
@@ -41,7 +41,7 @@ def test_the_page_has_the_reports_style_and_every_class_of_it_that_it_names(tmp_
     rejected = (Rejection("a.jsonl", 3, "chat", "length", "too long"),)
     text = page(tmp_path, figures(rejections=rejected), rejected)
     style, shown = text[text.index("<style>") : text.index("</style>")], text[text.index("</style>") :]
-    assert style == f"<style>{STYLE.read_text(encoding='utf-8')}"
+    assert style.strip() == f"<style>\n{(FOLDER / 'style.css').read_text(encoding='utf-8')}".strip()
     everywhere = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", style)  # whatever the screen
     named = {name for names in re.findall(r'class="([^"]*)"', shown) for name in names.split()}
     assert {"card", "headline", "value", "note"} <= named

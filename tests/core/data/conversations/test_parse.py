@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcforge_core.contracts.chat import Message, ToolCall
-from arcforge_core.data.conversations.conversation import BadRecord, Conversation
+from arcforge_core.contracts.conversation import BadRecord, Conversation
 from arcforge_core.data.conversations.parse import parse
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {}}}}}
@@ -117,12 +117,12 @@ def test_a_finish_reason_that_is_a_limit_is_seen(fields: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"text": "x"}, "neither messages nor conversations, but text"),
-        ({"messages": []}, "messages must be a list of objects"),
-        ({"messages": ["x"]}, "messages must be a list of objects"),
+        ({"text": "x"}, "must have messages or conversations, but has text"),
+        ({"messages": []}, "messages must be a list of at least one object"),
+        ({"messages": ["x"]}, "messages must be a list of at least one object"),
         (chat({"role": "usr", "content": ""}), r"messages\[0\].role='usr': must be one of"),
         (chat({"role": "user", "content": 3}), "content must be a text or a list of parts, not a int"),
-        (chat({"role": "user", "content": [{"type": "image"}]}), "only text parts"),
+        (chat({"role": "user", "content": [{"type": "image"}]}), "must be a text part"),
         (
             chat({**ANSWER, "tool_calls": {}}, USER) | {"messages": [{**ANSWER, "tool_calls": {"a": 1}}]},
             "tool_calls must",
@@ -130,7 +130,7 @@ def test_a_finish_reason_that_is_a_limit_is_seen(fields: dict[str, Any]) -> None
         (chat({**ANSWER, "tool_calls": [{"function": "f"}]}), "function must be an object"),
         (chat({**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}), "must be JSON"),
         (chat(USER, tools="{"), "tools must be a list, or JSON of one"),
-        (chat(USER, tools=[{"a": 1}]), "a tool needs a name"),
+        (chat(USER, tools=[{"a": 1}]), "must have a name"),
         (chat({**ANSWER, "train": "no"}), r"messages\[0\].train='no': must be true or false"),
         (chat({**ANSWER, "weight": 0.5}), r"weight=0.5: must be 0 or 1"),
         (chat(USER, thinking="of"), "thinking='of': must be one of off, interleaved, preserved"),

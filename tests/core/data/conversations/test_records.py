@@ -31,9 +31,9 @@ def test_jsonl_keeps_line_numbers_and_tells_why_a_line_is_no_record(tmp_path: Pa
     assert [row.record is not None for row in rows] == [True, *[False] * 6, True]
     starts = [
         "not JSON",
-        "a record is an object, not a list",
+        "a record must be an object, not a list",
         "not UTF-8",
-        "holds what JSON cannot",
+        "holds a value that JSON cannot represent",
         "not JSON",
         "not JSON",
     ]
@@ -90,12 +90,12 @@ def test_files_are_found_in_order_and_what_is_not_there_is_named(tmp_path: Path)
         (tmp_path / name).touch()
     found = find_files([str(tmp_path)], "data.chat")
     assert [p.relative_to(tmp_path).as_posix() for p in found] == ["a.json", "b.jsonl", "sub/d.parquet"]
-    with pytest.raises(DataError, match=r"data\.chat='.*gone': there is no such file or folder"):
+    with pytest.raises(DataError, match=r"data\.chat='.*gone': no such file or directory"):
         find_files([str(tmp_path / "gone")], "data.chat")
-    with pytest.raises(DataError, match=r"data\.chat=.*c\.txt'?: files end in \.jsonl, \.json, \.parquet"):
+    with pytest.raises(DataError, match=r"data\.chat=.*c\.txt'?: must end in \.jsonl, \.json, \.parquet"):
         find_files([str(tmp_path / "c.txt")], "data.chat")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no file there ends in"):
+    with pytest.raises(DataError, match="no file in it ends in"):
         find_files([str(tmp_path / "empty")], "data.chat")
 
 

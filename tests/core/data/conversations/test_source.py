@@ -1,5 +1,6 @@
 import itertools
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import pytest
 from arcforge_core.config.schema import TokenizerConfig
 from arcforge_core.configs import ConversationsDataConfig, MixtureDataConfig
 from arcforge_core.data.conversations.source import ConversationsSource
-from arcforge_core.data.pipeline import Corpus, build_data
-from arcforge_core.data.sources import MixtureSource
+from arcforge_core.data.sources.text import MixtureSource
+from arcforge_core.data.tokens.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.small_models import small_tokenizer
 
 VOCABULARY = 4096
+SIDES = ("train", "heldout")
 
 
 def pair(question: str, answer: str, **fields: Any) -> dict[str, Any]:
@@ -115,7 +117,7 @@ def test_only_what_the_assistant_says_is_learnt_whatever_the_shards(tmp_path: Pa
         targets, weights = batch.targets_T[place], batch.weights_T[place].bool()
         text = tokenizer.decode(targets.tolist())
         assert tokenizer.decode(targets[weights].tolist()) == text.split("</think>")[1]
-        assert batch.batch.positions_T[place].tolist() == list(range(length)), "positions begin anew"
+        assert batch.batch.positions_T[place].tolist() == list(range(length)), "positions restart"
     assert batch.num_bytes == sum(
         len(part.split("<|user|>")[0]) for part in tokenizer.decode(batch.targets_T.tolist()).split("</think>")[1:]
     )
@@ -145,7 +147,7 @@ def test_a_row_shorter_than_a_conversation_is_refused(tmp_path: Path) -> None:
     corpus = build(config(tmp_path, chat=[path], heldout=0.0))  # else the path decides whether the long one is
     longest = corpus.manifest["encoder"]["longest"]
     with pytest.raises(
-        ConfigError, match=rf"trainer\.sequence_length={longest - 2}: .* not cut.*max_tokens={longest - 1}"
+        ConfigError, match=rf"trainer\.sequence_length={longest - 2}: .* must not be cut.*max_tokens={longest - 1}"
     ):
         corpus.train_batches(longest - 2, longest - 2, seed=0)
     corpus.train_batches(longest - 1, longest - 1, seed=0)
@@ -236,7 +238,7 @@ def test_no_files_and_mixtures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"name files.*chat, reasoning, agent"):
         ConversationsSource(ConversationsDataConfig())
     path = write(tmp_path / "a.jsonl", sums(3))
-    with pytest.raises(DataError, match=r"data\.sources\.talk='conversations'.*no part of a mixture"):
+    with pytest.raises(DataError, match=r"data\.sources\.talk='conversations'.*cannot be part of a mixture"):
         MixtureSource(MixtureDataConfig(sources={"talk": ConversationsDataConfig(chat=[path])}))
 
 
@@ -250,3 +252,36 @@ def test_packing_reaches_the_longest_context_of_the_paper(tmp_path: Path) -> Non
     batch = next(corpus.train_batches(202_752, 202_752, seed=0))
     lengths = batch.batch.query_lengths()
     assert max(lengths) == longest - 1 and len(lengths) > 10 and sum(lengths) <= 202_752
+
+
+def test_near_duplicates_are_dropped_in_any_order_and_name_the_one_that_stays(tmp_path: Path) -> None:
+    text = " ".join(f"word{n} comes before word{n + 1}." for n in range(60))
+    records = [
+        pair("a", text),
+        pair("a", text.replace("word7 ", "word7b ")),
+        pair("b", " ".join(text.split()[:120])),
+        pair("c", " ".join(reversed(text.split()))),
+    ]
+    kept = []
+    for name, listed in (("forward", records), ("backward", records[::-1])):
+        path = write(tmp_path / name / "chat.jsonl", listed)
+        source = ConversationsSource(config(tmp_path, chat=[path], filters=["near_duplicates"]))
+        kept.append({document.text for document in source.documents()})
+        source.encoder(small_tokenizer()).finish(tmp_path / name)
+        (rejected,) = map(json.loads, (tmp_path / name / "rejected.jsonl").read_text().splitlines())
+        assert rejected["rule"] == "near_duplicates"
+        assert rejected["reason"].startswith("a near duplicate of chat/")
+        assert rejected["reason"].endswith("% of their phrases are the same")
+    assert len(kept[0]) == 3
+    assert kept[0] == kept[1]
+
+
+def test_near_copies_without_a_task_are_on_one_side_of_the_split(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    answers = [" ".join(f"w{draw.randrange(10**6)}" for _ in range(60)) for _ in range(60)]
+    said = [pair("q", f"{answer} {'and more ' * (n // 60)}") for n, answer in enumerate(answers * 2)]
+    system = {"role": "system", "content": "be brief and " * 30}
+    records = [{"messages": [system, *record["messages"]]} for record in said]
+    corpus = build(config(tmp_path, chat=[write(tmp_path / "chat.jsonl", records)], filters=[]))
+    sides = [{answer for text in corpus.texts(side) for answer in answers if answer in text} for side in SIDES]
+    assert all(sides) and not sides[0] & sides[1]

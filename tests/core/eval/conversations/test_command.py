@@ -5,7 +5,7 @@ import json
 import pytest
 
 from arcforge_core.checkpoint.pretrained import save_pretrained
-from arcforge_core.cli.eval import main
+from arcforge_core.cli.main import run_job
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 
 
@@ -23,7 +23,7 @@ def write_records(path, count):
     path.write_text("\n".join(json.dumps(r) for r in [*[record] * count, too_long, {"messages": 3}]))
 
 
-def test_figures_transcripts_and_what_was_left_out(checkpoint, tmp_path, monkeypatch, capsys):
+def test_figures_rollouts_and_what_was_left_out(checkpoint, tmp_path, monkeypatch, capsys):
     write_records(tmp_path / "r.jsonl", 4)
     arguments = [
         "suite=conversations",
@@ -36,12 +36,12 @@ def test_figures_transcripts_and_what_was_left_out(checkpoint, tmp_path, monkeyp
         "limit=3",
     ]
     monkeypatch.setattr("sys.argv", ["arcforge-eval", *arguments])
-    assert main() == 0
+    assert run_job("eval") == 0
     found = json.loads((tmp_path / "out" / "generation.json").read_text())
     assert found["figures"]["s"]["answers"] == 3 and found["read"] == {"s": 4, "r": 1}
     assert found["settings"]["max_new_tokens"] == 5 and found["settings"]["checkpoint"] == str(checkpoint)
     assert sorted(r["line"] for r in found["rejected"]) == [5, 6]
-    rows = [json.loads(line) for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rollouts.jsonl").read_text().splitlines()]
     assert len(rows) == 3 and all(row["messages"][0]["content"] == "1 2?" for row in rows)
     shown = capsys.readouterr()
     assert "exact" in shown.out and "left out 2 of 6 records" in shown.err
@@ -51,5 +51,5 @@ def test_with_nothing_to_play_it_ends_in_one_line(checkpoint, tmp_path, monkeypa
     write_records(tmp_path / "r.jsonl", 0)
     files = f"files=[{tmp_path / 'r.jsonl'}]"
     monkeypatch.setattr("sys.argv", ["arcforge-eval", "suite=conversations", f"checkpoint={checkpoint}", files])
-    assert main() == 2
-    assert "nothing can be played" in capsys.readouterr().err.splitlines()[-1]
+    assert run_job("eval") == 2
+    assert "no conversation is playable" in capsys.readouterr().err.splitlines()[-1]

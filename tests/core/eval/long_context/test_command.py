@@ -13,13 +13,13 @@ from arcforge_core.configs import (
     ReferenceAttentionConfig,
     TorchCpuConfig,
 )
-from arcforge_core.data.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data
 from arcforge_core.errors import ArcforgeError, ConfigError, DataError
 from arcforge_core.eval.long_context.report import read_report
 from arcforge_core.eval.run import evaluate
 from arcforge_core.model.build import build_model
-from arcforge_core.testing.runs import write_corpus
 from arcforge_core.testing.small_models import small_config
+from support.runs import write_corpus
 
 QUICK = {"tasks": ["single", "common_words"], "lengths": [200, 300], "depths": [0.5], "samples": 2}
 
@@ -70,13 +70,13 @@ def server():
 def test_measures_a_checkpoint_and_goes_on(saved, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     result = evaluate(config_of(saved))
-    assert set(result.metrics) == {"score", "score_200", "score_300"}
+    assert set(result.figures) == {"score", "score_200", "score_300"}
     assert result.dir.parent.as_posix() == "outputs/long_context"
     assert (result.dir / "long_context.html").is_file()
     printed = capsys.readouterr()
     assert "common_words" in printed.out and saved[2].tokenizer.sha256[:12] in printed.out
     assert f"results go to {result.dir}" in printed.err and "long-context cells: 4" in printed.err
-    monkeypatch.setattr("arcforge_core.model.engine.generate", lambda *args: pytest.fail("measured again"))
+    monkeypatch.setattr("arcforge_core.generation.engine.generate", lambda *args: pytest.fail("measured again"))
     assert evaluate(config_of(saved)) == result
     with pytest.raises(pytest.fail.Exception):
         evaluate(config_of(saved, seed=1))  # another evaluation, another folder

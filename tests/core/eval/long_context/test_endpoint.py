@@ -90,11 +90,11 @@ def test_neither_key_nor_model_need_be_given(serve):
         ((500, "<html>broken"), "HTTP 500: <html>broken"),
         ((404, ""), "HTTP 404: Not Found"),
         ((401, '{"error": "no key"}'), "HTTP 401"),
-        ((200, "{"), "the answer is no completion: '{'"),
-        ((200, "{}"), "the answer is no completion"),
-        ((200, '{"choices": []}'), "the answer is no completion"),
-        ((200, '{"choices": [{"text": null}]}'), "the answer is no completion: its text is None"),
-        ((200, "[1]"), "the answer is no completion"),
+        ((200, "{"), "the reply is not a completion: '{'"),
+        ((200, "{}"), "the reply is not a completion"),
+        ((200, '{"choices": []}'), "the reply is not a completion"),
+        ((200, '{"choices": [{"text": null}]}'), "the reply is not a completion: its text is None"),
+        ((200, "[1]"), "the reply is not a completion"),
     ],
 )
 def test_what_is_no_completion_is_told(serve, reply, message):

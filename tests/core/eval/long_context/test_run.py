@@ -11,8 +11,8 @@ from arcforge_core.eval.long_context.figures import headline, heat_maps, table, 
 from arcforge_core.eval.long_context.report import Cell, LongContextReport, read_report
 from arcforge_core.eval.long_context.run import BATCH_TOKENS, Grid, evaluate_long_context
 from arcforge_core.eval.long_context.tasks import TASKS
+from arcforge_core.generation.engine import SimpleEngine
 from arcforge_core.model.build import build_model
-from arcforge_core.model.engine import SimpleEngine
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_config, small_tokenizer
 
 DOCUMENTS = [

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcforge_core.data.needles import EVALUATION_DEPTHS, in_training_depths
+from arcforge_core.configs import EVALUATION_DEPTHS, LONG_CONTEXT_TASKS
+from arcforge_core.data.sources.needles import in_training_depths
 from arcforge_core.errors import ConfigError, DataError
-from arcforge_core.eval.long_context.plans import ASKED, TEMPLATES
-from arcforge_core.eval.long_context.tasks import TASKS, TASKS_WITH_DEPTH, Example, ExampleMaker, score
+from arcforge_core.eval.long_context.plans import ASKED, PLANS, TEMPLATES
+from arcforge_core.eval.long_context.tasks import TASKS_WITH_DEPTH, Example, ExampleMaker, score
 
 DOCUMENTS = [
     "\n".join(f"Line {n} of text {d} says {d * n + 7} Things, again" for n in range(60)) + "\n" for d in range(12)
@@ -38,7 +39,7 @@ def named(request):
     return request.param, ExampleMaker(DOCUMENTS, TOKENIZERS[request.param])
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", LONG_CONTEXT_TASKS)
 def test_the_length_is_used_and_not_exceeded(named, task):
     name, maker = named
     for length in (LEAST[name], LEAST[name] + 1, 3 * LEAST[name], 20_000):
@@ -52,7 +53,7 @@ def test_the_length_is_used_and_not_exceeded(named, task):
 
 
 @given(
-    task=st.sampled_from(TASKS),
+    task=st.sampled_from(LONG_CONTEXT_TASKS),
     length=st.integers(900, 4000),
     depth=st.none() | st.sampled_from(EVALUATION_DEPTHS),
     seed=st.integers(0, 5),
@@ -147,7 +148,7 @@ def test_short_documents_are_used_again():
     assert example.prompt.count("One short line.") > 20
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", LONG_CONTEXT_TASKS)
 def test_too_short_a_length_names_the_least(named, task):
     _, maker = named
     with pytest.raises(ConfigError, match=rf"length=20: the task {task} needs at least \d+ tokens") as caught:
@@ -184,7 +185,7 @@ def test_no_text_is_refused():
         ExampleMaker([" \n", ""], Characters()).make("single", 1000)
     with pytest.raises(DataError, match="at least two documents"):
         ExampleMaker(DOCUMENTS[:1], Characters()).make("qa", 1000)
-    with pytest.raises(DataError, match="once only"):
+    with pytest.raises(DataError, match="only once"):
         ExampleMaker(["a b c\n", "a b c\n"], Characters()).make("qa", 1000)
 
 
@@ -198,3 +199,7 @@ def test_score_is_the_share_of_the_answers():
 def test_templates_are_short():
     for template in TEMPLATES:
         assert len(re.sub(r"\{\w+\}", "", template)) <= 90
+
+
+def test_every_task_of_the_options_has_a_plan():
+    assert tuple(PLANS) == LONG_CONTEXT_TASKS

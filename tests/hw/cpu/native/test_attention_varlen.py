@@ -9,7 +9,7 @@ import arcforge_hw.cpu.native.attention_varlen as kernel
 import arcforge_hw.torch_ops.selected_attention as tiles
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
-from arcforge_core.testing.op_inputs import selection
+from arcforge_core.testing.attention_inputs import selection
 
 
 def make(segments, heads=4, groups=2, key_dim=6, value_dim=5, dtype=torch.float64):
@@ -71,8 +71,8 @@ def test_bfloat16_equals_the_reference_in_float64(segments, heads, key_dim, valu
     got = results(fns[0], (q, k, v, *more, cu_query, cu_key, scale))
     wanted = results(fns[1], (*exact, *more, cu_query, cu_key, scale))
     for a, b in zip(got, wanted, strict=True):
-        # values are of size 1, so what rounding of each leaves is there however far they cancel
-        assert (a - b).abs().max() <= 1.5e-2 * max(b.abs().max(), 0.1)
+        # weights times values of size 1, each rounded to 2^-9: the errors add up however far the terms cancel
+        assert (a - b).abs().max() <= 1.5e-2 * max(b.abs().max(), 0.3)
 
 
 def test_bfloat16_never_sees_later_keys_whatever_they_are():
@@ -183,7 +183,7 @@ def test_selections_of_keys_that_a_query_does_not_see_are_refused():
     q, k, v, *rest = make([(3, 1)])
     with pytest.raises(IndexError, match="does not see"):
         kernel.selected_attention(q, k, v, torch.tensor([[0], [3], [2]]), *rest)
-    with pytest.raises(ValueError, match="3 tokens need int64 selections"):
+    with pytest.raises(ValueError, match=r"indices_TN .*must be int64 with 3 rows"):
         kernel.selected_attention(q, k, v, torch.tensor([[0], [1]]), *rest)
 
 

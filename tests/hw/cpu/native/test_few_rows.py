@@ -1,15 +1,21 @@
 """Products, norms, rotations and experts of few rows in C++: the references' values, in any number of threads."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import arcforge_hw.cpu.native.few_rows as few
 from arcforge_core.ops import reference
 from arcforge_core.testing.op_inputs import op_cases
+from arcforge_hw.cpu import native
+from arcforge_hw.cpu.native.linear import linear
+from arcforge_hw.cpu.native.moe_experts import moe_experts
+from arcforge_hw.cpu.native.rms_norm import rms_norm
+from arcforge_hw.cpu.native.rope import rope
 
-original = few._function
+few = SimpleNamespace(linear=linear, moe_experts=moe_experts, rms_norm=rms_norm, rope=rope)
 
 
 def normal(*shape, seed=0, dtype=torch.float32):
@@ -62,22 +68,22 @@ def test_linear_in_bfloat16_is_an_exact_sum_rounded_once(rows, vectors, outputs,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_is_the_same_whatever_the_number_of_rows(dtype):
-    few_rows = few.FEW_ROWS[dtype]
+    few_rows = native.MATRIX_ROWS[dtype]
     x, weight = normal(few_rows, 96, dtype=dtype), normal(110, 96, seed=1, dtype=dtype)
     whole = few.linear(x, weight)
     for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16):
         assert torch.equal(few.linear(x[:rows], weight), whole[:rows])
 
 
-def test_products_of_bfloat16_go_to_c(monkeypatch):
+def test_products_of_bfloat16_go_to_c():
     called = []
-    monkeypatch.setattr(few, "_function", lambda *key: called.append(key) or original(*key))
     x, weight = normal(2, 64, dtype=torch.bfloat16), normal(50, 64, seed=1, dtype=torch.bfloat16)
-    few.linear(x, weight)
-    few.moe_experts(*experts_call(dtype=torch.bfloat16))
-    few.linear(normal(few.FEW_ROWS[torch.bfloat16] + 1, 64, dtype=torch.bfloat16), weight)
-    few.linear(x[:, :40], weight[:, :40].contiguous())  # no whole vectors
-    assert called == [("linear", torch.bfloat16), ("experts", torch.bfloat16)]
+    with native.listening(lambda name, *_: called.append(name)):
+        few.linear(x, weight)
+        few.moe_experts(*experts_call(dtype=torch.bfloat16))
+        few.linear(normal(native.MATRIX_ROWS[torch.bfloat16] + 1, 64, dtype=torch.bfloat16), weight)
+        few.linear(x[:, :40], weight[:, :40].contiguous())  # no whole vectors
+    assert called == ["arcforge_linear_bfloat16", "arcforge_experts_bfloat16"]
 
 
 def test_experts_in_bfloat16_are_near_the_reference():
@@ -119,7 +125,7 @@ def test_the_number_of_threads_changes_no_bit(number, dtype, monkeypatch):
     fn, _, call = list(calls(dtype))[number]
     found = []
     for threads in (1, 2, 3, 8):
-        monkeypatch.setattr(few.torch, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         found.append(fn(*call))
     assert all(torch.equal(found[0], other) for other in found[1:])
 
@@ -131,7 +137,7 @@ def test_a_large_product_is_shared_by_threads_without_changing_a_bit(dtype, monk
     experts = experts_call(4, 16, 4, 256, 128, dtype=dtype)
     found = []
     for threads in (1, 3):
-        monkeypatch.setattr(few.torch, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         found.append((few.linear(x, weight), few.moe_experts(*experts)))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
@@ -198,7 +204,7 @@ def test_what_would_be_read_beyond_its_end_is_refused():
         (lambda: few.linear(normal(2, 16), normal(5, 32)), "shapes"),
         (lambda: few.linear(normal(2, 16), normal(5, 16), normal(4)), "size"),
         (lambda: few.rms_norm(normal(2, 16), normal(8), 1e-6), r"weight must be \[16\], not \[8\]"),
-        (lambda: few.rope(normal(2, 1, 7), normal(2, 3), normal(2, 3)), "must be even, not 7"),
+        (lambda: few.rope(normal(2, 1, 7), normal(2, 3), normal(2, 3)), "width 7: must be even"),
         (lambda: few.moe_experts(x_TD[:, :8], gate_up_EFD, down_EDF, expert_TK, gate_TK), "x_TD must be"),
         (lambda: few.moe_experts(x_TD, gate_up_EFD[:9], down_EDF, expert_TK, gate_TK), "gate_up_EFD must be"),
         (lambda: few.moe_experts(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK[:1]), "gate_TK must be"),

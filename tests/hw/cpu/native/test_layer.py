@@ -7,15 +7,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import arcforge_hw.cpu.native.layer as native
 from arcforge_core.config.compose import compose
 from arcforge_core.model.build import build_model
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops import Fused, Ops, reference
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.testing.op_inputs import op_cases
+from arcforge_hw.cpu import native
+from arcforge_hw.cpu.native.index_prolog import index_prolog
+from arcforge_hw.cpu.native.mla_absorb import mla_absorb
+from arcforge_hw.cpu.native.mla_epilog import mla_epilog
+from arcforge_hw.cpu.native.mla_prolog import mla_prolog
+from arcforge_hw.cpu.native.mlp import mlp
+from arcforge_hw.cpu.native.moe import moe
 
 OPS = ("mla_prolog", "mla_absorb", "mla_epilog", "index_prolog", "mlp", "moe")
+
+FUSED = {fn.__name__: fn for fn in (mla_prolog, mla_absorb, mla_epilog, index_prolog, mlp, moe)}
 
 
 def model_of(attention, *options):
@@ -28,7 +35,7 @@ def model_of(attention, *options):
 
 
 def decoded(model, lengths, steps):
-    """Logits of tokens decoded behind prompts of these lengths."""
+    """Logits of tokens decoded after prompts of these lengths."""
     draw = torch.Generator().manual_seed(1)
     cache, found = model.new_cache([n + sum(steps) for n in lengths]), []
     with torch.inference_mode():
@@ -42,22 +49,22 @@ def one_by_one(model):
     """The same model without fused ops."""
     plain = copy.deepcopy(model)
     for module in plain.modules():
-        for name in ("fused", "prolog", "absorber", "epilog"):
-            if name in vars(module):
-                setattr(module, name, None)
+        for value in vars(module).values():
+            if isinstance(value, Fused):
+                value.rows = 0
     return plain
 
 
 def count(monkeypatch):
-    """Counts the calls of C++."""
+    """Lists the fused ops that are called in C++."""
     called = []
-    original = native._function
 
-    def spy(name, dtype):
-        called.append(name)
-        return original(name, dtype)
+    def note(name, *_):
+        op = name.removeprefix("arcforge_").rpartition("_")[0]
+        if op in FUSED:
+            called.append(op)
 
-    monkeypatch.setattr(native, "_function", spy)
+    monkeypatch.setattr(native._listening, "to", note)
     return called
 
 
@@ -119,7 +126,7 @@ def test_hooks_quantised_parts_other_weights_and_many_tokens_take_the_parts(monk
     for block in model.model.layers:
         feed_forward = getattr(block.mlp, "shared_experts", block.mlp)
         feed_forward.gate_proj = Other(64, feed_forward.gate_proj.out_features)
-    model.bind_ops()
+    model.rebind()
     decoded(model, [5], [1])
     assert not {"mlp", "moe"} & set(called)
 
@@ -135,18 +142,18 @@ def test_gradients_take_the_parts(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_token_is_the_same_whatever_else_is_decoded(op, dtype):
     args = list(next(case for case in op_cases(op) if case.name == "tokens").inputs(dtype, "cpu").values())
-    whole = getattr(native, op)(*args)
+    whole = FUSED[op](*args)
     for n in range(len(whole)):
-        assert torch.equal(getattr(native, op)(args[0][n : n + 1], *args[1:])[0], whole[n])
+        assert torch.equal(FUSED[op](args[0][n : n + 1], *args[1:])[0], whole[n])
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_number_of_threads_changes_no_bit(op, monkeypatch):
     args = next(case for case in op_cases(op) if case.name == "tokens").inputs(torch.float32, "cpu").values()
-    monkeypatch.setattr(native.torch, "get_num_threads", lambda: 1)
-    one = getattr(native, op)(*args)
-    monkeypatch.setattr(native.torch, "get_num_threads", lambda: 3)
-    three = getattr(native, op)(*args)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    one = FUSED[op](*args)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    three = FUSED[op](*args)
     for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (one, three)), strict=True):
         assert torch.equal(a, b)
 
@@ -161,7 +168,7 @@ def test_mixtures_equal_the_reference(tokens, chosen, vectors, seed):
     shapes += [(width, hidden), (width, hidden), (hidden, width)]
     args = [torch.randn(tokens, hidden, generator=draw), *(torch.randn(shape, generator=draw) for shape in shapes)]
     wanted = reference.moe(*(x.double() for x in args), chosen, 2.5)
-    error = (native.moe(*args, chosen, 2.5).double() - wanted).abs().max()
+    error = (moe(*args, chosen, 2.5).double() - wanted).abs().max()
     assert error <= 1e-5 * wanted.abs().max()
 
 
@@ -175,11 +182,11 @@ def test_weights_of_other_sizes_are_refused(op):
             with pytest.raises(
                 (ValueError, RuntimeError), match=r"must be|must match|beside|has .* rows|multiplied|split|shape"
             ):
-                getattr(native, op)(*{**given, name: value[:-1]}.values())
+                FUSED[op](*{**given, name: value[:-1]}.values())
 
 
 @pytest.mark.parametrize("chosen", [0, 8])
 def test_more_experts_than_there_are_cannot_be_chosen(chosen):
     args = {**op_cases("moe")[0].inputs(torch.float32, "cpu"), "chosen": chosen}
-    with pytest.raises(ValueError, match=f"chosen must be from 1 to 7 experts, not {chosen}"):
-        native.moe(*args.values())
+    with pytest.raises(ValueError, match=f"chosen={chosen}: must be from 1 to 7"):
+        moe(*args.values())

@@ -25,8 +25,8 @@ WRONG = {
 
 
 def ragged(op):
-    """Segments of 1, 4 and 2 tokens behind a past."""
-    return next(c for c in op_cases(op) if c.name.startswith("behind a past")).inputs(torch.float32, "cpu")
+    """Segments of 1, 4 and 2 tokens with a past."""
+    return next(c for c in op_cases(op) if c.name.startswith("with a past")).inputs(torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -41,7 +41,7 @@ def test_segments_that_are_none_are_refused(op, wrong):
 @pytest.mark.parametrize("op", ["indexer_topk", "mla_decode", "sparse_mla"])
 @pytest.mark.parametrize("wrong", ["rows", "pages", "segments"])
 def test_pages_that_do_not_hold_the_keys_are_refused(op, wrong):
-    given = next(c for c in op_cases(op) if c.name == "behind a past, in pages").inputs(torch.float32, "cpu")
+    given = next(c for c in op_cases(op) if c.name == "with a past, in pages").inputs(torch.float32, "cpu")
     pages = given["pages"]
     if wrong == "rows":
         given["pages"] = replace(pages, rows=pages.rows + 4)
@@ -55,7 +55,7 @@ def test_pages_that_do_not_hold_the_keys_are_refused(op, wrong):
 def test_a_selected_key_behind_the_last_page_is_refused():
     given = next(c for c in op_cases("sparse_mla") if c.name.endswith("in pages")).inputs(torch.float32, "cpu")
     given["indices_TK"][0, 0] = given["pages"].table_NP.shape[1] * 4
-    with torch.no_grad(), pytest.raises(IndexError, match="is selected"):
+    with torch.no_grad(), pytest.raises(IndexError, match="selected key 4: must be below 4"):
         sparse_mla(*given.values())
 
 

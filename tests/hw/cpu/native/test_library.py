@@ -47,7 +47,7 @@ def test_without_a_compiler_torch_runs_and_says_so(op, instead, small, monkeypat
     monkeypatch.setenv("CXX", "no-such-compiler")
     kernel, rejected = chosen(op)
     assert kernel == f"cpu.{op}.{instead}"
-    assert "no-such-compiler is not found" in rejected[f"cpu.{op}.native"]
+    assert "no-such-compiler not found" in rejected[f"cpu.{op}.native"]
 
 
 def test_without_a_compiler_the_probe_tells_what_is_lost(monkeypatch):
@@ -57,9 +57,9 @@ def test_without_a_compiler_the_probe_tells_what_is_lost(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     reason = backend.probe().reason
     assert backend.probe().ok
-    assert "no-such-compiler is not found (install g++ or set CXX)" in reason
+    assert "no-such-compiler not found (install g++ or set CXX)" in reason
     assert (
-        "attention_decode, attention_varlen, hadamard, index_prolog, indexer_kl, indexer_topk, likeliest, linear, "
+        "attention_decode, attention_varlen, hadamard, index_prolog, indexer_kl, indexer_topk, linear, "
         "linear_cross_entropy, mla_absorb, mla_decode, mla_epilog, mla_prolog, mlp, moe" in reason
     )
 

@@ -94,5 +94,5 @@ def test_sizes_that_do_not_fit_together_are_refused():
     q_THC, kv_SC, *rest = make([1], [9])
     with pytest.raises(ValueError, match=r"kv_SC must be \[9, 20\], not \[9, 19\]"):
         kernel.mla_decode(q_THC, kv_SC[:, :19], *rest)
-    with pytest.raises(ValueError, match="latent_dim=21 of entries of 20"):
+    with pytest.raises(ValueError, match="latent_dim=21: must be from 1 to 20"):
         kernel.mla_decode(q_THC, kv_SC, *rest[:2], 21, rest[3])

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 WITHOUT = {"bfloat16": "-mno-avx512bf16", "512 bits": "-march=x86-64-v3"}
 
 
-@pytest.mark.slow(reason="compiles all kernels again and runs their tests")
+@pytest.mark.nightly(reason="compiles all kernels again and runs their tests")
 @pytest.mark.skipif("avx2" not in processor(), reason="the flags are of processors with AVX2")
 @pytest.mark.parametrize("flag", WITHOUT.values(), ids=WITHOUT)
 def test_products_without(flag, tmp_path):

@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,12 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arcforge_hw.cpu.native as native
-import arcforge_hw.cpu.native.quant as kernels
-from arcforge_core.ops import quant_reference
+from arcforge_core.ops import reference
 from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, Quantised, dequantise, integer_rows, quantise
 from arcforge_core.testing.op_inputs import op_cases
+from arcforge_hw.cpu.native.quant_experts import quant_experts
+from arcforge_hw.cpu.native.quant_linear import many_rows, quant_linear
+from arcforge_hw.cpu.native.quant_mlp import quant_mlp
+from arcforge_hw.cpu.native.quant_moe import quant_moe
 
 SHAPES = (st.integers(1, 40), st.integers(1, 330), st.integers(1, 70), st.integers(0, 99))
+
+KERNELS = {fn.__name__: fn for fn in (quant_mlp, quant_experts, quant_moe)}
 
 
 def normal(*shape, seed=0):
@@ -34,7 +40,7 @@ def test_integer_sums_are_exact(rows, inputs, outputs, seed, form, size):
     """Few rows and many, parts of vectors, rows so small that their scale is the least one."""
     inputs += inputs % 2
     x_TK, weight = size * normal(rows, inputs, seed=seed), quantise(normal(outputs, inputs, seed=seed + 1), form)
-    assert torch.equal(kernels.quant_linear(x_TK, *weight), summed(x_TK, *weight))
+    assert torch.equal(quant_linear(x_TK, *weight), summed(x_TK, *weight))
 
 
 @pytest.mark.parametrize("form", [INT8, INT4])
@@ -44,7 +50,7 @@ def test_the_largest_sums_are_exact(form, rows, sign):
     """All of the largest magnitude, and so many that a sum of 16 bits, or a saturating one, would show."""
     x_TK, weight = torch.full((rows, 8192), 3.0), quantise(torch.full((9, 8192), sign * 2.0), form)
     wanted = summed(x_TK, *weight)
-    assert torch.equal(kernels.quant_linear(x_TK, *weight), wanted)
+    assert torch.equal(quant_linear(x_TK, *weight), wanted)
     torch.testing.assert_close(wanted, torch.full((rows, 9), sign * 6.0 * 8192))
 
 
@@ -55,7 +61,7 @@ def test_wide_activations_see_the_dequantised_weight(rows, inputs, outputs, seed
     x_TK, weight = normal(rows, inputs, seed=seed), quantise(normal(outputs, inputs, seed=seed + 1), form)
     bias_N = normal(outputs) if biased else None
     wanted = x_TK.double() @ dequantise(weight, torch.float64).mT + (bias_N if biased else 0)
-    got = kernels.quant_linear(x_TK, *weight, bias_N, False)
+    got = quant_linear(x_TK, *weight, bias_N, False)
     torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -63,16 +69,16 @@ def test_wide_activations_see_the_dequantised_weight(rows, inputs, outputs, seed
 def test_rows_and_threads_do_not_change_a_row(form, rounds):
     """The same bits alone, among others and by any number of threads; torch's product of many rows sums otherwise."""
     x_TK, weight = normal(16, 288), quantise(normal(200, 288, seed=1), form)
-    together = kernels.quant_linear(x_TK, *weight, None, rounds)
+    together = quant_linear(x_TK, *weight, None, rounds)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            alone = torch.cat([kernels.quant_linear(x, *weight, None, rounds) for x in x_TK.split(1)])
+            alone = torch.cat([quant_linear(x, *weight, None, rounds) for x in x_TK.split(1)])
             assert torch.equal(alone, together)
     finally:
         torch.set_num_threads(threads)
-    many = kernels.many_rows(x_TK, *weight, None, rounds)
+    many = many_rows(x_TK, *weight, None, rounds)
     if rounds:
         assert torch.equal(many, together)
     torch.testing.assert_close(many, together, rtol=1e-5, atol=1e-4)
@@ -80,22 +86,22 @@ def test_rows_and_threads_do_not_change_a_row(form, rounds):
 
 def test_bfloat16_is_rounded_before_the_bias_as_the_reference_rounds():
     x_TK, weight, bias_N = normal(5, 96).bfloat16(), quantise(normal(70, 96, seed=1), INT8), normal(70).bfloat16()
-    assert torch.equal(kernels.quant_linear(x_TK, *weight, bias_N), quant_reference.quant_linear(x_TK, *weight, bias_N))
+    assert torch.equal(quant_linear(x_TK, *weight, bias_N), reference.quant_linear(x_TK, *weight, bias_N))
 
 
 def test_a_large_weight_is_made_wide_in_parts(monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK", 300)
+    monkeypatch.setattr(sys.modules[quant_linear.__module__], "BLOCK", 300)
     x_TK, weight = normal(20, 64), quantise(normal(50, 64, seed=1), INT4_GROUP_32)
-    torch.testing.assert_close(kernels.quant_linear(x_TK, *weight, None, False), x_TK @ dequantise(weight).mT)
+    torch.testing.assert_close(quant_linear(x_TK, *weight, None, False), x_TK @ dequantise(weight).mT)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("rows", [2, 20])
 def test_what_is_not_finite_shows_in_its_row_and_no_other(poison, rows):
     x_TK, weight = normal(rows, 64), quantise(normal(8, 64), INT8)
-    clean = kernels.quant_linear(x_TK, *weight)
+    clean = quant_linear(x_TK, *weight)
     x_TK[1, 5] = poison
-    got = kernels.quant_linear(x_TK, *weight)
+    got = quant_linear(x_TK, *weight)
     assert not got[1].isfinite().any()
     assert torch.equal(got[0], clean[0])
 
@@ -103,14 +109,14 @@ def test_what_is_not_finite_shows_in_its_row_and_no_other(poison, rows):
 def test_sizes_that_do_not_fit_are_refused():
     x_TK, weight = normal(2, 64), quantise(normal(8, 64), INT8)
     with pytest.raises(ValueError, match=r"weight must be int8 \[8, 62\]"):
-        kernels.quant_linear(x_TK[:, :62].contiguous(), *weight)
+        quant_linear(x_TK[:, :62].contiguous(), *weight)
     with pytest.raises(ValueError, match=r"weight must be int8 \[8, 64\] or packed int4"):
-        kernels.quant_linear(x_TK, weight.values.float(), weight.scale)
-    with pytest.raises(ValueError, match="one scale per output, not 2"):
-        kernels.quant_linear(x_TK, *quantise(normal(8, 64), INT4_GROUP_32))
+        quant_linear(x_TK, weight.values.float(), weight.scale)
+    with pytest.raises(ValueError, match=r"2 scales per output: .* need exactly one"):
+        quant_linear(x_TK, *quantise(normal(8, 64), INT4_GROUP_32))
     call = dict(op_cases("quant_experts")[0].inputs(torch.float32, "cpu"))
-    with pytest.raises(ValueError, match="expert numbers must be from 0 to 8, got 0 to 9"):
-        kernels.quant_experts(**{**call, "expert_TK": torch.tensor([[0, 1, 9], [0, 1, 2]])})
+    with pytest.raises(ValueError, match="expert ids must be from 0 to 8, got 0 to 9"):
+        quant_experts(**{**call, "expert_TK": torch.tensor([[0, 1, 9], [0, 1, 2]])})
 
 
 def test_mixtures_whose_parts_do_not_fit_are_refused():
@@ -119,29 +125,29 @@ def test_mixtures_whose_parts_do_not_fit_are_refused():
     for name, value in call.items():
         if isinstance(value, torch.Tensor) and name != "x_TD":
             with pytest.raises(ValueError, match=r"must be|beside"):
-                kernels.quant_moe(**{**call, name: value[:-1]})
-    with pytest.raises(ValueError, match="chosen must be from 1 to 9 experts, not 10"):
-        kernels.quant_moe(**{**call, "chosen": 10})
+                quant_moe(**{**call, name: value[:-1]})
+    with pytest.raises(ValueError, match="chosen=10: must be from 1 to 9"):
+        quant_moe(**{**call, "chosen": 10})
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4])
 def test_a_token_of_a_mixture_is_the_same_whatever_else_is_decoded(kind):
     call = dict(op_cases("quant_moe")[kind + 1].inputs(torch.float32, "cpu"))
-    whole = kernels.quant_moe(**call)
+    whole = quant_moe(**call)
     for n in range(len(whole)):
-        assert torch.equal(kernels.quant_moe(**{**call, "x_TD": call["x_TD"][n : n + 1]})[0], whole[n])
+        assert torch.equal(quant_moe(**{**call, "x_TD": call["x_TD"][n : n + 1]})[0], whole[n])
 
 
-@pytest.mark.parametrize("op", ["quant_mlp", "quant_experts", "quant_moe"])
+@pytest.mark.parametrize("op", KERNELS)
 def test_layers_equal_the_references(op, monkeypatch):
     """Also in parts, as they run where there are many rows."""
     for case in op_cases(op):
         call = case.inputs(torch.float32, "cpu")
-        wanted = getattr(quant_reference, op)(**call)
+        wanted = getattr(reference, op)(**call)
         tolerance = {"rtol": 1e-4, "atol": 1e-4 * float(wanted.abs().max())}
         for few in (16, 0):
-            monkeypatch.setattr(kernels, "FEW_ROWS", few)
-            torch.testing.assert_close(getattr(kernels, op)(**call), wanted, **tolerance)
+            monkeypatch.setattr(native, "FEW_ROWS", few)
+            torch.testing.assert_close(KERNELS[op](**call), wanted, **tolerance)
 
 
 # ---- other processors ------------------------------------------------------------------------------------------------
@@ -166,7 +172,7 @@ def elsewhere(request, tmp_path_factory):
         pytest.skip(f"this compiler knows no {request.param}")
     assert done.returncode == 0, done.stderr
     function = ctypes.CDLL(str(path)).arcforge_quant_linear_float32
-    function.argtypes = list(kernels.LINEAR)
+    function.argtypes = native.types("5p 7i")
     return function
 
 
@@ -181,7 +187,7 @@ def test_other_processors_get_the_same(elsewhere, form, rounds):
         elsewhere(
             *places, 0, out_TN.data_ptr(), rows, inputs, outputs, weight.scale.shape[1], form.bits, rounds, 1
         )  # fmt: skip
-        here = kernels.quant_linear(x_TK, *weight, None, rounds)
+        here = quant_linear(x_TK, *weight, None, rounds)
         if rounds:
             assert torch.equal(out_TN, here)
         torch.testing.assert_close(out_TN, here, rtol=1e-5, atol=1e-5)

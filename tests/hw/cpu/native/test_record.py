@@ -9,14 +9,15 @@ from arcforge_core.contracts.hardware import Recorder
 from arcforge_core.ops import reference
 from arcforge_hw.configs import CpuConfig
 from arcforge_hw.cpu.backend import Cpu
-from arcforge_hw.cpu.native import few_rows
+from arcforge_hw.cpu.native.linear import linear
 from arcforge_hw.cpu.native.record import record
+from arcforge_hw.cpu.native.rms_norm import rms_norm
 
 WEIGHT = torch.linspace(0.5, 1.5, 16)
 
 
 def norm_twice(x):
-    return lambda: few_rows.rms_norm(few_rows.rms_norm(x, WEIGHT, 1e-5) + x, WEIGHT, 1e-5)
+    return lambda: rms_norm(rms_norm(x, WEIGHT, 1e-5) + x, WEIGHT, 1e-5)
 
 
 def test_the_cpu_backend_is_a_recorder():
@@ -71,7 +72,7 @@ UNRECORDABLE = {
     "parts of two widths joined": lambda x: torch.cat((x, x[:, :3].contiguous()), -1),
     "rows below one another": lambda x: torch.cat((x, x)),
     "another cast": lambda x: x.double(),
-    "C without a recorded form": lambda x: few_rows.linear(x, torch.zeros(4, 16)),
+    "C without a recorded form": lambda x: linear(x, torch.zeros(4, 16)),
 }
 
 
@@ -79,7 +80,7 @@ UNRECORDABLE = {
 def test_a_step_with_more_than_c_is_not_recorded(step):
     x = torch.ones(2, 16)
     assert record(lambda: step(x)) is None
-    assert torch.equal(few_rows.rms_norm(x, torch.ones(16), 0.0), x)  # calls go on as before
+    assert torch.equal(rms_norm(x, torch.ones(16), 0.0), x)  # calls go on as before
 
 
 def test_an_error_of_the_step_is_the_callers_and_ends_the_recording():
@@ -90,7 +91,7 @@ def test_an_error_of_the_step_is_the_callers_and_ends_the_recording():
         record(step)
     x = torch.ones(2, 16)
     with pytest.raises(ValueError, match="weight must be"):  # checks are made again
-        few_rows.rms_norm(x, torch.ones(15), 0.0)
+        rms_norm(x, torch.ones(15), 0.0)
 
 
 def test_calls_of_other_threads_are_not_recorded():
@@ -98,10 +99,10 @@ def test_calls_of_other_threads_are_not_recorded():
     calls = []
 
     def step():
-        thread = threading.Thread(target=lambda: calls.append(few_rows.rms_norm(other, WEIGHT, 1e-5)))
+        thread = threading.Thread(target=lambda: calls.append(rms_norm(other, WEIGHT, 1e-5)))
         thread.start()
         thread.join()
-        return few_rows.rms_norm(x, WEIGHT, 1e-5)
+        return rms_norm(x, WEIGHT, 1e-5)
 
     again = record(step)
     kept = calls[0].clone()

@@ -93,7 +93,7 @@ def test_selections_may_lie_anyhow_in_memory():
 
 def test_what_would_be_read_outside_of_the_keys_is_refused():
     q_THC, kv_SC, indices_TK, *rest = make([3], [9], 2, 8, 8, 4)
-    with pytest.raises(IndexError, match="key 9 is selected and there are 9"):
+    with pytest.raises(IndexError, match="key 9: must be below 9"):
         kernel.sparse_mla(q_THC, kv_SC, torch.full_like(indices_TK, 9), *rest)
     with pytest.raises(ValueError, match="one dtype"):
         kernel.sparse_mla(q_THC, kv_SC.float(), indices_TK, *rest)
@@ -134,5 +134,5 @@ def test_sizes_that_do_not_fit_together_are_refused():
         kernel.sparse_mla(q_THC, kv_SC[:, :7], indices_TK, cu_query, cu_key, 7, scale)
     with pytest.raises(ValueError, match=r"indices_TK must be \[3, 4\], not \[2, 4\]"):
         kernel.sparse_mla(q_THC, kv_SC, indices_TK[:2], cu_query, cu_key, latent, scale)
-    with pytest.raises(ValueError, match="latent_dim=9 of entries of 8"):
+    with pytest.raises(ValueError, match="latent_dim=9: must be from 1 to 8"):
         kernel.sparse_mla(q_THC, kv_SC, indices_TK, cu_query, cu_key, 9, scale)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from arcforge_core.hookspecs import hookimpl
-from arcforge_core.registry import Registrar
+from arcforge_core.plugins.hookspecs import hookimpl
+from arcforge_core.plugins.registry import Registrar
 
 
 @hookimpl
 def arcforge_plugin_api() -> int:
     """Returns the plugin API number this package was written for."""
-    return 1
+    return 2
 
 
 @hookimpl

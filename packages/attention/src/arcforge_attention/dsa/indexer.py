@@ -1,4 +1,4 @@
-"""The lightning indexer (spec 1.4): few cheap heads that score every visible key for a query.
+"""The lightning indexer (spec 1.4): a few cheap heads that score every visible key for a query.
 
 ``I[t, s] = sum_j w[t, j] * ReLU(q[t, j] . k[s])``; the constants ``I^-0.5 * K^-0.5`` are folded into w. The rotated
 part comes FIRST in an index vector, unlike in the attention heads.
@@ -13,16 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import ModelConfig
-from arcforge_core.model.fused import Fused, fuse
 from arcforge_core.model.norm import Linear
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
+from arcforge_core.ops import Fused, op, reference
 
 KEY_NORM_EPS = 1e-6
 
 
 class IndexKeyNorm(nn.LayerNorm):
-    """LayerNorm with bias, computed in fp32 whatever the input's dtype."""
+    """LayerNorm with bias, computed in fp32 for every input dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises the last axis; keeps the dtype."""
@@ -42,19 +40,13 @@ class Indexer(nn.Module):
         self.wk = Linear(model.hidden_size, self.head_dim)
         self.k_norm = IndexKeyNorm(self.head_dim, eps=KEY_NORM_EPS)
         self.weights_proj = Linear(model.hidden_size, self.heads)
-        self.rope = reference.rope
-        self.prolog: Fused | None = None
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the ops."""
-        self.rope = bind("rope", dim=self.rotary)
-        parts = (self.wk, self.k_norm, self.weights_proj)
-        sizes = {"hidden": self.wk.in_features, "heads": self.heads, "head_dim": self.head_dim}
-        self.prolog = fuse(bind, "index_prolog", (Linear, IndexKeyNorm), parts, **sizes)
+        self.rope = op(reference.rope, dim=self.rotary)
+        parts, sizes = ("wk", "k_norm", "weights_proj"), {"heads": self.heads, "head_dim": self.head_dim}
+        self.prolog = Fused("index_prolog", parts, (Linear, IndexKeyNorm), hidden=model.hidden_size, **sizes)
 
     def project(self, x_TD: Tensor, q_TQ: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns `queries`, `keys` and `weights`."""
-        if self.prolog is None or not self.prolog.serves(len(x_TD)):
+        """Returns the results of `queries`, `keys` and `weights`."""
+        if not self.prolog.serves(len(x_TD)):
             return self.queries(q_TQ, rope), self.keys(x_TD, rope), self.weights(x_TD)
         projected: tuple[Tensor, Tensor, Tensor] = self.prolog(
             x_TD, self.wq_b(q_TQ), self.wk.weight, self.k_norm.weight, self.k_norm.bias, self.weights_proj.weight,
@@ -71,13 +63,13 @@ class Indexer(nn.Module):
         return self._rotate(self.k_norm(self.wk(x_TD))[:, None], rope)[:, 0]
 
     def weights(self, x_TD: Tensor) -> Tensor:
-        """Returns head weights [T, I], fp32 or wider, scales included."""
+        """Returns head weights [T, I], fp32 or wider, including the constants."""
         wide = torch.promote_types(x_TD.dtype, torch.float32)
         w_TI: Tensor = self.weights_proj(x_TD.to(wide)) * (self.heads * self.head_dim) ** -0.5
         return w_TI
 
     def flops(self, keys_T: Tensor) -> Tensor:
-        """Returns forward FLOPs [T] of queries that score so many keys: projections, dot products, weighted sums."""
+        """Returns forward FLOPs [T] of queries that score this many keys: projections, dot products, weighted sums."""
         projections = sum(p.numel() for p in self.parameters() if p.ndim == 2)
         return 2 * (projections + self.heads * (self.head_dim + 1) * keys_T)
 

@@ -1,1 +1,1 @@
-"""Chat: templates that render messages to token ids, and parsers of what a model answers."""
+"""Chat: templates that render messages to token ids, and parsers that read the model's answers."""

@@ -1,4 +1,4 @@
-"""What a parser has understood so far: deltas on the way, a message at the end."""
+"""The parsed answer so far: deltas while it is streamed, a message at the end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from arcforge_core.contracts.chat import Delta, Message, Parsed, ToolCall
 
 
 class Stripped:
-    """Text without the white space around it, in pieces."""
+    """Text without surrounding white space, received in pieces."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._space = ""
 
     def push(self, text: str) -> str:
-        """Returns what is known to belong to the text."""
+        """Returns the part that certainly belongs to the text; trailing white space waits for the next piece."""
         text = self._space + text if self._parts else text.lstrip()
         kept = text.rstrip()
         self._space = text[len(kept) :]
@@ -26,14 +26,14 @@ class Stripped:
 
     @property
     def text(self) -> str:
-        """Returns all of it so far."""
+        """Returns the whole text so far."""
         return "".join(self._parts)
 
 
 class Answer:
-    """An assistant's message that grows by deltas.
+    """An assistant's message built from deltas.
 
-    Reasoning and content lose the white space around them, as templates render them without it.
+    Reasoning and content are stripped of surrounding white space, because templates render them without it.
     """
 
     def __init__(self) -> None:
@@ -43,44 +43,41 @@ class Answer:
         self._new: list[Delta] = []
 
     def add_reasoning(self, text: str) -> None:
-        """Adds to the reasoning."""
         if new := self._reasoning.push(text):
             self._new.append(Delta(reasoning=new))
 
     def add_content(self, text: str) -> None:
-        """Adds to the content."""
         if new := self._content.push(text):
             self._new.append(Delta(content=new))
 
     def open_call(self, name: str) -> None:
-        """Begins a call."""
         self._calls.append((name, []))
         self._new.append(Delta(call=len(self._calls) - 1, name=name))
 
     def add_arguments(self, text: str) -> None:
-        """Adds characters to the JSON of the last call's arguments."""
+        """Appends characters to the JSON of the last call's arguments."""
         self._calls[-1][1].append(text)
         self._new.append(Delta(call=len(self._calls) - 1, arguments=text))
 
     def flaw(self, text: str) -> None:
-        """Notes what was not as the format wants it."""
+        """Records a deviation from the format."""
         self.flaws.append(text)
 
     def take(self) -> list[Delta]:
-        """Returns the deltas since the last call of this."""
+        """Returns the deltas since the previous `take`."""
         new, self._new = self._new, []
         return new
 
     @property
     def parsed(self) -> Parsed:
-        """Returns the message; arguments of a call that is still open are those that are complete."""
+        """Returns the message; a call that is still open has the arguments that are complete."""
         calls = tuple(ToolCall(name, _complete("".join(pieces))) for name, pieces in self._calls)
         message = Message("assistant", self._content.text, reasoning=self._reasoning.text, tool_calls=calls)
         return Parsed(message, tuple(self.flaws))
 
 
 def _complete(text: str) -> dict[str, Any]:
-    """Reads an object; of one that is not closed yet, nothing."""
+    """Parses a JSON object; returns {} while it is not closed."""
     try:
         arguments: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""GLM-5's conversation as spans: what is written, and by whom."""
+"""GLM-5's conversation as spans of text with their authors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from arcforge_core.errors import ConfigError
 
 
 def special_span(token: str, author: str = TEMPLATE, message: int = -1, trained: bool = False) -> Span:
-    """Returns a special token."""
     return Span(token, special=True, author=author, message=message, trained=trained)
 
 
 def tool_spans(tools: Sequence[Tool]) -> Iterator[Span]:
-    """Yields the block of tools: one JSON object a line, and how to call them."""
+    """Yields the block of tools: one JSON object per line, then how to call them."""
     if not tools:
         return
     lines = "".join(json.dumps(tool.definition, ensure_ascii=False) + "\n" for tool in tools)
@@ -47,7 +46,7 @@ def prompt_spans(options: ChatOptions) -> list[Span]:
 
 
 def message_spans(messages: Sequence[Message], options: ChatOptions) -> Iterator[Span]:
-    """Yields the messages. A role token after the assistant's turn is what the assistant wrote to end it."""
+    """Yields the messages. The role token after an assistant's turn counts as written by the assistant, to end it."""
     for index, message in enumerate(messages):
         before = messages[index - 1].role if index else None
         if not (message.role == "tool" == before):
@@ -70,7 +69,7 @@ def ending_span(messages: Sequence[Message], index: int, options: ChatOptions, t
 
 
 def _assistant_spans(messages: Sequence[Message], index: int, options: ChatOptions) -> Iterator[Span]:
-    """Yields a turn; what stands up to the reasoning is the prompt's, the rest is the assistant's."""
+    """Yields a turn; the prompt owns the text up to the reasoning, the assistant owns the rest."""
     reasoning, content = split_reasoning(messages[index])
     trained = is_trained(messages, index, options)
 
@@ -89,7 +88,7 @@ def _assistant_spans(messages: Sequence[Message], index: int, options: ChatOptio
     yield said(content.strip())
     for call in messages[index].tool_calls:
         if not call.name.strip():
-            raise ConfigError("tool_calls.name", call.name, "a call needs a name")
+            raise ConfigError("tool_calls.name", call.name, "must not be empty")
         yield tag(CALL)
         yield said(call.name)
         for key, value in call.arguments.items():
@@ -98,12 +97,12 @@ def _assistant_spans(messages: Sequence[Message], index: int, options: ChatOptio
 
 
 def shows_reasoning(messages: Sequence[Message], index: int, options: ChatOptions) -> bool:
-    """Whether a turn's reasoning is rendered: there is some, and no user has spoken since or nothing is cleared."""
+    """Whether a turn's reasoning is rendered: it has some, and no later user message clears it."""
     current = all(message.role != "user" for message in messages[index + 1 :])
     return bool(split_reasoning(messages[index])[0]) and (current or not options.clear_thinking)
 
 
 def is_trained(messages: Sequence[Message], index: int, options: ChatOptions) -> bool:
-    """A turn whose reasoning was cleared is not what the model sampled, and is context only."""
+    """Whether a turn is trained; one whose reasoning was cleared differs from the sampled turn and is context only."""
     cleared = split_reasoning(messages[index])[0] and not shows_reasoning(messages, index, options)
     return messages[index].trained and not cleared

@@ -3,33 +3,32 @@
     <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...</tool_call>
 
 A value may contain anything, these tags included: it ends at the last ``</arg_value>`` before the next ``<arg_key>`` or
-the end of the call. So what follows a closing tag is held back until it is known what it was.
+the end of the call. Text after a closing tag is therefore held back until its meaning is known.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Unpack
 
-from arcforge_core.chat.parser import CALL, END_CALL, END_THINK, THINK, Parser
+from arcforge_core.chat.parser import CALL, END_CALL, END_THINK, THINK, Parser, ParserSettings
 from arcforge_core.chat.values import permitted_types, read_value, write_value
 from arcforge_core.configs import GlmParserConfig
 from arcforge_core.contracts.chat import Tool, ToolCall
-from arcforge_core.data.tokenizer import Tokenizer
 
 KEY, END_KEY = "<arg_key>", "</arg_key>"
 VALUE, END_VALUE = "<arg_value>", "</arg_value>"
 GAP = re.compile(r"(?:\s|\\n)*")
-"""What models put between a key and its value: white space, or a line end that was escaped once too often."""
+"""The text that models put around names and values: white space, or a newline that was escaped twice."""
 
 NOT_CLOSED = "a tool call was not closed"
 
 
 class State(Enum):
-    """Where in the format the parser is."""
+    """Position of the parser in the format."""
 
     CONTENT = auto()
     NAME = auto()
@@ -38,30 +37,22 @@ class State(Enum):
     """After a key, before its value."""
     VALUE = auto()
     AFTER = auto()
-    """Behind a closing tag that may have been part of the value."""
+    """After a closing tag that may have been part of the value."""
 
 
 class GlmParser(Parser):
-    """Reads GLM's format. Values of string parameters are handed on as they arrive, others when they are complete."""
+    """Reads GLM's format. Streams values of string parameters as they arrive, other values when they are complete."""
 
     tags = (THINK, END_THINK, CALL, END_CALL, KEY, END_KEY, VALUE, END_VALUE)
 
-    def __init__(
-        self,
-        config: GlmParserConfig,
-        tools: Sequence[Tool] = (),
-        *,
-        tokenizer: Tokenizer | None = None,
-        thinking: bool | None = None,
-        ends: Sequence[str] = (),
-    ) -> None:
-        super().__init__(tools, tokenizer=tokenizer, thinking=thinking, ends=ends)
+    def __init__(self, config: GlmParserConfig, tools: Sequence[Tool] = (), **settings: Unpack[ParserSettings]) -> None:
+        super().__init__(tools, **settings)
         self.config = config
         self._state = State.CONTENT
         self._held: list[str] = []
-        """Characters whose meaning is not decided."""
+        """Characters whose meaning is undecided."""
         self._value: list[str] = []
-        """The value so far, of parameters that are typed when they are complete."""
+        """The value so far, for parameters that are converted when complete."""
         self._schema: Mapping[str, Any] = {}
         self._key = ""
         self._streams = False
@@ -69,14 +60,14 @@ class GlmParser(Parser):
 
     @staticmethod
     def normalize(call: ToolCall, tools: Sequence[Tool] = ()) -> ToolCall:
-        """Returns a call as it comes back from its rendering: what its text means by the tool's schema."""
-        name = call.name.strip()
+        """Returns the call as parsing its rendering would give it: arguments typed by the tool's schema."""
+        name = _name(call.name, {tool.name for tool in tools})
         root: Mapping[str, Any] = next((tool.parameters for tool in tools if tool.name == name), {})
         texts = {key.strip(): write_value(value) for key, value in call.arguments.items()}
         return ToolCall(name, {key: read_value(text, _parameter(root, key), root) for key, text in texts.items()})
 
     def text(self, text: str) -> None:
-        """Takes text outside the reasoning."""
+        """Processes text outside the reasoning."""
         if self._state is State.CONTENT:
             self.answer.add_content(text)
         elif self._state is State.VALUE:
@@ -87,7 +78,7 @@ class GlmParser(Parser):
                 self._try_value_without_its_tag()
 
     def tag(self, tag: str) -> None:
-        """Takes a tag outside the reasoning."""
+        """Processes a tag outside the reasoning."""
         match self._state, tag:
             case State.CONTENT, "<tool_call>":
                 self._go(State.NAME)
@@ -124,7 +115,7 @@ class GlmParser(Parser):
                 self._go(State.AFTER)
             case State.VALUE, _:
                 self._add_value(tag)
-            case State.AFTER, "</arg_value>":  # the one before was part of the value
+            case State.AFTER, "</arg_value>":  # the previous one was part of the value
                 self._add_value(END_VALUE + self._whole())
                 self._go(State.AFTER)
             case State.AFTER, "<arg_key>":
@@ -142,7 +133,7 @@ class GlmParser(Parser):
                 self._held.append(tag)
 
     def end(self) -> str:
-        """Takes the end of the completion: a call that was begun keeps the arguments that it has."""
+        """Ends the completion: an unfinished call keeps the arguments parsed so far."""
         if self._state is State.CONTENT:
             return ""
         if self._state is State.NAME:
@@ -163,12 +154,12 @@ class GlmParser(Parser):
         return "".join(self._held)
 
     def _give_up(self, tag: str) -> None:
-        """What looked like a call is content."""
+        """Treats an apparent call as content."""
         self.answer.add_content(CALL + self._whole() + tag)
         self._go(State.CONTENT)
 
     def _open_call(self) -> None:
-        tool = self.open_call(self._whole().strip())
+        tool = self.open_call(_name(self._whole(), self.tools))
         self._schema = {} if tool is None else tool.parameters
         self._arguments = 0
         self.answer.add_arguments("{")
@@ -180,7 +171,7 @@ class GlmParser(Parser):
     def _try_value_without_its_tag(self) -> None:
         held = self._whole()
         rest = held[_end_of_gap(held) :]
-        if rest not in ("", "\\"):  # a backslash may become the line end that belongs to the gap
+        if rest not in ("", "\\"):  # a backslash may become an escaped newline, which belongs to the gap
             self._begin_value_without_its_tag()
 
     def _begin_value_without_its_tag(self) -> None:
@@ -207,7 +198,7 @@ class GlmParser(Parser):
             self._value.append(text)
 
     def _end_value(self) -> None:
-        if self._whole().strip():
+        if not GAP.fullmatch(self._whole()):
             self.answer.flaw(f"text follows the value of {self._key!r}")
         if self._streams:
             self.answer.add_arguments('"')
@@ -216,8 +207,16 @@ class GlmParser(Parser):
             self.answer.add_arguments(json.dumps(value, ensure_ascii=False))
 
 
+def _name(text: str, known: Collection[str]) -> str:
+    """Returns the name of a call without the gaps around it; a tool's name may itself end like one."""
+    name = text.strip()
+    while name not in known and (shorter := name.removesuffix("\\n").rstrip()) not in ("", name):
+        name = shorter
+    return name
+
+
 def _parameter(root: Mapping[str, Any], key: str) -> Any:
-    """Returns the schema of an argument; None when there is none."""
+    """Returns the schema of an argument; None if it has none."""
     properties = root.get("properties")
     return properties.get(key) if isinstance(properties, Mapping) else None
 

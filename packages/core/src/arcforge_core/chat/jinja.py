@@ -1,4 +1,4 @@
-"""Any Jinja template of Hugging Face behind the same contract as GLM-5's renderer."""
+"""Any Hugging Face Jinja template under the same contract as GLM-5's renderer."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from arcforge_core.chat.builtin import BUILT_IN, built_in
-from arcforge_core.chat.jinja_conversation import REASONING, Conversation, TemplateText, find_turns, spans
-from arcforge_core.chat.parser import END_THINK, THINK, Parser, parse_whole, split_reasoning
-from arcforge_core.chat.spans import Span, check_end_turn, encode_spans
+from arcforge_core.chat.jinja_conversation import REASONING, TemplateConversation, TemplateText, find_turns, spans
+from arcforge_core.chat.parser import END_THINK, THINK, Parser
+from arcforge_core.chat.spans import Span, encode_spans
+from arcforge_core.chat.template import RecordedTurn, Template, normalized
 from arcforge_core.configs import JinjaTemplateConfig
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Parsed, Rendered, Tool, ToolCall, extend
-from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Rendered, Tool, ToolCall, extend
 from arcforge_core.errors import ConfigError
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.tokenizer.templates import BUILT_IN, built_in
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 PROBE = "PROBE"
-"""What is said in a conversation that shows what a template does."""
+"""Text of the conversation that probes how a template behaves."""
 PROBE_TOOL = Tool({"type": "function", "function": {"name": "probe", "parameters": {"type": "object"}}})
 TAG = re.compile(r"<[^\s<>{}']+>")
 
 
-class JinjaTemplate:
+class JinjaTemplate(Template):
     """A Jinja template with a tokenizer; a `ChatTemplate`.
 
-    What messages say is encoded as plain text, and only what the template itself writes as special tokens.
+    Text of messages is encoded as plain text; only text written by the template itself may become special tokens.
 
     Raises:
-        ConfigError: the template is none, or no special token of the tokenizer ends the assistant's turn in it.
+        ConfigError: the template is invalid, or no special token of the tokenizer ends the assistant's turn in it.
     """
 
     def __init__(self, config: JinjaTemplateConfig, tokenizer: Tokenizer) -> None:
@@ -52,47 +53,31 @@ class JinjaTemplate:
         self.stop_ids = tuple(dict.fromkeys(stops))
         self._stops = frozenset(token for token, id_ in tokenizer.special.items() if id_ in self.stop_ids)
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] = (),
-        options: ChatOptions | None = None,
-        *,
-        generation_prompt: bool = False,
-        end_turn: bool = False,
-    ) -> Rendered:
-        """Returns the tokens of a conversation; see `ChatTemplate.render`."""
-        check_end_turn(end_turn, messages, generation_prompt)
-        conversation = self._conversation(messages, tools, options, generation_prompt)
-        turns = [] if generation_prompt else find_turns(self._text, conversation, self._stops)
+    def conversation_spans(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions, prompt: bool, end_turn: bool
+    ) -> list[Span]:
+        """Returns the rendering of a conversation."""
+        conversation = self._conversation(messages, tools, options, prompt)
+        turns = [] if prompt else find_turns(self._text, conversation, self._stops)
         found = list(spans(self._text, conversation, turns))
         last = len(messages) - 1
         if end_turn and not any(span.special and span.message == last and span.text in self._stops for span in found):
             trained = messages[-1].trained and any(turn.message == last for turn in turns)
             token = self._end_of_calls if messages[-1].tool_calls else self._end
             found.append(Span(token, special=True, author="assistant", message=last, trained=trained))
-        return encode_spans(self.tokenizer, found, is_prompt=generation_prompt)
+        return found
 
     def normalize(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
     ) -> list[Message]:
-        """Returns the messages as they come back: stripped, without reasoning that the template leaves out."""
+        """Returns the messages as they are parsed back: stripped, without reasoning that the template drops."""
         written = self._text.written(self._conversation(messages, tools, options, False))
         sources = {written.sources[piece.source] for piece in written.marked.pieces if piece.source is not None}
         thought = {source.message for source in sources if source.field == REASONING}
-        normal = []
-        for index, message in enumerate(messages):
-            if message.role != "assistant":
-                normal.append(Message(message.role, message.content))
-                continue
-            reasoning, content = split_reasoning(message)
-            shown = reasoning.strip() if index in thought else ""
-            calls = tuple(self._parser.normalize(call, tools) for call in message.tool_calls)
-            normal.append(Message("assistant", content.strip(), reasoning=shown, tool_calls=calls))
-        return normal
+        return normalized(messages, thought.__contains__, lambda call: self._parser.normalize(call, tools))
 
     def parser(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parser:
-        """Returns a parser for what is sampled after a prompt."""
+        """Returns a parser for the completion of a prompt."""
         tail = self.tokenizer.decode(prompt_ids[-32:]).rstrip()
         thinking = True if tail.endswith(THINK) else False if tail.endswith(END_THINK) else None
         parser: Parser = self._parser(
@@ -100,49 +85,37 @@ class JinjaTemplate:
         )
         return parser
 
-    def parse(self, completion_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parsed:
-        """Parses a whole completion."""
-        return parse_whole(self.parser(prompt_ids, tools), completion_ids)
-
-    def bridge_to_next_turn(
-        self,
-        prompt_ids: Sequence[int],
-        completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
-        tools: Sequence[Tool] = (),
-        options: ChatOptions | None = None,
+    def bridge(
+        self, turn: RecordedTurn, new_messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
     ) -> Rendered | Fork:
         """Returns the next turn's prompt as an extension of recorded ids, or why there is none.
 
-        What comes behind the recorded turn is taken from a conversation of which it is the only turn; whether the tools
-        are those of the recorded prompt cannot be seen from here.
+        The text after the recorded turn is rendered from a conversation with only that turn. It is not checked whether
+        the recorded prompt has the same tools.
         """
-        if not new_messages:
-            raise ConfigError("new_messages", new_messages, "there must be a message to go on with")
-        parser = self.parser(prompt_ids, tools)
-        parser.feed(completion_ids)
-        parser.finish()
+        prompt_ids, completion_ids, parser = turn.prompt_ids, turn.completion_ids, turn.read()
         said = parser.parsed.message
         if THINK in self.tokenizer.decode(prompt_ids) and not said.reasoning:
-            said = replace(said, reasoning=PROBE)  # earlier turns have some: will it stay?
+            said = replace(said, reasoning=PROBE)  # earlier turns have reasoning: does the template keep it?
         before = self._conversation([Message("user", "x"), said], tools, options, False)
         conversation = replace(before, messages=(*before.messages, *new_messages), generation_prompt=True)
-        turn = next((turn for turn in find_turns(self._text, before, self._stops) if turn.message == 1), None)
+        said_turn = next((found for found in find_turns(self._text, before, self._stops) if found.message == 1), None)
         whole = self._text.written(conversation)
-        if turn is None or not whole.marked.text.startswith(self._text.plain(before).text[: turn.end]):
-            return Fork("the template writes earlier turns in another way when new messages follow")
-        # the token stands before the end of the turn where it is the template's own, else behind it, for the next role
+        if said_turn is None or not whole.marked.text.startswith(self._text.plain(before).text[: said_turn.end]):
+            return Fork("the template renders earlier turns differently when new messages follow")
+        # a token of the template's own precedes the end of the turn; otherwise the next role's token follows it
         ending = next(
-            (t for t in self._text.specials(whole) if t[0] in self._stops and turn.end in (t.end(), t.start())), None
+            (t for t in self._text.specials(whole) if t[0] in self._stops and said_turn.end in (t.end(), t.start())),
+            None,
         )
-        start = turn.end if ending is None else ending.start()
+        start = said_turn.end if ending is None else ending.start()
         ended = [self.tokenizer.decode([id_]) for id_ in completion_ids if id_ in self.stop_ids]
         if ended:
             if len(ended) > 1 or completion_ids[-1] not in self.stop_ids:
                 return Fork(f"tokens follow the end of the turn, {ended[0]}")
             if ending is None or ended != [ending[0]]:
                 wanted = "none" if ending is None else ending[0]
-                return Fork(f"the turn ended with {ended[0]}, and the template wants {wanted} there")
+                return Fork(f"the turn ended with {ended[0]}, but the template expects {wanted} there")
             start = ending.end()
         elif parser.cut_off:
             return Fork(f"the turn was cut off: {parser.cut_off}")
@@ -150,31 +123,31 @@ class JinjaTemplate:
             replace(span, message=max(span.message - 2, -1))
             for span in spans(self._text, conversation, (), start=start)
         ]
-        return extend((*prompt_ids, *completion_ids), encode_spans(self.tokenizer, tail, is_prompt=True))
+        return extend(turn.ids, encode_spans(self.tokenizer, tail, is_prompt=True))
 
     def _conversation(
         self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None, generation_prompt: bool
-    ) -> Conversation:
+    ) -> TemplateConversation:
         if not self.keeps_calls and any(message.tool_calls for message in messages):
-            raise ConfigError("messages", "tool_calls", "the chat template does not render them")
-        return Conversation(tuple(messages), tuple(tools), options or ChatOptions(), generation_prompt)
+            raise ConfigError("messages", "tool_calls", "the chat template does not render tool calls")
+        return TemplateConversation(tuple(messages), tuple(tools), options or ChatOptions(), generation_prompt)
 
     # ---- what the template does --------------------------------------------------------------------------------------
 
     def _says(self, message: Message) -> bool:
-        conversation = Conversation((Message("user", "x"), message), (PROBE_TOOL,))
+        conversation = TemplateConversation((Message("user", "x"), message), (PROBE_TOOL,))
         try:
             return PROBE in self._text.plain(conversation).text
         except ConfigError:
             return False
 
     def _turn_end(self, message: Message, following: Message) -> str:
-        """Returns the special token behind what the assistant says, the parser's own tags aside."""
+        """Returns the special token that follows the assistant's text; the parser's own tags do not count."""
         tools = (PROBE_TOOL,) if message.tool_calls else ()
-        written = self._text.written(Conversation((Message("user", "x"), message, following), tools))
+        written = self._text.written(TemplateConversation((Message("user", "x"), message, following), tools))
         said = written.marked.text.rfind(PROBE)
         if said < 0:
-            raise ConfigError("chat_template", self.config.template, "leaves out what the assistant says")
+            raise ConfigError("chat_template", self.config.template, "does not render the assistant's text")
         for token in self._text.specials(written):
             if token.start() > said and token[0] not in self._parser.tags:
                 return token[0]
@@ -182,8 +155,8 @@ class JinjaTemplate:
         raise ConfigError(
             "chat_template",
             self.config.template,
-            "no special token of the tokenizer ends the assistant's turn; what looks like a token in the template and "
-            f"is none of the tokenizer: {known}",
+            "no special token of the tokenizer ends the assistant's turn; tokens in the template that the tokenizer "
+            f"lacks: {known}",
         )
 
 
@@ -197,12 +170,12 @@ def _template_text(config: JinjaTemplateConfig, tokenizer: Tokenizer) -> str:
             raise ConfigError("chat_template.template", config.template, accepted)
         return file.read_text(encoding="utf-8")
     if tokenizer.chat_template is None:
-        raise ConfigError("chat_template.template", "", "the tokenizer has no chat template; name one")
+        raise ConfigError("chat_template.template", "", "must be set: the tokenizer has no chat template")
     return tokenizer.chat_template
 
 
 def _guess_parser(template: str) -> str:
-    """Returns the parser whose words a template uses."""
+    """Returns the parser whose tags the template contains."""
     if "<arg_key>" in template:
         return "glm"
     return "llama" if "<|start_header_id|>" in template else "hermes"

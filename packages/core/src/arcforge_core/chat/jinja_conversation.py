@@ -1,4 +1,4 @@
-"""A conversation rendered by a Jinja template: its text, who wrote which part, and where the assistant's turns are."""
+"""A conversation rendered by a Jinja template: its text, the author of each part, and the assistant's turns."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from arcforge_core.chat.openai import message_for_template
 from arcforge_core.chat.parser import END_THINK, split_reasoning
 from arcforge_core.chat.spans import Span
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 CONTENT, REASONING, CALLS, CALL_ID = "content", "reasoning_content", "tool_calls", "tool_call_id"
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a marked string comes from; `message` is -1 for the tools."""
+class TemplateSource:
+    """Origin of a marked string; `message` is -1 for the tools."""
 
     message: int
     field: str
 
 
 @dataclass(frozen=True)
-class Conversation:
-    """What is rendered.
+class TemplateConversation:
+    """The input of a rendering.
 
     Attributes:
         messages, tools, options, generation_prompt: as in `ChatTemplate.render`.
@@ -42,8 +42,8 @@ class Conversation:
     options: ChatOptions = field(default_factory=ChatOptions)
     generation_prompt: bool = False
 
-    def until(self, count: int, generation_prompt: bool = False, thinking: bool | None = None) -> Conversation:
-        """Returns its first messages."""
+    def until(self, count: int, generation_prompt: bool = False, thinking: bool | None = None) -> TemplateConversation:
+        """Returns the conversation's first `count` messages."""
         options = self.options if thinking is None else replace(self.options, enable_thinking=thinking)
         return replace(self, messages=self.messages[:count], options=options, generation_prompt=generation_prompt)
 
@@ -54,19 +54,19 @@ class Written:
 
     Attributes:
         marked: the text and its pieces.
-        sources: where the pieces come from, by their `source`.
+        sources: origins of the pieces, indexed by `TextPiece.source`.
     """
 
     marked: Marked
-    sources: tuple[Source, ...]
+    sources: tuple[TemplateSource, ...]
 
 
 class TemplateText:
-    """Renders a template's text.
+    """Renders a template to text.
 
     Args:
         text: the template.
-        tokenizer: brings ``bos_token``, ``eos_token`` and the special tokens.
+        tokenizer: provides ``bos_token``, ``eos_token`` and the special tokens.
     """
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
@@ -79,7 +79,7 @@ class TemplateText:
         longest_first = sorted(tokenizer.special, key=len, reverse=True)
         self.special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
-    def plain(self, conversation: Conversation) -> Marked:
+    def plain(self, conversation: TemplateConversation) -> Marked:
         """Returns the text as transformers renders it.
 
         Raises:
@@ -90,32 +90,33 @@ class TemplateText:
         assert marked is not None  # nothing was marked
         return marked
 
-    def written(self, conversation: Conversation) -> Written:
-        """Returns the text with the sources of its parts.
+    def written(self, conversation: TemplateConversation) -> Written:
+        """Returns the text with the origins of its parts.
 
-        Where a template does with messages what cannot be followed, all of the text counts as the template's.
+        Text of messages that the template transforms untraceably counts as the template's.
 
         Raises:
-            ConfigError: as `plain`; or what cannot be followed contains a special token.
+            ConfigError: as in `plain`; or untraceable text contains a special token.
         """
         plain = self.plain(conversation)
-        sources: list[Source] = []
+        sources: list[TemplateSource] = []
         marker = Marker("".join(_strings(conversation)))
         messages = [_marked(message, n, marker, sources) for n, message in enumerate(conversation.messages)]
         tools = [
-            _mark(tool.definition, Source(-1, "tools"), marker, sources, self.special) for tool in conversation.tools
+            _mark(tool.definition, TemplateSource(-1, "tools"), marker, sources, self.special)
+            for tool in conversation.tools
         ]
         try:
             marked = marker.find(self._render(conversation, messages, tools))
         except ConfigError:
-            marked = None  # the template looks at what messages say
+            marked = None  # the template inspects the text of messages
         if marked is not None and marked.text == plain.text:
             return Written(marked, tuple(sources))
         for text in _strings(conversation):
             if found := self.special.search(text):
                 raise ConfigError(
-                    "messages", text[:80], f"contains {found[0]}, and the template changes what messages say, so that "
-                    "the two cannot be told apart",
+                    "messages", text[:80], f"contains {found[0]}, and the template transforms the text of messages, so "
+                    "the text cannot be distinguished from the template's own token",
                 )  # fmt: skip
         return Written(plain, ())
 
@@ -125,24 +126,29 @@ class TemplateText:
             if piece.source is None:
                 yield from self.special.finditer(written.marked.text, piece.start, piece.end)
 
-    def _render(self, conversation: Conversation, messages: Sequence[Any], tools: Sequence[Any]) -> str:
+    def _render(self, conversation: TemplateConversation, messages: Sequence[Any], tools: Sequence[Any]) -> str:
         options = conversation.options
         switches = {"enable_thinking": options.enable_thinking, "clear_thinking": options.clear_thinking}
-        off = {name: value for name, value in switches.items() if not value}  # templates ask whether they are defined
-        variables = {**self._variables, **off, **options.extra, "messages": messages, "tools": tools or None}
+        # templates test whether they are defined
+        shown: dict[str, bool | str] = {
+            name: value for name, value in switches.items() if not value or name in options.given
+        }
+        if options.reasoning_effort is not None:
+            shown["reasoning_effort"] = options.reasoning_effort
+        variables = {**self._variables, **shown, **options.extra, "messages": messages, "tools": tools or None}
         try:
             return self._template.render(**variables, add_generation_prompt=conversation.generation_prompt)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise ConfigError("messages", _roles(conversation), f"the chat template refuses them: {error}") from error
+            raise ConfigError("messages", _roles(conversation), f"the chat template rejects them: {error}") from error
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Where the assistant wrote.
+class TemplateTurn:
+    """A turn of the assistant in the text.
 
     Attributes:
-        start, end: range of the text, the token that ends the turn included.
-        message: its index.
+        start, end: range in the text, including the token that ends the turn.
+        message: index of its message.
     """
 
     start: int
@@ -150,8 +156,10 @@ class Turn:
     message: int
 
 
-def spans(text: TemplateText, conversation: Conversation, turns: Sequence[Turn], start: int = 0) -> Iterator[Span]:
-    """Yields the parts of a conversation from `start` on: messages as plain text, the template's special tokens."""
+def spans(
+    text: TemplateText, conversation: TemplateConversation, turns: Sequence[TemplateTurn], start: int = 0
+) -> Iterator[Span]:
+    """Yields a conversation's parts from `start` on: messages as plain text, and the template's special tokens."""
     written = text.written(conversation)
     pieces = iter(written.marked.pieces)
     piece = next(pieces, None)
@@ -167,12 +175,12 @@ def spans(text: TemplateText, conversation: Conversation, turns: Sequence[Turn],
         yield from [span] if source is not None else _cut(span, text.special)
 
 
-def find_turns(text: TemplateText, conversation: Conversation, stops: frozenset[str]) -> list[Turn]:
-    """Returns the turns that were written as the model would have sampled them.
+def find_turns(text: TemplateText, conversation: TemplateConversation, stops: frozenset[str]) -> list[TemplateTurn]:
+    """Returns the turns that are rendered exactly as the model would have sampled them.
 
-    ``{% generation %}`` blocks where the template has them. Else a turn stands between the prompt for it, which the
-    text must begin with, and the first special token of `stops` behind what the messages so far amount to. A turn whose
-    prompt would read differently now (its reasoning was dropped since) is left out.
+    They are the ``{% generation %}`` blocks if the template has them. Otherwise a turn lies between its prompt, with
+    which the text must begin, and the first special token of `stops` after the rendering of the messages up to it.
+    Turns whose prompt would now render differently (their reasoning was dropped since) are left out.
     """
     whole = text.written(conversation)
     generated = whole.marked.generated
@@ -181,15 +189,15 @@ def find_turns(text: TemplateText, conversation: Conversation, stops: frozenset[
         if len(generated) != len(assistants):
             counts = f"{len(generated)} generation blocks for {len(assistants)} messages"
             raise ConfigError("chat_template", counts, "must mark every assistant's message once")
-        return [Turn(*edges, n) for edges, n in zip(generated, assistants, strict=True)]
+        return [TemplateTurn(*edges, n) for edges, n in zip(generated, assistants, strict=True)]
     ends = [token for token in text.specials(whole) if token[0] in stops]
     found = [_find_turn(text, conversation, whole.marked.text, n, ends) for n in assistants]
     return [turn for turn in found if turn is not None]
 
 
 def _find_turn(
-    text: TemplateText, conversation: Conversation, whole: str, message: int, ends: Sequence[re.Match[str]]
-) -> Turn | None:
+    text: TemplateText, conversation: TemplateConversation, whole: str, message: int, ends: Sequence[re.Match[str]]
+) -> TemplateTurn | None:
     after = text.plain(conversation.until(message + 1)).text
     if not whole.startswith(after):
         return None
@@ -201,12 +209,14 @@ def _find_turn(
     else:
         return None
     own = [token.end() for token in ends if len(prompt) <= token.start() < len(after)]
-    # where nothing of its own ends a turn, the next message's role token does
+    # if no token of its own ends a turn, the next message's role token does
     following = [token.end() for token in ends if token.start() == len(after)]
-    return Turn(len(prompt), [len(after), *following, *own][-1], message)
+    return TemplateTurn(len(prompt), [len(after), *following, *own][-1], message)
 
 
-def _owned(conversation: Conversation, text: str, source: Source | None, turn: Turn | None) -> Span:
+def _owned(
+    conversation: TemplateConversation, text: str, source: TemplateSource | None, turn: TemplateTurn | None
+) -> Span:
     if turn is not None:
         trained = conversation.messages[turn.message].trained
         return Span(text, author="assistant", message=turn.message, trained=trained)
@@ -216,7 +226,7 @@ def _owned(conversation: Conversation, text: str, source: Source | None, turn: T
 
 
 def _cut(span: Span, special: re.Pattern[str]) -> Iterator[Span]:
-    """Yields the template's own text with its special tokens as such."""
+    """Yields the template's own text, split at its special tokens."""
     position = 0
     for found in [*special.finditer(span.text), None]:
         between = span.text[position : found.start() if found else len(span.text)]
@@ -231,9 +241,9 @@ def _cut(span: Span, special: re.Pattern[str]) -> Iterator[Span]:
 
 
 def _for_template(message: Message) -> dict[str, Any]:
-    """Returns the dictionary of a message; its reasoning is a field of its own, so that no template looks for it.
+    """Returns a message as a dictionary; reasoning has its own field, so no template searches the content for it.
 
-    Without reasoning there is no field, because many templates ask whether there is one.
+    Without reasoning the field is absent, because many templates test whether it is defined.
     """
     if message.role == "assistant":
         reasoning, content = split_reasoning(message)
@@ -242,21 +252,25 @@ def _for_template(message: Message) -> dict[str, Any]:
     return message_for_template(message)
 
 
-def _marked(message: Message, number: int, marker: Marker, sources: list[Source]) -> dict[str, Any]:
+def _marked(message: Message, number: int, marker: Marker, sources: list[TemplateSource]) -> dict[str, Any]:
     found = _for_template(message)
     for name in (CONTENT, REASONING, CALL_ID):
         if name in found:
-            found[name] = _mark(found[name], Source(number, name), marker, sources)
+            found[name] = _mark(found[name], TemplateSource(number, name), marker, sources)
     for call in found.get(CALLS, ()):
         function = call["function"]
         for fields, name in ((function, "name"), (function, "arguments"), (call, "id")):
             if name in fields:
-                fields[name] = _mark(fields[name], Source(number, CALLS), marker, sources)
+                fields[name] = _mark(fields[name], TemplateSource(number, CALLS), marker, sources)
     return found
 
 
 def _mark(
-    value: Any, source: Source, marker: Marker, sources: list[Source], only: re.Pattern[str] | None = None
+    value: Any,
+    source: TemplateSource,
+    marker: Marker,
+    sources: list[TemplateSource],
+    only: re.Pattern[str] | None = None,
 ) -> Any:
     """Marks all strings of a JSON value, or those that contain `only`."""
 
@@ -269,8 +283,8 @@ def _mark(
     return mark_strings(value, mark)
 
 
-def _strings(conversation: Conversation) -> Iterator[str]:
-    """Yields everything that somebody said."""
+def _strings(conversation: TemplateConversation) -> Iterator[str]:
+    """Yields every string of the messages and tools."""
     found: list[str] = []
 
     def collect(text: str) -> str:
@@ -285,5 +299,5 @@ def _strings(conversation: Conversation) -> Iterator[str]:
     return iter(found)
 
 
-def _roles(conversation: Conversation) -> str:
+def _roles(conversation: TemplateConversation) -> str:
     return " ".join(message.role for message in conversation.messages)

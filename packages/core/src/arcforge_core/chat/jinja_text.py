@@ -1,7 +1,7 @@
-"""Jinja templates of Hugging Face, rendered as transformers does, with marks around what messages say.
+"""Hugging Face's Jinja templates, rendered as transformers does, with marks around the text of messages.
 
-Marks are characters that occur nowhere in the conversation, of Unicode's private areas mostly. They tell afterwards
-which part of the text came from which message, whatever the template did with it; without them the text is what
+Marks are characters that do not occur in the conversation, mostly from Unicode's private use areas. They reveal which
+part of the rendered text came from which message, however the template transformed it; without marks the text is what
 transformers renders.
 """
 
@@ -23,17 +23,17 @@ from arcforge_core.errors import ConfigError
 
 PRIVATE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE), range(0xE000, 0xF900))
 GENERATION, END_GENERATION, END = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Marks around ``{% generation %}`` blocks, and the one that ends what a message says. Unicode keeps these for the
-inside of programs; a text that is exchanged never has them."""
+"""Marks around ``{% generation %}`` blocks, and the mark that ends a message's text. Unicode reserves these characters
+for internal use; exchanged text never contains them."""
 
 
 class GenerationTag(jinja2.ext.Extension):
-    """``{% generation %}`` of training templates: what stands inside is written by the assistant."""
+    """``{% generation %}`` of training templates: its contents are written by the assistant."""
 
     tags = {"generation"}  # noqa: RUF012 jinja2 declares it so
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Makes a block that is marked when it is rendered."""
+        """Returns a block that is marked when rendered."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
@@ -47,7 +47,7 @@ def compile_template(text: str) -> jinja2.Template:
     """Compiles a template with transformers' settings, in Jinja's sandbox.
 
     Raises:
-        ConfigError: it is no Jinja template.
+        ConfigError: the text is not a Jinja template.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
@@ -58,7 +58,9 @@ def compile_template(text: str) -> jinja2.Template:
     try:
         return environment.from_string(text)
     except jinja2.TemplateSyntaxError as error:
-        raise ConfigError("chat_template", text[:80], f"is no Jinja template: line {error.lineno}: {error}") from error
+        raise ConfigError(
+            "chat_template", text[:80], f"is not a Jinja template: line {error.lineno}: {error}"
+        ) from error
 
 
 def _tojson(
@@ -68,7 +70,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes for HTML."""
+    """JSON without HTML escapes, which Jinja's own filter adds."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -77,12 +79,12 @@ def _raise_exception(message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """A part of the rendered text.
 
     Attributes:
-        start, end: where it stands.
-        source: number of the marked string that it is part of; None for the template's own.
+        start, end: range in the text.
+        source: number of the marked string that it belongs to; None for the template's own text.
     """
 
     start: int
@@ -95,21 +97,21 @@ class Marked:
     """A rendered text.
 
     Attributes:
-        text: without marks.
-        pieces: all of it, in order.
+        text: the text without marks.
+        pieces: consecutive pieces that cover the text.
         generated: ranges of ``{% generation %}`` blocks.
     """
 
     text: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     generated: tuple[tuple[int, int], ...]
 
 
 class Marker:
-    """Puts marks around strings, and finds them again.
+    """Puts marks around strings and finds them in rendered text.
 
     Args:
-        texts: all that is rendered, so that marks are characters which do not occur in it.
+        texts: all rendered strings, to choose marks that do not occur in them.
     """
 
     def __init__(self, texts: str) -> None:
@@ -117,10 +119,12 @@ class Marker:
         self._free: Iterator[str] = (c for area in PRIVATE for c in map(chr, area) if c not in used)
         self._numbers: dict[str, int] = {}
         if reserved := used & {GENERATION, END_GENERATION, END}:
-            raise ConfigError("messages", ascii(min(reserved)), "this character is no text: Unicode reserves it")
+            raise ConfigError(
+                "messages", ascii(min(reserved)), "is reserved by Unicode for internal use and must not occur"
+            )
 
     def mark(self, text: str) -> str:
-        """Returns `text` with marks; white space around it stays outside, for templates that strip."""
+        """Returns `text` with marks; surrounding white space stays outside, for templates that strip."""
         kept = text.strip()
         if not kept:
             return text
@@ -130,10 +134,10 @@ class Marker:
         return text[:start] + begin + kept + END + text[start + len(kept) :]
 
     def find(self, rendered: str) -> Marked | None:
-        """Returns the text and its pieces; None when a template has cut a marked string in two."""
+        """Returns the text and its pieces; None if the template split a marked string."""
         marks = re.compile("[" + re.escape("".join((GENERATION, END_GENERATION, END, *self._numbers))) + "]")
         parts: list[str] = []
-        pieces: list[Piece] = []
+        pieces: list[TextPiece] = []
         generated: list[tuple[int, int]] = []
         source: int | None = None
         position, length, begun = 0, 0, 0
@@ -141,7 +145,7 @@ class Marker:
             part = rendered[position : found.start() if found else len(rendered)]
             if part:
                 parts.append(part)
-                pieces.append(Piece(length, length + len(part), source))
+                pieces.append(TextPiece(length, length + len(part), source))
                 length += len(part)
             if found is None:
                 break
@@ -158,7 +162,7 @@ class Marker:
 
 
 def mark_strings(value: Any, mark: Callable[[str], str]) -> Any:
-    """Returns JSON values with all strings in them marked, names of fields too."""
+    """Returns JSON values with all strings marked, field names included."""
     if isinstance(value, str):
         return mark(value)
     if isinstance(value, Mapping):

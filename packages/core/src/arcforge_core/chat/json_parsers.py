@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from arcforge_core.chat.parser import CALL, END_CALL, END_THINK, THINK, Parser
+from arcforge_core.chat.parser import CALL, END_CALL, END_THINK, THINK, Parser, ParserSettings
 from arcforge_core.chat.values import refuse_constant
 from arcforge_core.configs import HermesParserConfig, LlamaParserConfig
 from arcforge_core.contracts.chat import Tool
-from arcforge_core.data.tokenizer import Tokenizer
 
 PYTHON_TAG = "<|python_tag|>"
-DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)  # models write line ends inside strings
+DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)  # models write raw newlines in strings
 
 
 class HermesParser(Parser):
-    """Reads ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``; a call is handed on when it is complete."""
+    """Reads ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``; emits a call when it is complete."""
 
     tags = (THINK, END_THINK, CALL, END_CALL)
 
     def __init__(
-        self,
-        config: HermesParserConfig,
-        tools: Sequence[Tool] = (),
-        *,
-        tokenizer: Tokenizer | None = None,
-        thinking: bool | None = None,
-        ends: Sequence[str] = (),
+        self, config: HermesParserConfig, tools: Sequence[Tool] = (), **settings: Unpack[ParserSettings]
     ) -> None:
-        super().__init__(tools, tokenizer=tokenizer, thinking=thinking, ends=ends)
+        super().__init__(tools, **settings)
         self.config = config
         self._call: list[str] | None = None
 
     def text(self, text: str) -> None:
-        """Takes text outside the reasoning."""
+        """Processes text outside the reasoning."""
         if self._call is None:
             self.answer.add_content(text)
         else:
             self._call.append(text)
 
     def tag(self, tag: str) -> None:
-        """Takes a tag outside the reasoning."""
+        """Processes a tag outside the reasoning."""
         if self._call is None:
             if tag == CALL:
                 self._call = []
@@ -52,10 +45,10 @@ class HermesParser(Parser):
         if tag == END_CALL and self._add_call("".join(self._call)):
             self._call = None
         else:
-            self._call.append(tag)  # a tag inside a string, or a call that is no JSON
+            self._call.append(tag)  # a tag inside a string, or a call that is not JSON
 
     def end(self) -> str:
-        """Takes the end: a call that has not become JSON is content."""
+        """Ends the completion: an unfinished call that is not valid JSON is content."""
         call, self._call = self._call, None
         if call is None or self._add_call("".join(call)):
             return ""
@@ -71,29 +64,22 @@ class HermesParser(Parser):
 
 
 class LlamaParser(Parser):
-    """Reads an answer that is ``{"name": ..., "parameters": {...}}``, or several of these with ``;`` between them.
+    """Reads an answer that is ``{"name": ..., "parameters": {...}}``, or several of these separated by ``;``.
 
-    Such an answer is handed on when it is complete, any other as it arrives. Without tools JSON is content.
+    Emits such an answer when it is complete, any other as it arrives. Without tools, JSON is content.
     """
 
     tags = (PYTHON_TAG,)
 
     def __init__(
-        self,
-        config: LlamaParserConfig,
-        tools: Sequence[Tool] = (),
-        *,
-        tokenizer: Tokenizer | None = None,
-        thinking: bool | None = None,
-        ends: Sequence[str] = (),
+        self, config: LlamaParserConfig, tools: Sequence[Tool] = (), **settings: Unpack[ParserSettings]
     ) -> None:
-        super().__init__(tools, tokenizer=tokenizer, thinking=False, ends=ends)
+        super().__init__(tools, **(settings | {"thinking": False}))
         self.config = config
         self._held: list[str] | None = [] if tools else None
-        """The answer while it may be calls."""
+        """The answer while it may still be calls."""
 
     def text(self, text: str) -> None:
-        """Takes text."""
         if self._held is None:
             self.answer.add_content(text)
             return
@@ -102,21 +88,21 @@ class LlamaParser(Parser):
             self._let_go()
 
     def tag(self, tag: str) -> None:
-        """Takes a tag: it announces calls."""
+        """Processes a tag: it announces calls."""
         if self._held is None:
             self.answer.add_content(tag)
         else:
             self._held.append(tag)
 
     def end(self) -> str:
-        """Takes the end: calls, if all of the answer is."""
+        """Ends the completion: the answer is calls only if all of it parses as such."""
         whole = "".join(self._held or ()).strip()
         if not whole:
             return ""
         calls = read_calls(whole.removeprefix(PYTHON_TAG))
         if not calls:
             self._let_go()
-            return "what began like a tool call is not JSON with a name and parameters"
+            return "the beginning of a tool call is not JSON with a name and parameters"
         for call in calls:
             self.add_call(*call)
         return ""
@@ -131,7 +117,7 @@ class LlamaParser(Parser):
 
 
 def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns (name, arguments) of JSON objects that follow each other; none if anything else is there."""
+    """Returns (name, arguments) of consecutive JSON objects; [] if there is any other text."""
     calls, position = [], 0
     while position < len(text):
         if text[position] in " \t\r\n;":
@@ -139,7 +125,7 @@ def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
             continue
         try:
             value, position = DECODER.raw_decode(text, position)
-            json.dumps(value)  # what is too deep to be written is refused as what is too deep to be read
+            json.dumps(value)  # refuses values too deep to be written, as the decoder refuses those too deep to be read
         except (ValueError, RecursionError):
             return []
         call = _call(value)
@@ -150,7 +136,7 @@ def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _call(value: Any) -> tuple[str, dict[str, Any]] | None:
-    """Returns a call's name and arguments; these may be JSON in a string, as in OpenAI's API."""
+    """Returns a call's name and arguments; arguments may be JSON in a string, as in OpenAI's API."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None
     arguments = value.get("arguments", value.get("parameters", {}))

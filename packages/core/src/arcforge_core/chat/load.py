@@ -1,19 +1,19 @@
-"""A chat template for a tokenizer, or for the folder that it lies in."""
+"""Builds the chat template of a tokenizer, or of a Hugging Face directory."""
 
 from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
 
-from arcforge_core.chat.builtin import built_in
 from arcforge_core.chat.glm5_format import NEEDED
-from arcforge_core.chat.jinja_conversation import Conversation, TemplateText
+from arcforge_core.chat.jinja_conversation import TemplateConversation, TemplateText
 from arcforge_core.config.schema import ChatTemplateConfig
 from arcforge_core.configs import Glm5TemplateConfig, JinjaTemplateConfig
 from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Message, Tool, ToolCall
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.tokenizer.templates import built_in
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 PROBE_TOOLS = (Tool({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}),)
 PROBE = (
@@ -28,19 +28,19 @@ PROBE = (
     Message("assistant", "b", reasoning="q"),
     Message("tool", "t"),
 )
-"""Has all that GLM-5's rules tell apart."""
+"""A conversation that exercises every rule of GLM-5's format."""
 
 
 def build_chat_template(tokenizer: Tokenizer, config: ChatTemplateConfig | None = None) -> ChatTemplate:
     """Returns the chat template of a tokenizer.
 
     Args:
-        tokenizer: brings the tokens, and its own template.
-        config: a component of kind ``chat_template``. When None, GLM-5's renderer for tokenizers whose template writes
-            what GLM-5's does, or that have none but all of its tokens; else the tokenizer's own template.
+        tokenizer: provides the tokens and its own template.
+        config: a component of kind ``chat_template``. None chooses GLM-5's renderer if the tokenizer's template renders
+            GLM-5's format, or if it has no template but all of GLM-5's tokens; otherwise the tokenizer's own template.
 
     Raises:
-        ConfigError: tokens are missing, or there is no template.
+        ConfigError: tokens or the template are missing.
     """
     if config is None:
         config = Glm5TemplateConfig() if _speaks_glm5(tokenizer) else JinjaTemplateConfig()
@@ -54,8 +54,8 @@ def load_chat_template(folder: str | Path, config: ChatTemplateConfig | None = N
     Reads ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja``.
 
     Raises:
-        DataError: there is no usable tokenizer.
-        ConfigError: as `build_chat_template`.
+        DataError: the folder has no usable tokenizer.
+        ConfigError: as in `build_chat_template`.
     """
     return build_chat_template(Tokenizer.load(folder), config)
 
@@ -74,7 +74,7 @@ def _speaks_glm5(tokenizer: Tokenizer) -> bool:
 
 
 def _text(template: str, tokenizer: Tokenizer, count: int, clear: bool, think: bool) -> str | None:
-    conversation = Conversation(
+    conversation = TemplateConversation(
         PROBE[:count],
         PROBE_TOOLS if count % 2 else (),
         ChatOptions(enable_thinking=think, clear_thinking=clear),

@@ -1,4 +1,4 @@
-"""OpenAI's dictionaries as our messages, and ours as the dictionaries that Jinja templates read."""
+"""Converts OpenAI's dictionaries to messages, and messages to the dictionaries that Jinja templates read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from arcforge_core.contracts.chat import ChatOptions, Message, Tool, ToolCall
 from arcforge_core.errors import ConfigError
 
 ROLE_ALIASES = {"developer": "system"}
+UNTHINKING = ("none", "minimal")
+"""Values of ``reasoning_effort`` that turn the reasoning off."""
+SWITCHES = ("enable_thinking", "clear_thinking")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""What OpenAI-like servers call it; the first is older and more common."""
+"""Field names of the reasoning in OpenAI-like APIs; the first is older and more common."""
 
 
 def messages_from_openai(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Returns messages of a chat request.
+    """Returns the messages of a chat request.
 
-    Content may be a string, null, or a list of text parts; arguments of calls JSON in a string or a mapping.
+    Content may be a string, null, or a list of text parts; arguments of calls may be JSON in a string or a mapping.
 
     Raises:
-        ConfigError: a role, a part or arguments that are not understood; the message is named by its index.
+        ConfigError: a role, a part or arguments are invalid; the field names the message's index.
     """
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
@@ -35,27 +38,30 @@ def tools_from_openai(tools: Sequence[Mapping[str, Any]] | None) -> list[Tool]:
 
 
 def options_from_openai(request: Mapping[str, Any]) -> ChatOptions:
-    """Returns what a chat request says about rendering.
+    """Returns the rendering options of a chat request.
 
-    Reads ``thinking: {"type": "enabled" | "disabled", "clear_thinking": bool}`` of Z.ai's API, and
-    ``chat_template_kwargs`` of vLLM and SGLang, which win where both are given.
+    Reads, each taking precedence over those before it, ``reasoning_effort`` of OpenAI's API,
+    ``thinking: {"type": "enabled" | "disabled", "clear_thinking": bool}`` of Z.ai's, and ``chat_template_kwargs`` of
+    vLLM and SGLang.
 
     Raises:
-        ConfigError: a value that is not understood.
+        ConfigError: an invalid value.
     """
-    thinking = request.get("thinking") or {}
-    kind = thinking.get("type", "enabled")
-    if kind not in ("enabled", "disabled"):
-        raise ConfigError("thinking.type", kind, "must be enabled or disabled")
+    thinking, effort = request.get("thinking") or {}, request.get("reasoning_effort")
+    if thinking.get("type", "enabled") not in ("enabled", "disabled"):
+        raise ConfigError("thinking.type", thinking["type"], "must be enabled or disabled")
+    switches: dict[str, Any] = {} if effort is None else {"enable_thinking": effort not in UNTHINKING}
+    if "type" in thinking:
+        switches["enable_thinking"] = thinking["type"] == "enabled"
+    if "clear_thinking" in thinking:
+        switches["clear_thinking"] = thinking["clear_thinking"]
     extra = dict(request.get("chat_template_kwargs") or {})
-    given = {
-        "enable_thinking": extra.pop("enable_thinking", kind == "enabled"),
-        "clear_thinking": extra.pop("clear_thinking", thinking.get("clear_thinking", True)),
-    }
-    for name, value in given.items():
+    switches |= {name: extra.pop(name) for name in SWITCHES if name in extra}
+    for name, value in switches.items():
         if not isinstance(value, bool):
             raise ConfigError(name, value, "must be true or false")
-    return ChatOptions(**given, extra=extra)
+    given = frozenset(name for name, value in switches.items() if value)
+    return ChatOptions(**switches, reasoning_effort=effort, extra=extra, given=given)
 
 
 def message_for_template(message: Message) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def _text(content: Any, where: str) -> str:
 def _part(part: Any, where: str) -> str:
     text = part.get("text") if isinstance(part, Mapping) else part
     if not isinstance(text, str):
-        raise ConfigError(where, part, "only text parts are understood")
+        raise ConfigError(where, part, "must be a text part")
     return text
 
 
@@ -119,5 +125,5 @@ def _call(call: Mapping[str, Any], where: str) -> ToolCall:
         except ValueError as error:
             raise ConfigError(f"{where}.arguments", function["arguments"], f"must be JSON: {error}") from error
     if not isinstance(arguments, Mapping) or not isinstance(function.get("name"), str):
-        raise ConfigError(where, dict(call), "needs a name, and a JSON object of arguments")
+        raise ConfigError(where, dict(call), "must have a name, and a JSON object of arguments")
     return ToolCall(function["name"], dict(arguments), call.get("id"))

@@ -1,4 +1,4 @@
-"""Sampled ids or text, in pieces of any size, as tags and the text between them."""
+"""Splits sampled ids or text, in pieces of any size, into tags and the text between them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from arcforge_core.data.tokenizer import TextStream, Tokenizer
 from arcforge_core.errors import ConfigError
+from arcforge_core.tokenizer.tokenizer import TextStream, Tokenizer
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A tag, written ``name``."""
+    """A tag in a completion."""
 
     name: str
 
 
 class TagSearch:
-    """Finds tags in text that arrives in pieces; holds back what may be the beginning of one."""
+    """Finds tags in text that arrives in pieces; holds back text that may be the beginning of a tag."""
 
     def __init__(self, tags: Iterable[str]) -> None:
         self._tags = tuple(tags)
@@ -39,18 +39,18 @@ class TagSearch:
             yield text[: len(text) - kept]
 
     def flush(self) -> str:
-        """Returns what was held back: it was no tag."""
+        """Returns the text that was held back, which was not a tag."""
         text, self._held = self._held, ""
         return text
 
 
 class Pieces:
-    """Cuts a completion into tags and text.
+    """Splits a completion into tags and text.
 
     Args:
-        tags: what to find.
-        tokenizer: for ids. A tag that is a token of it counts only as that token; the same characters spelt by other
-            tokens are text. None when text is fed.
+        tags: the tags to find.
+        tokenizer: decodes ids. A tag that is one of its tokens counts only as that token; the same characters spelt by
+            other tokens are text. None if text is fed.
     """
 
     def __init__(self, tags: Sequence[str], tokenizer: Tokenizer | None) -> None:
@@ -61,13 +61,13 @@ class Pieces:
         self._written = TagSearch(tags)
 
     def of_ids(self, ids: Iterable[int]) -> Iterator[Tag | str]:
-        """Yields what these ids complete.
+        """Yields the tags and text that these ids complete.
 
         Raises:
-            ConfigError: there is no tokenizer.
+            ConfigError: the tokenizer is None.
         """
         if self._stream is None:
-            raise ConfigError("tokenizer", None, "a parser needs one to be fed ids")
+            raise ConfigError("tokenizer", None, "must be given to a parser that is fed ids")
         for id_ in ids:
             if id_ in self._by_id:
                 yield from self.rest()
@@ -76,11 +76,11 @@ class Pieces:
                 yield from self._spelt.push(self._stream.push(id_))
 
     def of_text(self, text: str) -> Iterator[Tag | str]:
-        """Yields what this text completes."""
+        """Yields the tags and text that this text completes."""
         return self._written.push(text)
 
     def rest(self) -> Iterator[Tag | str]:
-        """Yields what was held back, because nothing follows that belongs to it."""
+        """Yields the text that was held back."""
         if self._stream is not None:
             yield from self._spelt.push(self._stream.flush())
         text = self._spelt.flush() + self._written.flush()

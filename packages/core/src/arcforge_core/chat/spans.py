@@ -1,4 +1,4 @@
-"""A conversation as spans of text with their authors, and these as token ids."""
+"""A conversation as spans of text with their authors, and their encoding to token ids."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from arcforge_core.contracts.chat import TEMPLATE, Message, Rendered
-from arcforge_core.data.tokenizer import Tokenizer
+from arcforge_core.contracts.chat import TEMPLATE, Rendered
 from arcforge_core.errors import ConfigError
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,10 @@ class Span:
     """A part of a conversation by one author.
 
     Attributes:
-        text: what it says.
-        special: the text is one special token. All other text is encoded as plain text, whatever it looks like.
+        text: its characters.
+        special: the text is one special token. All other text is encoded as plain text, even if it spells a token.
         author, message, trained: as in `Rendered`.
-        begins_run: text before it is encoded without it, as a prompt is before its completion is there.
+        begins_run: preceding text is encoded without this span, as a prompt is encoded before its completion exists.
     """
 
     text: str
@@ -31,12 +31,12 @@ class Span:
 
 
 def encode_spans(tokenizer: Tokenizer, spans: Iterable[Span], is_prompt: bool = False) -> Rendered:
-    """Encodes spans; text between special tokens is encoded in one go, as if the whole string were tokenised.
+    """Encodes spans; consecutive text between special tokens is encoded as one string.
 
-    A token that covers text of two authors counts as the later one's. Nothing in a prompt is trained on.
+    A token that covers text of two authors belongs to the later one. Nothing in a prompt is trained on.
 
     Raises:
-        ConfigError: a text that UTF-8 cannot write.
+        ConfigError: a text that UTF-8 cannot encode.
     """
     ids: list[int] = []
     owners: list[Span] = []
@@ -54,12 +54,6 @@ def encode_spans(tokenizer: Tokenizer, spans: Iterable[Span], is_prompt: bool = 
         tuple(span.message for span in owners),
         tuple(span.trained and not is_prompt for span in owners),
     )
-
-
-def check_end_turn(end_turn: bool, messages: Sequence[Message], generation_prompt: bool) -> None:
-    """Raises `ConfigError` where there is no turn to end."""
-    if end_turn and (generation_prompt or not messages or messages[-1].role != "assistant"):
-        raise ConfigError("end_turn", True, "needs the assistant's message as the last one, and no prompt after it")
 
 
 def _runs(spans: Iterable[Span]) -> Iterator[list[Span]]:

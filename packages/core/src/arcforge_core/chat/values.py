@@ -1,4 +1,4 @@
-"""Arguments as text: strings as they are, other values as JSON, read back by the types that their schema permits."""
+"""Arguments as text: strings as they are, other values as JSON, read back as the types that their schema permits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JSON_TYPES: dict[type, str] = {
 }  # fmt: skip
 ANY = frozenset(JSON_TYPES.values())
 DEEPEST = 16
-"""Schemas inside each other that are looked into."""
+"""Nesting depth to which schemas are read."""
 
 
 def write_value(value: Any) -> str:
@@ -21,16 +21,16 @@ def write_value(value: Any) -> str:
 
 
 def read_value(text: str, schema: Any, root: Any = None) -> Any:
-    """Returns the value that a text stands for.
+    """Returns the value that a text denotes.
 
-    Where the schema permits nothing but strings, the text itself. Where it permits others beside them, JSON of one of
-    the others, else the text. Where it permits no strings, any JSON, else a Python literal of a permitted type, else
-    the text. A JSON string is never unquoted, because strings are written raw: ``"a"`` keeps its quotes.
+    If the schema permits only strings, returns the text. If it permits strings and other types, returns JSON of one of
+    the other types, else the text. If it permits no strings, returns any JSON, else a Python literal of a permitted
+    type, else the text. A JSON string is never unquoted, because strings are written raw: ``"a"`` keeps its quotes.
 
     Args:
-        text: what stood in the argument.
-        schema: its JSON schema; what is no schema permits everything.
-        root: the schema of all arguments, where ``$ref`` leads to.
+        text: the argument's text.
+        schema: its JSON schema; an invalid schema permits everything.
+        root: the schema of all arguments, in which ``$ref`` is resolved.
     """
     types = permitted_types(schema, root)
     if types == {"string"}:
@@ -45,11 +45,11 @@ def read_value(text: str, schema: Any, root: Any = None) -> Any:
 
 
 def _attempt(reading: Callable[[str], Any], text: str) -> Any:
-    """Returns what `reading` makes of a text, as JSON would hold it; the text when it makes nothing of it."""
+    """Returns the text read by `reading` as a JSON value, or the text itself if that fails."""
     try:
         value = reading(text)
-        written = json.dumps(value, ensure_ascii=False, allow_nan=False)  # no sets, no NaN, not too deep
-        written.encode()  # no half of a surrogate pair
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)  # rejects sets, NaN and too deep nesting
+        written.encode()  # rejects lone surrogates
         return text if isinstance(value, str) else json.loads(written)  # of a literal: no tuples, keys are strings
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text
@@ -60,12 +60,12 @@ def _json(text: str) -> Any:
 
 
 def refuse_constant(constant: str) -> Any:
-    """Refuses NaN and Infinity, which Python's reader of JSON takes (`parse_constant`)."""
+    """Rejects NaN and Infinity, which Python's JSON parser accepts (`parse_constant`)."""
     raise ValueError(f"{constant} is not JSON")
 
 
 def _is_other(value: Any, types: frozenset[str]) -> bool:
-    """Whether a value is of a permitted type other than a string; a number without a fraction is an integer too."""
+    """Whether a value has a permitted type other than string; a number without a fraction is also an integer."""
     kind = JSON_TYPES[type(value)]
     if kind == "integer":
         return bool(types & {"integer", "number"})
@@ -75,7 +75,7 @@ def _is_other(value: Any, types: frozenset[str]) -> bool:
 
 
 def permitted_types(schema: Any, root: Any = None) -> frozenset[str]:
-    """Returns the JSON types that a schema permits, by its words for types; `ANY` when it says nothing.
+    """Returns the JSON types that a schema permits; `ANY` if it does not restrict them.
 
     Reads ``type``, ``enum``, ``const``, ``anyOf``, ``oneOf``, ``allOf``, local ``$ref``, OpenAPI's ``nullable``, and
     infers from ``properties`` and ``items``.
@@ -84,7 +84,7 @@ def permitted_types(schema: Any, root: Any = None) -> frozenset[str]:
 
 
 def _permitted(schema: Any, root: Any, known: dict[str, frozenset[str]], depth: int) -> frozenset[str]:
-    """`permitted_types`; `known` has the references that were followed, each once however often it is named."""
+    """`permitted_types`; `known` caches resolved references, so that each is followed once."""
     if not isinstance(schema, Mapping) or depth > DEEPEST:
         return ANY
     types = _stated_types(schema, root, known, depth + 1)
@@ -119,7 +119,7 @@ def _stated_types(schema: Mapping[str, Any], root: Any, known: dict[str, frozens
 
 
 def resolve_reference(reference: str, root: Any) -> Any:
-    """Follows ``#/$defs/Name``; None for what leads nowhere."""
+    """Resolves ``#/$defs/Name``; None if it does not exist."""
     found = root
     for part in reference.removeprefix("#").strip("/").split("/"):
         found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None

@@ -1,1 +1,1 @@
-"""Checkpoints: models as Hugging Face directories, written all or nothing."""
+"""Checkpoints: models as Hugging Face directories, written atomically."""

@@ -1,7 +1,7 @@
-"""Adapters on disk as PEFT has them: ``adapter_config.json``, which names the base, and ``adapter_model.safetensors``.
+"""Adapters in PEFT's format: ``adapter_config.json``, which names the base, and ``adapter_model.safetensors``.
 
-Tensors have the names and the order of rows of the base's own files, so that PEFT puts them on the model that
-transformers makes of that folder. Experts that files hold one by one have adapters one by one.
+Tensors have the names and row order of the base's own files, so that PEFT applies them to the model that
+transformers loads from the base. If the files hold experts one by one, so does the adapter.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from arcforge_core.checkpoint.hf.folder import LinkedState, copy_beside
-from arcforge_core.checkpoint.hf.links import Link
 from arcforge_core.checkpoint.shards import LazyState, save_tensors
-from arcforge_core.data.shards import file_sha256
+from arcforge_core.contracts.checkpoint import Link
 from arcforge_core.errors import CheckpointError
-from arcforge_core.model.lora import merged, named_adapters, scale_of
+from arcforge_core.files.checksums import file_sha256
+from arcforge_core.model.adapt.lora import adapter_of, merged, named_adapters, scale_of
 
 if TYPE_CHECKING:
-    from arcforge_core.data.tokenizer import Tokenizer
     from arcforge_core.model.causal_lm import CausalLM
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 BASE_SHA256 = "base_sha256"
-"""Entry of the weights' metadata: which files the adapter was trained on."""
+"""Entry of the weights' metadata: identifies the base weights that the adapter was trained on."""
 
 UNSUPPORTED = (
     "use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication",
     "target_parameters", "trainable_token_indices", "lora_bias", "alora_invocation_tokens",
 )  # fmt: skip
-"""Fields of PEFT's file that change what the tensors mean; all are off in ours."""
+"""Fields of PEFT's config that change the meaning of the tensors; all are off in adapters written here."""
 
 
 def is_adapter(folder: Path) -> bool:
-    """Says whether a folder holds an adapter."""
+    """Whether a directory contains an adapter."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
 def weights_sha256(folder: Path) -> str:
-    """Returns a hash of a checkpoint's files of weights, their names included."""
+    """Returns a hash of a checkpoint's weight files, including their names."""
     files = sorted(folder.glob("*.safetensors"))
     return hashlib.sha256("".join(f"{file_sha256(path)}  {path.name}\n" for path in files).encode()).hexdigest()
 
 
 def links_of(state: LazyState) -> Mapping[str, Link]:
-    """Returns how the files behind a state hold its tensors; none where they are stored as in memory."""
+    """Returns the mapping from a state's tensors to those in its files; {} if they are stored as in memory."""
     return state.links if isinstance(state, LinkedState) else {}
 
 
@@ -60,12 +60,12 @@ def links_of(state: LazyState) -> Mapping[str, Link]:
 
 
 def write_adapter(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
-    """Writes the adapter of a model into a folder that exists; the base is named, not copied.
+    """Writes a model's adapter into an existing directory; the base is named, not copied.
 
     Raises:
         OSError: a file cannot be written.
     """
-    adapter = model.adapter
+    adapter = adapter_of(model)
     assert adapter is not None
     tensors: dict[str, Tensor] = {}
     for name, low in named_adapters(model):
@@ -91,13 +91,13 @@ def write_adapter(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = N
         "inference_mode": True,
     }
     (folder / ADAPTER_CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    copy_beside(Path(adapter.base), folder)  # how to generate
+    copy_beside(Path(adapter.base), folder)  # generation settings
     if tokenizer is not None:
         tokenizer.save(folder)
 
 
 def _split_a(a: Tensor, b_parts: list[Tensor]) -> list[Tensor]:
-    """Returns the A that belongs to each part of B: an expert's gate and up matrices share one."""
+    """Returns the A of each part of B: an expert's gate and up matrices share one."""
     if a.ndim == b_parts[0].ndim:
         return [a]
     copies = len(b_parts) // len(a)
@@ -114,12 +114,12 @@ def _join_a(parts: list[Tensor], like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """An adapter's folder.
+    """An adapter's directory.
 
     Attributes:
-        folder: where it lies.
-        base: folder of its base.
-        sha256: of the base's weights when it was trained; None where another program wrote it.
+        folder: its location.
+        base: directory of its base.
+        sha256: hash of the base's weights at training time; None if written by another program.
         scale: factor on ``B A``.
         pairs: A and B by the stem of the base's tensor, e.g. ``model.layers.0.self_attn.q_proj``.
     """
@@ -132,10 +132,10 @@ class AdapterFiles:
 
 
 def read_adapter(folder: Path) -> AdapterFiles:
-    """Reads an adapter; its base is not looked at.
+    """Reads an adapter without opening its base.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or has options of PEFT that change what the tensors mean.
+        CheckpointError: a file is missing or damaged, or has PEFT options that change the meaning of the tensors.
     """
     config = _config(folder)
     base = Path(config["base_model_name_or_path"])
@@ -144,29 +144,29 @@ def read_adapter(folder: Path) -> AdapterFiles:
     try:
         with safe_open(path, framework="pt") as file:
             known = (file.metadata() or {}).get(BASE_SHA256)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is missing or damaged: {error}") from error
     pairs = {}
     for stem in sorted({name.removeprefix(PREFIX).removesuffix(A).removesuffix(B) for name in tensors}):
         pair = tensors.pop(PREFIX + stem + A, None), tensors.pop(PREFIX + stem + B, None)
         if pair[0] is None or pair[1] is None:
-            raise CheckpointError(f"{path}: {stem} is no pair of LoRA matrices")
+            raise CheckpointError(f"{path}: {stem} is not a pair of LoRA matrices")
         pairs[stem] = (pair[0], pair[1])
     scale = scale_of(config["r"], config["lora_alpha"], bool(config.get("use_rslora")))
     return AdapterFiles(folder, base, known, scale, pairs)
 
 
 def check_base(adapter: AdapterFiles) -> None:
-    """Checks that the base is there and has the weights that the adapter was trained on.
+    """Checks that the base exists and has the weights that the adapter was trained on.
 
     Raises:
-        CheckpointError: it is not, or has others.
+        CheckpointError: the base is missing, or has other weights.
     """
     folder, base = adapter.folder, adapter.base
     if not base.is_dir():
         raise CheckpointError(
-            f"{folder} is an adapter, and there is no base at {base}: correct base_model_name_or_path in "
+            f"{folder} is an adapter, but its base {base} does not exist: correct base_model_name_or_path in "
             f"{folder / ADAPTER_CONFIG}"
         )
     if adapter.sha256 is not None and weights_sha256(base) != adapter.sha256:
@@ -182,27 +182,27 @@ def _config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is missing or damaged: {error!r}") from error
     if kind != "LORA":
-        raise CheckpointError(f"{path}: peft_type={kind!r}: only LORA can be read")
+        raise CheckpointError(f"{path}: peft_type={kind!r}: must be LORA")
     if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and isinstance(base, str)):
-        raise CheckpointError(f"{path}: r, lora_alpha or base_model_name_or_path is no such value")
+        raise CheckpointError(f"{path}: r, lora_alpha or base_model_name_or_path is missing or invalid")
     for name in UNSUPPORTED:
         if config.get(name):
-            raise CheckpointError(f"{path}: {name}={config[name]!r} cannot be read")
+            raise CheckpointError(f"{path}: {name}={config[name]!r} is not supported")
     if config.get("bias", "none") != "none":
-        raise CheckpointError(f"{path}: bias={config['bias']!r} cannot be read, only none")
+        raise CheckpointError(f"{path}: bias={config['bias']!r} must be 'none'")
     return config
 
 
 class AdaptedTensors(Mapping[str, Tensor]):
-    """The tensors of a base's files with an adapter merged into them when read.
+    """The tensors of a base's files with an adapter merged into them on reading.
 
     Args:
-        tensors: the base's.
-        adapter: what is merged.
-        dtype: that the merged ones are rounded to; None means the base's.
+        tensors: those of the base.
+        adapter: the adapter to merge.
+        dtype: dtype of merged tensors; None: the base's.
 
     Raises:
-        CheckpointError: the adapter has a tensor for something that is not there, or of another shape.
+        CheckpointError: the adapter has a tensor that the base lacks, or one of another shape.
     """
 
     def __init__(self, tensors: LazyState, adapter: AdapterFiles, dtype: torch.dtype | None) -> None:
@@ -218,7 +218,6 @@ class AdaptedTensors(Mapping[str, Tensor]):
             self.pairs[name] = (a, b)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Reads and merges."""
         weight = self.tensors[name]
         if name not in self.pairs:
             return weight
@@ -235,7 +234,6 @@ class AdaptedTensors(Mapping[str, Tensor]):
 
 
 def adapted(state: LazyState, adapter: AdapterFiles, dtype: torch.dtype | None) -> LazyState:
-    """Returns a base's state with an adapter merged into it."""
     if isinstance(state, LinkedState):
         return LinkedState(state.shapes, state.links, AdaptedTensors(state.shards, adapter, dtype))
     return AdaptedTensors(state, adapter, dtype)
@@ -246,13 +244,13 @@ def load_adapter(model: CausalLM, folder: Path) -> None:
     """Copies an adapter's tensors into an adapted model.
 
     Raises:
-        CheckpointError: it is none, it is damaged, or it is of other layers or another rank or base; the model is as
-            before.
+        CheckpointError: it is missing or damaged, or has other layers, another rank or another base; the model is
+            unchanged.
     """
-    adapter = model.adapter
+    adapter = adapter_of(model)
     assert adapter is not None
     if not is_adapter(folder):
-        raise CheckpointError(f"{folder} holds no adapter ({ADAPTER_CONFIG})")
+        raise CheckpointError(f"{folder} contains no adapter ({ADAPTER_CONFIG})")
     found = read_adapter(folder)
     if found.sha256 != adapter.sha256:
         raise CheckpointError(f"{folder} was trained on {found.base}, which has other weights than {adapter.base}")

@@ -1,4 +1,4 @@
-"""From any checkpoint that we can read to any that we can write, tensor by tensor."""
+"""Converts any readable checkpoint to any writable format, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arcforge_core.checkpoint.atomic import replacing
 from arcforge_core.checkpoint.hf.folder import OWN, copy_beside, write_hf
 from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint, own_config
 from arcforge_core.checkpoint.sections import CONFIG, meta_model
 from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardWriter
-from arcforge_core.cli.progress import track
+from arcforge_core.configs import ConvertConfig
+from arcforge_core.console.progress import track
+from arcforge_core.console.result import Result
 from arcforge_core.errors import CheckpointError
+from arcforge_core.files.atomic import replacing
 
 
 @dataclass(frozen=True)
 class CastState(Mapping[str, Tensor]):
-    """Tensors cast when read.
+    """Tensors cast on reading.
 
     Attributes:
-        state: where they come from.
-        dtype: of the parameters; None leaves them.
-        buffers: names of those that are never cast.
+        state: the tensors to cast.
+        dtype: of the parameters; None keeps their dtypes.
+        buffers: names that are never cast.
     """
 
     state: LazyState
@@ -35,7 +37,6 @@ class CastState(Mapping[str, Tensor]):
     buffers: frozenset[str]
 
     def __getitem__(self, name: str) -> Tensor:
-        """Reads and casts."""
         tensor = self.state[name]
         return tensor if self.dtype is None or name in self.buffers else tensor.to(self.dtype)
 
@@ -44,6 +45,21 @@ class CastState(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.state.shapes)
+
+
+def run(config: ConvertConfig) -> Result:
+    """Converts as configured, prints one line and returns the new directory; see `convert`."""
+    written = convert(
+        config.checkpoint,
+        config.output_dir,
+        to=config.to,
+        dtype=None if config.dtype is None else getattr(torch, config.dtype),
+        max_shard_bytes=config.max_shard_bytes(),
+        overwrite=config.overwrite,
+    )
+    values = sum(shape.numel() for shape in written.state.shapes.values())
+    print(f"{written.path}: {written.architecture}, {len(written.state.shapes)} tensors, {values:,} values")
+    return Result(written.path, {"tensors": len(written.state.shapes), "values": values})
 
 
 def convert(
@@ -55,28 +71,28 @@ def convert(
     max_shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
 ) -> Checkpoint:
-    """Converts a checkpoint, compares what was written with its source bit for bit, and returns it opened.
+    """Converts a checkpoint, compares the written files with the source bit for bit, and returns the opened result.
 
-    At most one shard and one tensor are in memory.
+    Holds at most one shard and one tensor in memory.
 
     Args:
-        source: a model of ours, a run (its last checkpoint), a directory of transformers, or a GGUF file of a llama.
-        target: the directory to make.
-        to: an architecture of transformers, or ``arcforge`` for our own format. None keeps the source's architecture,
-            and picks one for a model of ours.
-        dtype: of the parameters; None keeps the stored ones, and makes bfloat16 of a GGUF file's.
-        max_shard_bytes: size of a file, before the next is begun.
-        overwrite: replace a checkpoint that is there.
+        source: an arcforge model, a run (its last checkpoint), a transformers directory, or a llama GGUF file.
+        target: the directory to create.
+        to: an architecture of transformers, or ``arcforge`` for arcforge's own format. None keeps the source's
+            architecture, and chooses one for an arcforge model.
+        dtype: of the parameters; None keeps the stored ones, and converts a GGUF file's to bfloat16.
+        max_shard_bytes: maximum size of a file.
+        overwrite: replace an existing checkpoint.
 
     Raises:
-        CheckpointError: the source cannot be read, the architecture does not fit, or the target is taken.
-        ConfigError: a field that the architecture has no words for.
+        CheckpointError: the source cannot be read, the architecture does not fit, or the target exists.
+        ConfigError: a field that the architecture cannot express.
     """
     source, target = Path(source), Path(target).resolve()
     if target == source.resolve():
-        raise CheckpointError(f"{target} is the source itself; choose another folder")
+        raise CheckpointError(f"{target} is the source itself; choose another directory")
     if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
-        raise CheckpointError(f"{target} exists; choose another folder, or allow it to be replaced (--overwrite)")
+        raise CheckpointError(f"{target} exists; choose another directory, or allow it to be replaced (--overwrite)")
     if source.suffix != ".gguf":
         return _convert(find_checkpoint(source), target, to, dtype, max_shard_bytes)
     if not source.is_file():
@@ -85,7 +101,7 @@ def convert(
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as between:
-        stored = str(dtype or torch.bfloat16).removeprefix("torch.")  # once: through bfloat16, float32 would lose bits
+        stored = str(dtype or torch.bfloat16).removeprefix("torch.")  # cast once: via bfloat16, float32 would lose bits
         return _convert(convert_gguf(source, Path(between) / "llama", stored), target, to, dtype, max_shard_bytes)
 
 
@@ -122,4 +138,4 @@ def _verify(written: Checkpoint, state: CastState) -> None:
     for name in track(state, "verifying"):
         before, after = state[name].contiguous(), written.state[name].contiguous()
         if before.dtype != after.dtype or not torch.equal(before.view(torch.uint8), after.view(torch.uint8)):
-            raise CheckpointError(f"{name} was not written as it is: the disk or its file system is at fault")
+            raise CheckpointError(f"{name} differs after writing: the disk or its file system is at fault")

@@ -1,8 +1,8 @@
-"""Llama weights of a GGUF file as a Hugging Face directory.
+"""Converts a llama GGUF file to a Hugging Face directory.
 
-The `gguf` library reads the file and undoes its quantisation; names, head layout, configuration and tokenizer are
-translated here. GGUF keeps the two RoPE halves of a query or key head interleaved, row by row; Hugging Face keeps
-one after the other.
+The `gguf` library reads the file and dequantises it; names, head layout, configuration and tokenizer are converted
+here. GGUF interleaves the two RoPE halves of a query or key head, row by row; Hugging Face stores one half after the
+other.
 
 Shapes: V vocabulary, E hidden size, Q and K rows of the query and the key projection (heads times head size),
 I size of the feed-forward layer; N rows of any projection.
@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arcforge_core.checkpoint.atomic import replacing
 from arcforge_core.checkpoint.gguf_file import Metadata, open_gguf
 from arcforge_core.checkpoint.gguf_tokenizer import read_tokenizer
 from arcforge_core.checkpoint.shards import ShardWriter
-from arcforge_core.cli.progress import track
+from arcforge_core.console.progress import track
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.files.atomic import replacing
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
@@ -51,15 +51,15 @@ LAYER_TENSORS = {
 """The same, below ``blk.<layer>.`` and ``model.layers.<layer>.``."""
 
 CHANGES_TO_LLAMA = ("expert_count", "rope.scaling.type", "attention.sliding_window")
-"""Keys that, unless they say 0 or none, make it another model than the plain llama."""
+"""Keys that, unless 0 or none, make the model differ from the plain llama."""
 
 
 def convert_gguf(path: str | Path, directory: str | Path, dtype: str = "bfloat16") -> Path:
-    """Writes config.json, generation_config.json, safetensors and the tokenizer's files, all or nothing.
+    """Writes config.json, generation_config.json, safetensors and the tokenizer's files, atomically.
 
     Args:
         path: a GGUF file of architecture ``llama``, in any quantisation that `gguf` can undo.
-        directory: the folder to create, or to replace when it holds a checkpoint.
+        directory: the directory to create, or to replace if it contains a checkpoint.
         dtype: dtype of the stored weights: float32, bfloat16 or float16.
 
     Returns:
@@ -67,12 +67,12 @@ def convert_gguf(path: str | Path, directory: str | Path, dtype: str = "bfloat16
 
     Raises:
         ConfigError: `dtype` is not one of the three.
-        CheckpointError: `gguf` is not installed; the file is missing, cut short, of another architecture or has a
-            tokenizer that is not byte-level BPE; a tensor is missing, unknown or mis-shaped; the folder holds
+        CheckpointError: `gguf` is not installed; the file is missing, truncated, of another architecture or has a
+            tokenizer that is not byte-level BPE; a tensor is missing, unknown or mis-shaped; the directory contains
             something else or cannot be written.
     """
     if dtype not in DTYPES:
-        raise ConfigError("dtype", dtype, f"one of {', '.join(DTYPES)}")
+        raise ConfigError("dtype", dtype, f"must be one of {', '.join(DTYPES)}")
     path = Path(path)
     reader = open_gguf(path)
     metadata = Metadata.of(reader, path)
@@ -91,20 +91,20 @@ def convert_gguf(path: str | Path, directory: str | Path, dtype: str = "bfloat16
 
 
 def llama_config(metadata: Metadata, tied: bool) -> dict[str, Any]:
-    """Returns the content of config.json.
+    """Returns the contents of config.json.
 
     Args:
-        metadata: of the file.
+        metadata: the file's metadata.
         tied: whether the output projection is the embedding.
 
     Raises:
-        CheckpointError: another architecture, a variation of llama that the plain model does not have, or numbers
-            that do not fit together.
+        CheckpointError: another architecture, a variation that the plain llama does not have, or inconsistent
+            sizes.
     """
     where = metadata.path
     architecture = metadata.get("general.architecture", str)
     if architecture != "llama":
-        raise CheckpointError(f"{where}: general.architecture={architecture!r} cannot be read, only 'llama'")
+        raise CheckpointError(f"{where}: general.architecture={architecture!r} must be 'llama'")
     for key in CHANGES_TO_LLAMA:
         if metadata.values.get(f"llama.{key}") not in (None, 0, "none"):
             raise CheckpointError(f"{where}: llama.{key}={metadata.values[f'llama.{key}']!r} is not supported")
@@ -138,8 +138,8 @@ def llama_config(metadata: Metadata, tied: bool) -> dict[str, Any]:
         "mlp_bias": False,
         "max_position_embeddings": metadata.count("llama.context_length"),
         "rms_norm_eps": _shortest(metadata.get("llama.attention.layer_norm_rms_epsilon", float)),
-        "rope_theta": theta,  # where transformers 4 reads it
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},  # and 5
+        "rope_theta": theta,  # read by transformers 4
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},  # read by transformers 5
         "tie_word_embeddings": tied,
     }
     for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
@@ -149,7 +149,7 @@ def llama_config(metadata: Metadata, tied: bool) -> dict[str, Any]:
 
 
 def _check_tensors(tensors: Iterable[ReaderTensor], config: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """Returns GGUF name -> Hugging Face name; raises `CheckpointError` that names what does not fit `config`."""
+    """Returns GGUF name -> Hugging Face name; raises `CheckpointError` that names mismatches with `config`."""
     sizes = {
         "V": config["vocab_size"],
         "E": config["hidden_size"],
@@ -169,10 +169,10 @@ def _check_tensors(tensors: Iterable[ReaderTensor], config: Mapping[str, Any], p
     for name in wanted.keys() & stored.keys():
         shape_wanted = [sizes[letter] for letter in wanted[name][1]]
         if stored[name] != shape_wanted:
-            faults.append(f"{name} is {stored[name]}, the file's metadata say {shape_wanted}")
+            faults.append(f"{name} is {stored[name]}, but the file's metadata require {shape_wanted}")
     if faults:
         rest = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
-        raise CheckpointError(f"{path} does not hold the model it describes: {'; '.join(sorted(faults)[:8])}{rest}")
+        raise CheckpointError(f"{path} does not match its own metadata: {'; '.join(sorted(faults)[:8])}{rest}")
     return {name: f"{hf_name}.weight" for name, (hf_name, _) in wanted.items()}
 
 
@@ -198,7 +198,7 @@ def split_rope_halves(weight_NE: Tensor, heads: int) -> Tensor:
 
 
 def _shortest(value: float) -> float:
-    """Returns the number that was meant: GGUF stores fp32, and 1e-05 comes back as 9.99999975e-06."""
+    """Returns the original decimal: GGUF stores fp32, so 1e-05 is read as 9.99999975e-06."""
     return float(str(np.float32(value)))
 
 

@@ -1,4 +1,4 @@
-"""The parts of a GGUF file, as the `gguf` library reads them: metadata, and tensors that are mapped into memory."""
+"""Reads a GGUF file with the `gguf` library: metadata, and memory-mapped tensors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def open_gguf(path: Path) -> GGUFReader:
     """Reads a file's header and maps its tensors.
 
     Raises:
-        CheckpointError: `gguf` is not installed; the file is missing, not a GGUF file, cut short (the tensor is
-            named) or written for machines of the other byte order.
+        CheckpointError: `gguf` is not installed; the file is missing, not a GGUF file, truncated (names the tensor)
+            or of the other byte order.
     """
     try:
         import gguf
     except ImportError as error:
         raise CheckpointError("reading GGUF files needs gguf: pip install 'arcforge-core[gguf]'") from error
 
-    class Reader(gguf.GGUFReader):
-        """Names the tensor at which a file ends too early."""
+    class GgufReader(gguf.GGUFReader):
+        """Names the tensor at which a truncated file ends."""
 
         def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
             for field in fields:
@@ -38,7 +38,7 @@ def open_gguf(path: Path) -> GGUFReader:
                 end = start_offs + int(offset[0]) + math.prod(dims.tolist()) // block * block_bytes
                 if end > self.data.size:
                     raise CheckpointError(
-                        f"{path} is cut short: tensor {bytes(name).decode()} ends at byte {end:,}, "
+                        f"{path} is truncated: tensor {bytes(name).decode()} ends at byte {end:,}, "
                         f"the file at {self.data.size:,}"
                     )
             super()._build_tensors(start_offs, fields)
@@ -46,13 +46,13 @@ def open_gguf(path: Path) -> GGUFReader:
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
     try:
-        reader = Reader(path)
-    except (ValueError, IndexError, KeyError) as error:  # what reading past the end of a header runs into
-        raise CheckpointError(f"{path} is damaged, cut short or not a GGUF file: {error}") from error
+        reader = GgufReader(path)
+    except (ValueError, IndexError, KeyError) as error:  # raised by reading past the end of a header
+        raise CheckpointError(f"{path} is damaged, truncated or not a GGUF file: {error}") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if reader.byte_order == "S":
-        raise CheckpointError(f"{path} was written for machines of the other byte order")
+        raise CheckpointError(f"{path} was written with the other byte order")
     return reader
 
 
@@ -65,11 +65,11 @@ class Metadata:
 
     @classmethod
     def of(cls, reader: GGUFReader, path: Path) -> Metadata:
-        """Takes them from a file that is open."""
+        """Reads the metadata of an open file."""
         return cls(path, {name: field.contents() for name, field in reader.fields.items()})
 
     def get(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """Returns a value.
+        """Returns the value of a key.
 
         Raises:
             CheckpointError: the key is missing and has no default, or its value is not of type `kind`.
@@ -82,10 +82,10 @@ class Metadata:
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """Returns a whole number above 0.
+        """Returns an integer of at least 1.
 
         Raises:
-            CheckpointError: as `get`, or the number is smaller.
+            CheckpointError: as in `get`, or the number is smaller.
         """
         value = self.get(key, int, default)
         if value < 1:

@@ -8,33 +8,33 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from arcforge_core.checkpoint.gguf_file import Metadata
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import CheckpointError
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 DIGITS = pre_tokenizers.Digits(individual_digits=True)
 PRE_TOKENIZERS = {"gpt-2": (), "smollm": (DIGITS,)}
-"""``tokenizer.ggml.pre`` -> what comes before GPT-2's split into words. transformers 5.23 reads a GGUF's ``smollm``
-as ``gpt-2``: with several white-space characters before a digit, and with numerals other than digits, it gives other
-ids than the model was trained on (on such texts 1.054 bits per byte instead of 1.040)."""
+"""``tokenizer.ggml.pre`` -> pre-tokenizers that precede GPT-2's split into words. transformers 5.23 reads a GGUF's
+``smollm`` as ``gpt-2``: for several white-space characters before a digit, and for numerals other than digits, its ids
+differ from those the model was trained on (1.054 instead of 1.040 bits per byte on such texts)."""
 
 CONTROL, USER_DEFINED = 3, 4
 """Values of ``tokenizer.ggml.token_type`` that are matched whole before the text is split; 3 is special too."""
 
 
 def read_tokenizer(metadata: Metadata) -> Tokenizer:
-    """Builds the byte-level BPE that a file describes, with its special tokens and chat template.
+    """Builds the byte-level BPE of a file, with its special tokens and chat template.
 
     Raises:
-        CheckpointError: it is not byte-level BPE, splits text in an unknown way, or its parts do not fit together.
+        CheckpointError: it is not byte-level BPE, splits text in an unknown way, or its parts are inconsistent.
     """
     where = metadata.path
     kind = metadata.get("tokenizer.ggml.model", str)
     if kind != "gpt2":
-        raise CheckpointError(f"{where}: tokenizer.ggml.model={kind!r} cannot be read, only 'gpt2' (byte-level BPE)")
+        raise CheckpointError(f"{where}: tokenizer.ggml.model={kind!r} must be 'gpt2' (byte-level BPE)")
     split = metadata.get("tokenizer.ggml.pre", str)
     if split not in PRE_TOKENIZERS:
-        accepted = " and ".join(map(repr, PRE_TOKENIZERS))
-        raise CheckpointError(f"{where}: tokenizer.ggml.pre={split!r} cannot be read, only {accepted}")
+        accepted = " or ".join(map(repr, PRE_TOKENIZERS))
+        raise CheckpointError(f"{where}: tokenizer.ggml.pre={split!r} must be {accepted}")
     tokens, types = metadata.get("tokenizer.ggml.tokens", list), metadata.get("tokenizer.ggml.token_type", list, [])
     merges = metadata.get("tokenizer.ggml.merges", list)
     whole = [
@@ -51,12 +51,12 @@ def read_tokenizer(metadata: Metadata) -> Tokenizer:
         bpe.decoder = decoders.ByteLevel()
         bpe.add_tokens(whole)
         return Tokenizer(bpe.to_str(), settings)
-    except Exception as error:  # tokenizers raises bare Exception, e.g. for a merge of tokens that are not there
+    except Exception as error:  # tokenizers raises bare Exception, e.g. for a merge of missing tokens
         raise CheckpointError(f"{where}: its tokenizer cannot be built: {error}") from error
 
 
 def _settings(metadata: Metadata, tokens: list[str]) -> dict[str, Any]:
-    """Returns the content of tokenizer_config.json."""
+    """Returns the contents of tokenizer_config.json."""
     settings: dict[str, Any] = {
         "model_max_length": metadata.count("llama.context_length"),
         "add_bos_token": metadata.get("tokenizer.ggml.add_bos_token", bool, False),
@@ -66,7 +66,9 @@ def _settings(metadata: Metadata, tokens: list[str]) -> dict[str, Any]:
         if key in metadata.values:
             id_ = metadata.get(key, int)
             if not 0 <= id_ < len(tokens):
-                raise CheckpointError(f"{metadata.path}: {key}={id_}: there are {len(tokens)} tokens")
+                raise CheckpointError(
+                    f"{metadata.path}: {key}={id_}: must be below {len(tokens)}, the number of tokens"
+                )
             settings[f"{name}_token"] = tokens[id_]
     if "tokenizer.chat_template" in metadata.values:
         settings["chat_template"] = metadata.get("tokenizer.chat_template", str)

@@ -1,42 +1,36 @@
 """A model as a Hugging Face directory: config.json, safetensors, tokenizer.
 
-`save_pretrained` writes our own words, which hold every setting of training too; `export_hf` in
+`save_pretrained` writes arcforge's own format, which also keeps all training settings; `export_hf` in
 `arcforge_core.checkpoint.hf` writes the architectures of transformers. `load_pretrained` reads both.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 import arcforge_core
 from arcforge_core.checkpoint.adapter import adapted, check_base, is_adapter, load_adapter, read_adapter
-from arcforge_core.checkpoint.atomic import replacing
-from arcforge_core.checkpoint.hf.folder import OWN, open_hf
-from arcforge_core.checkpoint.sections import (
-    CONFIG,
-    check_shapes,
-    check_state,
-    meta_model,
-    read_json,
-    refuse_unknown,
-    state_of,
-    typed,
-    typed_attention,
-)
+from arcforge_core.checkpoint.hf.folder import OWN, Layout, hf_layout
+from arcforge_core.checkpoint.sections import CONFIG, meta_model, read_json, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import CheckpointError
+from arcforge_core.files.atomic import replacing
+from arcforge_core.model.adapt.lora import adapter_of
+from arcforge_core.model.adapt.state import check_shapes, check_state, state_of
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops, default_ops
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.hardware import Hardware
-    from arcforge_core.data.tokenizer import Tokenizer
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
     "CONFIG", "WEIGHTS", "Checkpoint", "check_state", "find_checkpoint", "load_pretrained", "load_weights",
@@ -48,13 +42,13 @@ FIELDS = ("model_type", "architectures", "arcforge_version", "model", "attention
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory that was opened.
+    """An opened directory.
 
     Attributes:
         path: the directory.
-        architecture: its ``model_type``; `OWN` for what `save_pretrained` wrote.
-        config, attention: what it says the model is.
-        state: its tensors, checked by name and shape.
+        architecture: its ``model_type``; `OWN` for one written by `save_pretrained`.
+        config, attention: the model's configuration.
+        state: its tensors, with names and shapes checked.
     """
 
     path: Path
@@ -65,17 +59,17 @@ class Checkpoint:
 
 
 def save_pretrained(model: CausalLM, directory: str | Path, tokenizer: Tokenizer | None = None) -> None:
-    """Writes the model, all or nothing; a checkpoint that was there before stays until the new one is on disk.
+    """Writes the model atomically; an existing checkpoint stays until the new one is on disk.
 
     Raises:
-        CheckpointError: the folder holds something else, or cannot be written (full disk, permissions).
+        CheckpointError: the directory contains something else, or cannot be written (full disk, permissions).
     """
     with replacing(directory, marker=CONFIG) as folder:
         write_pretrained(model, folder, tokenizer)
 
 
 def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
-    """Writes the model's files into a folder that exists, for callers that add files of their own to it.
+    """Writes the model's files into an existing directory, for callers that add files of their own.
 
     Raises:
         OSError: a file cannot be written; `replacing` turns it into a `CheckpointError`.
@@ -88,7 +82,7 @@ def write_pretrained(model: CausalLM, folder: Path, tokenizer: Tokenizer | None 
 
 
 def own_config(config: ModelConfig, attention: AttentionConfig) -> dict[str, object]:
-    """Returns config.json in our own words."""
+    """Returns config.json in arcforge's own format."""
     return {
         "model_type": OWN,
         "architectures": [CausalLM.__name__],
@@ -99,15 +93,15 @@ def own_config(config: ModelConfig, attention: AttentionConfig) -> dict[str, obj
 
 
 def open_checkpoint(directory: str | Path, dtype: torch.dtype | None = None) -> Checkpoint:
-    """Reads the configuration and checks the tensors' names and shapes; no tensor of a model is read yet.
+    """Reads the configuration and checks the tensors' names and shapes without reading a model's tensors.
 
     Args:
-        directory: a model, or an adapter, which is its base with the adapter merged into it when read.
-        dtype: that merged tensors are rounded to; None means the base's.
+        directory: a model, or an adapter, which gives its base with the adapter merged in on reading.
+        dtype: dtype of merged tensors; None: the base's.
 
     Raises:
-        CheckpointError: the folder is missing, damaged, of another model type, or needs a component that is not
-            installed (its wheel is named); an adapter's base is not there or is another one.
+        CheckpointError: the directory is missing, damaged, of another model type, or needs a component that is not
+            installed (names its wheel); an adapter's base is missing or has other weights.
     """
     directory = Path(directory)
     if is_adapter(directory):
@@ -116,28 +110,38 @@ def open_checkpoint(directory: str | Path, dtype: torch.dtype | None = None) -> 
         base = open_checkpoint(adapter.base)
         return replace(base, path=directory, state=adapted(base.state, adapter, dtype))
     json_config = read_json(directory)
-    if json_config.get("model_type") != OWN:
-        return Checkpoint(directory, str(json_config.get("model_type")), *open_hf(directory, json_config))
+    kind = str(json_config.get("model_type"))
+    config, attention, arrange = (own_layout if kind == OWN else hf_layout)(directory, json_config)
+    state = state_of(meta_model(config, attention, str(directory / CONFIG)))
+    return Checkpoint(directory, kind, config, attention, arrange(state))
+
+
+def own_layout(directory: Path, json_config: Mapping[str, Any]) -> Layout:
+    """Returns the layout of a directory that `save_pretrained` wrote."""
     where = f"{directory / CONFIG}, written by arcforge {json_config.get('arcforge_version')}"
     refuse_unknown(json_config, FIELDS, "", where)
     config = typed(ModelConfig, json_config.get("model"), "model", where)
     attention = typed_attention(json_config.get("attention"), where)
-    model, shards = meta_model(config, attention, str(directory / CONFIG)), ShardReader(directory)
-    check_shapes({name: t.shape for name, t in state_of(model).items()}, shards.shapes, str(directory))
-    return Checkpoint(directory, OWN, config, attention, shards)
+
+    def arrange(state: Mapping[str, Tensor]) -> LazyState:
+        shards = ShardReader(directory)
+        check_shapes({name: tensor.shape for name, tensor in state.items()}, shards.shapes, str(directory))
+        return shards
+
+    return config, attention, arrange
 
 
 def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops: Ops | None = None) -> CausalLM:
     """Loads a model in eval mode.
 
     Args:
-        directory: what `save_pretrained` or `export_hf` wrote, or a directory of transformers, of an architecture in
+        directory: written by `save_pretrained` or `export_hf`, or a transformers directory with an architecture in
             `arcforge_core.checkpoint.hf.ARCHITECTURES`.
         dtype: dtype of the parameters; None keeps the stored ones. Buffers (the router bias) stay float32.
-        ops: where kernels come from; `default_ops()` when None.
+        ops: source of kernels; `default_ops()` when None.
 
     Raises:
-        CheckpointError: as `open_checkpoint`.
+        CheckpointError: as in `open_checkpoint`.
     """
     checkpoint = open_checkpoint(directory, dtype)
     model = meta_model(checkpoint.config, checkpoint.attention, str(checkpoint.path / CONFIG), ops or default_ops())
@@ -147,27 +151,27 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
     state = {}
     for name in checkpoint.state.shapes:
         tensor = checkpoint.state[name]
-        # a copy, because a mapped tensor is aligned as the file has it, and kernels would round otherwise
+        # a copy: a mapped tensor has the file's alignment, which would make kernels round differently
         state[name] = tensor.to(wanted.get(name, tensor.dtype), copy=True)
     model.load_state_dict(state, strict=False, assign=True)  # open_checkpoint was stricter; a tied head is absent
     if model.config.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if lost:
-        raise CheckpointError(f"attention {model.attention.name!r} keeps {', '.join(lost)} out of its state dict")
-    model.bind_ops()
+        raise CheckpointError(f"attention {model.attention.name!r} omits {', '.join(lost)} from its state dict")
+    model.rebind()
     return model.eval()
 
 
 def load_weights(model: CausalLM, directory: str | Path) -> None:
-    """Copies a checkpoint's weights into a model that exists; its dtypes and devices stay.
+    """Copies a checkpoint's weights into an existing model; keeps its dtypes and devices.
 
-    A model with adapters takes those of a folder that `write_adapter` wrote; its frozen weights stay too.
+    A model with adapters loads those of a directory written by `write_adapter` and keeps its frozen weights.
 
     Raises:
-        CheckpointError: the weights are missing, damaged or do not fit; the model is as before.
+        CheckpointError: the weights are missing, damaged or do not fit; the model is unchanged.
     """
-    if model.adapter is not None:
+    if adapter_of(model) is not None:
         load_adapter(model, Path(directory))
         return
     state = open_checkpoint(directory).state
@@ -177,7 +181,7 @@ def load_weights(model: CausalLM, directory: str | Path) -> None:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Returns `path` when it holds a model, else the last checkpoint of the run at `path` (``outputs/latest``).
+    """Returns `path` if it contains a model, else the last checkpoint of the run at `path` (``outputs/latest``).
 
     Raises:
         CheckpointError: it is neither.
@@ -196,12 +200,12 @@ def load_with_tokenizer(checkpoint: str | Path, hardware: Hardware) -> tuple[Cau
 
     Args:
         checkpoint: see `find_checkpoint`.
-        hardware: brings the kernels and the device.
+        hardware: provides the kernels and the device.
 
     Raises:
-        CheckpointError: as `load_pretrained`, or there is no tokenizer, or its ids exceed the model's vocabulary.
+        CheckpointError: as in `load_pretrained`; or the tokenizer is missing, or its ids exceed the model's vocabulary.
     """
-    from arcforge_core.data.tokenizer import Tokenizer
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
     folder = find_checkpoint(checkpoint)
     if not (folder / "tokenizer.json").is_file():
@@ -210,6 +214,6 @@ def load_with_tokenizer(checkpoint: str | Path, hardware: Hardware) -> tuple[Cau
     model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {model.config.vocab_size}"
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model only {model.config.vocab_size}"
         )
     return model, tokenizer

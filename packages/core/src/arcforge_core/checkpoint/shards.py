@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: one ``model.safetensors``, or several behind ``model.safetensors.index.json``."""
+"""Tensors in safetensors files: ``model.safetensors``, or shards listed in ``model.safetensors.index.json``."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from arcforge_core.errors import CheckpointError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
-"""Largest file that a writer makes of several tensors, as on the hub."""
+"""Default maximum size of a shard, as on the hub."""
 
 
 class LazyState(Protocol):
-    """Tensors by name, read when asked for (a `Mapping`)."""
+    """Tensors by name, read on access (a `Mapping`)."""
 
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
-        """Returns the shapes, without reading."""
+        """Returns the shapes without reading the tensors."""
 
     def __getitem__(self, name: str, /) -> Tensor:
         """Returns a tensor; it may be mapped from a file."""
 
 
 class ShardReader(Mapping[str, Tensor]):
-    """The tensors of a folder by name, read when asked for; headers are checked at once.
+    """The tensors of a directory by name, read on access; headers are checked on opening.
 
     Attributes:
         shapes: of every tensor, without reading it.
 
     Raises:
-        CheckpointError: a file is missing, truncated or lacks a tensor that the index promises.
+        CheckpointError: a file is missing, truncated or lacks a tensor that the index lists.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -52,7 +52,7 @@ class ShardReader(Mapping[str, Tensor]):
                 raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
             absent = sorted(promised - set(names))
             if absent:
-                raise CheckpointError(f"{path} does not hold {absent[0]}, which {directory / INDEX} places there")
+                raise CheckpointError(f"{path} does not contain {absent[0]}, which {directory / INDEX} places there")
             self._files |= dict.fromkeys(names, file)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -60,7 +60,7 @@ class ShardReader(Mapping[str, Tensor]):
         tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
 
-    def __contains__(self, name: object) -> bool:  # a mapping's own would read the tensor
+    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
         return name in self._files
 
     def __iter__(self) -> Iterator[str]:
@@ -71,16 +71,16 @@ class ShardReader(Mapping[str, Tensor]):
 
 
 def _files(directory: Path) -> dict[Path, set[str]]:
-    """Returns the folder's files, and the tensors that an index promises in each."""
+    """Returns the directory's files, and the tensors that the index lists for each."""
     index = directory / INDEX
     if (directory / WEIGHTS).is_file() or not index.is_file():
         if not (directory / WEIGHTS).is_file():
-            raise CheckpointError(f"{directory / WEIGHTS} is missing, and so is {INDEX}")
+            raise CheckpointError(f"{directory} has neither {WEIGHTS} nor {INDEX}")
         return {directory / WEIGHTS: set()}
     files: dict[Path, set[str]] = {}
     try:
         for name, file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
-            files.setdefault(directory / Path(file).name, set()).add(name)  # a file of this folder, whatever it says
+            files.setdefault(directory / Path(file).name, set()).add(name)  # never a path outside this directory
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index} is damaged: {error!r}") from error
     for path, names in files.items():
@@ -90,11 +90,11 @@ def _files(directory: Path) -> dict[Path, set[str]]:
 
 
 class ShardWriter:
-    """Writes tensors one after another; at most one shard is held in memory.
+    """Writes tensors one after another; holds at most one shard in memory.
 
     Args:
-        folder: an existing folder.
-        max_bytes: size of a shard at which the next is begun.
+        folder: an existing directory.
+        max_bytes: size of a shard at which the next one is started.
     """
 
     def __init__(self, folder: Path, max_bytes: int = SHARD_BYTES) -> None:
@@ -104,7 +104,7 @@ class ShardWriter:
         self._shards: list[list[str]] = []
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Takes a tensor.
+        """Adds a tensor.
 
         Raises:
             OSError: a shard cannot be written.
@@ -148,5 +148,5 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, notes: Mapping[str, str
     """
     try:
         save_file(tensors, path, metadata={"format": "pt", **(notes or {})})
-    except SafetensorError as error:  # an OSError that lost its type on the way through Rust
+    except SafetensorError as error:  # an OSError whose type was lost in Rust
         raise OSError(str(error)) from error

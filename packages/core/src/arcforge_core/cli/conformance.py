@@ -1,4 +1,4 @@
-"""``arcforge-conformance hardware=NAME``: holds a backend's kernels against the float64 reference."""
+"""``arcforge-conformance hardware=NAME``: tests a backend's kernels against the float64 reference."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from arcforge_core.cli.defaults import with_core_options
 from arcforge_core.cli.errors import USER_ERROR, run_main
+from arcforge_core.config.defaults import with_core_options
 
 
 @run_main

@@ -1,4 +1,4 @@
-"""``arcforge doctor``: what is installed, what works on this machine, and what to do about the rest."""
+"""``arcforge doctor``: lists installed packages, tests this machine, and names a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -10,30 +10,36 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata, util
+from typing import TYPE_CHECKING
 
-from arcforge_core.cli.defaults import with_core_options
 from arcforge_core.cli.errors import run_main
 from arcforge_core.cli.plugins import problems
+from arcforge_core.config.defaults import with_core_options
 from arcforge_core.contracts.sandbox import SandboxProbe
-from arcforge_core.plugins import load_plugins
-from arcforge_core.registry import FIRST_PARTY, registry
+from arcforge_core.plugins.loader import load_plugins, registry
+from arcforge_core.plugins.registry import FIRST_PARTY
+
+if TYPE_CHECKING:
+    from arcforge_core.contracts.hardware import Kernel
 
 LIBRARIES = ("torch", "lightning", "numpy", "hydra-core", "omegaconf", "pluggy", "safetensors", "tokenizers")
 
 OPTIONAL = {
     "pyarrow": ("parquet files", "arcforge-core[parquet]"),
     "datasets": ("data=hub", "arcforge-core[datasets]"),
+    "wandb": ("logger=wandb", "arcforge-core[wandb]"),
+    "mlflow": ("logger=mlflow", "arcforge-core[mlflow]"),
     "triton": ("kernels of hardware=cuda", "arcforge-hw[cuda]"),
     "pytest": ("the conformance suites as tests", "arcforge-core[test]"),
 }
-"""Modules that some work needs: what is lost without each, and the extra that brings it."""
+"""Modules that some work needs: the work that fails without each, and the extra that installs it."""
 
 Rows = Iterable[tuple[str, str]]
 
 
 @run_main
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; what is missing or broken is shown and is no failure of the command."""
+    """Runs the command line. It lists missing and broken parts; these are no failure of the command."""
     parser = argparse.ArgumentParser(prog="arcforge doctor", description=__doc__)
     parser.add_argument(
         "--params",
@@ -41,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="OVERRIDE",
         help="count a preset instead, e.g. --params model=glm5 attention=dsa",
     )
-    parser.add_argument(
-        "section", nargs="?", choices=["sandbox"], help="what of this machine untrusted code could run in"
-    )
+    parser.add_argument("section", nargs="?", choices=["sandbox"], help="test the sandboxes of this machine")
     options = parser.parse_args(argv)
     if options.section == "sandbox":
         show("sandboxes", sandbox_rows())
@@ -63,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show(title: str, rows: Rows) -> None:
-    """Prints a titled table of two columns, or nothing when it has no rows."""
+    """Prints a titled table of two columns, or nothing if it has no rows."""
     rows = list(rows)
     width = max((len(label) for label, _ in rows), default=0)
     if rows:
@@ -88,26 +92,17 @@ def version(distribution: str) -> str:
 
 def machine_rows() -> Iterator[tuple[str, str]]:
     """Yields interpreter, system, cores, memory and compiler."""
+    from arcforge_core.ops.processor import allowed_cores, processor_name
+
     yield "python", f"{platform.python_version()} at {sys.executable}"
-    yield "system", f"{platform.platform()}, {processor()}"
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield "CPU cores", f"{usable} usable of {os.cpu_count()}"
+    yield "system", f"{platform.platform()}, {processor_name()}"
+    yield "CPU cores", f"{allowed_cores()} usable of {os.cpu_count()}"
     yield "memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"
     yield "compiler", compiler()
 
 
-def processor() -> str:
-    """Returns the processor's name where the system tells it, else its architecture."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:  # not Linux
-        names = []
-    return names[0] if names else platform.machine()
-
-
 def compiler() -> str:
-    """Returns the C++ compiler that torch would use, or what is lost without one."""
+    """Returns the C++ compiler that torch would use, or the consequences of having none."""
     name = os.environ.get("CXX", "g++")
     path = shutil.which(name)
     if path is None:
@@ -120,20 +115,33 @@ def compiler() -> str:
 
 
 def hardware_rows() -> Iterator[tuple[str, str]]:
-    """Yields what each backend's probe says; one that cannot be loaded says why."""
+    """Yields the result of each backend's probe and faults of its kernels, or the reason why it cannot be loaded."""
     for name in registry().names("hardware"):
         if name == "auto":
             continue
         try:
             component = registry().get("hardware", name)
-            probe = component.load()(component.load_schema()()).probe()
+            hardware = component.load()(component.load_schema()())
+            probe = hardware.probe()
             yield name, f"{'usable' if probe.ok else 'not usable'}: {probe.reason}"
-        except Exception as error:  # a stranger's backend must not stop the doctor
+            if probe.ok:
+                yield from (("", line) for line in kernel_faults(hardware.kernels()))
+        except Exception as error:  # a third party's backend must not stop the doctor
             yield name, f"broken: {type(error).__name__}: {error}"
 
 
+def kernel_faults(kernels: Sequence[Kernel]) -> Iterator[str]:
+    """Yields a line for each kernel that is never used, and for kernels with the same priority."""
+    from arcforge_core.ops.dispatch import fault_of, ties
+
+    faults = {kernel.name: fault_of(kernel) for kernel in kernels}
+    yield from (f"kernel {name} is not used: {reason}" for name, reason in faults.items() if reason)
+    sound = [kernel for kernel in kernels if not faults[kernel.name]]
+    yield from (f"{tie}; calls that both support use neither" for tie in ties(sound))
+
+
 def sandbox_rows() -> Iterator[tuple[str, str]]:
-    """Yields what the machine allows, then what each sandbox backend's probe says and what it would not stop here."""
+    """Yields properties of the machine, then the result of each sandbox's probe and its gaps here."""
     facts: dict[str, str] = {}
     verdicts: list[tuple[str, str]] = []
     for name in registry().names("sandbox"):
@@ -142,7 +150,7 @@ def sandbox_rows() -> Iterator[tuple[str, str]]:
         try:
             component = registry().get("sandbox", name)
             probe: SandboxProbe = component.load()(component.load_schema()()).probe()
-        except Exception as error:  # a stranger's backend must not stop the doctor
+        except Exception as error:  # a third-party backend must not stop the command
             verdicts.append((name, f"broken: {type(error).__name__}: {error}"))
             continue
         facts |= probe.facts
@@ -153,7 +161,7 @@ def sandbox_rows() -> Iterator[tuple[str, str]]:
 
 
 def optional_rows() -> Iterator[tuple[str, str]]:
-    """Yields optional modules: there, or what is lost and what to install."""
+    """Yields optional modules: found, or the work that needs them and the extra to install."""
     for module, (use, extra) in OPTIONAL.items():
         found = util.find_spec(module) is not None
         yield module, f"found ({use})" if found else f"not installed, needed for {use}: pip install '{extra}'"

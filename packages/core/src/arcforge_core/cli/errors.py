@@ -1,4 +1,4 @@
-"""Exit codes of every command: 0 done, 2 the user's error in one clear line, 1 a fault of ours."""
+"""Exit codes of every command: 0 done, 2 the user's error in one clear line, 1 a bug in arcforge."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for SIGINT and SIGPI
 
 
 def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
-    """Wraps a command's `main` so that it returns an exit code whatever happens.
+    """Wraps a command's `main` so that it always returns an exit code.
 
-    An `ArcforgeError` is the user's: its message goes to stderr in one line, with the traceback only under
-    ``ARCFORGE_DEBUG=1``. Any other exception is ours and keeps its traceback. Ctrl-C and a reader that
+    An `ArcforgeError` is a user error: its message goes to stderr in one line, with the traceback only under
+    ``ARCFORGE_DEBUG=1``. Any other exception is a bug and keeps its traceback. Ctrl-C and a reader that
     closed the pipe (``| head``) end quietly.
     """
 

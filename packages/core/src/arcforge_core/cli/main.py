@@ -1,58 +1,52 @@
-"""``arcforge``: lists the commands, runs ``doctor``, and passes ``arcforge NAME ...`` on to ``arcforge-NAME``."""
+"""``arcforge``: lists the commands and runs ``arcforge NAME ...``; every script ``arcforge-NAME`` calls it as well."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 from arcforge_core import __version__
 from arcforge_core.cli.errors import run_main
 from arcforge_core.errors import ArcforgeError, PluginError, nearest
-
-COMMANDS = {
-    "train": ("arcforge-core", "train a language model and write a report"),
-    "eval": ("arcforge-core", "evaluate a checkpoint on held-out text"),
-    "convert": ("arcforge-core", "convert checkpoints from and to transformers and GGUF"),
-    "data": ("arcforge-core", "prepare and look at training data"),
-    "pipeline": ("arcforge-core", "run training stages one after another, each from the weights of the one before"),
-    "report": ("arcforge-core", "write a run's report again from its metrics"),
-    "plugins": ("arcforge-core", "list plugins and components"),
-    "conformance": ("arcforge-core", "hold a hardware backend's kernels against the reference"),
-    "swa-search": ("arcforge-attention", "search which layers need no more than a sliding window"),
-    "env": ("arcforge-rl", "list, check and play environments"),
-    "conversations": ("arcforge-rl", "make conversations whose answers can be checked"),
-    "sample": ("arcforge-rl", "try problems several times and keep the right tries to train on"),
-    "rl": ("arcforge-rl", "improve a model by what it samples itself"),
-    "serve": ("arcforge-serving", "serve a checkpoint over OpenAI's API"),
-    "bench": ("arcforge-serving", "put load on an OpenAI endpoint and measure its answers"),
-}
-"""Our console scripts ``arcforge-NAME``: the wheel that brings each, and what it does."""
+from arcforge_core.plugins.commands import COMMANDS
+from arcforge_core.plugins.loader import registry
 
 
 def usage() -> str:
-    """Returns the list of commands; those whose wheel is absent say so."""
+    """Returns the list of commands; those whose wheel is not installed are marked."""
     lines = [f"arcforge {__version__}", "Usage: arcforge COMMAND ...   (the same as arcforge-COMMAND ...)", ""]
-    lines.append(f"  {'doctor':<12} say what is installed, what works here and what is missing")
-    for name, (wheel, summary) in COMMANDS.items():
-        note = "" if _script(name) else f"  [not installed: pip install {wheel}]"
-        lines.append(f"  {name:<12} {summary}{note}")
-    return "\n".join([*lines, "", "arcforge COMMAND --help tells more."])
+    for name, command in COMMANDS.items():
+        note = "" if installed(command.wheel) else f"  [not installed: pip install {command.wheel}]"
+        lines.append(f"  {name:<12} {command.summary}{note}")
+    for job in registry().jobs.values():
+        if job.script == f"arcforge {job.name}" and job.name not in COMMANDS:
+            lines.append(f"  {job.name:<12} {job.summary}  [{job.distribution}]")
+    return "\n".join([*lines, "", "arcforge COMMAND --help lists its options."])
 
 
-def _script(name: str) -> metadata.EntryPoint | None:
-    """Returns the entry point of ``arcforge-NAME``, wherever its script file may lie."""
-    return next(iter(metadata.entry_points(group="console_scripts", name=f"arcforge-{name}")), None)
+def installed(wheel: str) -> bool:
+    """Returns whether a distribution is installed."""
+    try:
+        return bool(metadata.version(wheel))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 @run_main
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
+    """Runs a command line: ``arcforge NAME ...``, or ``...`` in a script whose own name is ``arcforge-NAME``.
 
     Raises:
-        PluginError: the command's wheel is not installed.
+        PluginError: the command's wheel is not installed, or its plugin is not loaded.
         ArcforgeError: there is no such command.
     """
+    script = Path(sys.argv[0]).stem
+    if argv is None and script.startswith("arcforge-"):
+        return run_command(script.removeprefix("arcforge-"))
     name, *rest = [*(sys.argv[1:] if argv is None else argv)] or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
@@ -60,16 +54,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "--version":
         print(__version__)
         return 0
-    if name == "doctor":
-        from arcforge_core.cli import doctor
-
-        return doctor.main(rest)
-    script = _script(name)
-    if script is None and name in COMMANDS:
-        raise PluginError(f"arcforge-{name} needs the package {COMMANDS[name][0]!r}: pip install {COMMANDS[name][0]}")
-    if script is None:
-        known = ["doctor", *COMMANDS]
-        raise ArcforgeError(f"no command {name!r}; commands: {', '.join(known)}{nearest(name, known)}")
     sys.argv = [f"arcforge-{name}", *rest]
-    code: int | None = script.load()()
-    return code or 0
+    return run_command(name)
+
+
+def run_command(name: str) -> int:
+    """Runs a command on the arguments in ``sys.argv``; see `main`."""
+    command = COMMANDS.get(name)
+    if command and not installed(command.wheel):
+        raise PluginError(f"arcforge-{name} needs the package {command.wheel!r}: pip install {command.wheel}")
+    if command and command.main:
+        module, _, function = command.main.partition(":")
+        code: int | None = getattr(importlib.import_module(module), function)()
+        return code or 0
+    if name in registry().jobs:
+        return run_job(name)
+    if command:
+        raise PluginError(f"arcforge-{name}: the plugin {command.wheel!r} is not loaded; arcforge-plugins says why")
+    known = [*COMMANDS, *registry().jobs]
+    raise ArcforgeError(f"no command {name!r}; commands: {', '.join(COMMANDS)}{nearest(name, known)}")
+
+
+@run_main
+def run_job(name: str, before: Callable[[Any], None] | None = None) -> int:
+    """Runs a job once, or once per combination of a sweep, as ``sys.argv`` says.
+
+    Args:
+        name: the job.
+        before: called with the configuration before the job, unless ``-m`` asks for a sweep.
+    """
+    from arcforge_core.config.compose import run_app
+
+    job = registry().job(name)
+
+    def work(config: Any) -> Any:
+        if before and not {"-m", "--multirun"} & set(sys.argv):
+            before(config)
+        return job.load()(config)  # imported here, so that --help and Tab completion load no torch
+
+    return run_app(name, job.load_schema(), work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``arcforge-pipeline``: runs training stages one after another."""
+"""``arcforge-pipeline``: runs jobs one after another."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from arcforge_core.pipeline.plan import read_command_line
 USAGE = """\
 Usage: {script} pipeline=NAME [FIELD=VALUE ...] [stages.STAGE.FIELD=VALUE ...]
 
-FIELD=VALUE and GROUP=OPTION are those of arcforge-train. They hold for all stages, and with stages.STAGE. before
-them for one. The pipeline's own fields are check=true, which prints the plan and stops, resume=latest or
-resume=FOLDER, which goes on with a run, output_dir and name.
+FIELD=VALUE and GROUP=OPTION are those of arcforge-train. They hold for all training stages; with stages.STAGE. before
+them they are those of that stage's job. The pipeline's own fields are init=CHECKPOINT, check=true, which prints the
+plan and stops, resume=latest or resume=FOLDER, output_dir and name. stages.GROUP.repeat=N repeats a group.
 """
 MORE = """\
 More:
-  {script} pipeline=NAME check=true     the stages, what each starts from, and their commands
+  {script} pipeline=NAME check=true     the stages, their starts, and their commands
   {script} pipeline=NAME --cfg job      the recipe itself
   eval "$({script} -sc install=bash)"   Tab completion in this shell (also zsh, fish)
 Fields of every section and component are listed in docs/config.md.
@@ -35,12 +35,12 @@ def main() -> int:
         print(render_help("pipeline", USAGE, MORE))
         return 0
     if {"-m", "--multirun"} & set(arguments):
-        raise ConfigError("-m", "--multirun", "a pipeline is no sweep; run it once for each value")
+        raise ConfigError("-m", "--multirun", "a pipeline cannot be swept; run it once for each value")
     line = read_command_line(arguments)
     chosen: list[PipelineConfig] = []
     sys.argv[1:] = line.own
     code = run_app("pipeline", PipelineConfig, chosen.append)
-    sys.argv[1:] = arguments  # what is told to go on with a run is the whole command
+    sys.argv[1:] = arguments  # the command to resume is the whole one
     if chosen:
         from arcforge_core.pipeline.run import run_pipeline
 

@@ -1,4 +1,4 @@
-"""``arcforge-plugins``: what is installed, what each plugin brings, and what went wrong."""
+"""``arcforge-plugins``: lists plugins, their components, and faults."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from arcforge_core.cli.errors import run_main
 from arcforge_core.config.search_path import conflicts
-from arcforge_core.hookspecs import PLUGIN_API
-from arcforge_core.plugins import LoadedPlugins, PluginInfo, load_plugins
-from arcforge_core.registry import Component
+from arcforge_core.plugins.hookspecs import PLUGIN_API
+from arcforge_core.plugins.loader import LoadedPlugins, PluginInfo, load_plugins
+from arcforge_core.plugins.registry import Component
 
 
 def components_of(plugin: PluginInfo, loaded: LoadedPlugins) -> list[Component]:
-    """Returns what a plugin registered, by kind and name."""
+    """Returns the components of a plugin, by kind and name."""
     return [c for c in loaded.registry if (c.plugin, c.distribution) == (plugin.name, plugin.distribution)]
 
 
@@ -54,7 +54,7 @@ def as_text(loaded: LoadedPlugins, timings: bool) -> Iterator[str]:
 
 
 def problems(loaded: LoadedPlugins) -> Iterator[str]:
-    """Yields one line for each plugin that is blocked, failed or outdated, and for each name claimed twice."""
+    """Yields one line for each blocked, failed or outdated plugin, and for each name that two distributions claim."""
     for plugin in loaded.plugins:
         if plugin.blocked:
             yield f"BLOCKED {plugin.distribution} (plugin {plugin.name}): ARCFORGE_BLOCK_PLUGINS names it"
@@ -68,10 +68,10 @@ def problems(loaded: LoadedPlugins) -> Iterator[str]:
 
 @run_main
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; a broken plugin is shown and is no failure of the listing."""
+    """Runs the command line; broken plugins are listed, and are no failure of the command."""
     parser = argparse.ArgumentParser(prog="arcforge-plugins", description="List installed plugins and components.")
     parser.add_argument("--json", action="store_true", help="machine-readable listing")
-    parser.add_argument("--timings", action="store_true", help="time that importing and registering each took")
+    parser.add_argument("--timings", action="store_true", help="add the time to import and register each")
     options = parser.parse_args(argv)
     loaded = load_plugins()
     if options.json:

@@ -10,7 +10,8 @@ import yaml
 
 from arcforge_core.cli.errors import run_main
 from arcforge_core.errors import DataError
-from arcforge_core.registry import KNOWN_WHEELS, registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.wheels import known_wheels
 
 
 @run_main
@@ -25,7 +26,7 @@ def main() -> None:
 
 
 def report_of(run: Path) -> Callable[[Path], Path]:
-    """Returns what writes the report of a run: the one that is named like a section of its configuration.
+    """Returns the report writer of a run: the one named like a section of its configuration.
 
     Raises:
         UnknownComponentError: the package that made the run is not installed.
@@ -35,7 +36,7 @@ def report_of(run: Path) -> Callable[[Path], Path]:
     except (yaml.YAMLError, ValueError):
         config = None  # the report says so
     sections = config if isinstance(config, dict) else {}
-    known = sorted({*registry().names("report"), *(name for kind, name in KNOWN_WHEELS if kind == "report")})
+    known = sorted({*registry().names("report"), *(name for kind, name in known_wheels() if kind == "report")})
     name = next((name for name in known if name in sections), "data")
     writer: Callable[[Path], Path] = registry().get("report", name).load()
     return writer

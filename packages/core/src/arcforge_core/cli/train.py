@@ -1,27 +1,32 @@
-"""``arcforge-train``: composes a configuration and trains."""
+"""``arcforge-train``: one training run, after an offer to resume the last one."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 from arcforge_core.cli.errors import run_main
-from arcforge_core.config.compose import run_app
+from arcforge_core.cli.main import run_command, run_job
+from arcforge_core.cli.procedures import replacement
 from arcforge_core.config.schema import TrainConfig
-from arcforge_core.config.sweep import JobResult
-from arcforge_core.registry import registry
+from arcforge_core.console.progress import say
 
 
-def train(config: TrainConfig) -> JobResult:
-    """Trains as the procedure says; torch is imported here, so that ``--help`` and Tab completion do without."""
+def offer(config: TrainConfig) -> None:
+    """Offers to resume the last run. Imports torch here, so that ``--help`` and Tab completion do not."""
     from arcforge_core.train.resume import offer_resume
 
-    if config.procedure.name == "one_run" and not {"-m", "--multirun"} & set(sys.argv):
-        offer_resume(config)
-    result: JobResult = registry().get("procedure", config.procedure.name).load()(config)
-    return result
+    offer_resume(config)
 
 
 @run_main
 def main() -> int:
     """Runs the command line."""
-    return run_app("train", TrainConfig, train)
+    new = replacement(sys.argv[1:])
+    if new:
+        command, arguments = new
+        say(f"procedure=NAME ends with this version; type: arcforge {shlex.join([command, *arguments])}")
+        sys.argv = [f"arcforge-{command}", *arguments]
+        if command != "train":
+            return run_command(command)
+    return run_job("train", offer)

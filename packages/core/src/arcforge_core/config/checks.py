@@ -1,4 +1,4 @@
-"""Checks of fields, for ``__post_init__`` of schemas; each error names the field, the value and what is accepted."""
+"""Checks of fields, for ``__post_init__`` of schemas; each error names the field, the value and the accepted values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_choice(field_name: str, value: str, accepted: tuple[str, ...]) -> None
 
 
 WEIGHTS = ("none", "w8a8", "w4a8", "int4")
-"""Number formats of an engine's weights; `arcforge_core.model.quantised` has what they mean."""
+"""Number formats of an engine's weights; see `arcforge_core.model.adapt.quantised`."""
 
 
 def check_weights(field_name: str, value: str) -> None:
@@ -26,6 +26,18 @@ def check_at_least(field_name: str, value: float | None, minimum: float) -> None
     """Raises `ConfigError` unless `value` is None or at least `minimum`."""
     if value is not None and not value >= minimum:  # `not >=` also refuses NaN
         raise ConfigError(field_name, value, f"must be at least {minimum:g}")
+
+
+def check_minimums(config: object, group: str, **minimums: float) -> None:
+    """Raises `ConfigError` unless each named field of a dataclass is None or at least its minimum.
+
+    Args:
+        config: the dataclass.
+        group: where the user writes its fields, e.g. ``trainer``; empty for the root.
+        minimums: by field.
+    """
+    for name, minimum in minimums.items():
+        check_at_least(f"{group}.{name}" if group else name, getattr(config, name), minimum)
 
 
 def check_between(field_name: str, value: float, low: float, high: float) -> None:

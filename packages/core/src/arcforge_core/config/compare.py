@@ -14,7 +14,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], skip: Collection[str] = ()) -> list[tuple[str, str, str]]:
-    """Returns (name, was, now) of what differs; a dash where one side has no such name."""
+    """Returns (name, was, now) of the differing fields; a dash for a field that one side lacks."""
     names = sorted(name for name in before.keys() | now.keys() if name not in skip)
     rows = [(name, str(before.get(name, "-")), str(now.get(name, "-"))) for name in names]
     return [(name, was, new) for name, was, new in rows if was != new]

@@ -1,7 +1,7 @@
 """The only file that touches Hydra: it composes a command's configuration and runs the command with it.
 
-`compose_config` answers a dataclass for a list of overrides; `run_app` is a console script's whole command
-line (``--help``, ``--cfg job``, Tab completion, ``-m`` sweeps). Below them there are dataclasses only.
+`compose_config` returns a dataclass for a list of overrides; `run_app` is a console script's whole command
+line (``--help``, ``--cfg job``, Tab completion, ``-m`` sweeps). All other code sees dataclasses only.
 """
 
 from __future__ import annotations
@@ -34,12 +34,18 @@ from arcforge_core import __version__
 from arcforge_core.config.help import render_help
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.config.search_path import MAIN, conflicts, options, sources
-from arcforge_core.config.sweep import Job, JobResult, summary_text, write_comparison
+from arcforge_core.config.shorthand import written_out
+from arcforge_core.config.sweep import SweepJob, summary_text
 from arcforge_core.config.validate import Owners, explain, to_dataclass
+from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError, ConfigError, PluginError, nearest
-from arcforge_core.registry import KNOWN_WHEELS, registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.wheels import known_wheels
 
 T = TypeVar("T")
+
+for _kind in ("stage", "rounds"):  # references of a pipeline's recipe stay as they are until its stages are planned
+    OmegaConf.register_new_resolver(_kind, lambda name, kind=_kind: f"${{{kind}:{name}}}", replace=True)
 
 VERSION_BASE = "1.3"
 COMPARISONS = "${oc.select:output_dir,outputs}/multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}"
@@ -59,7 +65,7 @@ class ArcforgeSearchPath(SearchPathPlugin):
 
 @dataclass
 class Schemas:
-    """What the components' dataclasses are, and why some could not be had."""
+    """The components' dataclasses, and the errors of those that cannot be imported."""
 
     owners: Owners = field(default_factory=dict)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -69,8 +75,8 @@ class Schemas:
 def store_components() -> Schemas:
     """Makes every component's dataclass the option of its name in Hydra's group of its kind.
 
-    A stranger's component that cannot be had is left out, so that other commands go on; the reason is told
-    when it is asked for.
+    A third-party component that cannot be imported is left out, so that other commands continue; requesting it raises
+    the error.
     """
     Plugins.instance().register(ArcforgeSearchPath)
     schemas = Schemas()
@@ -82,7 +88,8 @@ def store_components() -> Schemas:
         except Exception as error:
             schemas.failures[kind, name] = str(error)
             continue
-        ConfigStore.instance().store(name, node, group=kind, provider=claims[0].distribution)
+        package = f"{kind}.{name}" if getattr(schema, "several", False) else None
+        ConfigStore.instance().store(name, node, group=kind, package=package, provider=claims[0].distribution)
         schemas.owners.setdefault(schema, []).append((kind, name))
     return schemas
 
@@ -96,7 +103,7 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
         overrides: as typed on the command line, e.g. ``["attention=gqa", "trainer.max_steps=3"]``.
 
     Raises:
-        ConfigError: unknown field, wrong type or a combination that cannot be.
+        ConfigError: unknown field, wrong type or an impossible combination.
         ArcforgeError: an unknown option, or an override that cannot be read.
     """
     store_components()
@@ -106,7 +113,7 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
         _our_errors(),
         hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE),
     ):
-        config = hydra.compose(config_name, list(overrides), return_hydra_config=True)
+        config = hydra.compose(config_name, written_out(schema, overrides), return_hydra_config=True)
     _refuse_conflicts(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
@@ -118,23 +125,23 @@ def compose(overrides: Sequence[str] = ()) -> TrainConfig:
     return compose_config("train", TrainConfig, overrides)
 
 
-def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | None]) -> int:
-    """Runs a console script's command line: `fn` once, or once per job of a sweep.
+def run_app(config_name: str, schema: type[T], fn: Callable[[T], Result | None]) -> int:
+    """Runs a job's command line: `fn` once, or once per job of a sweep.
 
-    In a sweep a failed job is noted and the others go on; a comparison page is kept up to date after each. Of the
-    processes that torchrun starts only the first writes it.
+    A failed job does not stop a sweep; the comparison page is rewritten after each job. Of the processes that
+    torchrun starts, only the first writes it.
 
     Args:
-        config_name: primary YAML file; the script is named ``arcforge-`` + this.
+        config_name: primary YAML file, which has the job's name.
         schema: the root dataclass.
-        fn: the work. It imports what is heavy by itself and seeds its own random generators, since the jobs
-            of a sweep share the process.
+        fn: the work. It imports heavy modules itself and seeds its own random generators, because the jobs of a
+            sweep share the process.
 
     Returns:
-        The exit code: 0, or in a sweep with failed jobs 2 when users' errors failed them all and 1 otherwise.
+        The exit code: 0; in a sweep with failed jobs 2 if all failures are user errors, otherwise 1.
 
     Raises:
-        ArcforgeError: a user's error outside a sweep; anything else that `fn` raises there is passed on.
+        ArcforgeError: a user error outside a sweep; other exceptions of `fn` propagate.
     """
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(render_help(config_name))
@@ -143,10 +150,11 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
         print(f"arcforge {__version__}")
         return 0
     # argparse takes overrides on one side of a flag only; -m may stand anywhere
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
+    arguments = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
+    sys.argv[1:] = written_out(schema, arguments)
     store_components()
     ConfigStore.instance().store(f"{config_name}_schema", schema)
-    jobs: list[Job] = []
+    jobs: list[SweepJob] = []
     sweep_folder: Path | None = None
     pages: list[Path] = []
     speaks = int(os.environ.get("RANK", 0)) == 0
@@ -154,7 +162,7 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
     def run_job(config: DictConfig) -> None:
         nonlocal sweep_folder
         context = HydraConfig.get()
-        job = Job(len(jobs), dict(line.lstrip("+~").partition("=")[::2] for line in context.overrides.task))
+        job = SweepJob(len(jobs), dict(line.lstrip("+~").partition("=")[::2] for line in context.overrides.task))
         jobs.append(job)
         if context.mode == RunMode.MULTIRUN:
             sweep_folder = Path(context.sweep.dir)
@@ -168,8 +176,10 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], JobResult | Non
         if sweep_folder is not None:
             _report_failure(job)
             if speaks:
+                from arcforge_core.config.sweep_page import write_comparison  # imports matplotlib
+
                 pages[:] = write_comparison(sweep_folder, jobs)
-            if job.result and job.result.metrics.get("status") == "interrupted":
+            if job.result and job.result.status == "interrupted":
                 raise KeyboardInterrupt  # the job saved itself; whoever pressed Ctrl-C means the sweep
 
     # Hydra leaves a multirun.yaml in every process
@@ -204,7 +214,7 @@ def _hydra_settings(config_name: str, sweep_folder: str) -> HydraConf:
     return settings
 
 
-def _report_failure(job: Job) -> None:
+def _report_failure(job: SweepJob) -> None:
     if isinstance(job.error, ArcforgeError):
         print(f"job {job.number} failed: {job.error}", file=sys.stderr)
     elif job.error:
@@ -216,7 +226,7 @@ def _exit_code(error: Exception | None) -> int:
 
 
 def _refuse_conflicts(choices: dict[str, Any]) -> None:
-    """Refuses a chosen option that two distributions bring; unused ones stop nobody."""
+    """Refuses a chosen option that two distributions bring; unused conflicts are no error."""
     claimed = conflicts()
     for group, option in choices.items():
         owners = claimed.get((group.split("@")[0], option)) if isinstance(option, str) else None
@@ -242,7 +252,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _our_errors() -> Iterator[None]:
-    """Turns Hydra's and OmegaConf's exceptions into ours: one line, the nearest name, no hint to type ``+``."""
+    """Converts Hydra's and OmegaConf's exceptions to ours: one line, the nearest name, no hint to type ``+``."""
     try:
         yield
     except MissingConfigException as error:
@@ -263,12 +273,14 @@ def _our_errors() -> Iterator[None]:
         raise ArcforgeError(_plain(str(error))) from error
     except OmegaConfBaseException as error:
         raise explain(error) from error
+    except OSError as error:  # the folder of a sweep; errors of jobs are kept with them
+        raise ConfigError("output_dir", error.filename, f"cannot be written: {error.strerror}") from error
     except ValueError as error:  # Hydra's own for GROUP=null and the like
         raise ArcforgeError(str(error)) from error
 
 
 def _plain(message: str) -> str:
-    """Rewrites the two of Hydra's messages whose advice runs over lines."""
+    """Rewrites two of Hydra's messages whose advice has several lines."""
     first = message.splitlines()[0]
     if first.startswith("Ambiguous value for argument"):
         return f"{first}: several values are a sweep, add -m; a list is written FIELD=[VALUE,VALUE]"
@@ -278,12 +290,12 @@ def _plain(message: str) -> str:
 
 
 def _unknown_option(error: MissingConfigException) -> ArcforgeError:
-    """Explains ``group=option`` that is not there: the wheel that brings it, or the nearest name."""
+    """Explains an unknown ``group=option``: the wheel that contains it, or the nearest name."""
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
     failure = store_components().failures.get((group, option))
     if failure:
         return PluginError(failure)
-    if (group, option) in KNOWN_WHEELS:
+    if (group, option) in known_wheels():
         return PluginError(registry().explain_missing(group, option))
     known = options(group)
     if not known:

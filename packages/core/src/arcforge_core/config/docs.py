@@ -16,20 +16,21 @@ from omegaconf import MISSING
 
 from arcforge_core.config.schema import ComponentConfig
 from arcforge_core.config.validate import type_words
-from arcforge_core.registry import FIRST_PARTY, Command, Component, registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.registry import FIRST_PARTY, Component, JobEntry
 
 HEADER = """\
 # Configuration
 
 Written by `python -m arcforge_core.config.docs docs/config.md` from the dataclasses; edit those.
 A field is set as `section.field=value` on the command line, a group as `group=option`.
-`--cfg job` prints what a command line amounts to: a command's preset may set a field otherwise than its default here.
+`--cfg job` prints the composed configuration: a command's preset may override a default listed here.
 """
 
 
 def roots() -> dict[str, type[Any]]:
-    """Returns the root dataclass of each command of our distributions, by what is typed."""
-    return {script: command.load_schema() for script, command in registry().commands.items() if _is_ours(command)}
+    """Returns the root dataclass of each job of our distributions, by command."""
+    return {job.script: job.load_schema() for job in registry().jobs.values() if _is_ours(job)}
 
 
 def render() -> str:
@@ -48,7 +49,7 @@ def render() -> str:
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
-def _is_ours(registered: Component | Command) -> bool:
+def _is_ours(registered: Component | JobEntry) -> bool:
     return registered.distribution.split()[0] in {f"arcforge-{name}" for name in FIRST_PARTY}
 
 
@@ -58,13 +59,13 @@ def _base(schema: type[Any]) -> type[Any]:
 
 
 def _inherited(schema: type[Any], base: type[Any]) -> list[str]:
-    """Returns the fields of `base` that `schema` leaves as they are."""
+    """Returns the fields of `base` that `schema` does not change."""
     own = {field.name: _default(field) for field in dataclasses.fields(schema)}
     return [field.name for field in dataclasses.fields(base) if own[field.name] == _default(field)]
 
 
 def _sections(schema: type[Any], path: str = "") -> Iterator[str]:
-    """Yields the sections inside `schema` that are no component's choice, e.g. ``model.mtp``."""
+    """Yields the sections inside `schema` that are not components, e.g. ``model.mtp``."""
     for name, hint in get_type_hints(schema).items():
         if isinstance(hint, type) and dataclasses.is_dataclass(hint) and not issubclass(hint, ComponentConfig):
             here = f"{path}.{name}".lstrip(".")
@@ -92,7 +93,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def field_docs(schema: type[Any]) -> dict[str, str]:
-    """Returns field -> the string below it in the source; a field that is said anew without one keeps its base's."""
+    """Returns field -> the string below it in the source; a field redefined without one keeps its base's."""
     found: dict[str, str] = {}
     for cls in reversed(schema.__mro__):
         if dataclasses.is_dataclass(cls):

@@ -1,4 +1,4 @@
-"""The text of ``--help``: groups with their options, who brings each, and how to see more."""
+"""The text of ``--help``: groups with their options, the provider of each, and further commands."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from omegaconf import MISSING
 
 from arcforge_core.config.search_path import first_comment, presets, sources
 from arcforge_core.errors import ConfigError
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 
+SHOWN = 60
+"""Options of a group that the help lists at most."""
 USAGE = """\
 Usage: {script} [GROUP=OPTION ...] [FIELD=VALUE ...]
 """
@@ -16,7 +18,7 @@ Usage: {script} [GROUP=OPTION ...] [FIELD=VALUE ...]
 MORE = """\
 More:
   {script} --cfg job                     the whole configuration that would run; -p SECTION shows a part
-  {script} --info defaults-tree          where each part comes from
+  {script} --info defaults-tree          the source of each part
   {script} -m GROUP=OPTION,OPTION        a sweep: one job per combination, compared on one page
   eval "$({script} -sc install=bash)"    Tab completion in this shell (also zsh, fish)
 Fields of every section and component are listed in docs/config.md.
@@ -24,9 +26,13 @@ Fields of every section and component are listed in docs/config.md.
 
 
 def render_help(config_name: str, usage: str = USAGE, more: str = MORE) -> str:
-    """Returns the help of ``arcforge-<config_name>``."""
-    script = f"arcforge-{config_name.replace('_', ' ')}"  # of a command's parts, e.g. arcforge-env validate
+    """Returns the help of a job's command.
+
+    Raises:
+        ConfigError: no installed package has the primary configuration.
+    """
     text = _primary(config_name)
+    script = registry().job(config_name).script
     blocks = [f"{script}: {first_comment(text)}.\n", usage.format(script=script)]
     for group, default in _groups(text).items():
         lines = _option_lines(group)
@@ -42,7 +48,7 @@ def _primary(config_name: str) -> str:
     for root in (source.root for source in sources()):
         if root and (file := root / f"{config_name}.yaml").is_file():
             return file.read_text(encoding="utf-8")
-    raise ConfigError("config", config_name, "no installed package brings this primary configuration")
+    raise ConfigError("config", config_name, "no installed package has this primary configuration")
 
 
 def _groups(text: str) -> dict[str, str | None]:
@@ -53,8 +59,10 @@ def _groups(text: str) -> dict[str, str | None]:
 
 
 def _option_lines(group: str) -> list[str]:
-    """Returns one line per option of a group, components and presets alike."""
+    """Returns one line per option of a group, components and presets alike; a long list is cut."""
     found = [(c.name, c.summary, c.distribution) for c in registry() if c.kind == group]
     found += [(p.name, p.summary, p.provider) for p in presets() if p.group == group]
-    width = max((len(name) for name, _, _ in found), default=0)
-    return [f"  {name:<{width}}  {summary}  [{owner}]" for name, summary, owner in sorted(found)]
+    width = max((len(name) for name, _, _ in sorted(found)[:SHOWN]), default=0)
+    lines = [f"  {name:<{width}}  {summary}  [{owner}]" for name, summary, owner in sorted(found)]
+    hidden = len(lines) - SHOWN
+    return lines if hidden <= 0 else [*lines[:SHOWN], f"  ... and {hidden} more: arcforge-plugins lists them"]

@@ -1,8 +1,8 @@
-"""Where presets and recipes are: the project's ``./conf``, our recipes, and every plugin's package.
+"""Locations of presets and recipes: the project's ``./conf``, our recipes, and every plugin's package.
 
-The first source that has a group's option wins. A project may shadow what is installed; two installed
-distributions that bring the same option are a conflict, which `conflicts` finds and the composition refuses
-when that option is asked for.
+The first source that has a group's option wins. A project may shadow installed options; two installed
+distributions with the same option are a conflict, which `conflicts` finds and the composition refuses when that option
+is requested.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import arcforge_core
-from arcforge_core.plugins import load_plugins
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import load_plugins, registry
 
 MAIN = "pkg://arcforge_core.conf"
 MARKER = "arcforge.toml"
-"""A ``./conf`` is ours when it holds this file; a foreign folder of that name must not shadow presets."""
+"""A ``./conf`` is a project's if it contains this file; a foreign folder of that name must not shadow presets."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """One entry of the search path: who provides it, and its ``pkg://`` or ``file://`` address."""
+class ConfigSource:
+    """One entry of the search path: its provider, and its ``pkg://`` or ``file://`` address."""
 
     provider: str
     path: str
 
     @property
     def root(self) -> Traversable | None:
-        """The folder itself; None when a stranger's plugin names one that is not there."""
+        """The folder itself; None if a third-party plugin names one that does not exist."""
         scheme, _, place = self.path.partition("://")
         try:
             folder = Path(place) if scheme == "file" else resources.files(place.replace("/", "."))
@@ -53,26 +52,26 @@ class Preset:
     summary: str
 
 
-def project_source() -> Source | None:
-    """Returns ``./conf`` when it carries our marker file."""
+def project_source() -> ConfigSource | None:
+    """Returns ``./conf`` if it contains the marker file."""
     folder = Path.cwd() / "conf"
-    return Source("project", f"file://{folder}") if (folder / MARKER).is_file() else None
+    return ConfigSource("project", f"file://{folder}") if (folder / MARKER).is_file() else None
 
 
-def recipe_source() -> Source | None:
+def recipe_source() -> ConfigSource | None:
     """Returns the recipes packed into the wheel, or those of the checkout of an editable install."""
     package = Path(arcforge_core.__file__).parent
     for folder in (package / "recipes", *(parent / "conf" for parent in package.parents[3:4])):
         if (folder / MARKER).is_file():
-            return Source("arcforge recipes", f"file://{folder}")
+            return ConfigSource("arcforge recipes", f"file://{folder}")
     return None
 
 
-def sources() -> list[Source]:
+def sources() -> list[ConfigSource]:
     """Returns the search path, first match first; our own presets are always there."""
-    plugins = [Source(owner, path) for owner, path in load_plugins().config_sources]
-    unique: dict[str, Source] = {}
-    for source in (project_source(), Source("arcforge-core", MAIN), recipe_source(), *plugins):
+    plugins = [ConfigSource(owner, path) for owner, path in load_plugins().config_sources]
+    unique: dict[str, ConfigSource] = {}
+    for source in (project_source(), ConfigSource("arcforge-core", MAIN), recipe_source(), *plugins):
         if source:
             unique.setdefault(source.path, source)
     return list(unique.values())
@@ -84,17 +83,17 @@ def presets() -> list[Preset]:
 
 
 @functools.cache
-def _presets(path: tuple[Source, ...]) -> tuple[Preset, ...]:
+def _presets(path: tuple[ConfigSource, ...]) -> tuple[Preset, ...]:
     found: list[Preset] = []
     for source in path:
         if source.root is None:
-            warnings.warn(f"{source.provider} announces presets at {source.path}, and there are none", stacklevel=2)
+            warnings.warn(f"{source.provider} declares presets at {source.path}, and there are none", stacklevel=2)
         else:
             found += _presets_in(source, source.root, "")
     return tuple(found)
 
 
-def _presets_in(source: Source, folder: Traversable, group: str) -> Iterator[Preset]:
+def _presets_in(source: ConfigSource, folder: Traversable, group: str) -> Iterator[Preset]:
     for entry in sorted(folder.iterdir(), key=lambda e: e.name):
         if entry.is_dir() and not entry.name.startswith(("_", ".")):
             yield from _presets_in(source, entry, f"{group}/{entry.name}".lstrip("/"))
@@ -110,10 +109,10 @@ def first_comment(text: str) -> str:
 
 
 def conflicts() -> dict[tuple[str, str], list[str]]:
-    """Returns (group, option) -> its claimants, where two distributions bring the same option.
+    """Returns (group, option) -> its claimants, for options that two distributions contain.
 
-    A YAML file named like a registered component is a conflict too, the project's own included: it would
-    hide the component's schema.
+    A YAML file named like a registered component is also a conflict, even in a project: it would hide the
+    component's schema.
     """
     claims: dict[tuple[str, str], list[str]] = {}
     for component in registry():

@@ -1,6 +1,6 @@
-"""From a composed configuration to dataclasses, and the refusals that OmegaConf leaves to us.
+"""Converts a composed configuration to dataclasses, with the checks that OmegaConf lacks.
 
-`OmegaConf.to_object` keeps a key that was added with ``+`` as a stray attribute that nobody reads, and
+`OmegaConf.to_object` keeps a key that was added with ``+`` as an attribute that no code reads, and
 ``attention.name=dsa`` renames a component without changing its class; both are refused here.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from arcforge_core.config.renamed import renamed
 from arcforge_core.config.schema import ComponentConfig
 from arcforge_core.config.search_path import options
 from arcforge_core.errors import ArcforgeError, ConfigError, nearest
@@ -27,7 +28,7 @@ def to_dataclass(config: DictConfig, owners: Owners) -> Any:
 
     Raises:
         ConfigError: an unknown field, a missing value, a `name` that does not belong to its class, or
-            whatever a dataclass refuses in ``__post_init__``; the full path of the field is named.
+            a value that a dataclass refuses in ``__post_init__``; names the full path of the field.
     """
     try:
         built = OmegaConf.to_object(config)
@@ -66,18 +67,19 @@ def _names(schema: Any) -> list[str]:
 
 
 class UnknownFieldError(ConfigError):
-    """A key that the section's dataclass does not have; the nearest one is named."""
+    """A key that the section's dataclass does not have, with its new name or the nearest one."""
 
     def __init__(self, path: str, schema: type[Any]) -> None:
         known = _names(schema)
         name = path.rsplit(".", 1)[-1]
         hint = nearest(name, known) or f"; it has {', '.join(known)}"
-        ArcforgeError.__init__(self, f"unknown field {path}: {schema.__name__} has no {name!r}{hint}")
+        advice = renamed(path) or f"{schema.__name__} has no {name!r}{hint}"
+        ArcforgeError.__init__(self, f"unknown field {path}: {advice}")
         self.field, self.value, self.accepted = path, None, ", ".join(known)
 
 
 def _check_name(path: str, node: ComponentConfig, owners: Owners) -> None:
-    """Refuses a name that its dataclass is not the schema of."""
+    """Refuses a component's name that does not belong to its dataclass."""
     claims = owners.get(type(node), [])
     if node.name in [name for _, name in claims]:
         return
@@ -91,14 +93,16 @@ def _check_name(path: str, node: ComponentConfig, owners: Owners) -> None:
 
 
 def _full_path(config: DictConfig, error: ConfigError) -> str:
-    """Returns where the value that a dataclass refused really stands.
+    """Returns the full path of a value that a dataclass refused.
 
-    A dataclass knows its usual place only (``data.heldout``), not that it is ``data.sources.code`` here.
+    A dataclass knows only its usual path (``data.heldout``), not that it is ``data.sources.code`` here.
     """
     for path, node in reversed(list(_nodes(config))):  # innermost first
         try:
             OmegaConf.to_object(node)
-        except ConfigError:
+        except ConfigError as found:
+            if (found.field, found.accepted) != (error.field, error.accepted):
+                continue  # a fault of its own, which is reported once this one is mended
             inside = not path or error.field.startswith(f"{path}.")
             return error.field if inside else f"{path}.{error.field.rsplit('.', 1)[-1]}"
         except OmegaConfBaseException:
@@ -117,9 +121,9 @@ def _nodes(config: DictConfig, path: str = "") -> Iterator[tuple[str, DictConfig
 
 
 def explain(error: OmegaConfBaseException, context: str = "") -> ArcforgeError:
-    """Returns the error of ours for one of OmegaConf's: the field, the value and what is accepted.
+    """Returns the error of ours for one of OmegaConf's: the field, the value and the accepted values.
 
-    `context` is what was being done, told where OmegaConf does not name the field.
+    `context` describes the operation, for errors in which OmegaConf names no field.
     """
     path, owner = error.full_key or "", error.object_type
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
@@ -146,7 +150,7 @@ def _hint_of(error: ValidationError) -> Any:
 
 
 def type_words(hint: Any) -> str:
-    """Returns a type hint as a user reads it, e.g. ``int or null`` and ``dict[str, float]``."""
+    """Returns a type hint in a user's words, e.g. ``int or null`` and ``dict[str, float]``."""
     if get_origin(hint) is UnionType:
         return " or ".join(type_words(part) for part in get_args(hint))
     if get_args(hint):

@@ -1,1 +1,1 @@
-"""Typed contracts through which the packages meet. Hooks register; these are what is called."""
+"""Typed contracts through which packages interact. Hooks register components; contracts define how they are called."""

@@ -1,8 +1,8 @@
-"""The algorithm contract: traces are scored into per-token streams, tokens of a micro-batch into a loss.
+"""The algorithm contract: traces are scored into per-token streams, the tokens of a micro-batch into a loss.
 
-The trainer knows no algorithm. It asks for streams once per batch, packs whole traces into micro-batches, and sums what
-`Algorithm.loss` returns over them. Every token carries its share of the batch in `weights_T`, so that how traces fall
-into micro-batches changes nothing.
+The trainer is independent of the algorithm. It requests streams once per batch, packs whole traces into micro-batches,
+and sums `Algorithm.loss` over them. Every token carries its share of the batch in `weights_T`, so the partition of
+traces into micro-batches does not change the result.
 
 T: tokens that the policy sampled, of all branches of a micro-batch; R: traces in it.
 """
@@ -19,16 +19,16 @@ from torch import Tensor
 
 @dataclass
 class Branch:
-    """One sequence of tokens that the policy has seen and partly sampled.
+    """One sequence of tokens, which the policy has read and partly sampled.
 
     Attributes:
         branch_id: unique in its trace.
-        ids: prompt, sampled tokens and those of the environment, in order.
-        sampled: whether the policy sampled each of them; only these are trained.
-        logprobs: natural-log probability of each sampled token when it was sampled; 0 elsewhere.
-        versions: weight version that sampled each; -1 elsewhere.
-        streams: numbers for each token, by name, written by the algorithm or the trainer; those of tokens that were not
-            sampled count nowhere.
+        ids: prompt, sampled tokens and tokens of the environment, in order.
+        sampled: whether the policy sampled each token; only these are trained.
+        logprobs: natural-log probability of each sampled token at the time of sampling; 0 elsewhere.
+        versions: weight version that sampled each token; -1 elsewhere.
+        streams: numbers for each token, by name, written by the algorithm or the trainer; values at tokens that were
+            not sampled are ignored.
 
     Raises:
         ValueError: lists of different lengths, or a sampled token without a finite log-probability.
@@ -46,7 +46,7 @@ class Branch:
         if len(lengths) != 1:
             raise ValueError(f"branch {self.branch_id}: ids, sampled, logprobs and versions have lengths {lengths}")
         if self.sampled and self.sampled[0]:
-            raise ValueError(f"branch {self.branch_id}: its first token was sampled from nothing")
+            raise ValueError(f"branch {self.branch_id}: the first token must not be sampled")
         for position, (sampled, logprob) in enumerate(zip(self.sampled, self.logprobs, strict=True)):
             if sampled and not -float("inf") < logprob <= 1e-3:
                 raise ValueError(
@@ -55,7 +55,7 @@ class Branch:
 
     @property
     def num_sampled(self) -> int:
-        """How many tokens are trained."""
+        """Number of trained tokens."""
         return sum(self.sampled)
 
     @property
@@ -66,16 +66,16 @@ class Branch:
 
 @dataclass
 class Trace:
-    """A rollout: everything that one attempt at a task made, in one branch or in several.
+    """A rollout: all tokens of one attempt at a task, in one or more branches.
 
     Attributes:
         task_key: the task.
         group_id: traces of one group are compared with each other.
         rollout_id: unique.
-        branches: what was sampled; compaction of the context and helpers of an agent make further ones.
-        rewards: by name; ``reward`` is what is maximised.
-        teacher: whose log-probabilities count, where there are several teachers.
-        truncated: its last branch ended at the length limit.
+        branches: sampled sequences; context compaction and subagents create further ones.
+        rewards: by name; ``reward`` is maximised.
+        teacher: name of the teacher whose log-probabilities are used, if there are several.
+        truncated: the last branch ended at the length limit.
     """
 
     task_key: str
@@ -88,28 +88,28 @@ class Trace:
 
     @property
     def reward(self) -> float:
-        """The reward that is maximised."""
+        """The reward to maximise."""
         return float(self.rewards["reward"])
 
     @property
     def num_sampled(self) -> int:
-        """How many of its tokens are trained, over all branches."""
+        """Number of trained tokens over all branches."""
         return sum(branch.num_sampled for branch in self.branches)
 
 
 @dataclass(frozen=True)
 class PolicyTokens:
-    """The sampled tokens of whole traces, as `Algorithm.loss` sees them; float32 or float64, all [T] unless said.
+    """The sampled tokens of whole traces, as `Algorithm.loss` receives them; float32 or float64, [T] unless noted.
 
     Attributes:
-        logprobs_T: of the policy that is trained; the only ones with a gradient, besides `values_T`.
+        logprobs_T: of the policy being trained; only these and `values_T` have a gradient.
         old_T: of the training engine before the first step on this batch.
-        rollout_T: of the inference engine, when it sampled.
+        rollout_T: of the inference engine at the time of sampling.
         advantages_T: written by the algorithm.
-        weights_T: each token's share of the batch; the loss is a sum weighted with them.
-        trace_T: int64, which of the traces a token belongs to.
+        weights_T: each token's share of the batch; the loss is the sum weighted by them.
+        trace_T: int64, index of the token's trace.
         streams: further ones by name: ``reference``, ``teacher``, ``values``, ``returns``.
-        values_T: of the critic that is trained, where the algorithm has one.
+        values_T: of the critic being trained, if the algorithm has one.
     """
 
     logprobs_T: Tensor
@@ -123,17 +123,17 @@ class PolicyTokens:
 
     @property
     def num_traces(self) -> int:
-        """R."""
+        """Number of traces, R."""
         return int(self.trace_T.max()) + 1 if self.trace_T.numel() else 0
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """What a micro-batch adds to the loss.
+    """A micro-batch's contribution to the loss.
 
     Attributes:
-        parts: scalars by name; the gradient is that of their sum. Each is a sum over tokens with their weights.
-        factor_T: what the correction multiplied each token's policy loss with, no gradient.
+        parts: scalars by name; the gradient is that of their sum. Each is a weighted sum over tokens.
+        factor_T: the correction's factor on each token's policy loss, no gradient.
         metrics: scalars by name to be averaged over tokens, no gradient.
     """
 
@@ -143,7 +143,10 @@ class PolicyLoss:
 
 
 class Algorithm(Protocol):
-    """Scores traces and makes losses; its target is called as ``target(config, correction)``.
+    """Scores traces and computes losses; its target is called as ``target(config, correction)``.
+
+    An algorithm may also say what groups are for: ``compares``, whether it compares the rollouts of a task, which one
+    alone cannot be (assumed False), and ``equal_teaches``, whether a group of equal rewards teaches (assumed False).
 
     Attributes:
         needs: streams that the trainer computes before `score`: ``reference``, ``teacher``, ``values``.

@@ -6,8 +6,9 @@ Shapes: T tokens, D hidden size. A component's target is a class with this inter
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from arcforge_core.config.schema import AttentionConfig, ModelConfig
     from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
     from arcforge_core.contracts.optimizer import ParameterRole
-    from arcforge_core.ops.dispatch import Binder
 
 Rope = tuple[Tensor, Tensor]
 """Rotary tables ``(cos_TF, sin_TF)`` of a batch's positions."""
@@ -77,14 +77,21 @@ class AttentionOutput:
         out_TD: the layer's output, before the residual addition.
         aux_losses: named scalar losses, means over the tokens and weighted: the trainer adds them.
         figures: named scalars without gradient that the trainer logs.
-        handed_on: keyword arguments for the `forward` of the next layer, e.g. the keys that DSA selected; most
+        to_next_layer: keyword arguments for the `forward` of the next layer, e.g. the keys that DSA selected; most
             variants have none.
+        handed_on: the old name of `to_next_layer`, accepted for one version.
     """
 
     out_TD: Tensor
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
     figures: dict[str, Tensor] = field(default_factory=dict)
-    handed_on: dict[str, Any] = field(default_factory=dict)
+    to_next_layer: dict[str, Any] = field(default_factory=dict)
+    handed_on: InitVar[dict[str, Any] | None] = None
+
+    def __post_init__(self, handed_on: dict[str, Any] | None) -> None:
+        if handed_on is not None:
+            warnings.warn("AttentionOutput.handed_on is now called to_next_layer", FutureWarning, stacklevel=3)
+            object.__setattr__(self, "to_next_layer", handed_on)
 
 
 class LayerCache(Protocol):
@@ -112,26 +119,28 @@ class LayerCache(Protocol):
 
 @runtime_checkable
 class Recordable(Protocol):
-    """What an attention layer may be besides: its decoding steps can be recorded and repeated."""
+    """An optional ability of an attention layer: its decoding steps can be recorded and replayed."""
 
     def branch(self, batch: SequenceBatch) -> Hashable:
-        """Says what a decoding step's lengths decide: steps of one shape and branch call the same kernels.
+        """Returns a key of everything that a decoding step's lengths decide.
 
-        None where they do not, where more than kernels is called, or where the cache is read other than by `paged`.
+        Steps of one shape and key call the same kernels. None where they do not, where more than kernels is called, or
+        where the cache is read other than by `paged`.
         """
 
 
 @runtime_checkable
-class Remembers(Protocol):
-    """What an attention layer may be besides: it writes the entries of tokens without attending to any."""
+class WritesCache(Protocol):
+    """An optional ability of an attention layer: it writes the cache entries of tokens without attending."""
 
-    def remember(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
+    def write_cache(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache, *, rope: Rope) -> None:
         """Writes what `forward` would write for the same arguments, and computes nothing else."""
 
 
 class Attention(Protocol):
     """An attention layer (a `torch.nn.Module`).
 
+    It declares its ops in the constructor, ``self.rope = op(reference.rope, dim=64)`` (`arcforge_core.ops.op`).
     ``q``, ``k`` of a token see ``past + j + 1`` keys of their own segment and nothing of other segments.
 
     Attributes:
@@ -155,8 +164,8 @@ class Attention(Protocol):
     ) -> AttentionOutput:
         """Attends; with a cache, writes the new tokens' entries first.
 
-        The model computes `rope`, for ``model.qk_rope_head_dim``, once per step. A variant whose layers hand
-        something on takes it as further keyword arguments.
+        The model computes `rope`, for ``model.qk_rope_head_dim``, once per step. A variant whose layers pass
+        values to the next layer (`AttentionOutput.to_next_layer`) takes them as further keyword arguments.
         """
 
     def cache_spec(self) -> CacheSpec:
@@ -170,6 +179,3 @@ class Attention(Protocol):
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Returns roles of own parameters by local name, where the default rule does not fit."""
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the layer's ops; called after construction and after a change of dtype or device."""

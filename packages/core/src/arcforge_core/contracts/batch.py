@@ -1,4 +1,4 @@
-"""The one batch layout of training and serving: ragged segments laid one after another.
+"""The batch layout shared by training and serving: concatenated segments of different lengths.
 
 Shapes: T tokens of the batch, N segments, P pages of a segment at most.
 """
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 FEW_TOKENS = 4
-"""A segment that has a past and at most this many new tokens is decoded in absorbed form (1 + 3 MTP drafts)."""
+"""A segment with a past and at most this many new tokens is decoded in absorbed form (1 + 3 MTP drafts)."""
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Where the keys of N segments lie in a cache: key s of segment n in row ``table[n, s // size] * size + s % size``.
+    """Cache location of the keys of N segments: key s of segment n is in row ``table[n, s // size] * size + s % size``.
 
     Attributes:
-        table_NP: int64 [N, P] on the host; entries behind a segment's last page are pages too, whichever.
+        table_NP: int64 [N, P] on the host; entries after a segment's last page are arbitrary valid pages.
         size: rows of a page.
-        rows: what the cache must have at least.
+        rows: minimum number of cache rows.
     """
 
     table_NP: Tensor
@@ -33,7 +33,7 @@ class Pages:
     rows: int
 
     def key_rows(self, cu_key: Tensor) -> Tensor:
-        """Returns the rows [S] of all keys, segment after segment, on the host."""
+        """Returns the cache rows [S] of all keys, segment by segment, on the host."""
         lengths: list[int] = cu_key.diff().tolist()
         offsets = torch.arange(self.size)
         return torch.cat(
@@ -64,13 +64,13 @@ class Group:
 
     @cached_property
     def key_lengths(self) -> list[int]:
-        """Visible keys (past + new) of each of the group's segments."""
+        """Visible keys (past + new) of each segment in the group."""
         lengths: list[int] = self.cu_key.diff().tolist()
         return lengths
 
     @cached_property
     def num_pages(self) -> int:
-        """Pages that a cache must have to hold those of the table."""
+        """Minimum number of cache pages that the page table requires."""
         if self.pages_NP is None:
             raise ValueError("the batch has no page table")
         lowest, highest = (int(page) for page in torch.aminmax(self.pages_NP))
@@ -79,7 +79,7 @@ class Group:
         return highest + 1
 
     def pages(self, size: int) -> Pages:
-        """Returns where the keys of the group's segments lie in a cache with pages of so many rows."""
+        """Returns the cache location of the group's keys, for pages of `size` rows."""
         rows = self.num_pages * size
         assert self.pages_NP is not None
         return Pages(self.pages_NP, size, rows)
@@ -89,7 +89,7 @@ class Group:
         return x_T if self.rows_T is None else x_T[self.rows_T]
 
     def cu_window(self, window: int) -> Tensor:
-        """Returns `cu_key` when of each segment's past only the ``window - 1`` last keys are there."""
+        """Returns `cu_key` when only the last ``window - 1`` keys of each segment's past are present."""
         query_N, key_N = self.cu_query.diff(), self.cu_key.diff()
         return cumulative((query_N + (key_N - query_N).clamp(max=window - 1)).tolist())
 
@@ -104,12 +104,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """The three groups of a step, each None when empty. Nothing else decides the form of attention.
+    """The three groups of a step, each None when empty. They alone determine the form of attention.
 
     Attributes:
         prompt: segments without a past: expanded attention over the new tokens only.
         decode: segments with a past and at most `FEW_TOKENS` new tokens: absorbed attention over the cache.
-        chunk: the others: expanded attention over past and new tokens.
+        chunk: the remaining segments: expanded attention over past and new tokens.
     """
 
     prompt: Group | None
@@ -152,13 +152,13 @@ def _group(
 
 @dataclass(frozen=True)
 class SequenceBatch:
-    """N segments laid one after another; causal is bottom-right: token j of a segment sees past + j + 1 keys.
+    """N concatenated segments; causal is bottom-right: token j of a segment sees past + j + 1 keys.
 
     Build it with `build`. In training a segment is a document, ``past`` is 0 and there is no page table.
 
     Attributes:
-        cu_query: int32 [N+1] on the host, so that lengths are read without waiting for a device.
-        past: int32 [N] on the host, tokens of each sequence that are cached already.
+        cu_query: int32 [N+1] on the host, so that reading lengths does not synchronise with the device.
+        past: int32 [N] on the host, tokens of each sequence that are already cached.
         positions_T: int64 [T], position of each token in its sequence.
         write_slots_T: int64 [T], cache row of each new token; None without a cache.
         pages_NP: int64 [N, P] on the host, page table; None without a cache.
@@ -190,21 +190,21 @@ class SequenceBatch:
             query_lengths: new tokens of each segment, each >= 1.
             past_lengths: cached tokens of each segment; zeros when absent.
             write_slots_T, pages_NP: see the class; both or neither.
-            state_slots_N: see the class; layers that keep a state need it.
-            device: where per-token tensors live.
+            state_slots_N: see the class; required by layers that keep a state.
+            device: device of the per-token tensors.
 
         Raises:
-            ValueError: an empty segment, lengths that do not match, a past without a page table, or one of
-                write_slots_T and pages_NP alone.
+            ValueError: an empty segment, lengths that do not match, a past without a page table, or only one of
+                write_slots_T and pages_NP.
         """
         query = [int(n) for n in query_lengths]
         past = [0] * len(query) if past_lengths is None else [int(n) for n in past_lengths]
         if not query or min(query) < 1 or len(past) != len(query) or min(past) < 0:
             raise ValueError(f"bad segment lengths: query={query}, past={past}")
         if (pages_NP is None) != (write_slots_T is None):
-            raise ValueError("a page table and write slots come together or not at all")
+            raise ValueError("pages_NP and write_slots_T must be given together")
         if any(past) and pages_NP is None:
-            raise ValueError("segments with a past need a page table and write slots")
+            raise ValueError("segments with a past need pages_NP and write_slots_T")
         device = torch.device(device)
         prompt = [n for n in range(len(query)) if past[n] == 0]
         decode = [n for n in range(len(query)) if past[n] > 0 and query[n] <= FEW_TOKENS]
@@ -230,7 +230,7 @@ class SequenceBatch:
 
     @cached_property
     def page_runs(self) -> list[tuple[int, int]]:
-        """For each segment its first page, and how many pages from there on lie one behind the other."""
+        """Returns for each segment its first page, and the number of consecutive pages from there."""
         if self.pages_NP is None:
             raise ValueError("the batch has no page table")
         follows_NP = self.pages_NP.diff(dim=1) == 1
@@ -244,8 +244,8 @@ class SequenceBatch:
     def cached_rows(self, group: Group, window: int | None, page_size: int) -> Tensor:
         """Returns int64 [S], on the host, the cache rows of the past and new tokens of the group's segments.
 
-        They are found once a step: all layers and entries read the same. With a window, of each segment's past only
-        the rows of the ``window - 1`` last tokens.
+        Computed once per step, because all layers and entries read the same rows. With a window, includes only the last
+        ``window - 1`` rows of each segment's past.
         """
         if self.pages_NP is None:
             raise ValueError("the batch has no page table")
@@ -263,12 +263,12 @@ class SequenceBatch:
 
     @cached_property
     def num_tokens(self) -> int:
-        """T, new tokens of all segments."""
+        """Number of new tokens of all segments, T."""
         return int(self.cu_query[-1])
 
     @property
     def num_segments(self) -> int:
-        """N."""
+        """Number of segments, N."""
         return len(self.past)
 
     def query_lengths(self) -> list[int]:

@@ -1,8 +1,7 @@
 """The chat contracts: messages to token ids and back.
 
-A `ChatTemplate` renders messages to ids and knows who wrote each of them; a `ChatParser` turns what a model samples
-into reasoning, content and tool calls while it arrives. Ids are what the engine sees and what training learns from;
-text is never tokenised twice.
+A `ChatTemplate` renders messages to ids and records the author of each; a `ChatParser` turns a streamed completion
+into reasoning, content and tool calls. Engines and training use the ids; text is never tokenised twice.
 """
 
 from __future__ import annotations
@@ -11,24 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 ROLES = ("system", "user", "assistant", "tool")
 TEMPLATE = "template"
-"""Author of tokens that nobody said: role tokens, tags around a tool's result, the start of a turn."""
+"""Author of tokens that the template writes: role tokens, tags around a tool's result, the start of a turn."""
 RECORDED = "recorded"
-"""Author of tokens that were taken over as they are; who recorded them knows who wrote them."""
+"""Author of tokens copied from a recording, which knows their real authors."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that the assistant made.
+    """A tool call by the assistant.
 
     Attributes:
         name: the function.
         arguments: JSON values by parameter.
-        id: what tool results refer to; not rendered by templates that answer calls in order.
+        id: referenced by tool results; not rendered by templates that match results to calls by order.
     """
 
     name: str
@@ -42,17 +41,17 @@ class Tool:
 
     Attributes:
         definition: as in OpenAI's API, ``{"type": "function", "function": {"name", "description", "parameters"}}``, or
-            the inner mapping alone. Rendered as it is, key order included.
+            the inner mapping alone. Rendered unchanged, key order included.
 
     Raises:
-        ConfigError: there is no name in it, or its parameters are no schema.
+        ConfigError: it has no name, or its parameters are not a schema.
     """
 
     definition: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if not isinstance(self._function.get("name"), str) or not self._function["name"]:
-            raise ConfigError("tools", self.definition, "a tool needs a name: {'type': 'function', 'function': {...}}")
+            raise ConfigError("tools", self.definition, "must have a name: {'type': 'function', 'function': {...}}")
         if not isinstance(self._function.get("parameters") or {}, Mapping):
             raise ConfigError("tools", self.definition, f"parameters of {self.name} must be a JSON schema, an object")
 
@@ -63,7 +62,6 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """Returns the function's name."""
         return str(self._function["name"])
 
     @property
@@ -79,13 +77,13 @@ class Message:
     Attributes:
         role: one of `ROLES`.
         content: its text.
-        reasoning: what the assistant thought before. None: not given; a template may then look for it in the content.
+        reasoning: the assistant's reasoning. None: not given; a template may then look for it in the content.
         tool_calls: calls of the assistant, after its content.
         tool_call_id: the call that a tool's result answers.
-        trained: False keeps an assistant's message out of the loss: context, as an error that later turns mend.
+        trained: False excludes an assistant's message from the loss, such as an error that later turns correct.
 
     Raises:
-        ConfigError: an unknown role, or reasoning or calls of somebody other than the assistant.
+        ConfigError: an unknown role, or reasoning or calls in a message that is not the assistant's.
     """
 
     role: str
@@ -99,36 +97,41 @@ class Message:
         if self.role not in ROLES:
             raise ConfigError("message.role", self.role, f"must be one of {', '.join(ROLES)}")
         if self.role != "assistant" and (self.reasoning is not None or self.tool_calls):
-            raise ConfigError("message.role", self.role, "only an assistant's message has reasoning or tool calls")
+            raise ConfigError("message.role", self.role, "must be assistant in a message with reasoning or tool calls")
 
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """How to render.
+    """Rendering options.
 
     Attributes:
-        enable_thinking: whether the turn that is about to begin starts with reasoning.
+        enable_thinking: whether the generation prompt opens the reasoning.
         clear_thinking: drop the reasoning of turns before the last user message (GLM-5's interleaved thinking). False
             keeps all of it (preserved thinking).
+        reasoning_effort: a level such as ``low`` for Jinja templates that have levels; others do not read it.
         extra: further variables of a Jinja template. GLM-5's own template has none.
+        given: names of the switches that a request turned on itself. A Jinja template receives these too: its own
+            default may be off.
     """
 
     enable_thinking: bool = True
     clear_thinking: bool = True
+    reasoning_effort: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """Token ids and where each comes from; all four have one entry per token.
+    """Token ids and their origins; all four fields have one entry per token.
 
     Attributes:
         ids: the tokens.
-        authors: a role of `ROLES`, `TEMPLATE` or `RECORDED`. The assistant writes what the model would have sampled:
-            reasoning, content, calls and the token that ends its turn.
+        authors: a role of `ROLES`, `TEMPLATE` or `RECORDED`. The assistant's tokens are those that the model would have
+            sampled: reasoning, content, calls and the token that ends its turn.
         messages: index of the message that the token belongs to, -1 for none.
-        trained: whether the token is a target of supervised training: the assistant's, of a message whose `trained` is
-            not False, rendered as it was sampled. A prompt (`generation_prompt`) is no example; nothing in it is.
+        trained: whether the token is a target of supervised training: written by the assistant in a message whose
+            `trained` is not False, and rendered as it was sampled. Always False in a prompt (`generation_prompt`).
     """
 
     ids: tuple[int, ...]
@@ -139,14 +142,14 @@ class Rendered:
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.authors), len(self.messages), len(self.trained)}
         if len(lengths) > 1:
-            raise ValueError(f"one entry per token is needed, not {sorted(lengths)}")
+            raise ValueError(f"ids, authors, messages and trained must have one length, not {sorted(lengths)}")
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 def extend(recorded: tuple[int, ...], rendered: Rendered) -> Rendered:
-    """Returns recorded ids with rendered ones behind them."""
+    """Returns recorded ids followed by rendered ones."""
     count = len(recorded)
     return Rendered(
         recorded + rendered.ids,
@@ -158,7 +161,7 @@ def extend(recorded: tuple[int, ...], rendered: Rendered) -> Rendered:
 
 @dataclass(frozen=True)
 class Fork:
-    """Why recorded ids cannot be extended: the next turn must be rendered anew, as another sequence.
+    """The reason why recorded ids cannot be extended: the next turn must be re-rendered as a new sequence.
 
     Attributes:
         reason: in words.
@@ -169,7 +172,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Delta:
-    """What a parser has learnt from the last piece: one of reasoning, content, or a part of a call.
+    """An increment of the parsed answer: one of reasoning, content, or a part of a call.
 
     Attributes:
         reasoning: new text of the reasoning.
@@ -188,11 +191,11 @@ class Delta:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A completion that was parsed.
+    """A parsed completion.
 
     Attributes:
         message: the assistant's message.
-        flaws: what was not as the format wants it, in words; empty for a well-formed completion.
+        flaws: deviations from the format, in words; empty for a well-formed completion.
     """
 
     message: Message
@@ -200,32 +203,32 @@ class Parsed:
 
 
 class ChatParser(Protocol):
-    """Reads one completion, in pieces of any size. Its target is called as below, for every completion anew.
+    """Parses one completion, in pieces of any size. Its target is called as below, once for every completion.
 
-    ``target(config, tools=(), *, tokenizer=None, thinking=None, ends=())``: `tools` type the arguments; the tokenizer
-    is needed for ids; `thinking` says that the prompt has opened the reasoning (True), closed it (False) or left it to
-    the model (None); `ends` are tokens behind which nothing is read.
+    ``target(config, tools=(), *, tokenizer=None, thinking=None, ends=())``: `tools` give the types of arguments; the
+    tokenizer is needed for ids; `thinking` is True if the prompt has opened the reasoning, False if it has closed it,
+    None if it leaves this to the model; nothing is read after the tokens in `ends`.
 
-    Joined, the deltas are the same for any cutting. Given ids, a tag counts only as its own token, where the tokenizer
-    has one; given text, wherever it is written.
+    The concatenated deltas do not depend on the cutting. In ids a tag counts only as its own token, if the tokenizer
+    has one; in text, wherever it is written.
     """
 
     @staticmethod
     def normalize(call: ToolCall, tools: Sequence[Tool] = ()) -> ToolCall:
-        """Returns a call as it comes back from its rendering; idempotent."""
+        """Returns the call as parsing its rendering would give it; idempotent."""
 
     def feed(self, ids: Sequence[int]) -> list[Delta]:
         """Takes sampled ids.
 
         Raises:
-            ConfigError: there is no tokenizer.
+            ConfigError: the parser has no tokenizer.
         """
 
     def feed_text(self, text: str) -> list[Delta]:
-        """Takes sampled text, of engines that give no ids."""
+        """Takes sampled text, for engines that do not return ids."""
 
     def finish(self) -> list[Delta]:
-        """Returns what was held back; the completion is over."""
+        """Ends the completion and flushes text that was held back."""
 
     @property
     def parsed(self) -> Parsed:
@@ -233,19 +236,19 @@ class ChatParser(Protocol):
 
 
 class ChatTemplate(Protocol):
-    """Messages to token ids. Its target is called as ``target(config, tokenizer)``.
+    """Renders messages to token ids. Its target is called as ``target(config, tokenizer)``.
 
     Raises:
-        ConfigError: the tokenizer lacks special tokens that the template writes; they are named.
+        ConfigError: the tokenizer lacks special tokens that the template writes; the message names them.
     """
 
     tokenizer: Tokenizer
     stop_ids: tuple[int, ...]
     """Tokens that end the assistant's turn."""
     jinja: str
-    """The template as Jinja, for ``chat_template.jinja`` of a Hugging Face directory."""
+    """The template in Jinja, for ``chat_template.jinja`` of a Hugging Face directory."""
     keeps_reasoning: bool
-    """Whether reasoning is rendered at all."""
+    """Whether the template renders reasoning."""
 
     def render(
         self,
@@ -256,30 +259,30 @@ class ChatTemplate(Protocol):
         generation_prompt: bool = False,
         end_turn: bool = False,
     ) -> Rendered:
-        """Returns the tokens of a conversation.
+        """Returns the token ids of a conversation.
 
         Args:
             messages: in order.
-            tools: what may be called.
+            tools: tools that the assistant may call.
             options: `ChatOptions()` when None.
             generation_prompt: begin the assistant's next turn.
-            end_turn: write the token that ends the last turn, where the format leaves it to the next message; the last
-                message must be the assistant's.
+            end_turn: write the token that ends the last turn, where the format leaves it to the next message; requires
+                an assistant's message at the end.
 
         Raises:
-            ConfigError: a conversation, or an option, that the template has no words for.
+            ConfigError: the template cannot express the conversation or an option.
         """
 
     def normalize(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
     ) -> list[Message]:
-        """Returns the messages as they come back from their rendering; idempotent."""
+        """Returns the messages as they are parsed back from their rendering; idempotent."""
 
     def parser(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> ChatParser:
-        """Returns a parser for what is sampled after a prompt."""
+        """Returns a parser for the completion of a prompt."""
 
     def parse(self, completion_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parsed:
-        """Parses a whole completion: `parser`, fed at once."""
+        """Parses a whole completion with a fresh `parser`."""
 
     def bridge_to_next_turn(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from arcforge_core.contracts.batch import SequenceBatch
 
 if TYPE_CHECKING:
-    from arcforge_core.data.tokenizer import Tokenizer
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,14 @@ class Document:
     """One text.
 
     Attributes:
-        key: stable name, e.g. a path below the corpus root; decides the split.
+        key: stable name, e.g. a path relative to the corpus root; decides the split, together with near copies.
         text: the text.
         source: name of the corpus.
         licence: licence of the text, or ``unknown``.
-        part_of: key of the document that this text repeats a part of. Such a text is only trained on, and left out
-            when that document is held out.
-        text_of: key of the document whose text this one shows between its own; it is on that one's side of the split.
-        learnt_from: characters at the beginning that are read and carry no loss.
+        part_of: key of the document of which this text repeats a part. Such a text is only trained on, and dropped when
+            that document is held out.
+        text_of: keys of the documents that this text quotes; it is held out if one of them is.
+        learnt_from: leading characters that are context and carry no loss.
     """
 
     key: str
@@ -37,8 +38,18 @@ class Document:
     source: str
     licence: str = "unknown"
     part_of: str | None = None
-    text_of: str | None = None
+    text_of: tuple[str, ...] = ()
     learnt_from: int = 0
+
+    @staticmethod
+    def from_json(line: str) -> Document:
+        """Reads what `to_json` wrote."""
+        fields = json.loads(line)
+        return Document(**{**fields, "text_of": tuple(fields["text_of"])})
+
+    def to_json(self) -> str:
+        """Returns the document as one line of JSON, with its end."""
+        return json.dumps(vars(self)) + "\n"
 
     @property
     def learnt(self) -> str:
@@ -56,20 +67,20 @@ class DocumentSource(Protocol):
         """Yields every document, always in the same order.
 
         Raises:
-            DataError: nothing readable is there.
+            DataError: there is nothing readable.
         """
 
     def fingerprint(self) -> str:
-        """Returns a short hash that changes when the corpus does; cheap (names, sizes and times of files)."""
+        """Returns a short hash that changes with the corpus; cheap (names, sizes and times of files)."""
 
 
 @runtime_checkable
 class QuotingSource(DocumentSource, Protocol):
-    """A corpus that shows text of another component's documents, as `Document.text_of` says.
+    """A corpus that quotes text of another component's documents, see `Document.text_of`.
 
     Attributes:
         text_from: name of that component.
-        text_prefix: what stands before its keys in this corpus; a mixture sets it.
+        text_prefix: prefix of that component's keys in this corpus; set by a mixture.
     """
 
     text_from: str
@@ -78,13 +89,13 @@ class QuotingSource(DocumentSource, Protocol):
 
 @dataclass(frozen=True)
 class Example:
-    """A document as tokens, as it is trained on.
+    """A document as training tokens.
 
     Attributes:
-        ids: all tokens, what begins and ends it included.
-        num_bytes: UTF-8 bytes of the text that is learnt.
-        unlearnt: leading tokens that are not learnt; for examples without `trained`.
-        trained: whether each token is a target; None when all behind the `unlearnt` ones are.
+        ids: all tokens, including begin and end tokens.
+        num_bytes: UTF-8 bytes of the trained text.
+        unlearnt: leading tokens that are not trained; for examples without `trained`.
+        trained: whether each token is a target; None if all tokens after the `unlearnt` ones are.
     """
 
     ids: Sequence[int]
@@ -94,24 +105,24 @@ class Example:
 
 
 class Encoder(Protocol):
-    """Documents of one build to tokens.
+    """Encodes the documents of one build to tokens.
 
     Attributes:
-        exact: `Example.num_bytes` is what the tokenizer's table of byte lengths gives for the targets.
+        exact: `Example.num_bytes` equals the sum of the tokenizer's byte lengths over the targets.
     """
 
     exact: bool
 
     def encode(self, document: Document) -> list[Example]:
-        """Returns the examples of a document, none when it is left out; every document is asked for once."""
+        """Returns the examples of a document, [] if it is dropped; called once for every document."""
 
     def finish(self, folder: Path) -> dict[str, Any]:
-        """Writes what there is to say about the corpus beside its shards, and returns its part of the manifest."""
+        """Writes reports about the corpus beside its shards, and returns its part of the manifest."""
 
 
 @runtime_checkable
 class EncodingSource(DocumentSource, Protocol):
-    """A corpus that turns its documents into tokens itself, as conversations by a chat template.
+    """A corpus that encodes its documents to tokens itself, such as conversations by a chat template.
 
     Its examples are never cut: rows of training and evaluation hold them whole.
     """
@@ -120,7 +131,10 @@ class EncodingSource(DocumentSource, Protocol):
         """Returns a fresh encoder."""
 
     def text(self, document: Document) -> str:
-        """Returns the text that a vocabulary is trained on."""
+        """Returns the text on which a vocabulary is trained."""
+
+    def compared(self, document: Document) -> str:
+        """Returns the text by which near copies are found: without that which many documents share by design."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +146,8 @@ class TrainBatch:
         targets_T: int64, the next token of the same document.
         weights_T: float32 loss weights, 0 where there is no next token.
         batch: the segments.
-        cursor: micro-batches of this rank delivered so far, this one included; what a checkpoint stores.
-        num_bytes: UTF-8 bytes of the text that the weighted targets stand for, for bits per byte.
+        cursor: micro-batches delivered on this rank, including this one; stored in checkpoints.
+        num_bytes: UTF-8 bytes of text covered by the weighted targets, for bits per byte.
     """
 
     tokens_T: Tensor
@@ -144,7 +158,7 @@ class TrainBatch:
     num_bytes: int
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
-        """Moves the tensors; a class with `.to` is taken whole by Lightning."""
+        """Moves the tensors; Lightning calls it on the whole batch."""
         return dataclasses.replace(
             self,
             tokens_T=self.tokens_T.to(device, non_blocking=non_blocking),

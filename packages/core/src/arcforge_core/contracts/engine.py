@@ -14,41 +14,46 @@ if TYPE_CHECKING:
 
 
 class Matcher(Protocol):
-    """Follows one sequence through a grammar. One thread at a time; an engine fails the sequence when it raises."""
+    """Follows one sequence through a grammar. Not thread-safe; an engine fails the sequence when it raises."""
 
     def allowed(self) -> Tensor:
         """Returns bool [V] on the host: the tokens that may come next, at least one."""
 
     def accept(self, token: int) -> None:
-        """Goes on by a token that was allowed."""
+        """Accepts an allowed token."""
 
     @property
     def finished(self) -> bool:
-        """Whether the sequence ends here: no further token is possible."""
+        """Whether the sequence is complete: no further token is possible."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample. Penalties, biases and the matcher change what is drawn, never the log-probs that are reported.
+    """How to sample. Penalties, biases and the matcher change the sampled tokens, never the reported log-probs.
+
+    Log-probs are the model's own, at temperature 1, unless `sampled_logprobs` is set.
 
     Attributes:
-        max_new_tokens: tokens to generate at most, >= 1.
+        max_new_tokens: maximum number of generated tokens, >= 1.
         temperature: 0 is greedy.
-        top_p: nucleus mass in (0, 1]: keep the fewest likeliest tokens that reach it, after top_k.
+        top_p: nucleus mass in (0, 1]: after top_k, keep the smallest set of likeliest tokens that reaches it.
         top_k: keep the k likeliest; 0 keeps all.
         min_p: drop tokens below min_p times the likeliest one's probability, in [0, 1].
-        stop_token_ids: a token of these ends the sequence; it is part of the output.
-        should_stop: called with the ids generated so far after each of them; True ends the sequence, as for a stop
+        stop_token_ids: each of these tokens ends the sequence; it is part of the output.
+        should_stop: called after each token with the ids generated so far; True ends the sequence, e.g. for a stop
             string.
-        seed: same seed, same output, whatever else is in the batch; in [0, 2**63).
-        presence_penalty: subtracted from the logit of each token that was generated already, finite.
-        frequency_penalty: subtracted from a token's logit as often as it was generated, finite.
-        repetition_penalty: divides positive logits of tokens in the prompt or generated, multiplies negative ones; > 0.
-        logit_bias: token id -> finite number that is added to its logit.
+        seed: same seed, same output, independent of the rest of the batch; in [0, 2**63).
+        presence_penalty: subtracted from the logit of each token that was already generated, finite.
+        frequency_penalty: subtracted from a token's logit once for each time it was generated, finite.
+        repetition_penalty: divides positive logits of tokens in the prompt or output, multiplies negative ones; > 0.
+        logit_bias: token id -> finite number added to its logit.
         n: sequences to generate; sequence i draws from ``seed + i``.
-        top_logprobs: how many of the likeliest tokens to report with each generated token.
-        prompt_logprobs: report the log-probs of the prompt's tokens, too.
-        matcher: called once for each sequence; what it returns says which tokens may come next.
+        top_logprobs: number of likeliest tokens to report at each generated position.
+        prompt_logprobs: also report the log-probs of the prompt's tokens.
+        matcher: called once per sequence; returns the `Matcher` that restricts its tokens.
+        sampled_logprobs: report generated tokens' log-probs (and ``top_logprobs``) under the distribution that they are
+            sampled from, softmax of logits / temperature. Needs a temperature above 0, and none of the other fields
+            that change the distribution.
     """
 
     max_new_tokens: int = 64
@@ -67,6 +72,7 @@ class SamplingParams:
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     matcher: Callable[[], Matcher] | None = None
+    sampled_logprobs: bool = False
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -93,15 +99,46 @@ class SamplingParams:
             raise ConfigError("n", self.n, "must be at least 1, and seed + n at most 2**63")
         if self.top_logprobs < 0:
             raise ConfigError("top_logprobs", self.top_logprobs, "must be at least 0")
+        if self.sampled_logprobs and (self.temperature == 0.0 or self._reshapes):
+            accepted = "needs temperature > 0 and no top_p, top_k, min_p, penalty, logit_bias or matcher"
+            raise ConfigError("sampled_logprobs", True, accepted)
+
+    @property
+    def _reshapes(self) -> bool:
+        """Whether more than the temperature changes the distribution."""
+        filters = self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+        return filters or self.penalises or bool(self.logit_bias) or self.matcher is not None
 
     @property
     def penalises(self) -> bool:
-        """Whether what was generated before changes the logits."""
+        """Whether previous tokens change the logits."""
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
 
 
 TopLogprobs = list[tuple[int, float]]
-"""Ids and log-probs of one position's likeliest tokens, likeliest first."""
+"""Ids and log-probs of the likeliest tokens at one position, likeliest first."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A sampled or given token, its log-prob, and the likeliest tokens at its position."""
+
+    id: int
+    logprob: float
+    top: TopLogprobs
+
+
+@dataclass(frozen=True)
+class TokenDelta:
+    """Tokens that a sequence gained since the previous delta.
+
+    Attributes:
+        tokens: in order.
+        finish_reason: None while the sequence may continue.
+    """
+
+    tokens: list[Token]
+    finish_reason: str | None
 
 
 @dataclass(frozen=True)
@@ -110,17 +147,18 @@ class GenerationOutput:
 
     Attributes:
         token_ids: generated ids, without the prompt.
-        logprobs: natural-log probability of each id under the model itself: at temperature 1, without truncation.
+        logprobs: natural-log probability of each id under the model itself, at temperature 1 and without truncation, or
+            with ``params.sampled_logprobs`` under the distribution that it was sampled from.
         finish_reason: ``stop``, ``length`` or ``abort``.
-        weight_version: of the weights that the last token came from; of an update without a version, their number.
-        weight_versions: (version, tokens) spans of the generated tokens, in order: more than one when weights were
-            updated on the way.
-        top_logprobs: of each generated position, with ``params.top_logprobs``.
+        weight_version: of the weights that generated the last token; an update without a version gets the next number.
+        weight_versions: (version, tokens) spans of the generated tokens, in order: more than one if weights were
+            updated during generation.
+        top_logprobs: at each generated position, with ``params.top_logprobs``.
         prompt_logprobs: of the prompt's tokens from the second on, with ``params.prompt_logprobs``.
-        prompt_top_logprobs: of those positions, with both.
-        cached_tokens: prompt tokens that were not computed again, because an earlier request had left them.
-        queue_seconds: what it waited for its first step.
-        drafted_tokens, accepted_tokens: drafts that were checked, and those of them that were right.
+        prompt_top_logprobs: at those positions, with both.
+        cached_tokens: prompt tokens read from the prefix cache.
+        queue_seconds: waiting time before the first step.
+        drafted_tokens, accepted_tokens: drafts that were verified, and those that were accepted.
     """
 
     token_ids: list[int]
@@ -138,22 +176,23 @@ class GenerationOutput:
 
     @property
     def oldest_version(self) -> int:
-        """The oldest weights that a token came from: what decides whether a trajectory is too stale to learn from."""
+        """Oldest version that generated a token; decides whether a trajectory is too stale to train on."""
         return min((version for version, _ in self.weight_versions), default=self.weight_version)
 
 
 class Engine(Protocol):
-    """Generates. Its target is called as ``target(config, model)`` with a `CausalLM`."""
+    """Generates tokens. Its target is called as ``target(config, model)`` with a `CausalLM`."""
 
-    weight_version: int
+    @property
+    def weight_version(self) -> int: ...
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
     ) -> list[GenerationOutput]:
-        """Generates ``n`` sequences for each prompt (at least one token each), in order. One thread at a time.
+        """Generates ``n`` sequences for each prompt (at least one token each), in order. Not thread-safe.
 
         Raises:
-            ConfigError: a request that cannot be served; nothing has been generated for any.
+            ConfigError: a request that cannot be served; nothing has been generated for any request.
             CheckpointError: the logits are not finite.
         """
 
@@ -162,10 +201,11 @@ class Engine(Protocol):
 
         Args:
             state: names and tensors.
-            version: of these weights, above the present one; the present one plus 1 when None.
-            checksum: `arcforge_core.model.weights.checksum` of the state, compared before anything is changed.
+            version: of these weights, greater than the current one; None: the current one plus 1.
+            checksum: `arcforge_core.generation.weights.checksum` of the state, compared before anything is changed.
 
         Raises:
-            CheckpointError: it does not fit, is not finite or has another checksum; weights and version are as before.
-            ConfigError: the version is not above the present one.
+            CheckpointError: the state does not fit, is not finite or has another checksum; weights and version are
+                unchanged.
+            ConfigError: the version is not greater than the current one.
         """

@@ -1,18 +1,20 @@
-"""The environment contract, version 1: frozen typed tasks, a program that plays them, and a verifier that is total.
+"""The environment contract, version 2: frozen typed tasks, a program that plays them, and a verifier that is total.
 
 A task is data. `Environment.run` lets agents work on it and returns an `Episode`; `Environment.score` turns that into
-rewards. Any episode gets a score and a reason in bounded time. `arcforge_core.environments.base` has the class that
-most environments inherit from, `arcforge_core.environments.plain` the adapter for plain classes.
+rewards. Any episode gets a score and a reason in bounded time, or a `Failure` if the infrastructure broke.
+`arcforge_core.episodes.base` has the class that most environments inherit from, `arcforge_core.episodes.plain` the
+adapter for plain classes. Version 2 adds `Outcome.failure`; an environment of version 1 works unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from arcforge_core.contracts.chat import Message, Tool, ToolCall
-from arcforge_core.errors import ConfigError
+from arcforge_core.contracts.chat import ChatOptions, Message, Parsed, Tool, ToolCall
+from arcforge_core.errors import ArcforgeError, ConfigError
 
 SPLITS = ("train", "heldout")
 """Values of `EnvironmentConfig.split`; no task is on both sides."""
@@ -41,36 +43,59 @@ class Reply:
         text: the content, without reasoning, calls and tokens that end the turn.
         reasoning: what it thought before; empty for nothing.
         calls: of the tools that it was offered.
-        finish_reason: ``stop``; ``length`` for a turn that was cut off at the agent's limit.
+        finish_reason: ``stop``; ``length`` for a turn that was cut off at the agent's limit; ``abort`` or ``error`` if
+            the engine did not finish it, which makes the rollout a failure.
+        parsed: the whole message as the chat template's parser read it, calls of a cut-off turn included, and its
+            flaws; None for agents without a chat template, and for a turn without room for a token.
     """
 
     text: str = ""
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     finish_reason: str = "stop"
+    parsed: Parsed | None = field(default=None, compare=False)
 
     @property
     def message(self) -> Message:
-        """Returns the message that stands in the conversation."""
+        """The message that joins the conversation."""
         return Message("assistant", self.text, self.reasoning or None, self.calls)
 
 
 class Agent(Protocol):
     """Answers conversations. One that has no chat template sees the contents of the messages, one behind the other."""
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Reply:
-        """Returns the assistant's next turn."""
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
+    ) -> Reply:
+        """Returns the assistant's next turn.
+
+        Args:
+            messages: the conversation so far.
+            tools: what may be called.
+            options: how to render the conversation; None: the agent's own way.
+        """
 
 
 class Agents:
     """The agents of a rollout by name; ``agents.solver`` is the policy.
 
+    Args:
+        solver: the policy.
+        away: see the attribute.
+        others: further agents.
+
+    Attributes:
+        away: ``with agents.away():`` marks a wait for anything but an agent, as for a tool: the engine does not wait
+            for this rollout meanwhile.
+
     Raises:
-        ConfigError: a name is asked for that nobody gave.
+        ConfigError: the rollout has no agent of that name.
     """
 
-    def __init__(self, solver: Agent, **others: Agent) -> None:
-        self.solver = solver
+    def __init__(
+        self, solver: Agent, *, away: Callable[[], AbstractContextManager[None]] = nullcontext, **others: Agent
+    ) -> None:
+        self.solver, self.away = solver, away
         self._others = others
 
     def __getattr__(self, name: str) -> Agent:
@@ -84,10 +109,10 @@ class Agents:
 
 @dataclass(frozen=True)
 class Score:
-    """What a verifier found.
+    """The verdict of a verifier.
 
     Attributes:
-        value: in [0, 1].
+        value: in [0, 1] for a reward; any finite number for a metric.
         reason: in words.
     """
 
@@ -112,27 +137,66 @@ class Episode:
     artefacts: Mapping[str, Any] = field(default_factory=dict)
 
 
+FAILURES = ("sandbox", "engine", "verifier", "worker", "cancelled", "environment")
+"""Kinds of failures: the sandbox broke; the engine aborted or raised; a verifier's process died or a judge timed out; a
+worker process died; the rollout was cancelled; the environment's own code raised."""
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """What an episode earned.
+class Failure:
+    """Why a rollout could not be finished or scored; never the agent's own doing.
 
     Attributes:
-        rewards: by name, each in [0, 1]: ``reward``, which is maximised, the rewards it is the weighted mean of, and
-            metrics.
+        kind: one of `FAILURES`.
+        reason: in words.
+    """
+
+    kind: str
+    reason: str
+
+
+class EpisodeFailure(ArcforgeError):
+    """Raised by an environment, a tool or a verifier when the infrastructure broke: the rollout is a `Failure`."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.failure = Failure(kind, reason)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rewards of an episode.
+
+    Attributes:
+        rewards: by name: ``reward``, which is maximised, the rewards in [0, 1] it is the weighted mean of, and metrics,
+            which may be any finite number.
         reasons: by the same names, in words; ``reward`` has those of the rewards below 1 together.
+        failure: why there are no rewards: the infrastructure broke. Nothing is learnt from such a rollout.
     """
 
     rewards: Mapping[str, float]
     reasons: Mapping[str, str]
+    failure: Failure | None = None
+
+    @classmethod
+    def failed(cls, failure: Failure) -> Outcome:
+        """Returns the outcome of a rollout that could not be finished or scored."""
+        return cls({}, {}, failure)
 
     @property
     def reward(self) -> float:
-        """What is maximised."""
+        """The number that is maximised.
+
+        Raises:
+            ArcforgeError: the rollout failed.
+        """
+        if self.failure is not None:
+            raise ArcforgeError(f"a failed rollout has no reward ({self.failure.kind}: {self.failure.reason})")
         return self.rewards["reward"]
 
 
 Script = Sequence[Reply]
-"""Replies of a solver, turn by turn; behind the last one it says nothing any more."""
+"""Replies of a solver, turn by turn; after the last one it says nothing."""
 
 
 class Environment(Protocol):
@@ -142,7 +206,7 @@ class Environment(Protocol):
 
     Attributes:
         domain: what its tasks are about, e.g. ``math``, for figures and balance.
-        num_tasks: how many there are; behind the last one `task` begins anew. None: without end.
+        num_tasks: how many there are; after the last one `task` restarts at the first. None: without end.
     """
 
     domain: str
@@ -155,16 +219,16 @@ class Environment(Protocol):
         """
 
     def domain_of(self, task: Task) -> str:
-        """Returns the task's own domain; `domain`, save in mixtures."""
+        """Returns the task's own domain; `domain`, except in mixtures."""
 
     async def run(self, task: Task, agents: Agents) -> Episode:
         """Lets the agents work on a task, in a bounded number of turns; never raises for what an agent says."""
 
     async def score(self, task: Task, episode: Episode) -> Outcome:
-        """Returns rewards and reasons, in bounded time, and never raises on any episode.
+        """Returns rewards and reasons, in bounded time, or a failure of the infrastructure, for any episode.
 
         Raises:
-            ConfigError: the verifier cannot work here at all; whatever the episode is.
+            ConfigError: the verifier cannot work on this machine, whatever the episode is.
         """
 
     def oracle(self, task: Task) -> Script:

@@ -1,4 +1,4 @@
-"""The hardware contract: a backend is a device, its kernels op by op, and a roofline. The unit is one op."""
+"""The hardware contract: a backend is a device, its kernels for each op, and a roofline. The unit is one op."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether the device is usable here, and why (not). Probing is cheap and never raises."""
+    """Whether the device is usable on this machine, with the reason. Probing is cheap and never raises."""
 
     ok: bool
     reason: str
@@ -23,7 +23,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A kernel's answer to `OpCall`: yes, or no with a reason."""
+    """A kernel's answer to an `OpCall`: yes, or no with a reason."""
 
     ok: bool
     reason: str = ""
@@ -37,13 +37,13 @@ YES = Verdict(True)
 
 @dataclass(frozen=True)
 class OpCall:
-    """What is known of an op when a module binds it: once at build, again on a dtype or device change.
+    """Properties of an op call, known when a module binds it: once at build, again on a dtype or device change.
 
     Attributes:
         op: op name, e.g. ``attention_varlen``.
         device_type: e.g. ``cpu``.
         dtype: dtype of the activations.
-        needs_grad: whether a backward pass may be asked for.
+        needs_grad: whether a backward pass may be requested.
         sizes: fixed sizes of the call, e.g. ``{"heads": 4, "key_dim": 64}``.
     """
 
@@ -56,15 +56,17 @@ class OpCall:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One implementation of an op; same signature and semantics as `arcforge_core.ops.reference`'s.
+    """One implementation of an op, with the signature and semantics of `arcforge_core.ops.reference`.
 
     Attributes:
         op: op name.
         name: shown in logs, e.g. ``cpu.attention_varlen.tiled``.
         fn: the function.
-        supports: pure and cheap; a no carries a reason.
-        priority: the highest supporting kernel wins.
+        supports: pure and cheap; a refusal carries a reason.
+        priority: the supporting kernel with the highest priority wins.
         tolerance: relative error allowed against the float64 reference by the conformance suite, by dtype.
+        rows: of a fused op, the tokens of a step up to which the kernel is the faster choice, by dtype; a dtype that is
+            absent has no bound.
     """
 
     op: str
@@ -75,11 +77,24 @@ class Kernel:
     tolerance: Mapping[torch.dtype, float] = field(
         default_factory=lambda: {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-10}
     )
+    rows: Mapping[torch.dtype, int] = field(default_factory=dict)
+
+
+class Binding(Protocol):
+    """The circumstances that a module's ops were bound for; a method ``ops_bound(binding)`` of a module receives it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the activations."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a token's result must not depend on the rest of the batch, nor on a cache."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peak rates of one device, for planning and MFU; None where only a measurement tells.
+    """Peak rates of one device, for planning and MFU; None if the rate must be measured.
 
     Attributes:
         matmul_flops: FLOP/s of dense matrix products, by dtype name.
@@ -94,7 +109,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of configuration that the hardware asks for; printed, then applied by the caller."""
+    """A configuration change that the hardware needs; printed, then applied by the caller."""
 
     field: str
     value: Any
@@ -103,16 +118,23 @@ class Change:
 
 @runtime_checkable
 class Recorder(Protocol):
-    """What a backend may be besides: it repeats steps without the interpreter."""
+    """An optional ability of a backend: it repeats steps without the interpreter.
+
+    Attributes:
+        rows: tokens of a step up to which that pays off in a model without fused ops; with them, their `Kernel.rows`
+            decide.
+    """
+
+    rows: int
 
     def record(self, step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
-        """Runs a step once and returns what runs it again, on whatever its inputs hold then.
+        """Runs a step once and returns a function that replays it on the current contents of its inputs.
 
-        The step reads inputs and weights that stay where they are, and computes nothing outside of kernels that depends
-        on their values; nothing is differentiated. What it returns is overwritten by the next run.
+        The step reads inputs and weights at fixed addresses, and computes nothing outside of kernels that depends on
+        their values; nothing is differentiated. Each replay overwrites the step's result.
 
         Returns:
-            None where the step has something that cannot be recorded.
+            None if the step cannot be recorded.
         """
 
 
@@ -132,13 +154,13 @@ class Hardware(Protocol):
     def __init__(self, config: HardwareConfig) -> None: ...
 
     def probe(self) -> Probe:
-        """Says whether the device can be used; cheap, never raises."""
+        """Checks whether the device can be used; cheap, never raises."""
 
     def kernels(self) -> Sequence[Kernel]:
-        """Returns the kernels; any subset of the ops, the reference covers the rest."""
+        """Returns the kernels for any subset of the ops; the reference covers the rest."""
 
     def roofline(self) -> Roofline:
         """Returns peak rates."""
 
     def adjust_config(self, config: Any) -> list[Change]:
-        """Returns changes that this hardware needs in a `TrainConfig`; never changes it in place."""
+        """Returns the changes that this hardware needs in a `TrainConfig`, without modifying it."""

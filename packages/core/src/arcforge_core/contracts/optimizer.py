@@ -1,4 +1,4 @@
-"""Parameter roles: the model says what each parameter is, optimizers are built from that."""
+"""Parameter roles: the model declares a role for each parameter, and optimizers are built from the roles."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ROLES = ("embedding", "head", "matrix", "head_matrix", "router", "expert", "norm
 
 @dataclass(frozen=True)
 class ParameterRole:
-    """What a parameter is.
+    """The role of a parameter.
 
-    A weight of shape [..., rows, cols] has ``rows == num_heads * sum(parts)``: head by head, the rows of each
+    A weight of shape [..., rows, cols] has ``rows == num_heads * sum(parts)``: for each head, the rows of each
     part. The parts are separate matrices; leading axes (experts) are a batch of them.
 
     Attributes:
         role: one of `ROLES`. ``head_matrix`` is a per-head up-projection, which Muon Split cuts by head.
-        num_heads: groups of rows, 1 when there are none.
-        parts: rows of each separate matrix inside one group; empty means a single one. ``kv_b_proj`` of MLA has
+        num_heads: groups of rows, 1 if there are none.
+        parts: rows of each separate matrix inside one group; empty means a single matrix. ``kv_b_proj`` of MLA has
             ``(qk_nope_head_dim, v_head_dim)``, a fused ``gate_up_proj`` has ``(f, f)``.
         rope_rows: trailing rows of each group that are rotary (of ``q_b_proj``: ``qk_rope_head_dim``); they belong to
-            the last part, and an optimizer may be told to treat them as a matrix of their own.
+            the last part.
     """
 
     role: str
@@ -55,16 +55,16 @@ class OptimizerFactory(Protocol):
     def __call__(self, config: OptimizerConfig, parameters: list[RoledParameter]) -> optim.Optimizer:
         """Builds the optimizer.
 
-        Every param group carries ``base_lr`` (the trainer sets ``lr = base_lr * schedule``) and ``names``. Together
-        they hold every parameter that requires a gradient once. ``state_dict`` is plain data, from which a new
-        optimizer goes on bit for bit.
+        Every param group has ``base_lr`` (the trainer sets ``lr = base_lr * schedule``) and ``names``. Together the
+        groups hold every parameter that requires a gradient exactly once. ``state_dict`` is plain data, from which a
+        new optimizer continues bit for bit.
         """
 
 
 def collect_roles(model: nn.Module) -> list[RoledParameter]:
     """Returns every parameter of `model` once with its role.
 
-    Modules name roles of their own parameters in ``parameter_roles()``; what is left is a ``norm`` when it has
+    Modules name the roles of their own parameters in ``parameter_roles()``; any other parameter is a ``norm`` if it has
     fewer than two axes and a ``matrix`` otherwise.
     """
     roles: dict[str, ParameterRole] = {}
@@ -72,7 +72,7 @@ def collect_roles(model: nn.Module) -> list[RoledParameter]:
         declared: Mapping[str, ParameterRole] = getattr(module, "parameter_roles", dict)()
         for local, role in declared.items():
             roles[f"{prefix}.{local}" if prefix else local] = role
-    # a tied head names a role of a parameter that the embedding owns
+    # a tied head names the role of a parameter that the embedding owns
     unknown = roles.keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if unknown:
         raise ValueError(f"roles for parameters that do not exist: {sorted(unknown)}")

@@ -1,8 +1,9 @@
-"""The sandbox contract: untrusted programs run in a place of their own, within limits, and end in a typed result.
+"""The sandbox contract: untrusted programs run isolated, within limits, and return a typed result.
 
-A sandbox has a work directory, ``/workspace``, that is empty at the start or a copy of a base, keeps its files from one
-`exec` to the next and is gone after `stop`. Files elsewhere, as in the folder that TMPDIR names, may last as long.
-Every process that an `exec` started, background ones too, is dead when its result is there. There is no network.
+A sandbox has a work directory, ``/workspace``, which is initially empty or a copy of a base, keeps its files between
+calls of `exec` and is removed by `stop`. Files elsewhere, as in the directory TMPDIR, may last as long.
+Every process started by an `exec`, including background processes, is dead before its result is returned. There is no
+network.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from pathlib import Path
 from typing import Protocol
 
 from arcforge_core.errors import ArcforgeError
+from arcforge_core.moved import renamed
 
 __all__ = [
     "WORKSPACE",
     "Command",
+    "CommandStatus",
     "ExecResult",
-    "Limits",
-    "Outcome",
     "Sandbox",
     "SandboxBackend",
+    "SandboxBoundError",
     "SandboxError",
     "SandboxFault",
+    "SandboxLimits",
     "SandboxProbe",
 ]
 
@@ -33,37 +36,51 @@ WORKSPACE = "/workspace"
 
 
 class SandboxError(ArcforgeError):
-    """What was asked of a sandbox cannot be done; asking again gives the same answer."""
+    """A sandbox operation is impossible; retrying gives the same answer."""
 
 
 class SandboxFault(SandboxError):
-    """The sandbox itself broke, not the program in it; the same work may be tried again in another one."""
+    """The sandbox itself failed, not the program in it; the work may be retried in another sandbox."""
 
 
-class Outcome(StrEnum):
-    """How a command ended. Only the first is the program's own will."""
+class SandboxBoundError(SandboxError):
+    """Files of a sandbox exceed a bound on what may be copied out of it.
+
+    Attributes:
+        bound: ``bytes``, ``members`` (files, directories and links), ``depth`` (directories in each other) or ``path``
+            (bytes of a path or of a link's text).
+        limit: its value.
+    """
+
+    def __init__(self, message: str, bound: str, limit: int) -> None:
+        super().__init__(message)
+        self.bound, self.limit = bound, limit
+
+
+class CommandStatus(StrEnum):
+    """How a command ended. Only `EXIT` is the program's own decision."""
 
     EXIT = "exit"
     SIGNAL = "signal"
     TIMEOUT = "timeout"
-    """Killed at `Limits.wall_seconds`."""
+    """Killed at `SandboxLimits.wall_seconds`."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The kernel killed something in it for `Limits.memory_bytes`; known only where that limit is a control group's."""
+    """The kernel killed a process for exceeding `SandboxLimits.memory_bytes`; detected only with a control group."""
     OUTPUT_LIMIT = "output_limit"
-    """Killed because one of its streams passed `Limits.output_bytes`."""
+    """Killed because one of its streams exceeded `SandboxLimits.output_bytes`."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Bounds of one command, and of the files of its sandbox.
+class SandboxLimits:
+    """Limits of one command, and of the files of its sandbox.
 
     Attributes:
         cpu_seconds: processor time of each process.
         wall_seconds: time from start to end.
-        memory_bytes: all processes and files of the sandbox together where a control group can be made, else each
+        memory_bytes: all processes and files of the sandbox together if a control group can be created, otherwise each
             process.
-        processes: processes and threads at one time.
-        disk_bytes: all files of the sandbox, and each one.
+        processes: concurrent processes and threads.
+        disk_bytes: all files of the sandbox together, and each file.
         output_bytes: standard output and standard error, each.
     """
 
@@ -80,18 +97,18 @@ class Command:
     """One program to run.
 
     Attributes:
-        argv: program, found by the sandbox's own PATH, and arguments.
-        stdin: what it reads.
-        env: variables beside PATH, HOME, TMPDIR and LANG; nothing is inherited from the caller.
-        cwd: working directory inside.
-        limits: instead of the sandbox's own; `disk_bytes` then bounds each file only.
+        argv: program, looked up in the sandbox's own PATH, and arguments.
+        stdin: contents of standard input.
+        env: variables in addition to PATH, HOME, TMPDIR and LANG; nothing is inherited from the caller.
+        cwd: working directory inside the sandbox.
+        limits: override the sandbox's limits; `disk_bytes` then bounds each file only.
     """
 
     argv: Sequence[str]
     stdin: bytes = b""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str = WORKSPACE
-    limits: Limits | None = None
+    limits: SandboxLimits | None = None
 
 
 @dataclass(frozen=True)
@@ -101,12 +118,12 @@ class ExecResult:
     Attributes:
         outcome: exit, signal, timeout, out_of_memory or output_limit.
         code: exit code for exit, number of the signal for signal, None otherwise.
-        stdout: at most `Limits.output_bytes`.
+        stdout: at most `SandboxLimits.output_bytes`.
         stderr: likewise.
         seconds: wall time.
     """
 
-    outcome: Outcome
+    outcome: CommandStatus
     code: int | None
     stdout: bytes
     stderr: bytes
@@ -114,19 +131,19 @@ class ExecResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself with code 0."""
-        return self.outcome is Outcome.EXIT and self.code == 0
+        """Whether the program exited by itself with code 0."""
+        return self.outcome is CommandStatus.EXIT and self.code == 0
 
 
 @dataclass(frozen=True)
 class SandboxProbe:
-    """Whether a backend works here, and what it does not stop here.
+    """Whether a backend works on this machine, and which limits it cannot enforce here.
 
     Attributes:
         ok: untrusted code may be run.
-        reason: what was found, or what is missing.
-        gaps: limits that are weaker here than the contract asks for, in words; empty for none.
-        facts: what the machine has of that which the backend needs, by name; given with a no, too.
+        reason: the result of the check, or the missing requirement.
+        gaps: limits that are weaker here than the contract requires, in words; empty for none.
+        facts: properties of the machine that the backend depends on, by name; also given if `ok` is False.
     """
 
     ok: bool
@@ -138,74 +155,85 @@ class SandboxProbe:
 class Sandbox(Protocol):
     """One sandbox; made by `SandboxBackend.open`.
 
-    Paths are relative to the work directory, where commands start, or absolute. ``/workspace`` names it for the methods
-    here with every backend, and for programs inside where the sandbox has a file system of its own.
+    Paths are relative to the work directory, where commands start, or absolute. The methods here accept ``/workspace``
+    with every backend, programs inside only if the sandbox has its own file system.
     """
 
     async def prepare(self) -> None:
-        """Gets ready for the next `exec`, so that it starts sooner; need not be called."""
+        """Prepares the next `exec`, so that it starts sooner; optional."""
 
     async def exec(self, command: Command) -> ExecResult:
-        """Runs a command and returns when all that it started is dead.
+        """Runs a command and returns when every process that it started is dead.
 
         Raises:
-            SandboxFault: the sandbox broke.
-            SandboxError: the sandbox has been stopped, or the command is malformed.
+            SandboxFault: the sandbox failed.
+            SandboxError: the sandbox was stopped, or the command is malformed.
         """
 
     async def read(self, path: str, limit: int = 1 << 20) -> bytes:
-        """Returns a regular file's bytes.
+        """Returns the bytes of a regular file.
 
         Raises:
-            SandboxError: it is a link, a pipe, a folder, absent, or longer than `limit`.
+            SandboxBoundError: it is longer than `limit` bytes.
+            SandboxError: the path is a link, a pipe, a directory, or absent.
         """
 
     async def write(self, path: str, data: bytes) -> None:
-        """Writes a file and the folders above it; raises `SandboxError` where the sandbox has no room or no right."""
+        """Writes a file and its parent directories; raises `SandboxError` if space or permission is missing."""
 
     async def upload(self, source: Path, path: str) -> None:
-        """Copies a file or folder of the host into the sandbox; links stay links and are resolved inside only."""
+        """Copies a host file or directory into the sandbox; links stay links and resolve only inside the sandbox."""
 
     async def download(self, path: str, target: Path) -> None:
-        """Copies a file or folder of the sandbox into the new folder `target` of the host.
+        """Copies a file or directory of the sandbox into the new host directory `target`.
+
+        Hard links and holes stay such. A cancelled call may still complete `target`.
 
         Raises:
-            SandboxError: there are links that lead outside, devices, or more than the sandbox may hold; nothing is left
-                in `target`.
+            SandboxBoundError: it exceeds a bound; `target` does not exist afterwards.
+            SandboxError: it contains links that lead outside, or devices; likewise.
         """
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/workspace`` into the new folder `target` of the host, which `SandboxBackend.open` takes as base.
+        """Copies ``/workspace`` into the new host directory `target`, which `SandboxBackend.open` accepts as base.
 
-        The tree is what untrusted code left: links in it may point anywhere. Give it to sandboxes only.
+        Hard links and holes stay such, so that it takes no more of the host's disk than of the sandbox's. Untrusted
+        code wrote the tree: links in it may point anywhere. Pass it only to sandboxes. A cancelled call may still
+        complete `target`.
+
+        Raises:
+            SandboxBoundError: the tree exceeds a bound; `target` does not exist afterwards.
         """
 
     async def stop(self) -> None:
-        """Ends the sandbox and removes all that it held; a second call does nothing."""
+        """Ends the sandbox and removes all of its files; idempotent."""
 
 
 class SandboxBackend(Protocol):
-    """Makes sandboxes; its target is called as ``target(config)``. One backend belongs to one event loop.
+    """Creates sandboxes; its target is called as ``target(config)``. A backend belongs to one event loop.
 
-    Used as ``async with backend:``, which ends every sandbox of it.
+    Use it as ``async with backend:``, which ends all of its sandboxes on exit.
     """
 
     name: str
-    limits: Limits
+    limits: SandboxLimits
 
     def probe(self) -> SandboxProbe:
-        """Says whether untrusted code can be run here; never raises."""
+        """Checks whether untrusted code can be run here; never raises."""
 
-    async def open(self, base: Path | None = None, limits: Limits | None = None) -> Sandbox:
-        """Returns a fresh sandbox whose ``/workspace`` is empty or a private copy of the folder `base`.
+    async def open(self, base: Path | None = None, limits: SandboxLimits | None = None) -> Sandbox:
+        """Returns a fresh sandbox whose ``/workspace`` is empty or a private copy of the directory `base`.
 
         Raises:
-            SandboxError: `probe` says no, with its reason, or `base` is no folder.
+            SandboxError: `probe` fails, with its reason, or `base` is not a directory.
         """
 
     async def close(self) -> None:
-        """Ends every sandbox; a second call does nothing."""
+        """Ends every sandbox; idempotent."""
 
     async def __aenter__(self) -> SandboxBackend: ...
 
     async def __aexit__(self, *exception: object) -> None: ...
+
+
+__getattr__ = renamed(__name__, Outcome="CommandStatus", Limits="SandboxLimits")

@@ -16,18 +16,18 @@ from arcforge_core.errors import DataError
 from arcforge_core.model.causal_lm import CausalLM
 
 CHUNK_TOKENS = 1024
-"""Rows of logits that exist at once."""
+"""Rows of logits in memory at a time."""
 
 
 @dataclass(frozen=True)
 class BitsPerByte:
-    """What a model pays for a text.
+    """Cross-entropy of a text under a model.
 
     Attributes:
         bits_per_byte: negative log2-likelihood of the text over its UTF-8 bytes.
         loss: negative log-likelihood in nats per predicted token.
         tokens: predicted tokens.
-        num_bytes: bytes that they stand for.
+        num_bytes: bytes of text in these tokens.
     """
 
     bits_per_byte: float

@@ -1,4 +1,4 @@
-"""What general-purpose compressors need for the same bytes: the bar for a language model."""
+"""Bits per byte of general-purpose compressors on the same text: the baseline of a language model."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""How many tokens that the MTP module drafts the main model would have chosen itself (spec 1.6).
+"""Measures how many tokens drafted by the MTP module the main model accepts (spec 1.6).
 
-After a context the main model chooses the next token, greedily. The module then drafts as it does in a server, where it
-keeps one cache for all of its steps: the first step reads the context's hidden states, each with the token after it,
-and every further step appends one place, the hidden state of the step before with the token that it has drafted. A
-draft is accepted when it and all before it are what the main model chooses behind them. Everything is computed anew
-from ragged batches, without a cache.
+After a context, the main model chooses the next token greedily. The module then drafts as in a server, where all its
+steps share one cache: the first step reads the hidden states of the context, each with the following token, and every
+further step appends one position: the hidden state of the previous step with the token that it drafted. A draft is
+accepted if it and all drafts before it equal the main model's choices. Everything is recomputed from ragged batches,
+without a cache.
 
 Shapes: N contexts, K drafts, T ragged tokens, D hidden.
 """
@@ -19,36 +19,36 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from arcforge_core.cli.figures import Figures
-from arcforge_core.cli.progress import track
 from arcforge_core.config.schema import EvalConfig
 from arcforge_core.configs import MtpAcceptanceSuiteConfig, SimpleEngineConfig
+from arcforge_core.console.progress import track
+from arcforge_core.console.result import Result
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.engine import SamplingParams
-from arcforge_core.data.pipeline import Corpus
+from arcforge_core.data.tokens.pipeline import Corpus
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.eval.run import load_with_corpus
+from arcforge_core.generation.engine import SimpleEngine
+from arcforge_core.generation.generate import evaluating
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.engine import SimpleEngine
-from arcforge_core.model.generate import evaluating
 
 DRAFTS = 4
 """The paper's speculative steps."""
 PER_TEXT = 16
-"""Contexts that are taken from one text, and from the model's continuation of it."""
+"""Contexts taken from one text, and from the model's continuation of it."""
 BATCH_TOKENS = 8192
-"""Tokens of contexts that are computed at once, unless one is longer."""
+"""Context tokens per batch; a longer context gets a batch of its own."""
 
 
 @dataclass(frozen=True)
 class MtpAcceptance:
-    """How many of `drafts` tokens were accepted after each context.
+    """The number of accepted tokens, of `drafts` drafted ones, after each context.
 
     Attributes:
         drafts: tokens drafted after each context.
-        text: contexts that are held-out text.
-        generated: contexts that end in the model's own greedy continuation of such a text; empty when each of them
-            ended at once.
+        text: accepted tokens after contexts of held-out text.
+        generated: accepted tokens after contexts that end in the model's own greedy continuation of such a text;
+            empty if the model ended each of them immediately.
     """
 
     drafts: int
@@ -56,9 +56,9 @@ class MtpAcceptance:
     generated: tuple[int, ...]
 
     def figures(self) -> dict[str, float]:
-        """Returns by kind of context the accepted length and, by place, the share of drafts that were accepted.
+        """Returns, by kind of context, the accepted length and the acceptance rate of each draft position.
 
-        The length is ``1 + accepted drafts``: with the token that the main model gives anyway, as servers count.
+        The length is ``1 + accepted drafts``: like servers, it counts the token that the main model gives anyway.
         """
         found: dict[str, float] = {}
         for kind, accepted in (("generated", self.generated), ("text", self.text)):
@@ -69,7 +69,7 @@ class MtpAcceptance:
         return found
 
 
-def measure_mtp_acceptance(config: EvalConfig) -> Figures:
+def measure_mtp_acceptance(config: EvalConfig) -> Result:
     """Measures a checkpoint, prints a table and returns it with the checkpoint's folder.
 
     Raises:
@@ -80,7 +80,7 @@ def measure_mtp_acceptance(config: EvalConfig) -> Figures:
     assert isinstance(suite, MtpAcceptanceSuiteConfig)
     folder, model, corpus = load_with_corpus(config, suite.sequence_length)
     found = mtp_acceptance(model, corpus, suite.positions, suite.sequence_length, suite.drafts)
-    figures = Figures(folder, found.figures())
+    figures = Result(folder, found.figures())
     figures.show(str(folder))
     return figures
 
@@ -88,18 +88,18 @@ def measure_mtp_acceptance(config: EvalConfig) -> Figures:
 def mtp_acceptance(
     model: CausalLM, corpus: Corpus, positions: int, sequence_length: int, drafts: int = DRAFTS
 ) -> MtpAcceptance:
-    """Measures at about so many positions of held-out text, and at as many of greedy continuations of it.
+    """Measures at about `positions` positions of held-out text, and at as many of its greedy continuations.
 
     Args:
         model: its mode is restored.
-        corpus: whose held-out text is taken, in the order of its evaluation.
+        corpus: source of the held-out text, read in the order of its evaluation.
         positions: contexts of each kind, rounded up to whole texts.
-        sequence_length: tokens of a text at most; its contexts are beginnings of it, evenly spaced.
+        sequence_length: maximum tokens of a text; its contexts are evenly spaced prefixes.
         drafts: tokens drafted after each context.
 
     Raises:
         ConfigError: the model has no MTP module.
-        DataError: no held-out text.
+        DataError: there is no held-out text.
     """
     limit = model.config.max_position_embeddings - PER_TEXT - drafts
     if limit < 2:
@@ -114,7 +114,7 @@ def mtp_acceptance(
 
 
 def heldout_texts(corpus: Corpus, sequence_length: int) -> Iterator[list[int]]:
-    """Yields held-out documents, cut to pieces of at most so many tokens, without pieces of a single one."""
+    """Yields held-out documents, cut into pieces of 2 to `sequence_length` tokens."""
     for batch in corpus.heldout_batches(sequence_length, sequence_length):
         for piece in batch.tokens_T.split(batch.batch.query_lengths()):
             if len(piece) > 1:
@@ -122,18 +122,18 @@ def heldout_texts(corpus: Corpus, sequence_length: int) -> Iterator[list[int]]:
 
 
 def spread(length: int, count: int) -> list[int]:
-    """Returns at most `count` numbers of 1 to `length`, evenly spaced, the last one included."""
+    """Returns at most `count` evenly spaced numbers from 1 to `length`, including `length`."""
     return sorted({-(-length * n // count) for n in range(1, count + 1)})
 
 
 def continuations(model: CausalLM, texts: Sequence[Sequence[int]], eos_id: int) -> list[list[int]]:
-    """Returns contexts: the first halves of the texts with 0 to `PER_TEXT` - 1 tokens of their greedy continuations.
+    """Returns contexts: the first halves of the texts, each with 0 to `PER_TEXT` - 1 tokens of its greedy continuation.
 
-    Left out are those that the model would end; behind an end there is nothing to draft.
+    Contexts after which the model ends the text are left out: there is nothing to draft after the end.
     """
     prompts = [list(text[: -(-len(text) // 2)]) for text in texts]
     params = SamplingParams(PER_TEXT, temperature=0.0, stop_token_ids=(eos_id,))
-    outputs = SimpleEngine(SimpleEngineConfig(max_batch_size=64), model).generate(prompts, params)
+    outputs = SimpleEngine(SimpleEngineConfig(), model, batch_size=64).generate(prompts, params)
     return [
         [*prompt, *output.token_ids[:count]]
         for prompt, output in zip(prompts, outputs, strict=True)
@@ -142,15 +142,15 @@ def continuations(model: CausalLM, texts: Sequence[Sequence[int]], eos_id: int) 
 
 
 def count_accepted(model: CausalLM, contexts: Sequence[Sequence[int]], drafts: int = DRAFTS) -> list[int]:
-    """Returns for each context how many drafts in a row the main model would have chosen itself.
+    """Returns for each context the number of leading drafts that equal the main model's choices.
 
     Args:
         model: its mode is restored.
-        contexts: token ids, at least one each.
-        drafts: tokens drafted after each.
+        contexts: token ids, at least one per context.
+        drafts: tokens drafted after each context.
 
     Raises:
-        ConfigError: the model has no MTP module, or a context with its drafts exceeds its positions.
+        ConfigError: the model has no MTP module, or a context with its drafts exceeds the model's positions.
     """
     found: list[int] = []
     with torch.inference_mode(), evaluating(model):
@@ -175,7 +175,7 @@ def _count_accepted(model: CausalLM, contexts: Sequence[Tensor], drafts: int) ->
         sequences, hidden = _append(sequences, drafted[-1]), _append(hidden, last_ND)
     batch = SequenceBatch.build([len(sequence_T) for sequence_T in sequences], device=model.device)
     hidden_TD = model.hidden(torch.cat([*sequences]), batch).hidden_TD
-    # a sequence ends with its last draft, before which stands the token that it is chosen after
+    # a sequence ends with its last draft; the row before a token predicts it
     rows_NK = _last(batch)[:, None] + torch.arange(-drafts, 0)
     wanted_NK = _greedy(model, hidden_TD[rows_NK.flatten().to(model.device)]).view(-1, drafts)
     accepted_N: list[int] = (torch.stack(drafted, 1) == wanted_NK).cumprod(1).sum(1).tolist()
@@ -187,7 +187,7 @@ def _greedy(model: CausalLM, hidden_TD: Tensor) -> Tensor:
 
 
 def _last(batch: SequenceBatch) -> Tensor:
-    """Returns the row [N] of each segment's last token, on the host."""
+    """Returns the row of each segment's last token, int64 [N] on the host."""
     return batch.cu_query[1:].to(torch.int64) - 1
 
 

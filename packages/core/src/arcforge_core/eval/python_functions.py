@@ -1,16 +1,16 @@
 """Samples Python functions from a model and counts those that parse.
 
-The model continues ``def NAME(`` with NAME from held-out files. `judge` decides by one rule, without searching for a
+The model continues ``def NAME(`` with NAME from held-out files. `judge` applies one rule and does not search for a
 prefix that parses:
 
-- A statement indented less than the function's body ends the function: everything before it is judged.
-- Else a text that the model ended by itself is judged whole.
-- Else the text was cut by the token limit and is cut back to its last complete statement. What goes: the last physical
-  line when it has no line end, a statement whose brackets, string or continuation are open, then block headers and
-  decorators without what they head, and a ``try`` without a handler yet. What goes must hold no error either: the
-  parser must have read all of it and ask for more, so an unclosed bracket with statements after it is an error.
+- A statement indented less than the function's body ends the function; everything before it is judged.
+- Otherwise, a text that the model ended by itself is judged whole.
+- Otherwise, the token limit cut the text, and it is cut back to its last complete statement. This removes the last
+  physical line if it has no line end, a statement with open brackets, string or continuation, then block headers and
+  decorators without a body, and a ``try`` that has no handler yet. The removed part must not contain an error: the
+  parser must read all of it and expect more, so an unclosed bracket with statements after it is an error.
 
-What remains must parse as a whole and be one function with a statement in its body.
+The rest must parse as a whole and be one function with a statement in its body.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from arcforge_core.errors import DataError
 if TYPE_CHECKING:
     from arcforge_core.contracts.data import Document
     from arcforge_core.contracts.engine import Engine
-    from arcforge_core.data.tokenizer import Tokenizer
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 ALLOW_INCOMPLETE_INPUT: int = codeop.PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]
 SKIPPED = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -45,9 +45,9 @@ class FunctionSample:
     Attributes:
         prompt: ``def NAME(``.
         text: prompt and continuation.
-        cut: the part of `text` that was judged.
+        cut: the judged part of `text`.
         ok: whether it is a function that parses.
-        error: why not; empty when it does.
+        error: the reason if it is not, otherwise empty.
     """
 
     prompt: str
@@ -70,9 +70,9 @@ class Statement:
     """One logical line.
 
     Attributes:
-        first_row, last_row: its physical lines, from 1; `last_row` is None when the text ends inside it.
-        column: width of its indentation.
-        keyword: its first token.
+        first_row, last_row: its physical lines, from 1; `last_row` is None if the text ends inside it.
+        column: width of the indentation.
+        keyword: the first token.
         opens_block: whether it ends with a colon.
     """
 
@@ -84,7 +84,7 @@ class Statement:
 
 
 def function_names(documents: Iterable[Document], count: int, seed: int) -> list[str]:
-    """Returns at most `count` distinct names of functions defined in those of `documents` that are Python."""
+    """Returns at most `count` distinct names of functions defined in the Python files of `documents`."""
     names: set[str] = set()
     for document in documents:
         if (tree := _parse(document.text)[0]) is not None:
@@ -101,12 +101,12 @@ def sample_functions(
     max_new_tokens: int = 160,
     seed: int = 0,
 ) -> FunctionReport:
-    """Samples one function per name; sample n draws from seed + n.
+    """Samples one function per name; sample n uses seed + n.
 
-    Prompts look like a document's beginning in training: the tokenizer's beginning token, then the text's tokens.
+    Prompts look like the beginning of a document in training: BOS, then the tokens of the text.
 
     Raises:
-        DataError: no names.
+        DataError: there are no names.
     """
     if not names:
         raise DataError("no functions to sample: the held-out documents define none in Python")
@@ -126,7 +126,7 @@ def sample_functions(
 
 
 def judge(prompt: str, text: str, finished: bool) -> FunctionSample:
-    """Cuts `text`, which begins with a function's header, and checks it; `finished` says that the model ended it."""
+    """Cuts and checks `text`, which begins with a function header; `finished`: the model ended it by itself."""
     found = statements(text)
     lines = io.StringIO(text).readlines()
     if (end := end_of_function(found)) is not None:
@@ -143,7 +143,7 @@ def judge(prompt: str, text: str, finished: bool) -> FunctionSample:
 
 
 def check_function(text: str) -> str:
-    """Returns why `text` as a whole is not one function with a body, or an empty string."""
+    """Returns the reason why `text` as a whole is not one function with a body, or an empty string."""
     tree, error = _parse(text)
     if tree is None:
         return error
@@ -153,7 +153,7 @@ def check_function(text: str) -> str:
 
 
 def statements(text: str) -> list[Statement]:
-    """Returns the logical lines of `text` up to its end or to where it can no longer be split into tokens."""
+    """Returns the logical lines of `text` up to its end or to the first place that cannot be tokenised."""
     found: list[Statement] = []
     first: tokenize.TokenInfo | None = None
     last = ""
@@ -164,7 +164,7 @@ def statements(text: str) -> list[Statement]:
                 first = None
             elif token.type not in SKIPPED:
                 first, last = first or token, token.string
-    except IndentationError as error:  # a dedent between two levels: the statement there still has a column
+    except IndentationError as error:  # a dedent between two levels; the statement there still has a column
         line = text.split("\n")[(error.lineno or 1) - 1]
         found.append(Statement(error.lineno or 1, None, _width(line), "", False))
     except tokenize.TokenError:  # the text ends inside brackets or a string
@@ -175,8 +175,8 @@ def statements(text: str) -> list[Statement]:
 
 
 def end_of_function(found: Sequence[Statement]) -> int | None:
-    """Returns the last row of the function that the first statement begins, or None when nothing follows it."""
-    body = 1  # of ``def f(): return 1``, after which nothing indented may come
+    """Returns the last row of the function that starts with the first statement, or None if nothing follows it."""
+    body = 1  # for ``def f(): return 1``, which no indented line may follow
     if len(found) > 1 and found[0].opens_block:
         body = max(body, found[1].column)
     for before, statement in itertools.pairwise(found):
@@ -186,7 +186,7 @@ def end_of_function(found: Sequence[Statement]) -> int | None:
 
 
 def last_complete_row(found: Sequence[Statement], complete_rows: int) -> int:
-    """Returns the last row of the last complete statement; 0 when there is none."""
+    """Returns the last row of the last complete statement, or 0 if there is none."""
     kept = [s for s in found if s.last_row is not None and s.last_row <= complete_rows]
     while kept:
         if (open_try := _open_try(kept)) is not None:
@@ -199,10 +199,10 @@ def last_complete_row(found: Sequence[Statement], complete_rows: int) -> int:
 
 
 def _open_try(kept: Sequence[Statement]) -> int | None:
-    """Returns the number of the outermost ``try`` whose body the last statement is in."""
+    """Returns the index of the outermost ``try`` whose body contains the last statement."""
     outermost, column = None, kept[-1].column + 1
     for n in reversed(range(len(kept))):
-        if kept[n].column < column:  # the last statement itself, then the header of each block around it
+        if kept[n].column < column:  # the last statement itself, then the header of each enclosing block
             column = kept[n].column
             outermost = n if kept[n].keyword == "try" else outermost
     return outermost
@@ -218,14 +218,14 @@ def _width(line: str) -> int:
 
 
 def _parse(text: str, may_be_incomplete: bool = False) -> tuple[ast.Module | None, str]:
-    """Returns the tree and no error, or the error; an allowed incomplete text has neither."""
+    """Returns the tree, or the error; an allowed incomplete text has neither."""
     flags = ast.PyCF_ONLY_AST | (ALLOW_INCOMPLETE_INPUT if may_be_incomplete else 0)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # strange escapes in generated strings
+            warnings.simplefilter("ignore")  # invalid escapes in generated strings
             return compile(text, "<sample>", "exec", flags, dont_inherit=True), ""
     except SyntaxError as error:
-        open_string = error.msg.startswith("unterminated triple-quoted")  # what 3.12 says of an f-string
+        open_string = error.msg.startswith("unterminated triple-quoted")  # Python 3.12's message for an f-string
         if may_be_incomplete and (open_string or error.msg == "incomplete input"):
             return None, ""
         return None, f"line {error.lineno}: {error.msg}"

@@ -1,4 +1,4 @@
-"""``arcforge-eval``: runs a suite; ours of language models measures bits per byte and functions that parse."""
+"""``arcforge-eval``: runs a suite. The language-model suite measures bits per byte and functions that parse."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import time
 from pathlib import Path
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
-from arcforge_core.cli.figures import Figures
 from arcforge_core.config.schema import DataConfig, EvalConfig
-from arcforge_core.config.sweep import JobResult
 from arcforge_core.configs import LanguageModelSuiteConfig, SimpleEngineConfig
-from arcforge_core.data.pipeline import Corpus, build_data
+from arcforge_core.console.result import Result
+from arcforge_core.data.tokens.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
 from arcforge_core.eval.bits_per_byte import bits_per_byte
 from arcforge_core.eval.compression import compression_baselines
 from arcforge_core.eval.python_functions import function_names, sample_functions
+from arcforge_core.generation.engine import SimpleEngine
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.engine import SimpleEngine
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 
 LABELS = {
     "bits_per_byte": "bits per byte",
@@ -35,13 +34,13 @@ LABELS = {
 }
 
 
-def evaluate(config: EvalConfig) -> JobResult:
+def evaluate(config: EvalConfig) -> Result:
     """Runs the chosen suite; returns its figures and the folder that they belong to.
 
     Raises:
-        ArcforgeError: whatever the suite refuses.
+        ArcforgeError: the suite refuses its input.
     """
-    result: JobResult = registry().get("suite", config.suite.name).load()(config)
+    result: Result = registry().get("suite", config.suite.name).load()(config)
     return result
 
 
@@ -50,13 +49,13 @@ def chosen_checkpoint(checkpoint: str | None, data: DataConfig) -> Path:
 
     Raises:
         CheckpointError: there is no usable checkpoint.
-        ConfigError: none is named, or a tokenizer other than the checkpoint's is asked for.
+        ConfigError: no checkpoint is named, or another tokenizer than the checkpoint's is requested.
     """
     if checkpoint is None:
         raise ConfigError("checkpoint", None, "a run or a model must be named, as checkpoint=outputs/latest")
     folder = find_checkpoint(checkpoint)
     if data.tokenizer.path is not None:
-        raise ConfigError("data.tokenizer.path", data.tokenizer.path, "must be null: the checkpoint brings it")
+        raise ConfigError("data.tokenizer.path", data.tokenizer.path, "must be null: the checkpoint has its own")
     return folder
 
 
@@ -64,7 +63,7 @@ def load_with_corpus(config: EvalConfig, sequence_length: int) -> tuple[Path, Ca
     """Returns the checkpoint's folder, its model, and the corpus in its tokenizer's tokens.
 
     Raises:
-        CheckpointError, ConfigError: see `chosen_checkpoint`; or the sequence length is beyond the model's.
+        CheckpointError, ConfigError: see `chosen_checkpoint`; also if the sequence length exceeds the model's.
         DataError: the corpus cannot be used.
     """
     folder = chosen_checkpoint(config.checkpoint, config.data)
@@ -78,23 +77,23 @@ def load_with_corpus(config: EvalConfig, sequence_length: int) -> tuple[Path, Ca
     return folder, model, build_data(data, model_vocab_size=model.config.vocab_size)
 
 
-def measure_language_model(config: EvalConfig) -> Figures:
+def measure_language_model(config: EvalConfig) -> Result:
     """Measures a checkpoint, prints a table and returns it with the checkpoint's folder.
 
     Raises:
         CheckpointError, ConfigError: see `load_with_corpus`.
-        DataError: no held-out text.
+        DataError: there is no held-out text.
     """
     suite = config.suite
     assert isinstance(suite, LanguageModelSuiteConfig)
     folder, model, corpus = load_with_corpus(config, suite.sequence_length)
-    figures = Figures(folder, measure(model, corpus, suite))
+    figures = Result(folder, measure(model, corpus, suite))
     figures.show(str(folder), LABELS)
     return figures
 
 
 def measure(model: CausalLM, corpus: Corpus, suite: LanguageModelSuiteConfig) -> dict[str, float]:
-    """Returns the figures by name; those of functions are absent when no held-out file defines any."""
+    """Returns the figures by name, without those of functions if no held-out file defines any."""
     start = time.perf_counter()
     result = bits_per_byte(
         model, corpus.heldout_batches(suite.sequence_length, suite.micro_batch_tokens, suite.max_tokens)

@@ -14,7 +14,7 @@ from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
 
 @dataclass
 class PagedLayerCache:
-    """One layer's part.
+    """One layer's part of the cache.
 
     Attributes:
         entries: per-token entries, name -> [rows, ...]; row = page * page_size + offset.
@@ -34,7 +34,7 @@ class PagedLayerCache:
             self.entries[name].index_copy_(0, _slots(batch), value_T.to(self.entries[name].dtype))
 
     def read(self, name: str, batch: SequenceBatch, group: Group, window: int | None = None) -> Tensor:
-        """Returns past and new entries of the group's segments laid one after another; see the contract."""
+        """Returns past and new entries of the group's segments, concatenated; see the contract."""
         rows = self.entries[name]
         if len(group.segments) == 1:
             (segment,), (end,) = group.segments, group.key_lengths
@@ -45,7 +45,7 @@ class PagedLayerCache:
         return rows.index_select(0, batch.cached_rows(group, window, self.page_size).to(rows.device))
 
     def paged(self, name: str, batch: SequenceBatch, group: Group) -> tuple[Tensor, Pages | None]:
-        """Returns a view where `read` does, else all rows with their pages: nothing is copied. See the contract."""
+        """Returns a view where `read` does, otherwise all rows with their pages; copies nothing. See the contract."""
         if len(group.segments) == 1 and self._is_run(batch, group.segments[0], group.key_lengths[0]):
             return self.read(name, batch, group), None
         return self.entries[name], group.pages(self.page_size)
@@ -86,7 +86,7 @@ def _state_slots(batch: SequenceBatch, group: Group, device: torch.device) -> Te
 def layer_cache(
     spec: CacheSpec, *, rows: int, sequences: int, page_size: int, dtype: torch.dtype, device: torch.device | str
 ) -> PagedLayerCache:
-    """Returns a layer's part for so many cache rows and sequences, of zeros; `dtype` is of entries that name none."""
+    """Returns a layer's zeroed cache for this many rows and sequences; entries that name no dtype get `dtype`."""
     tensors: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
     for entry in spec:
         is_state = isinstance(entry, StateEntry)
@@ -100,10 +100,10 @@ class PagedCache:
 
     Args:
         specs: each layer's `cache_spec()`.
-        max_lengths: tokens that each sequence may reach.
+        max_lengths: maximum number of tokens of each sequence.
         dtype, device: of the entries that name no dtype.
         page_size: tokens per page.
-        mtp: the MTP module's `cache_spec()`, where it is to draft.
+        mtp: the MTP module's `cache_spec()` if it drafts.
 
     Attributes:
         layers: each decoder layer's part.
@@ -142,7 +142,7 @@ class PagedCache:
         slots = []
         for n, start, query in zip(sequences, past, query_lengths, strict=True):
             if start + query > self.max_lengths[n]:
-                raise ValueError(f"sequence {n}: {start} + {query} tokens exceed its {self.max_lengths[n]}")
+                raise ValueError(f"sequence {n}: {start} + {query} tokens exceed its limit of {self.max_lengths[n]}")
             positions = torch.arange(start, start + query)
             slots.append(self.pages_NP[n][positions // self.page_size] * self.page_size + positions % self.page_size)
         batch = SequenceBatch.build(

@@ -1,95 +1,35 @@
-"""The GLM-5-shaped causal language model: embedding, decoder layers, norm, untied head, one MTP module.
+"""The GLM-5-shaped causal language model: embedding, decoder layers, norm, output head, one MTP module.
 
-Shapes: B batch, S length, T ragged tokens, D hidden, V vocabulary, N segments, E experts.
+Shapes: B batch, S length, T ragged tokens, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import CacheSpec, LayerCache
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.errors import ConfigError
-from arcforge_core.model.block import Block, BlockOutput
+from arcforge_core.model.block import Block
 from arcforge_core.model.cache import PagedCache
-from arcforge_core.model.generate import generate_tokens
+from arcforge_core.model.embedding import Embedding, Head
 from arcforge_core.model.init import init_weights
 from arcforge_core.model.mtp import MtpModule
-from arcforge_core.model.norm import Linear, RMSNorm
-from arcforge_core.model.recorded import recorded_draft, recorded_hidden, recorded_remember
+from arcforge_core.model.norm import RMSNorm
+from arcforge_core.model.outputs import BlockOutput, CausalLMOutput, HiddenOutput, means
+from arcforge_core.model.recompute import recomputed
 from arcforge_core.model.rope import rope_tables
-from arcforge_core.ops.dispatch import Ops, default_ops
-
-if TYPE_CHECKING:
-    from arcforge_core.model.lora import Adapter
-    from arcforge_core.model.quantised import QuantisedState
-
-
-@dataclass(frozen=True)
-class CausalLMOutput:
-    """Logits: [B, S, V] for plain batches, [T, V] for ragged ones."""
-
-    logits: Tensor
-
-
-@dataclass
-class HiddenOutput:
-    """Hidden states after the final norm, and what the layers said on the way.
-
-    Attributes:
-        hidden_TD: ready for the head.
-        aux_losses: means over the layers that have them, by name.
-        figures: means over the layers that have them, by name, without gradient.
-        expert_loads: tokens per expert [E] by layer number (the MTP module's number is num_hidden_layers).
-    """
-
-    hidden_TD: Tensor
-    aux_losses: dict[str, Tensor] = field(default_factory=dict)
-    figures: dict[str, Tensor] = field(default_factory=dict)
-    expert_loads: dict[int, Tensor] = field(default_factory=dict)
-
-
-def means(values: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    """Returns the mean of each name's scalars."""
-    return {name: torch.stack(scalars).mean() for name, scalars in values.items()}
-
-
-def keeping_selections() -> Any:
-    """Has activation checkpointing keep the keys that an indexer selected: finding them again takes all scores."""
-
-    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        selects = isinstance(op, torch._ops.OpOverload) and op.name().split("::")[1].startswith("indexer_topk")
-        return CheckpointPolicy.MUST_SAVE if selects else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
-
-
-class Embedding(nn.Embedding):
-    """Token embedding."""
-
-    def parameter_roles(self) -> dict[str, ParameterRole]:
-        """Labels the table."""
-        return {"weight": ParameterRole("embedding")}
-
-
-class Head(Linear):
-    """Output projection."""
-
-    def parameter_roles(self) -> dict[str, ParameterRole]:
-        """Labels the projection."""
-        return {"weight": ParameterRole("head")}
+from arcforge_core.ops import Ops, bind_ops, default_ops, op, reference
+from arcforge_core.plugins.loader import registry
 
 
 class Backbone(nn.Module):
-    """Everything below the head."""
+    """The model without its head."""
 
     def __init__(self, config: ModelConfig, attention: AttentionConfig) -> None:
         super().__init__()
@@ -104,7 +44,7 @@ class CausalLM(nn.Module):
     Args:
         config: sizes.
         attention: the attention variant of every layer.
-        ops: where kernels come from; `default_ops()` when None.
+        ops: source of the kernels; `default_ops()` when None.
     """
 
     def __init__(self, config: ModelConfig, attention: AttentionConfig, ops: Ops | None = None) -> None:
@@ -115,17 +55,16 @@ class CausalLM(nn.Module):
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.mtp = MtpModule(config, attention) if config.mtp.depths else None
+        self.linear_cross_entropy = op(
+            reference.linear_cross_entropy, width=config.hidden_size, vocab=config.vocab_size
+        )
         self.activation_checkpointing = False
-        self.quantised: QuantisedState | None = None
-        self.adapter: Adapter | None = None
         self.compute_dtype: torch.dtype | None = None
-        self.bindings = 0  # how often ops were bound
+        self.bindings = 0  # times ops were bound; recorded steps of earlier bindings are stale
         self.ops = default_ops() if ops is None else ops
         if self.device.type != "meta":
             init_weights(self, config)
-        self.bind_ops()
-
-    # ---- forward ---------------------------------------------------------------------------------------------------
+        self.rebind()
 
     def forward(
         self, input_ids: Tensor, batch: SequenceBatch | None = None, cache: PagedCache | None = None
@@ -135,7 +74,7 @@ class CausalLM(nn.Module):
         Args:
             input_ids: int64 [B, S], or ragged [T] with `batch`.
             batch: the segments of ragged tokens.
-            cache: the cache that `batch` was made from.
+            cache: the cache that created `batch`.
 
         Raises:
             ConfigError: a sequence exceeds max_position_embeddings.
@@ -150,8 +89,6 @@ class CausalLM(nn.Module):
     def hidden(self, tokens_T: Tensor, batch: SequenceBatch, cache: PagedCache | None = None) -> HiddenOutput:
         """Runs all layers and the final norm on ragged tokens."""
         self.check_positions(batch)
-        if cache is not None and (repeated_TD := recorded_hidden(self, tokens_T, batch, cache)) is not None:
-            return HiddenOutput(repeated_TD)
         caches = [None] * len(self.model.layers) if cache is None else cache.layers
         return self.run_layers(self.embed(tokens_T), batch, self.rope(batch), caches)
 
@@ -162,10 +99,10 @@ class CausalLM(nn.Module):
         losses: dict[str, list[Tensor]] = {}
         figures: dict[str, list[Tensor]] = {}
         loads: dict[int, Tensor] = {}
-        handed: dict[str, Any] = {}
+        from_layer_before: dict[str, Any] = {}
         for index, (layer, cache) in enumerate(zip(self.model.layers, caches, strict=True)):
-            out = self._run(layer, x_TD, batch, rope, cache, **handed)
-            x_TD, handed = out.x_TD, out.handed_on
+            out = self._run(layer, x_TD, batch, rope, cache, **from_layer_before)
+            x_TD, from_layer_before = out.x_TD, out.to_next_layer
             for seen, named in ((losses, out.aux_losses), (figures, out.figures)):
                 for name, value in named.items():
                     seen.setdefault(name, []).append(value)
@@ -173,44 +110,22 @@ class CausalLM(nn.Module):
                 loads[index] = out.load_E
         return HiddenOutput(self.model.norm(x_TD), means(losses), means(figures), loads)
 
-    def _run(self, layer: Callable[..., BlockOutput], *args: Any, **handed: Any) -> BlockOutput:
-        if self.activation_checkpointing and torch.is_grad_enabled():
-            out: BlockOutput = checkpoint(layer, *args, use_reentrant=False, context_fn=keeping_selections, **handed)
-            return out
-        return layer(*args, **handed)
-
     def mtp_step(
-        self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, rope: tuple[Tensor, Tensor]
+        self,
+        next_tokens_T: Tensor,
+        hidden_TD: Tensor,
+        batch: SequenceBatch,
+        rope: tuple[Tensor, Tensor],
+        cache: LayerCache | None = None,
     ) -> BlockOutput:
-        """Runs one MTP depth from the tokens ahead and the normed hidden states of the depth before."""
+        """Runs one MTP depth on each token's successor and the previous depth's normed hidden states."""
         if self.mtp is None:
             raise ConfigError("model.mtp.depths", 0, "this model has no MTP module")
-        return self._run(self.mtp.step, self.embed(next_tokens_T), hidden_TD, batch, rope)
+        return self._run(self.mtp.step, self.embed(next_tokens_T), hidden_TD, batch, rope, cache)
 
-    def mtp_remember(self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, cache: PagedCache) -> None:
-        """Writes the MTP module's entries of tokens into ``cache.mtp``, from their hidden states and the tokens ahead.
-
-        An entry depends on its own token's two inputs alone, so that entries may be written in any order.
-        """
-        mtp, layer_cache = self._drafting(cache)
-        if recorded_remember(self, next_tokens_T, hidden_TD, batch, cache) is None:
-            mtp.remember(self.embed(next_tokens_T), hidden_TD, batch, self.rope(batch), layer_cache)
-
-    def mtp_draft(self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch, cache: PagedCache) -> Tensor:
-        """Returns the normed hidden states [T, D] of an MTP step behind ``cache.mtp``.
-
-        They are ready for the head, and for the next step, which appends a place.
-        """
-        mtp, layer_cache = self._drafting(cache)
-        repeated_TD = recorded_draft(self, next_tokens_T, hidden_TD, batch, cache)
-        if repeated_TD is not None:
-            return repeated_TD
-        return mtp.step(self.embed(next_tokens_T), hidden_TD, batch, self.rope(batch), layer_cache).x_TD
-
-    def _drafting(self, cache: PagedCache) -> tuple[MtpModule, LayerCache]:
-        if self.mtp is None or cache.mtp is None:
-            raise ValueError("drafting needs an MTP module and its part of the cache")
-        return self.mtp, cache.mtp
+    def _run(self, layer: Callable[..., BlockOutput], *args: Any, **kwargs: Any) -> BlockOutput:
+        recompute = self.activation_checkpointing and torch.is_grad_enabled()
+        return recomputed(layer, *args, **kwargs) if recompute else layer(*args, **kwargs)
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         """Returns embeddings [T, D] in the compute dtype."""
@@ -227,32 +142,19 @@ class CausalLM(nn.Module):
         logits_TV: Tensor = self.lm_head(hidden_TD)
         return logits_TV
 
-    def likeliest(self, logits_TV: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns what `ops.likeliest` says about logits, on the host."""
-        best_T, rest_T = self._likeliest(logits_TV)
-        return best_T.cpu(), rest_T.cpu()
-
-    def race(self, logits_NV: Tensor, temperature_N: Tensor, seed_N: Tensor, place_N: Tensor) -> Tensor:
-        """See `ops.race`."""
-        drawn_N: Tensor = self._race(logits_NV, temperature_N, seed_N, place_N)
-        return drawn_N
-
     def check_positions(self, batch: SequenceBatch) -> None:
-        """Raises `ConfigError` when a segment reaches beyond max_position_embeddings."""
+        """Raises `ConfigError` when a segment exceeds max_position_embeddings."""
         longest = max(max(group.key_lengths) for group in batch.plan.groups())
-        if longest > self.config.max_position_embeddings:
-            limit = self.config.max_position_embeddings
+        if longest > (limit := self.config.max_position_embeddings):
             accepted = f"the model allows at most {limit} positions (model.max_position_embeddings)"
             raise ConfigError("sequence length", longest, accepted)
 
-    # ---- generation ------------------------------------------------------------------------------------------------
-
     def cache_spec(self) -> list[CacheSpec]:
-        """Returns what each decoder layer caches."""
+        """Returns the cache entries of each decoder layer."""
         return [cast(Block, layer).self_attn.cache_spec() for layer in self.model.layers]
 
     def mtp_cache_spec(self) -> CacheSpec | None:
-        """Returns what the MTP module caches; None without one."""
+        """Returns the cache entries of the MTP module; None without one."""
         return None if self.mtp is None else self.mtp.self_attn.cache_spec()
 
     def new_cache(self, max_lengths: list[int], page_size: int = 64) -> PagedCache:
@@ -260,27 +162,12 @@ class CausalLM(nn.Module):
         return PagedCache(self.cache_spec(), max_lengths, dtype=self.dtype, device=self.device, page_size=page_size)
 
     def generate(self, input_ids: Tensor | list[list[int]], max_new_tokens: int = 32, **sampling: Any) -> Tensor:
-        """Continues prompts.
-
-        Args:
-            input_ids: int64 [B, S], or a list of prompts of any lengths.
-            max_new_tokens: tokens to add at most.
-            sampling: fields of `SamplingParams` (temperature, top_p, top_k, min_p, stop_token_ids, seed).
-
-        Returns:
-            int64 [B, longest]: prompts with their continuations, padded at the end with -1 when lengths differ.
-
-        Raises:
-            ConfigError: there is no prompt, or one that cannot be generated from.
-        """
-        prompts: list[Any] = input_ids.tolist() if isinstance(input_ids, Tensor) else input_ids
-        if not prompts or isinstance(prompts[0], int):
-            raise ConfigError("input_ids", prompts[:3], "must be a list of at least one prompt, or int64 [B, S]")
-        outputs = generate_tokens(self, prompts, max_new_tokens=max_new_tokens, **sampling)
-        rows = [torch.tensor([*p, *o.token_ids]) for p, o in zip(prompts, outputs, strict=True)]
-        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(self.device)
-
-    # ---- dtype, device, ops ----------------------------------------------------------------------------------------
+        """Generates continuations; see `arcforge_core.generation.generate.continue_prompts`."""
+        # Generation imports the model, so the model cannot import generation: it looks up the engine of static batches
+        # in the registry, as a block looks up its attention.
+        engine = registry().get("engine", "simple").load()
+        ids: Tensor = engine.continue_prompts(self, input_ids, max_new_tokens=max_new_tokens, **sampling)
+        return ids
 
     @property
     def device(self) -> torch.device:
@@ -293,27 +180,18 @@ class CausalLM(nn.Module):
         return self.compute_dtype or self.model.embed_tokens.weight.dtype
 
     def set_compute_dtype(self, dtype: torch.dtype | None) -> None:
-        """Computes in `dtype` with the weights kept as they are (fp32 masters); None follows the weights."""
+        """Computes in `dtype` without changing the weights (fp32 masters); None computes in the weights' dtype."""
         self.compute_dtype = dtype
-        self.bind_ops()
+        self.rebind()
 
-    def bind_ops(self) -> None:
-        """Resolves the ops of every module for the current dtype and device."""
+    def rebind(self) -> None:
+        """Binds the ops of every module for the current dtype and device."""
         self.bindings += 1
-        bind = self.ops.binder(self.dtype, self.device)
-        for module in self.modules():
-            resolve = getattr(module, "bind_ops", None)
-            if module is not self and resolve is not None:
-                resolve(bind)
-        self.linear_cross_entropy = bind(
-            "linear_cross_entropy", width=self.config.hidden_size, vocab=self.config.vocab_size
-        )
-        self._likeliest = bind("likeliest", vocab=self.config.vocab_size)
-        self._race = bind("race", vocab=self.config.vocab_size)
+        bind_ops(self, self.ops.binder(self.dtype, self.device))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CausalLM:
         super()._apply(fn, recurse)
-        if self.config.tie_word_embeddings and isinstance(self.lm_head, Head):  # leaving meta makes two parameters
+        if self.config.tie_word_embeddings and isinstance(self.lm_head, Head):  # leaving meta unties them
             self.lm_head.weight = self.model.embed_tokens.weight
-        self.bind_ops()
+        self.rebind()
         return self

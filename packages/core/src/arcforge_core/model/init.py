@@ -12,8 +12,8 @@ from arcforge_core.config.schema import ModelConfig
 def init_weights(model: nn.Module, config: ModelConfig) -> None:
     """Draws every weight with two or more axes from N(0, initializer_range^2); norms start at 1, biases at 0.
 
-    The projections that write into the residual stream are scaled down by sqrt(2 * layers), so that its variance does
-    not grow with depth. Modules with a method ``init_own_weights`` then draw the weights of their own that want another
+    The projections that write into the residual stream are scaled down by sqrt(2 * layers), so its variance does not
+    grow with depth. Modules with a method ``init_own_weights`` then draw those of their weights that need another
     distribution.
     """
     residual = ("o_proj.weight", "down_proj.weight", "down_proj")

@@ -1,4 +1,4 @@
-"""Building a model without memory for its weights."""
+"""Builds a model without allocating its weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class _SkipInit(TorchFunctionMode):
-    """Leaves out `torch.nn.init`, which on the meta device fills nothing but takes seconds to import the compiler."""
+    """Skips `torch.nn.init`, which does nothing on the meta device but takes seconds to import the compiler."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -24,6 +24,6 @@ class _SkipInit(TorchFunctionMode):
 
 @contextmanager
 def meta_device() -> Iterator[None]:
-    """Inside, modules are built on the meta device: shapes and dtypes without values."""
+    """Builds modules inside it on the meta device: shapes and dtypes without values."""
     with torch.device("meta"), _SkipInit():
         yield

@@ -13,34 +13,27 @@ from torch import Tensor, nn
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.optimizer import ParameterRole
-from arcforge_core.model.fused import FEW_ROWS, MANY_ROWS, Fused, fuse
 from arcforge_core.model.norm import Linear
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
+from arcforge_core.ops import Fused, op, reference
 
 
 class DenseMLP(nn.Module):
     """``down(silu(gate x) * up x)``."""
+
+    projections = ("gate_proj", "up_proj", "down_proj")
 
     def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
         self.gate_proj = Linear(hidden_size, intermediate_size)
         self.up_proj = Linear(hidden_size, intermediate_size)
         self.down_proj = Linear(intermediate_size, hidden_size)
-        self.swiglu = reference.swiglu
-        self.fused: Fused | None = None
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the op."""
-        self.swiglu = bind("swiglu", width=self.gate_proj.out_features)
-        parts = (self.gate_proj, self.up_proj, self.down_proj)
-        sizes = {"hidden": parts[0].in_features, "width": parts[0].out_features}
-        self.fused = fuse(bind, "mlp", (Linear,), parts, MANY_ROWS.get(bind.dtype, FEW_ROWS), **sizes)
+        self.swiglu = op(reference.swiglu, width=intermediate_size)
+        self.fused = Fused("mlp", self.projections, (Linear,), hidden=hidden_size, width=intermediate_size)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """Returns [T, D]."""
         out_TD: Tensor
-        if self.fused is not None and self.fused.serves(len(x_TD)):
+        if self.fused.serves(len(x_TD)):
             out_TD = self.fused(x_TD, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)
             return out_TD
         out_TD = self.down_proj(self.swiglu(self.gate_proj(x_TD), self.up_proj(x_TD)))
@@ -58,27 +51,22 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts))
         self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
         self.n_group, self.topk_group = config.n_group, config.topk_group
-        self.router_scores = reference.OPS["router_scores"]
+        self.router_scores = op(reference.router_scores, width=config.hidden_size, experts=config.n_routed_experts)
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
-        """Labels the router weight."""
         return {"weight": ParameterRole("router")}
 
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the op."""
-        self.router_scores = bind("router_scores", width=self.weight.shape[1], experts=self.weight.shape[0])
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
-        """Moves, but never casts the bias: steps of 1e-3 would vanish in bfloat16."""
-        bits_E = self.e_score_correction_bias.view(torch.int32)  # casts leave integers alone
+        """Moves the bias but never casts it: steps of 1e-3 would vanish in bfloat16."""
+        bits_E = self.e_score_correction_bias.view(torch.int32)  # casts do not change integers
         super()._apply(fn, recurse)
         self.e_score_correction_bias = fn(bits_E).view(torch.float32)
         return self
 
     def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns (expert_TK int64, gate_TK that sums to the scale, score_TE), both of these at least fp32."""
-        score_TE: Tensor = self.router_scores(x_TD, self.weight)
-        # A stable sort, because ties must go to the lower expert on every machine; topk promises no order.
+        """Returns (expert_TK int64, gate_TK whose rows sum to the scale, score_TE), both at least fp32."""
+        score_TE = self.router_scores(x_TD, self.weight)
+        # A stable sort, because ties must go to the lower expert on every machine; topk guarantees no order.
         choice_TE = self._within_groups(score_TE.detach() + self.e_score_correction_bias)
         expert_TK = choice_TE.sort(dim=-1, descending=True, stable=True).indices[:, : self.top_k]
         gate_TK = score_TE.gather(1, expert_TK)
@@ -86,9 +74,9 @@ class Router(nn.Module):
         return expert_TK, gate_TK, score_TE
 
     def _within_groups(self, choice_TE: Tensor) -> Tensor:
-        """Leaves the experts of each token's best groups; a group counts as much as its two best experts together.
+        """Keeps the experts of each token's best groups; a group's score is the sum of its two best experts.
 
-        DeepSeek-V3's limit on the nodes that a token is sent to (spec 1.8); with one group, nothing is left out.
+        This is DeepSeek-V3's limit on the nodes a token is sent to (spec 1.8); with one group nothing is excluded.
         """
         if self.topk_group == self.n_group:
             return choice_TE
@@ -100,7 +88,7 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def balance(self, load_E: Tensor, rate: float) -> None:
-        """Loss-free balance update: nudges the bias towards experts with less than the mean load."""
+        """Loss-free load balancing: raises the bias of experts below the mean load and lowers the others'."""
         self.e_score_correction_bias += rate * torch.sign(load_E.mean() - load_E)
 
 
@@ -113,17 +101,12 @@ class Experts(nn.Module):
         self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * width, hidden))
         self.down_proj = nn.Parameter(torch.empty(experts, hidden, width))
         self.width = width
-        self.moe_experts = reference.moe_experts
+        self.moe_experts = op(reference.moe_experts, experts=experts, hidden=hidden, width=width)
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
-        """Labels both weights; the fused one is two matrices."""
+        """Labels both weights; gate_up_proj is two matrices."""
         fused = ParameterRole("expert", parts=(self.width, self.width))
         return {"gate_up_proj": fused, "down_proj": ParameterRole("expert")}
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the op."""
-        experts, hidden, width = self.down_proj.shape
-        self.moe_experts = bind("moe_experts", experts=experts, hidden=hidden, width=width)
 
     def forward(self, x_TD: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
         """Returns the gated sum over each token's experts, [T, D]."""
@@ -140,26 +123,21 @@ class MoE(nn.Module):
         self.experts = Experts(config)
         shared = config.n_shared_experts * config.moe_intermediate_size
         self.shared_experts = DenseMLP(config.hidden_size, shared) if shared else None
-        self.fused: Fused | None = None
+        self.fused = self.fusion("moe", (MoE, Router, Experts, DenseMLP, Linear))
 
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the fused op."""
-        self.fused = self._fuse(bind, "moe", (MoE, Router, Experts, DenseMLP, Linear))
-
-    def _fuse(self, bind: Binder, op: str, kinds: tuple[type, ...]) -> Fused | None:
-        """Returns a fused op, which knows no groups and needs a shared expert."""
-        gate, shared = self.gate, self.shared_experts
-        if shared is None or gate.topk_group != gate.n_group:
-            return None
-        parts = (self, gate, self.experts, shared, shared.gate_proj, shared.up_proj, shared.down_proj)
-        (experts, hidden), width = gate.weight.shape, self.experts.width
-        sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared.gate_proj.out_features}
-        return fuse(bind, op, kinds, parts, **sizes)
+    def fusion(self, op: str, kinds: tuple[type, ...]) -> Fused:
+        """Declares a fused op over the whole layer; it needs a shared expert and no group limit."""
+        (experts, hidden), width = self.gate.weight.shape, self.experts.width
+        if self.shared_experts is None or self.gate.topk_group != self.gate.n_group:
+            return Fused(op, (), kinds)
+        shared = self.shared_experts.gate_proj.out_features
+        parts = ("", "gate", "experts", "shared_experts", *(f"shared_experts.{p}" for p in DenseMLP.projections))
+        return Fused(op, parts, kinds, experts=experts, hidden=hidden, width=width, shared=shared)
 
     def forward(self, x_TD: Tensor, batch: SequenceBatch | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Returns (out_TD, balance loss, load_E: tokens per expert), the last two for the segments of `batch` only."""
-        if batch is None and self.fused is not None and self.fused.serves(len(x_TD)):
-            return self._few(x_TD, self.fused), None, None
+        """Returns (out_TD, balance loss, load_E: tokens per expert); the last two are None without `batch`."""
+        if batch is None and self.fused.serves(len(x_TD)):
+            return self._fused(x_TD), None, None
         expert_TK, gate_TK, score_TE = self.gate(x_TD)
         out_TD = self.experts(x_TD, expert_TK, gate_TK)
         if self.shared_experts is not None:
@@ -169,10 +147,10 @@ class MoE(nn.Module):
         load_E = torch.bincount(expert_TK.flatten(), minlength=score_TE.shape[1]).to(torch.float32)
         return out_TD, sequence_balance_loss(score_TE, expert_TK, batch), load_E
 
-    def _few(self, x_TD: Tensor, fused: Fused) -> Tensor:
+    def _fused(self, x_TD: Tensor) -> Tensor:
         gate, experts, shared = self.gate, self.experts, self.shared_experts
-        assert shared is not None  # else nothing was fused
-        out_TD: Tensor = fused(
+        assert shared is not None  # a condition of `fusion`
+        out_TD: Tensor = self.fused(
             x_TD, gate.weight, gate.e_score_correction_bias, experts.gate_up_proj, experts.down_proj,
             shared.gate_proj.weight, shared.up_proj.weight, shared.down_proj.weight, gate.top_k, gate.scale,
         )  # fmt: skip

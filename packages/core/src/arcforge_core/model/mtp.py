@@ -2,11 +2,11 @@
 
 Depth d combines the hidden state of depth d - 1 with the embedding of the token d places ahead:
 ``h^d = Layer(eh_proj[enorm(Emb(t_{i+d})); hnorm(h^{d-1})])``. Depth 0 is the main model's normed output, and each depth
-hands on its normed output, so training sees the flow that serving uses.
+passes on its normed output, so training matches serving.
 
-What the module caches of a token depends on that token's hidden state and the token ahead alone, not on what it attends
-to. So a server keeps its cache in step with `MtpModule.remember`, which costs little more than a projection, and runs
-the layer as a whole only where it drafts.
+A token's cache entry depends only on that token's hidden state and the next token, not on the attention. A server
+therefore keeps the cache up to date with `MtpModule.write_cache`, which costs little more than a projection, and runs
+the whole layer only to draft.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import LayerCache, Remembers
+from arcforge_core.contracts.attention import LayerCache, WritesCache
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.model.block import Block, BlockOutput
+from arcforge_core.model.block import Block
 from arcforge_core.model.norm import Linear, RMSNorm
+from arcforge_core.model.outputs import BlockOutput
 
 
 class SharedHead(nn.Module):
@@ -47,11 +48,11 @@ class MtpModule(Block):
         rope: tuple[Tensor, Tensor],
         cache: LayerCache | None = None,
     ) -> BlockOutput:
-        """Runs one depth; the returned hidden states are normed: ready for the head and for the next depth."""
+        """Runs one depth; the returned hidden states are normed, ready for the head and for the next depth."""
         out = self(self.combine(embedding_TD, hidden_TD), batch, rope, cache)
         return BlockOutput(self.shared_head.norm(out.x_TD), out.aux_losses, out.figures, out.load_E)
 
-    def remember(
+    def write_cache(
         self,
         embedding_TD: Tensor,
         hidden_TD: Tensor,
@@ -59,24 +60,24 @@ class MtpModule(Block):
         rope: tuple[Tensor, Tensor],
         cache: LayerCache,
     ) -> None:
-        """Writes the cache entries that `step` would, without its result; the whole step where attention cannot."""
-        if isinstance(self.self_attn, Remembers):
+        """Writes the cache entries that `step` would; runs the whole step if the attention is not `WritesCache`."""
+        if isinstance(self.self_attn, WritesCache):
             x_TD = self.input_layernorm(self.combine(embedding_TD, hidden_TD))
-            self.self_attn.remember(x_TD, batch, cache, rope=rope)
+            self.self_attn.write_cache(x_TD, batch, cache, rope=rope)
         else:
             self.step(embedding_TD, hidden_TD, batch, rope, cache)
 
     def combine(self, embedding_TD: Tensor, hidden_TD: Tensor) -> Tensor:
-        """Returns the layer's input: the embedding first, the hidden state second."""
+        """Returns the layer's input, projected from the embedding followed by the hidden state."""
         x_TD: Tensor = self.eh_proj(torch.cat([self.enorm(embedding_TD), self.hnorm(hidden_TD)], dim=-1))
         return x_TD
 
 
 def shift_left(x_T: Tensor, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-    """Moves each segment's values one place to the front.
+    """Shifts each segment's values one position to the left.
 
     Returns:
-        (shifted values, bool [T]: False at each segment's last place, whose value is repeated).
+        (shifted values, bool [T]: False at each segment's last position, which repeats its value).
     """
     last_N = (batch.cu_query[1:] - 1).to(torch.int64).to(x_T.device)
     valid_T = torch.ones(x_T.shape[0], dtype=torch.bool, device=x_T.device)

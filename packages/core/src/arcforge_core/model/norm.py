@@ -5,22 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
+from arcforge_core.ops import op, reference
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm: fp32 inside, the weight multiplies the cast value (spec 1.3)."""
+    """Root-mean-square norm: computed in fp32, cast, then multiplied by the weight (spec 1.3)."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
-        self.rms_norm = reference.rms_norm
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the op."""
-        self.rms_norm = bind("rms_norm", width=self.weight.shape[0])
+        self.rms_norm = op(reference.rms_norm, width=width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises the last axis; keeps shape and dtype."""
@@ -32,11 +27,7 @@ class Linear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__(in_features, out_features, bias=bias)
-        self.linear = reference.linear
-
-    def bind_ops(self, bind: Binder) -> None:
-        """Resolves the op."""
-        self.linear = bind("linear", inputs=self.in_features, outputs=self.out_features)
+        self.linear = op(reference.linear, inputs=in_features, outputs=out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x W^T (+ b) in x's dtype."""
@@ -44,5 +35,5 @@ class Linear(nn.Linear):
         return self.linear(x, self.weight.to(x.dtype), bias)
 
     def full_weight(self, dtype: torch.dtype) -> Tensor:
-        """Returns the matrix that `forward` multiplies with, for those who multiply otherwise."""
+        """Returns the matrix of `forward`, for callers that multiply with it in another form."""
         return self.weight.to(dtype)

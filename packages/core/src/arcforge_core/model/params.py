@@ -1,4 +1,4 @@
-"""Counts what a model holds and what a token touches, on the meta device."""
+"""Counts a model's parameters, active parameters, cache bytes and training FLOPs, on the meta device."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ParameterCounts:
     Attributes:
         total_with_mtp: values in the state dict, buffers of the router included.
         total_without_mtp: the same without the MTP module.
-        active: values that one token touches without embedding and head: everything in the decoder layers and the
-            final norm (indexer, norms and router bias included) but the experts it does not choose.
-        cache_bytes_per_token: bf16 bytes that all decoder layers cache per token, of a sequence of full length.
+        active: values that one token uses, without embedding and head: the decoder layers and the final norm (indexer,
+        norms and router bias included) without the experts it is not routed to.
+        cache_bytes_per_token: bf16 bytes that all decoder layers cache per token of a sequence of full length.
     """
 
     total_with_mtp: int
@@ -36,7 +36,7 @@ class ParameterCounts:
 
 
 def count_parameters(config: ModelConfig, attention: AttentionConfig) -> ParameterCounts:
-    """Builds the model without memory and counts."""
+    """Builds the model on the meta device and counts."""
     with meta_device():
         model = build_model(config, attention, Ops(None))
     state = model.state_dict()
@@ -56,7 +56,7 @@ def count_parameters(config: ModelConfig, attention: AttentionConfig) -> Paramet
 
 
 def cache_bytes(model: CausalLM, tokens: int, dtype: torch.dtype = torch.bfloat16) -> int:
-    """Returns the bytes that all decoder layers cache of one sequence of so many tokens."""
+    """Returns the bytes that all decoder layers cache for one sequence of this many tokens."""
     return sum(entry.num_bytes(dtype, tokens) for layer in model.cache_spec() for entry in layer)
 
 
@@ -74,23 +74,23 @@ class FlopsPerToken:
 
 
 def training_flops_per_token(model: CausalLM, keys: float | Tensor) -> FlopsPerToken:
-    """Counts matrix products only: no embedding look-up.
+    """Counts matrix products only, not embedding look-ups.
 
     Args:
         model: any dtype and device.
-        keys: visible keys of each query [T], or their mean where every layer attends to all of them.
+        keys: visible keys of each query [T], or their mean if every layer attends to all of them.
     """
     config = model.config
     share = config.num_experts_per_tok / config.n_routed_experts
 
     def flops(parameter: Tensor) -> float:
-        """A product forward and one to its input's gradient, and one to the weight's where there is such."""
+        """One product forward, one for the input's gradient, and one for the weight's unless it is frozen."""
         return (6.0 if parameter.requires_grad else 4.0) * parameter.numel()
 
     def matmul(prefix: str) -> float:
         total = 0.0
         for name, parameter in model.named_parameters():
-            # the loss does not reach an indexer: the layer counts it with its selection (spec 1.4)
+            # the loss has no gradient to an indexer, which the layer counts with its selection (spec 1.4)
             if name.startswith(prefix) and parameter.ndim >= 2 and ".indexer." not in name:
                 total += flops(parameter) * (share if ".experts." in name else 1.0)
         return total

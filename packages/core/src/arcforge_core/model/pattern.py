@@ -1,4 +1,4 @@
-"""``attention=pattern``: a model whose layers are of several variants."""
+"""``attention=pattern``: a model whose layers use different attention variants."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.configs import PatternConfig
 from arcforge_core.errors import ConfigError
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 
 
 class Pattern:
-    """A component's target: builds the layer that the pattern asks for.
+    """A component's target: builds the variant that the pattern names for the layer.
 
-    Layers that hand something on to the next one, such as IndexShare's, have no neighbour of their kind to rely on and
-    are refused when they are built.
+    Layers that pass something to the next layer, such as IndexShare's, cannot rely on a neighbour of their kind and are
+    rejected when they are built.
     """
 
     def __new__(cls, config: PatternConfig, model: ModelConfig, layer_index: int) -> Any:
-        """Returns the layer, which is no instance of this class."""
+        """Returns the layer, which is not an instance of this class."""
         kind = config.kind(layer_index, model.num_hidden_layers)
         return registry().get("attention", kind.name).load()(kind, model, layer_index)
 

@@ -1,7 +1,7 @@
-"""Naive attention: one segment and one way at a time, the yardstick of all other variants.
+"""Naive attention, one segment and one code path at a time: the baseline for all other variants.
 
-MLA (spec 1.3) and GQA differ only in what a token leaves for later ones (`project`) and how keys and values are made
-from that (`expand`). Parameters are named as in the real variants, so that weights can be copied.
+MLA (spec 1.3) and GQA differ only in the entries that a token caches (`project`) and in how keys and values are
+computed from them (`expand`). Parameters are named as in the real variants, so that weights can be copied.
 
 Shapes: T new tokens, S visible keys, D hidden, H heads, K key and V value size of a head.
 """
@@ -20,7 +20,6 @@ from arcforge_core.errors import ConfigError
 from arcforge_core.model.norm import Linear, RMSNorm
 from arcforge_core.model.rope import softmax_factor
 from arcforge_core.ops import reference
-from arcforge_core.ops.dispatch import Binder
 
 
 class ReferenceAttention(nn.Module):
@@ -57,15 +56,12 @@ class ReferenceAttention(nn.Module):
             accepted = f"gqa rotates part of a head: must be at most head_dim={model.head_dim}"
             raise ConfigError("model.qk_rope_head_dim", model.qk_rope_head_dim, accepted)
 
-    def bind_ops(self, bind: Binder) -> None:
-        """Binds nothing: the references stay."""
-
     def forward(
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
         """Attends segment by segment; see the contract."""
         if cache is None and bool(batch.past.any()):
-            raise ValueError("segments with a past need the cache that holds it")
+            raise ValueError("segments with a past need a cache")
         q_THK, entries = self.project_mla(x_TD, rope) if self.form == "mla" else self.project_gqa(x_TD, rope)
         if cache is not None:
             cache.write(batch, **entries)
@@ -103,7 +99,7 @@ class ReferenceAttention(nn.Module):
         return heads[0], {"key": heads[1], "value": self.v_proj(x_TD).view(len(x_TD), -1, self.value)}
 
     def expand(self, first_S: Tensor, second_S: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns keys [S, H, K] and values [S, H, V] of all heads from a segment's two entries."""
+        """Returns keys [S, H, K] and values [S, H, V] of all heads, computed from a segment's two entries."""
         if self.form == "gqa":
             repeat = self.heads // self.sizes.num_key_value_heads
             return first_S.repeat_interleave(repeat, 1), second_S.repeat_interleave(repeat, 1)

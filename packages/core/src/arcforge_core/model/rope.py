@@ -13,9 +13,9 @@ from arcforge_core.config.schema import RopeScalingConfig
 def rope_tables(
     positions_T: Tensor, dim: int, theta: float, scaling: RopeScalingConfig | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Returns fp32 (cos_TF, sin_TF) for positions; angles are taken in float64, positions reach 202,752.
+    """Returns fp32 (cos_TF, sin_TF) of positions; angles are float64, because positions reach 202,752.
 
-    Pair f turns by ``position * theta ** (-2 f / dim)``, and slower where `scaling` stretches the context.
+    Pair f rotates by ``position * theta ** (-2 f / dim)``, and more slowly where `scaling` extends the context.
     """
     exponent_F = torch.arange(0, dim, 2, dtype=torch.float64, device=positions_T.device) / dim
     frequency_F = theta**-exponent_F
@@ -31,14 +31,14 @@ def rope_tables(
 
 
 def _kept_llama3(frequency_F: Tensor, scaling: RopeScalingConfig) -> Tensor:
-    """Returns the share of each frequency that is not divided, a ramp over its turns in the original context."""
+    """Returns the share of each frequency that is not divided, a ramp over its rotations in the original context."""
     turns_F = scaling.original_max_position_embeddings * frequency_F / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((turns_F - low) / (high - low)).clamp(0, 1)
 
 
 def _kept_yarn(dim: int, theta: float, scaling: RopeScalingConfig) -> Tensor:
-    """As `_kept_llama3`; YaRN's ramp is over the pair's number, between whole pairs (arXiv 2309.00071, 3.2)."""
+    """As `_kept_llama3`; YaRN's ramp is over the pair's index, between integers (arXiv 2309.00071, 3.2)."""
 
     def pair(turns: float) -> float:
         return dim * math.log(scaling.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
@@ -50,7 +50,7 @@ def _kept_yarn(dim: int, theta: float, scaling: RopeScalingConfig) -> Tensor:
 
 
 def attention_factor(scaling: RopeScalingConfig) -> float:
-    """Returns the factor on rotated queries and keys, by which YaRN keeps the softmax sharp over more keys."""
+    """Returns the factor on rotated queries and keys that keeps YaRN's softmax sharp over more keys."""
     if scaling.type != "yarn":
         return 1.0
     if scaling.attention_factor is not None:
@@ -63,8 +63,8 @@ def attention_factor(scaling: RopeScalingConfig) -> float:
 def softmax_factor(scaling: RopeScalingConfig) -> float:
     """Returns the factor on MLA's softmax scale.
 
-    DeepSeek-V3 sharpens the scores of whole heads by ``mscale_all_dim``, not those of the rotated part alone; in its
-    release, whose mscale is as large, `attention_factor` is 1 for that.
+    DeepSeek-V3 scales the scores of whole heads by ``mscale_all_dim``, not only those of the rotated part; its released
+    config sets mscale to the same value, which makes `attention_factor` 1.
     """
     return _mscale(scaling.factor, scaling.mscale_all_dim) ** 2 if scaling.type == "yarn" else 1.0
 

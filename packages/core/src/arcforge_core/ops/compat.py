@@ -1,4 +1,4 @@
-"""What differs between torch versions and processors, asked in one place."""
+"""Differences between torch versions and processors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ import platform
 
 import torch
 
+from arcforge_core.ops.processor import product_rates
+
 
 @functools.cache
 def fast_bf16(device_type: str) -> bool:
-    """Returns whether bfloat16 matrix products are faster than float32 ones on this device.
-
-    A CPU without bfloat16 instructions multiplies such matrices some hundred times slower than float32.
-    """
+    """Returns whether bfloat16 matrix products are faster than float32 ones on this device; on a CPU, as measured."""
     if device_type != "cpu":
         return True
+    if not has_bf16():
+        return False
+    rates = product_rates()
+    return rates["bf16"] > rates["fp32"]
+
+
+def why_precision(device_type: str) -> str:
+    """Returns in a few words why ``precision=auto`` is what it is on this device."""
+    if device_type != "cpu":
+        return f"bf16 on {device_type}"
+    if not has_bf16():
+        return "fp32: this processor has no bfloat16 instructions"
+    rates = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in product_rates().items())
+    return f"{'bf16' if fast_bf16(device_type) else 'fp32'}: measured {rates}"
+
+
+def has_bf16() -> bool:
+    """Returns whether the processor has bfloat16 instructions; others multiply such matrices a hundred times slower."""
     if platform.machine() in ("x86_64", "AMD64"):
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

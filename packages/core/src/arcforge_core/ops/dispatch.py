@@ -1,4 +1,4 @@
-"""Chooses a backend for each op, once per module, and says why.
+"""Selects a kernel for each op, once per module, and logs the reasons.
 
 An op is bound when a module is built (and again after a change of dtype or device), never per call.
 ``ARCFORGE_DISPATCH=reference`` forces the naive references.
@@ -7,24 +7,31 @@ An op is bound when a module is built (and again after a change of dtype or devi
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
 
 from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, Recorder
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ConfigError, nearest
 from arcforge_core.ops import invariant, reference
 
 log = logging.getLogger("arcforge.ops")
 
+RENAMED = {"race": "sample", "likeliest": "argmax_logprob"}
+"""Op names that kernels of plugin API 1 may still use, for one version."""
+
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a call, and what was not."""
+    """The kernel selected for a call, and the rejected ones with their reasons."""
 
     call: OpCall
     kernel: str
@@ -32,11 +39,11 @@ class Choice:
 
 
 class Ops:
-    """The ops of one hardware backend over the references.
+    """A hardware backend's kernels, with the references as fallback.
 
     Args:
-        hardware: the backend, or None for the references alone.
-        deterministic: take the ops of `invariant` instead, whose results do not depend on the rest of the batch.
+        hardware: the backend, or None for the references only.
+        deterministic: use the ops of `invariant` instead, whose results do not depend on the rest of the batch.
     """
 
     def __init__(self, hardware: Hardware | None = None, deterministic: bool = False) -> None:
@@ -45,39 +52,55 @@ class Ops:
         self.choices: dict[tuple[Any, ...], Choice] = {}
         if dispatch_mode() == "auto" and hardware is not None:
             for kernel in hardware.kernels():
-                if kernel.op not in reference.OPS:
-                    raise ConfigError(
-                        "kernel.op",
-                        kernel.op,
-                        f"{kernel.name}: the ops are {', '.join(sorted(reference.OPS))}",
-                    )
-                self.kernels.setdefault(kernel.op, []).append(kernel)
+                kernel = renamed(kernel)
+                if reason := fault_of(kernel):
+                    log.warning("hardware %s: kernel %s is not used: %s", hardware.name, kernel.name, reason)
+                else:
+                    self.kernels.setdefault(kernel.op, []).append(kernel)
             for candidates in self.kernels.values():
                 candidates.sort(key=lambda k: -k.priority)
 
     def bind(self, call: OpCall) -> Callable[..., Any]:
         """Returns the function to call for `call`; the first choice of each kind is logged."""
-        rejected: list[tuple[str, str]] = []
-        name, fn = "reference", reference.OPS[call.op]
-        candidates = self.kernels.get(call.op, [])
         if self.deterministic and call.op in invariant.OPS:
-            name, fn, candidates = "invariant", invariant.OPS[call.op], []
-        for kernel in candidates:
-            verdict = kernel.supports(call)
-            if verdict.ok:
-                name, fn = kernel.name, kernel.fn
-                break
-            rejected.append((kernel.name, verdict.reason))
+            self._note(call, "invariant", ())
+            return invariant.OPS[call.op]
+        kernel = self.kernel(call)
+        return reference.OPS[call.op] if kernel is None else kernel.fn
+
+    def kernel(self, call: OpCall) -> Kernel | None:
+        """Returns the kernel of highest priority that supports `call`; None falls back to the reference.
+
+        Several of the same priority would leave the choice to the order of a list: they are reported, and none is used.
+        """
+        rejected: list[tuple[str, str]] = []
+        for _, equals in groupby(self.kernels.get(call.op, []), key=lambda kernel: kernel.priority):
+            able = []
+            for kernel in equals:
+                verdict = kernel.supports(call)
+                if verdict.ok:
+                    able.append(kernel)
+                else:
+                    rejected.append((kernel.name, verdict.reason))
+            if len(able) == 1:
+                self._note(call, able[0].name, tuple(rejected))
+                return able[0]
+            for tie in ties(able):
+                log.warning("%s: none of them is used", tie)
+                rejected += [(kernel.name, tie) for kernel in able]
+        self._note(call, "reference", tuple(rejected))
+        return None
+
+    def _note(self, call: OpCall, name: str, rejected: tuple[tuple[str, str], ...]) -> None:
         key = (call.op, call.device_type, call.dtype, call.needs_grad, *sorted(call.sizes.items()))
         if key not in self.choices:
-            self.choices[key] = Choice(call, name, tuple(rejected))
-            why = "".join(f"; not {n}: {reason}" for n, reason in rejected)
+            self.choices[key] = Choice(call, name, rejected)
+            why = "".join(f"; rejected {n}: {reason}" for n, reason in rejected)
             log.info("%s [%s, %s] -> %s%s", call.op, call.device_type, call.dtype, name, why)
-        return fn
 
     @property
     def recorder(self) -> Recorder | None:
-        """What repeats steps; None where the backend does not, or its kernels are not to be used."""
+        """The backend's recorder of decoding steps; None if it has none or its kernels must not be used."""
         usable = self.kernels and not self.deterministic and isinstance(self.hardware, Recorder)
         return self.hardware if usable else None  # type: ignore[return-value]
 
@@ -97,19 +120,77 @@ class Binder:
 
     @property
     def deterministic(self) -> bool:
-        """Whether a token's result must not depend on the rest of the batch, nor on a cache."""
+        """Whether a token's result must be independent of the rest of the batch and of the cache."""
         return self.ops.deterministic
 
     def __call__(self, op: str, **sizes: int) -> Callable[..., Any]:
         """Returns the function for `op` with these fixed sizes."""
         return self.ops.bind(OpCall(op, self.device_type, self.dtype, self.needs_grad, sizes))
 
-    def fused(self, op: str, **sizes: int) -> Callable[..., Any] | None:
-        """Returns a kernel without gradients for what is several ops elsewhere, or None where there is none."""
+    def fused(self, op: str, **sizes: int) -> Kernel | None:
+        """Returns a kernel without gradients for an op that fuses several others; None if none supports it."""
         if self.deterministic:
             return None
-        fn = self.ops.bind(OpCall(op, self.device_type, self.dtype, False, sizes))
-        return None if fn is reference.OPS[op] else fn
+        return self.ops.kernel(OpCall(op, self.device_type, self.dtype, False, sizes))
+
+
+def fault_of(kernel: Kernel) -> str:
+    """Returns why a kernel cannot be used, or an empty string: core must have its op, and call it as its reference."""
+    if kernel.op not in reference.OPS:
+        return f"core has no op {kernel.op!r}{nearest(kernel.op, reference.OPS)}"
+    wanted, given = parameters(reference.OPS[kernel.op]), parameters(kernel.fn)
+    if wanted is None or given is None:
+        return ""
+    fitting = len(given) >= len(wanted) and all(p.default is not p.empty for p in given[len(wanted) :])
+    fitting = fitting and all(
+        theirs.default is not theirs.empty or ours.default is ours.empty
+        for ours, theirs in zip(wanted, given, strict=False)
+    )
+    ours, theirs = [p.name for p in wanted], [p.name for p in given]
+    if fitting and not moved(ours, theirs) and not moved([*map(unshaped, ours)], [*map(unshaped, theirs)]):
+        return ""
+    return f"it takes ({', '.join(theirs)}), and the op is called with ({', '.join(ours)})"
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """Returns a function's parameters; None if they are unknown, or any."""
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # written in C
+        return None
+    return None if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found) else found
+
+
+def unshaped(name: str) -> str:
+    """Returns the name of a tensor without the suffix that says its shape."""
+    return re.sub("_[A-Z0-9]+$", "", name)
+
+
+def moved(wanted: list[str], given: list[str]) -> bool:
+    """Whether a name of both lists, unique in each, has another place in the second."""
+    both = [name for name in wanted if wanted.count(name) == given.count(name) == 1]
+    return any(wanted.index(name) != given.index(name) for name in both)
+
+
+def ties(kernels: Iterable[Kernel]) -> list[str]:
+    """Returns a line for each op and priority that several kernels have."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for kernel in kernels:
+        found.setdefault((kernel.op, kernel.priority), []).append(kernel.name)
+    return [
+        f"{op}: {' and '.join(sorted(names))} have the same priority, {priority}"
+        for (op, priority), names in found.items()
+        if len(names) > 1
+    ]
+
+
+def renamed(kernel: Kernel) -> Kernel:
+    """Returns a kernel under the current name of its op, with a warning if it uses an old one."""
+    if kernel.op not in RENAMED:
+        return kernel
+    new = RENAMED[kernel.op]
+    warnings.warn(f"kernel {kernel.name}: the op {kernel.op!r} is now called {new!r}", FutureWarning, stacklevel=3)
+    return replace(kernel, op=new)
 
 
 def dispatch_mode() -> str:
@@ -122,7 +203,7 @@ def dispatch_mode() -> str:
 
 @functools.cache
 def default_ops() -> Ops:
-    """Returns the ops of ``hardware=auto``, for models that are built outside a run."""
+    """Returns the ops of ``hardware=auto``, for models built outside a run."""
     from arcforge_core.ops.hardware import select_hardware
 
     return Ops(select_hardware("auto"))

@@ -1,4 +1,4 @@
-"""Selects the hardware backend, and the plain one that needs nothing but torch's own operators."""
+"""Selects the hardware backend; also the plain CPU backend, which needs only torch's own operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from arcforge_core.config.schema import HardwareConfig
 from arcforge_core.contracts.hardware import YES, Change, Hardware, Kernel, OpCall, Probe, Roofline, Verdict
 from arcforge_core.errors import ConfigError, PluginError
-from arcforge_core.registry import registry
+from arcforge_core.ops.processor import allowed_cores
+from arcforge_core.plugins.loader import registry
 
 log = logging.getLogger("arcforge.ops")
 
@@ -31,7 +32,7 @@ def sdpa_attention_varlen(
         v_GSV = v_SGV[starts_k[n] : starts_k[n + 1]].transpose(0, 1)
         queries, keys = q_HTK.shape[1], k_GSK.shape[1]
         mask = None
-        if queries != keys:  # SDPA's is_causal is aligned top-left: wrong behind a past
+        if queries != keys:  # SDPA's is_causal is aligned top-left: wrong after cached tokens
             mask = torch.ones(queries, keys, dtype=torch.bool, device=q_HTK.device).tril(keys - queries)
         out = F.scaled_dot_product_attention(
             q_HTK[None], k_GSK[None], v_GSV[None], mask, is_causal=mask is None, scale=scale, enable_gqa=True
@@ -45,7 +46,7 @@ def _cpu_only(call: OpCall) -> Verdict:
 
 
 class TorchCpu:
-    """The plain CPU backend of core: torch's own operators where they replace a naive reference."""
+    """The plain CPU backend of core: torch's own operators where they are faster than a reference."""
 
     name = "torch_cpu"
     device_type = "cpu"
@@ -55,19 +56,19 @@ class TorchCpu:
         self.config = config
 
     def probe(self) -> Probe:
-        """A CPU is always there."""
-        return Probe(True, f"{os.cpu_count()} CPU cores")
+        """A CPU is always available."""
+        return Probe(True, f"{allowed_cores()} CPU cores")
 
     def kernels(self) -> Sequence[Kernel]:
         """Returns SDPA for attention."""
         return [Kernel("attention_varlen", "torch_cpu.sdpa", sdpa_attention_varlen, _cpu_only)]
 
     def roofline(self) -> Roofline:
-        """Only measurements tell what a CPU reaches; capacity is what the system says."""
+        """Throughput is None, because only a measurement gives a CPU's; capacity is the system's."""
         return Roofline(memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
     def adjust_config(self, config: Any) -> list[Change]:
-        """Asks for nothing: ``trainer.precision=auto`` knows which number format a processor multiplies faster."""
+        """Changes nothing: ``trainer.precision=auto`` selects the number format the processor multiplies faster."""
         return []
 
 
@@ -90,10 +91,10 @@ def build_hardware(config: HardwareConfig) -> Hardware:
 
 
 def select_hardware(name: str) -> Hardware:
-    """Returns the backend of that name; ``auto`` takes the one accelerator that is there, else the CPU.
+    """Returns the backend of that name; ``auto`` takes the only usable accelerator, or the CPU if there is none.
 
     Raises:
-        ConfigError: several accelerators answer, or the named one is not usable.
+        ConfigError: several accelerators are usable, or the named one is not.
     """
     if name != "auto":
         return build_hardware(registry().get("hardware", name).load_schema()())
@@ -104,8 +105,8 @@ def select_hardware(name: str) -> Hardware:
         try:
             component = registry().get("hardware", candidate)
             hardware: Hardware = component.load()(component.load_schema()())
-        except PluginError as error:  # one broken or doubly claimed backend stops only those who ask for it
-            log.warning("hardware %s is left out: %s", candidate, error)
+        except PluginError as error:  # a broken or doubly registered backend only fails when it is named
+            log.warning("hardware %s is skipped: %s", candidate, error)
             continue
         probe = hardware.probe()
         log.info("hardware %s: %s (%s)", candidate, "usable" if probe.ok else "not usable", probe.reason)

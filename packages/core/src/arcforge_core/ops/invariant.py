@@ -1,18 +1,18 @@
-"""Ops whose result for a sequence is the same bits whatever else is in the batch (``trainer.deterministic=true``).
+"""Ops whose result for a sequence has the same bits in every batch (``trainer.deterministic=true``).
 
-They replace all kernels. A sequence's rows do not depend on the batch's other sequences, on its place among them, nor
-on how it is cut into prompt, chunks and decoded tokens. Four rules give that (docs/numerics.md has what breaks them):
+They replace all kernels. A sequence's rows depend neither on the batch's other sequences, nor on its position among
+them, nor on its split into prompt, chunks and decoded tokens. Four rules ensure this (docs/numerics.md gives causes):
 
-- every matrix product is a batch of products of one fixed shape, padded with zeros, so that the number of rows never
-  chooses the algorithm and no row is an edge;
-- attention splits a segment's keys into blocks counted from its first one, adds the blocks' results in that order, and
-  a hidden key has weight 0 exactly, so that further blocks change nothing;
-- the gated delta rule goes token by token, with sums over keys in halves, so that every operation is elementwise;
-- the exponential is the only elementary function: sigmoid rounds differently at the end of a vector loop.
+- every matrix product is a batch of products of one fixed shape, padded with zeros, so the number of rows never
+  selects the algorithm and no row is at an edge;
+- attention splits a segment's keys into blocks counted from its first key and adds the blocks' results in that order;
+  a hidden key has weight exactly 0, so further blocks change nothing;
+- the gated delta rule runs token by token and sums over keys by halving, so every operation is elementwise;
+- the exponential is the only elementary function, because sigmoid rounds differently at the end of a vector loop.
 
-Gradients are sums over tokens and depend on the batch like any sum; two equal batches give equal ones.
+Gradients are sums over tokens and so depend on the batch; two equal batches give equal gradients.
 
-Shapes as in `reference`; I blocks of queries, J blocks of keys, M rows of a block, R heads of a key/value head.
+Shapes as in `reference`; I blocks of queries, J blocks of keys, M rows of a block, R query heads per key/value head.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arcforge_core.contracts.batch import Pages
-from arcforge_core.ops import quant_reference, reference
-from arcforge_core.ops.hadamard import hadamard_matrix
+from arcforge_core.ops import reference
 from arcforge_core.ops.quant import Quantised, dequantise, wide_rows
+from arcforge_core.ops.reference import hadamard_matrix
 
 ROWS = 32
 """Rows of a linear layer's products."""
 LANES = 16
-"""Columns and inner sizes are multiples of this: narrower ones are computed by other code, row by row differently."""
+"""Columns and inner sizes are multiples of this: torch computes narrower ones with other code, differently per row."""
 QUERIES, KEYS = 16, 64
 """Queries and keys of attention's products."""
 TILE = 128
-"""Queries whose scores exist at a time."""
+"""Number of queries whose scores exist at the same time."""
 
 
 def _pad(x: Tensor, dim: int, multiple: int) -> Tensor:
@@ -89,7 +89,7 @@ def hadamard(x: Tensor) -> Tensor:
 
 
 def _sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + torch.exp(-x.clamp(min=-80)))  # beyond, the exponential's gradient would be infinite
+    return 1 / (1 + torch.exp(-x.clamp(min=-80)))  # below -80 the exponential's gradient overflows
 
 
 def router_scores(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
@@ -127,14 +127,14 @@ def _each_expert(
 
 
 def _add(x: Tensor, dim: int) -> Tensor:
-    """Sums along `dim` from the first to the last; `Tensor.sum` promises no order."""
+    """Sums along `dim` from the first to the last; `Tensor.sum` guarantees no order."""
     return reduce(torch.add, x.unbind(dim))
 
 
 def _tiles(q_THK: Tensor, keys: int) -> Iterator[tuple[slice, Tensor, int]]:
-    """Yields (rows, their positions in the segment, blocks of keys that they see) of each tile of queries.
+    """Yields (rows, their positions in the segment, number of visible key blocks) of each tile of queries.
 
-    The positions go on to a whole block of queries.
+    The positions extend to a whole block of queries.
     """
     queries = len(q_THK)
     for start in range(0, queries, TILE):
@@ -176,12 +176,12 @@ def _weighted(probs_THS: Tensor, v_JGXV: Tensor) -> Tensor:
 
 
 def _attend(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, scale: float, selected_TS: Tensor | None = None) -> Tensor:
-    """Attention of one segment to its visible keys, or to those that are selected, too."""
+    """Attention of one segment to its visible keys, restricted to the selected ones if given."""
     k_JGXK, v_JGXV = _key_blocks(k_SGK), _key_blocks(v_SGV)
     outs = []
     for rows, positions_T, blocks in _tiles(q_THK, len(k_SGK)):
         visible_TS = torch.arange(blocks * KEYS, device=q_THK.device) <= positions_T[:, None]
-        if selected_TS is not None:  # rows that fill a block up keep what they see, or their weights were NaN
+        if selected_TS is not None:  # padding rows keep their visible keys: without any, weights are NaN
             visible_TS[: rows.stop - rows.start] &= selected_TS[rows, : blocks * KEYS]
         scores_THS = _scores(q_THK[rows], k_JGXK[:blocks]) * scale
         wide = torch.promote_types(scores_THS.dtype, torch.float32)
@@ -193,23 +193,17 @@ def _attend(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, scale: float, selected_
 def quant_linear(
     x: Tensor, weight: Tensor, scale_NG: Tensor, bias_N: Tensor | None = None, rounds: bool = True
 ) -> Tensor:
-    """See `reference.OPS`; sums of integers are exact, whatever the batch."""
+    """See `reference.OPS`; sums of integers are exact in every batch."""
     if rounds:
-        return quant_reference.quant_linear(x, weight, scale_NG, bias_N, rounds)
+        return reference.quant_linear(x, weight, scale_NG, bias_N, rounds)
     return linear(x, dequantise(Quantised(weight, scale_NG), x.dtype), bias_N)
 
 
 def quant_experts(
-    x_TD: Tensor,
-    gate_up: Tensor,
-    gate_up_scale_EFG: Tensor,
-    down: Tensor,
-    down_scale_EDG: Tensor,
-    expert_TK: Tensor,
-    gate_TK: Tensor,
-    rounds: bool = True,
-) -> Tensor:
-    """See `reference.OPS`; as `moe_experts`."""
+    x_TD: Tensor, gate_up: Tensor, gate_up_scale_EFG: Tensor, down: Tensor, down_scale_EDG: Tensor, expert_TK: Tensor,
+    gate_TK: Tensor, rounds: bool = True,
+) -> Tensor:  # fmt: skip
+    """See `reference.OPS`; otherwise as `moe_experts`."""
 
     def run(x: Tensor, expert: int) -> Tensor:
         inner = quant_linear(x, gate_up[expert], gate_up_scale_EFG[expert], None, rounds)
@@ -227,14 +221,9 @@ def attention_varlen(
 
 
 def attention_decode(
-    q_THK: Tensor,
-    k_SGK: Tensor,
-    v_SGV: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    scale: float,
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `reference.attention_decode`."""
     k_SGK, v_SGV = (reference.laid_out(x, cu_key, pages) for x in (k_SGK, v_SGV))
     return attention_varlen(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)
@@ -243,7 +232,7 @@ def attention_decode(
 def window_attention(
     q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, window: int, scale: float
 ) -> Tensor:
-    """See `reference.window_attention`; blocks are counted from a segment's first key, so all keys must be there."""
+    """See `reference.window_attention`; blocks are counted from a segment's first key, so all keys are required."""
     outs = []
     for rows_q, rows_k in reference.segments(cu_query, cu_key):
         q, k = q_THK[rows_q], k_SGK[rows_k]
@@ -253,31 +242,20 @@ def window_attention(
 
 
 def mla_decode(
-    q_THC: Tensor,
-    kv_SC: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    latent_dim: int,
-    scale: float,
+    q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `reference.mla_decode`."""
     kv_SC = reference.laid_out(kv_SC, cu_key, pages)
     return attention_varlen(q_THC, kv_SC[:, None], kv_SC[:, None, :latent_dim], cu_query, cu_key, scale)
 
 
 def sparse_mla(
-    q_THC: Tensor,
-    kv_SC: Tensor,
-    indices_TK: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    latent_dim: int,
-    scale: float,
+    q_THC: Tensor, kv_SC: Tensor, indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float,
     pages: Pages | None = None,
-) -> Tensor:
-    """See `reference.sparse_mla`; computes all scores and hides those of other keys: where all keys are selected, the
-    bits are those of `mla_decode`.
+) -> Tensor:  # fmt: skip
+    """See `reference.sparse_mla`; computes all scores and masks unselected keys. If all keys are selected, the bits are
+    those of `mla_decode`.
     """
     kv_SC = reference.laid_out(kv_SC, cu_key, pages)
     outs = []
@@ -292,15 +270,9 @@ def sparse_mla(
 
 @torch.no_grad()
 def indexer_topk(
-    q_TID: Tensor,
-    k_SD: Tensor,
-    w_TI: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    topk: int,
-    use_relu: bool = True,
+    q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tensor, topk: int, use_relu: bool = True,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `reference.indexer_topk`."""
     k_SD = wide_rows(reference.laid_out(k_SD, cu_key, pages))
     wide = torch.promote_types(q_TID.dtype, torch.float32)
@@ -316,7 +288,7 @@ def indexer_topk(
 
 
 def _add_halves(x: Tensor, dim: int) -> Tensor:
-    """Sums along `dim`, its second half onto its first one and so on: elementwise, and quicker than one by one."""
+    """Sums along `dim` by adding its second half to the first, repeatedly: elementwise, and faster than one by one."""
     while x.shape[dim] > 1:
         x = reduce(torch.add, _pad(x, dim, 2).chunk(2, dim))
     return x.squeeze(dim)
@@ -325,7 +297,7 @@ def _add_halves(x: Tensor, dim: int) -> Tensor:
 def _delta_steps(
     q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, decay_TH: Tensor, beta_TH: Tensor, state_HKV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns the outputs of some tokens of a segment, unscaled, and the state after them."""
+    """Returns the unscaled outputs of a segment's tokens, and the state after them."""
     outs = []
     for q_HK, k_HK, v_HV, decay_H, beta_H in zip(q_THK, k_THK, v_THV, decay_TH, beta_TH, strict=True):
         state_HKV = state_HKV * decay_H[:, None, None]
@@ -336,18 +308,12 @@ def _delta_steps(
 
 
 def gated_delta_rule(
-    q_THK: Tensor,
-    k_THK: Tensor,
-    v_THV: Tensor,
-    g_TH: Tensor,
-    beta_TH: Tensor,
-    state_NHKV: Tensor,
-    cu_query: Tensor,
+    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, state_NHKV: Tensor, cu_query: Tensor,
     scale: float,
-) -> tuple[Tensor, Tensor]:
-    """See `reference.gated_delta_rule`; chunks would round by where a sequence is cut.
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """See `reference.gated_delta_rule`; runs token by token, because chunks would round depending on the split.
 
-    The backward pass computes the states of `KEYS` tokens again at a time, or it would keep one for every token.
+    The backward pass recomputes the states of `KEYS` tokens at a time, to avoid storing one per token.
     """
     given = (q_THK, k_THK, v_THV, g_TH.exp(), beta_TH, state_NHKV)
     wide = reduce(torch.promote_types, (x.dtype for x in given), torch.float32)
@@ -366,7 +332,7 @@ def gated_delta_rule(
 
 
 def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
-    """See `reference.linear_cross_entropy`: a token's own loss has the same bits in every batch, their sum has not."""
+    """See `reference.linear_cross_entropy`: a token's loss has the same bits in every batch, their sum does not."""
     logits_TW = linear(x_TD, weight_WD)
     logits_TW = logits_TW.to(torch.promote_types(logits_TW.dtype, torch.float32))
     nll_T = F.cross_entropy(logits_TW, target_T, reduction="none")
@@ -390,5 +356,10 @@ OPS: dict[str, Callable[..., Any]] = {
     "indexer_topk": indexer_topk,
     "gated_delta_rule": gated_delta_rule,
     "linear_cross_entropy": linear_cross_entropy,
+    "rms_norm": reference.rms_norm,
+    "rope": reference.rope,
+    "argmax_logprob": reference.argmax_logprob,
 }
-"""The other ops work row by row, each value alone or a row's values in one order: any kernel will do."""
+"""The last three and all other ops work on each value, or on a row's values in one order, so any kernel is
+batch-invariant. The last three are references nevertheless: kernels without gradients would give an engine other bits
+than the trainer, and log-probs other bits than torch's log-softmax."""

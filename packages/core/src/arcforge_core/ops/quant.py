@@ -1,7 +1,7 @@
-"""Number formats of integers with scales: the one place where values are rounded, packed and made wide again.
+"""Integer number formats with scales: the only place that rounds, packs and dequantises values.
 
-All are symmetric, so that a scale alone says what an integer means, and round to the nearest, ties to even. Serving,
-quantisation-aware training (``dequantise(quantise(x))``) and export call these functions, and nothing else rounds.
+All formats are symmetric, so a scale alone defines an integer's value; rounding is to nearest, ties to even. Serving,
+quantisation-aware training (``dequantise(quantise(x))``) and export all call these functions.
 
 Shapes: N rows (outputs), K columns (inputs), G groups of a row, B bytes of a row.
 """
@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-LEAST_SCALE = 1e-5
-"""So that groups of zeros stay zero (slime's int4 kernel has the same, spec 4)."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,15 @@ class Format:
         """Largest magnitude; -128 and -8 are not used."""
         return 127 if self.bits == 8 else 7
 
+    @property
+    def least_scale(self) -> float:
+        """Lower bound of scales. int4: 1e-5, as in slime's training kernel; int8: the smallest normal fp32 number."""
+        return torch.finfo(torch.float32).tiny if self.bits == 8 else 1e-5
+
     def check(self, columns: int) -> None:
-        """Raises `ValueError` that says why rows of so many columns cannot be in this format."""
+        """Raises `ValueError` with the reason if rows of this many columns do not fit this format."""
         if columns < 1 or columns % (self.group or 1):
-            raise ValueError(f"groups of {self.group} do not divide rows of {columns}")
+            raise ValueError(f"rows of {columns} must be a multiple of the group size {self.group}")
         if self.bits == 4 and columns % 2:
             raise ValueError(f"two int4 share a byte: the row length must be even, not {columns}")
 
@@ -74,11 +76,11 @@ class Quantised(NamedTuple):
 
 
 def quantise(x: Tensor, form: Format) -> Quantised:
-    """Rounds each group of a row to integers times its scale, ``max(|x|) / largest``, but at least `LEAST_SCALE`.
+    """Rounds each group of a row to integers times its scale, ``max(|x|) / largest``, at least `form.least_scale`.
 
     Args:
-        x: [..., N, K] or [K], any floating dtype; computed in fp32 or wider. What is not finite gives scales that are
-            not.
+        x: [..., N, K] or [K], any floating dtype; computed in fp32 or wider. Non-finite values give non-finite
+            scales.
         form: the format.
 
     Raises:
@@ -86,13 +88,13 @@ def quantise(x: Tensor, form: Format) -> Quantised:
     """
     form.check(columns := x.shape[-1])
     wide = x.detach().to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, form.group or columns))
-    scale = (wide.abs().amax(-1) / form.largest).clamp(min=LEAST_SCALE)
+    scale = (wide.abs().amax(-1) / form.largest).clamp(min=form.least_scale)
     values = (wide / scale[..., None]).round().flatten(-2).to(torch.int8)
     return Quantised(values if form.bits == 8 else pack_int4(values), scale)
 
 
 def dequantise(quantised: Quantised, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Returns the values [..., N, K] that the integers stand for, the product of both rounded once to `dtype`."""
+    """Returns the values [..., N, K]: integers times scales, rounded once to `dtype`."""
     values, scale = quantised
     values = unpack_int4(values) if values.dtype == torch.uint8 else values
     wide = values.unflatten(-1, (scale.shape[-1], -1)).to(scale.dtype) * scale[..., None]
@@ -101,7 +103,7 @@ def dequantise(quantised: Quantised, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def pack_int4(values: Tensor) -> Tensor:
-    """Puts two columns of -8..7 into a byte, the even one into the low half: uint8 [..., N, K / 2].
+    """Packs two columns of -8..7 into a byte, the even one into the low half: uint8 [..., N, K / 2].
 
     Raises:
         ValueError: K is odd.
@@ -119,10 +121,10 @@ def unpack_int4(packed: Tensor) -> Tensor:
 
 
 def integer_rows(values: Tensor, columns: int) -> Tensor:
-    """Returns the integers [..., N, K] of values that are int8 as they are or packed int4.
+    """Returns the integers [..., N, K] of int8 or packed int4 values.
 
     Raises:
-        ValueError: they are neither, for rows of so many columns.
+        ValueError: they are neither, for rows of this many columns.
     """
     if values.dtype == torch.int8 and values.shape[-1] == columns:
         return values
@@ -138,20 +140,20 @@ SCALE_BYTES = 4
 
 
 def to_records(x: Tensor) -> Tensor:
-    """Rounds rows to int8 and puts each row's fp32 scale behind it, byte by byte: int8 [..., K + 4].
+    """Rounds rows to int8 and appends the bytes of each row's fp32 scale: int8 [..., K + 4].
 
-    One tensor, so that a cache's page holds both or neither.
+    One tensor, so that a cache page always holds values and scales together.
     """
     values, scale = quantise(x, INT8)
     return torch.cat((values, scale.float().contiguous().view(torch.int8)), dim=-1)
 
 
 def from_records(records: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Reverses `to_records`, to the values [..., K] that the integers stand for."""
+    """Reverses `to_records`: returns the values [..., K]."""
     scale = records[..., -SCALE_BYTES:].clone(memory_format=torch.contiguous_format).view(torch.float32)  # aligned
     return dequantise(Quantised(records[..., :-SCALE_BYTES], scale), dtype)
 
 
 def wide_rows(rows: Tensor) -> Tensor:
-    """Returns cached rows as they are, or what they stand for where they are records of int8."""
+    """Returns cached rows unchanged, or dequantised if they are int8 records."""
     return from_records(rows) if rows.dtype == torch.int8 else rows

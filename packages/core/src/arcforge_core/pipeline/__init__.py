@@ -1,1 +1,1 @@
-"""``arcforge-pipeline``: training stages one after another, each from the weights of the one before."""
+"""``arcforge-pipeline``: jobs run in order, each starting from the results of earlier ones."""

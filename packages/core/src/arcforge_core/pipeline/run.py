@@ -1,129 +1,154 @@
-"""Runs a pipeline's stages, and goes on with a run that was stopped."""
+"""Runs a pipeline's stages, and resumes a run that was stopped."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from arcforge_core.config.sweep import aligned
 from arcforge_core.configs import PipelineConfig
+from arcforge_core.console.result import Result
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.files.lock import locked
+from arcforge_core.files.rundir import check_writable, create_run_dir, point_latest
 from arcforge_core.pipeline.check import check_data, check_stages
+from arcforge_core.pipeline.inputs import check_inputs, record_inputs
 from arcforge_core.pipeline.page import write_page
-from arcforge_core.pipeline.plan import CommandLine, Stage, named, plan_stages
+from arcforge_core.pipeline.plan import CommandLine, Stage, follow_links, links_in, named, plan_stages
+from arcforge_core.pipeline.recipe import filled
 from arcforge_core.pipeline.state import PipelineState, take_up
-from arcforge_core.train.report_html import count
+from arcforge_core.report.html import count
 from arcforge_core.train.resume import resume_command
-from arcforge_core.train.run import train
-from arcforge_core.train.rundir import dated_folder, point_latest
 from arcforge_core.train.state import checkpoints
 
 
-def run_pipeline(config: PipelineConfig, line: CommandLine) -> Path | None:
-    """Trains all stages, or goes on with them; everything is checked before.
+def run_pipeline(config: PipelineConfig, line: CommandLine | None = None) -> Result | None:
+    """Runs all stages, or the remaining ones of an earlier run, after checking everything.
+
+    Args:
+        config: the recipe.
+        line: overrides of the command line.
 
     Returns:
-        The folder; None with ``config.check``, which trains nothing.
+        The folder, with the figures of every stage as ``STAGE.FIGURE``; None with ``config.check``, which runs nothing.
 
     Raises:
-        ArcforgeError: a stage cannot be what is asked for, or failed; it is named.
+        ArcforgeError: a stage cannot be composed, does not fit the one it starts from, or failed; it is named.
         KeyboardInterrupt: a stage was interrupted and has saved itself.
     """
     console = Console(markup=False, highlight=False, soft_wrap=True)
-    stages = plan_stages(config, line)
+    root = Path(config.output_dir)
+    state: PipelineState | None = None
+    if config.resume is not None:
+        folder = (root / "latest" if config.resume == "latest" else Path(config.resume)).resolve()
+        state = PipelineState.read(folder)
+        check_writable("resume", folder)
+    else:
+        check_writable("output_dir", root)
+    stages = plan_stages(config, line or CommandLine())
+    links = state.links if state else links_in(stages)
+    follow_links(stages, links)
     starts = check_stages(stages)
     console.print(plan_text(stages))
     for stage, start in zip(stages, starts, strict=True):
         if start:
             console.print(f"{stage.name}: {start}")
     if config.check:
-        for before, stage in zip([None, *stages[:-1]], stages, strict=True):
-            console.print(stage.command(f"RUN_OF_{before.name}" if before else None))
+        for stage in stages:
+            console.print(stage.command())
         return None
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world > 1:
         accepted = "a pipeline is one process; check=true prints the commands of its stages, for torchrun one by one"
         raise ConfigError("WORLD_SIZE", world, accepted)
-    root = Path(config.output_dir)
-    if config.resume is not None:
-        folder = (root / "latest" if config.resume == "latest" else Path(config.resume)).resolve()
-        state = PipelineState.read(folder)
-        for change in take_up(state, config.name, stages, folder):
-            console.print(f"changed for a stage to come: {change}")
-    else:
-        offer_resume(root, config.name, console)
-        state = PipelineState.planned(config.name, stages)
-        folder = dated_folder(root, config.name)
-    check_data(with_places(stages, folder)[len(finished(state)) :])
-    folder.mkdir(parents=True, exist_ok=True)
-    point_latest(root, folder)
-    console.print(f"pipeline {os.path.relpath(folder)}")
-    run_stages(with_places(stages, folder), state, folder, console)
+    with ExitStack() as held:
+        if state is not None:
+            held.enter_context(locked(folder))
+            state = PipelineState.read(folder)  # it may have changed until it was locked
+            for change in take_up(state, config.name, stages, folder):
+                console.print(f"changed for a later stage: {change}")
+            for change in check_inputs(stages, state, folder):
+                console.print(change)
+        else:
+            offer_resume(root, config.name, console)
+            state = PipelineState.planned(config.name, stages, links)
+        done = {record.name: record.place(folder) for record in state.finished}
+        check_data([stage for stage in stages if stage.name not in done], done)
+        if config.resume is None:
+            folder = create_run_dir(root, config.name).absolute()
+            held.enter_context(locked(folder))
+        point_latest(root, folder)
+        console.print(f"pipeline {os.path.relpath(folder)}")
+        run_stages(stages, state, folder, console)
+    console.print(figures_text(state))
     console.print(f"finished: {os.path.relpath(write_page(folder, state))}")
-    return folder
-
-
-def with_places(stages: Sequence[Stage], folder: Path) -> list[Stage]:
-    """Returns the stages with what depends on the folder: where each run goes, and what it starts from."""
-    placed, init = [], stages[0].config.init
-    for stage in stages:
-        config = dataclasses.replace(stage.config, output_dir=str(folder), init=init)
-        placed.append(dataclasses.replace(stage, config=config))
-        init = str(folder / stage.folder)
-    return placed
-
-
-def finished(state: PipelineState) -> list[str]:
-    """Returns the leading stages that are finished."""
-    return [record.name for record in takewhile(lambda record: record.status == "finished", state.stages)]
+    figures = {f"{record.name}.{name}": value for record in state.stages for name, value in record.figures.items()}
+    return Result(folder, {**figures, "status": state.status})
 
 
 def run_stages(stages: Sequence[Stage], state: PipelineState, folder: Path, console: Console) -> None:
-    """Trains the stages that are not finished; state and page are written whenever something changes.
+    """Runs the unfinished stages; writes state and page after every change.
 
     Raises:
         KeyboardInterrupt: after a stage that was interrupted.
     """
-    skipped = finished(state)
     for stage, record in zip(stages, state.stages, strict=True):
         title = f"stage {stage.number} of {len(stages)}, {stage.name}"
-        if stage.name in skipped:
+        if record.status == "finished":
             console.print(f"{title}: finished before")
             continue
-        console.print(f"{title}{': going on' if prepare(stage, folder) else ''}")
+        places = {one.name: one.place(folder) for one in state.stages}
+        config = placed(stage, places, folder)
+        resuming = prepare(stage, config, folder)
+        console.print(f"{title}{': resuming' if resuming else ''}")
         record.status = "running"
         _save(state, folder)
         try:
             with named(stage.name):
-                result = train(stage.config, folder / stage.folder)
+                if not resuming:
+                    record.inputs = record_inputs(config)
+                    _save(state, folder)
+                result = stage.job.load()(config)
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
             record.status = "interrupted" if interrupted else f"failed: {' '.join(str(error).split())}"
             _save(state, folder)
             if interrupted:
-                console.print(f"{title} was interrupted; go on with: {resume_command()}")
+                console.print(f"{title} was interrupted; to resume: {resume_command()}")
             raise
-        record.figures, record.status = dict(result.metrics), str(result.metrics["status"])
+        result = result or Result(folder)  # of a job that leaves nothing
+        place = result.dir.absolute()
+        record.dir = str(place.relative_to(folder) if place.is_relative_to(folder) else place)
+        record.figures, record.status = dict(result.figures), result.status
         _save(state, folder)
         if record.status == "interrupted":
-            console.print(f"{title} has saved itself; {len(stages) - stage.number} more to come after it")
+            console.print(f"{title} has saved itself; remaining stages after it: {len(stages) - stage.number}")
             raise KeyboardInterrupt
 
 
-def prepare(stage: Stage, folder: Path) -> bool:
-    """Has a stage that was stopped go on from its last checkpoint; returns whether there is one."""
+def placed(stage: Stage, places: Mapping[str, str], folder: Path) -> Any:
+    """Returns a stage's configuration with the folders of earlier stages, and its own inside the pipeline's."""
+    own = str(folder / stage.folder)
+    config = filled(stage.config, {**places, stage.name: own})
+    if stage.is_run:
+        config.folder, config.output_dir = own, str(folder)
+    return config
+
+
+def prepare(stage: Stage, config: Any, folder: Path) -> bool:
+    """Prepares a training stage to resume from its last checkpoint; returns whether it has one."""
     run_dir = folder / stage.folder
-    if not checkpoints(run_dir):
-        shutil.rmtree(run_dir, ignore_errors=True)  # stopped before its first one
+    if not (stage.is_run and checkpoints(run_dir)):
+        shutil.rmtree(run_dir, ignore_errors=True)  # stopped before its first one, or starts over
         return False
     point_latest(folder, run_dir)
-    stage.config.resume = "latest"
+    config.resume = "latest"
     return True
 
 
@@ -133,27 +158,35 @@ def _save(state: PipelineState, folder: Path) -> None:
 
 
 def offer_resume(root: Path, name: str, console: Console) -> None:
-    """Says so when the last run of this pipeline was left unfinished."""
+    """Prints a note if the last run of this pipeline is not finished."""
     try:
         state = PipelineState.read((root / "latest").resolve())
     except CheckpointError:
         return
     if state.name == name and state.status != "finished":
         where = os.path.relpath((root / "latest").resolve())
-        console.print(f"the last run, {where}, is {state.status}; starting fresh (resume=latest goes on with it)")
+        console.print(f"the last run, {where}, is {state.status}; starting a new one (resume=latest resumes it)")
 
 
 def plan_text(stages: Sequence[Stage]) -> str:
-    """Returns what the stages are, one a line."""
+    """Returns one line about each stage."""
     lines = [["stage", "attention", "steps", "tokens", "context", "positions", "rope theta", "rate", "packing"]]
     for stage in stages:
         config = stage.config
+        if stage.job.name != "train":
+            lines.append([stage.name, f"job {stage.job.name}", *[""] * 7])
+            continue
         trainer, model, rate = config.trainer, config.model, config.optimizer.lr
         lines.append([
             stage.name, config.attention.name,
-            f"{trainer.max_steps:,}" if trainer.max_steps else f"{trainer.minutes:g} min",
+            f"{trainer.max_steps:,}" if trainer.max_steps else f"{trainer.minutes:g} min" if trainer.minutes else "-",
             count(stage.tokens) if stage.tokens else "-",
             f"{trainer.sequence_length:,}", f"{model.max_position_embeddings:,}", f"{model.rope_theta:,.0f}",
             " to ".join(dict.fromkeys((f"{rate:.3g}", f"{rate * config.schedule.final:.3g}"))), config.data.packing,
         ])  # fmt: skip
     return aligned(lines)
+
+
+def figures_text(state: PipelineState) -> str:
+    """Returns one line with the figures of each stage."""
+    return aligned([[record.name, f"job {record.job}", record.figures_text()] for record in state.stages])

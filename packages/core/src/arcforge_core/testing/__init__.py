@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from arcforge_core.testing.algorithm_suite import AlgorithmSuite
     from arcforge_core.testing.attention_suite import AttentionSuite
     from arcforge_core.testing.chat_suite import ChatTemplateSuite, ParserSuite
+    from arcforge_core.testing.cheats import CheatSuite
     from arcforge_core.testing.checker_suite import CheckerSuite
     from arcforge_core.testing.data_suite import DataSuite
     from arcforge_core.testing.engine_suite import EngineSuite
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from arcforge_core.testing.optimizer_suite import OptimizerSuite
     from arcforge_core.testing.sandbox_suite import SandboxSuite
     from arcforge_core.testing.schedule_suite import ScheduleSuite
-    from arcforge_core.testing.toolbox_suite import ToolboxSuite
 
 SUITES = {
     "AlgorithmSuite": "algorithm_suite",
     "AttentionSuite": "attention_suite",
     "ChatTemplateSuite": "chat_suite",
+    "CheatSuite": "cheats",
     "CheckerSuite": "checker_suite",
     "DataSuite": "data_suite",
     "EngineSuite": "engine_suite",
@@ -32,13 +33,13 @@ SUITES = {
     "ParserSuite": "chat_suite",
     "SandboxSuite": "sandbox_suite",
     "ScheduleSuite": "schedule_suite",
-    "ToolboxSuite": "toolbox_suite",
 }
 
 __all__ = [
     "AlgorithmSuite",
     "AttentionSuite",
     "ChatTemplateSuite",
+    "CheatSuite",
     "CheckerSuite",
     "DataSuite",
     "EngineSuite",
@@ -48,7 +49,6 @@ __all__ = [
     "ParserSuite",
     "SandboxSuite",
     "ScheduleSuite",
-    "ToolboxSuite",
 ]
 
 

@@ -1,4 +1,4 @@
-"""What every algorithm must hold: subclass it with the fixture `make_algorithm`.
+"""The conformance suite of algorithms: subclass it with the fixture `make_algorithm`.
 
 T: sampled tokens.
 """
@@ -21,7 +21,7 @@ Current = dict[str, Tensor]
 
 
 def scored(algorithm: Algorithm, seed: int, branches: int = 1) -> tuple[list[Trace], Current]:
-    """Returns scored traces with all streams that are asked for, and log-probs of a policy that has moved a little."""
+    """Returns scored traces with all required streams, and log-probs of a slightly updated policy."""
     traces = make_traces(seed, (3, 2, 4), branches=branches)
     for number, name in enumerate(sorted(algorithm.needs)):
         add_stream(traces, name, seed + number)
@@ -38,7 +38,7 @@ def scored(algorithm: Algorithm, seed: int, branches: int = 1) -> tuple[list[Tra
 
 
 def loss_of(algorithm: Algorithm, traces: Sequence[Trace], current: Current) -> tuple[PolicyTokens, PolicyLoss]:
-    """Returns the loss of traces; log-probs, and values where there is a critic, are leaves with gradients."""
+    """Returns the loss of traces; log-probs, and values if there is a critic, are leaves with gradients."""
     tokens = tokens_of(traces, current)
     values = {"values_T": torch.zeros_like(tokens.logprobs_T)} if "values" in algorithm.needs else {}
     tokens = tokens_of(traces, current, **values)
@@ -48,16 +48,16 @@ def loss_of(algorithm: Algorithm, traces: Sequence[Trace], current: Current) -> 
 
 
 class AlgorithmSuite:
-    """Conformance of an `Algorithm`. A subclass gives the fixture ``make_algorithm``."""
+    """Conformance of an `Algorithm`. A subclass provides the fixture ``make_algorithm``."""
 
     @pytest.fixture
     def make_algorithm(self) -> Callable[[], Algorithm]:
-        """Returns an algorithm with the correction that belongs to it; a subclass returns it."""
-        raise NotImplementedError("give the fixture `make_algorithm` in your subclass")
+        """Returns an algorithm with its correction; a subclass overrides it."""
+        raise NotImplementedError("provide the fixture `make_algorithm` in your subclass")
 
     @pytest.mark.parametrize("seed", range(3))
     def test_streams_are_written_and_finite(self, make_algorithm: Callable[[], Algorithm], seed: int) -> None:
-        """``advantages`` and ``weights`` of each branch, one number for each token."""
+        """Each branch has ``advantages`` and ``weights``, one number per token."""
         traces, _ = scored(make_algorithm(), seed, branches=3)
         for trace in traces:
             for branch in trace.branches:
@@ -69,7 +69,7 @@ class AlgorithmSuite:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_micro_batches_change_nothing(self, make_algorithm: Callable[[], Algorithm], seed: int) -> None:
-        """The losses of whole traces add up to that of all, and so do the gradients."""
+        """The losses of single traces add up to that of all traces, and so do the gradients."""
         algorithm = make_algorithm()
         traces, current = scored(algorithm, seed, branches=2)
         tokens, whole = loss_of(algorithm, traces, current)
@@ -88,8 +88,8 @@ class AlgorithmSuite:
             assert parts[name] == pytest.approx(float(value.detach()), rel=1e-9, abs=1e-12)
         torch.testing.assert_close(torch.cat(gradients), tokens.logprobs_T.grad, rtol=1e-9, atol=1e-12)
 
-    def test_what_the_correction_masks_has_no_policy_gradient(self, make_algorithm: Callable[[], Algorithm]) -> None:
-        """Tokens whose factor is 0; some are, of a policy far from where it sampled."""
+    def test_masked_tokens_have_no_policy_gradient(self, make_algorithm: Callable[[], Algorithm]) -> None:
+        """Tokens with factor 0 have none; a policy far from the sampling policy has such tokens."""
         algorithm = make_algorithm()
         traces, current = scored(algorithm, 5)
         far = {name: (value - 2.0 * (index % 2)) for index, (name, value) in enumerate(current.items())}
@@ -99,7 +99,7 @@ class AlgorithmSuite:
         assert bool((tokens.logprobs_T.grad[loss.factor_T == 0] == 0).all())
 
     def test_metrics_are_numbers_without_gradient(self, make_algorithm: Callable[[], Algorithm]) -> None:
-        """What is logged is finite and holds on to no graph."""
+        """Logged values are finite and keep no graph alive."""
         algorithm = make_algorithm()
         _, loss = loss_of(algorithm, *scored(algorithm, 1))
         assert loss.metrics
@@ -107,7 +107,7 @@ class AlgorithmSuite:
             assert value.ndim == 0 and not value.requires_grad and math.isfinite(float(value))
 
     def test_scoring_is_repeatable(self, make_algorithm: Callable[[], Algorithm]) -> None:
-        """Again, and by another instance."""
+        """Scoring again, also with another instance, gives the same result."""
         one, _ = scored(make_algorithm(), 2, branches=2)
         two, _ = scored(make_algorithm(), 2, branches=2)
         again = copy.deepcopy(two)
@@ -118,18 +118,18 @@ class AlgorithmSuite:
                 assert torch.equal(a.streams["advantages"], c.streams["advantages"])
 
     @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
-    def test_rewards_that_are_no_numbers_are_refused(
+    def test_rewards_that_are_not_finite_are_refused(
         self, make_algorithm: Callable[[], Algorithm], reward: float
     ) -> None:
-        """The trace is named."""
+        """The error names the trace."""
         algorithm = make_algorithm()
         traces, _ = scored(algorithm, 0)
         traces[1].rewards = {"reward": reward}
         with pytest.raises(ArcforgeError, match=traces[1].rollout_id.replace(".", r"\.")):
             algorithm.score(traces)
 
-    def test_batches_that_are_none_are_refused(self, make_algorithm: Callable[[], Algorithm]) -> None:
-        """No traces, and two of one name."""
+    def test_malformed_batches_are_refused(self, make_algorithm: Callable[[], Algorithm]) -> None:
+        """An empty batch and two traces of the same name are rejected."""
         algorithm = make_algorithm()
         traces, _ = scored(algorithm, 0)
         with pytest.raises(ArcforgeError, match="no traces"):
@@ -138,7 +138,7 @@ class AlgorithmSuite:
             algorithm.score([*traces, traces[0]])
 
     def test_a_group_of_equal_rewards_is_finite(self, make_algorithm: Callable[[], Algorithm]) -> None:
-        """Nothing divides by a spread of 0."""
+        """There is no division by a standard deviation of 0."""
         algorithm = make_algorithm()
         traces, current = scored(algorithm, 3)
         for trace in traces:

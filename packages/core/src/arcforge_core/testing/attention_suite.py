@@ -1,4 +1,4 @@
-"""The conformance suite of attention variants: subclass it and give the fixture `attention_config`.
+"""The conformance suite of attention variants: subclass it and provide the fixture `attention_config`.
 
 class TestAcme(AttentionSuite):
     @pytest.fixture
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import AttentionOutput, LayerCache, Remembers, StateEntry
+from arcforge_core.contracts.attention import AttentionOutput, LayerCache, StateEntry, WritesCache
 from arcforge_core.contracts.batch import Group, SequenceBatch
 from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.cache import PagedCache
 from arcforge_core.model.rope import rope_tables
-from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops import Ops, bind_ops
 from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.small_models import small_config
 
 LENGTHS = (13, 1, 22, 5)
@@ -34,35 +34,35 @@ LENGTHS = (13, 1, 22, 5)
 
 
 class AttentionSuite:
-    """What every variant holds: causal, blind to neighbours, the same with and without a cache."""
+    """Checks of every variant: causality, separation of documents, the same results with and without a cache."""
 
     without_gradient: tuple[str, ...] = ("indexer.",)
-    """Beginnings of parameter names that the language-model loss does not reach."""
+    """Prefixes of the names of parameters without a gradient from the language-model loss."""
 
     @pytest.fixture
     def attention_config(self) -> AttentionConfig:
         """The variant to test; a subclass returns its config."""
-        raise NotImplementedError("give the fixture `attention_config` in your subclass")
+        raise NotImplementedError("provide the fixture `attention_config` in your subclass")
 
     @pytest.fixture
     def model_config(self) -> ModelConfig:
-        """Sizes of the layer; a subclass may return others."""
+        """Sizes of the layer; a subclass may override them."""
         return small_config(num_attention_heads=4, num_key_value_heads=2, index_n_heads=4)
 
     @pytest.fixture
     def layer(self, attention_config: AttentionConfig, model_config: ModelConfig) -> Any:
-        """The layer with decided weights, its ops bound to this machine's best backend."""
+        """The layer with fixed weights, its ops bound to this machine's best backend."""
         return build_layer(attention_config, model_config)
 
-    def test_neighbours_are_invisible(self, layer: Any, model_config: ModelConfig) -> None:
-        """A packed document's output is that of the document alone."""
+    def test_packed_documents_are_separate(self, layer: Any, model_config: ModelConfig) -> None:
+        """A packed document's output equals that of the document alone."""
         x_TD = inputs(sum(LENGTHS), model_config)
         packed_TD = run(layer, x_TD, SequenceBatch.build(LENGTHS), model_config).out_TD
         parts = x_TD.split(LENGTHS)
         single = [run(layer, part, SequenceBatch.build([len(part)]), model_config).out_TD for part in parts]
         close(packed_TD, torch.cat(single))
 
-    def test_later_tokens_change_nothing_before_them(self, layer: Any, model_config: ModelConfig) -> None:
+    def test_attention_is_causal(self, layer: Any, model_config: ModelConfig) -> None:
         """Outputs depend on earlier tokens only, and do depend on them."""
         x_TD, batch = inputs(20, model_config), SequenceBatch.build([20])
         changed_TD = x_TD.clone()
@@ -75,10 +75,10 @@ class AttentionSuite:
         assert not torch.allclose(run(layer, changed_TD, batch, model_config).out_TD[1], before[1], atol=1e-4)
 
     @pytest.mark.parametrize("steps", [(9, *[1] * 13), (4, 7, 3, 8), (1, 21), (22,)], ids=str)
-    def test_cached_steps_equal_one_forward(
+    def test_cached_steps_equal_one_forward_pass(
         self, layer: Any, model_config: ModelConfig, steps: tuple[int, ...]
     ) -> None:
-        """Prefill, chunks behind a past and single tokens give the outputs of the whole sequence."""
+        """Prefill, chunks with a past and single tokens give the outputs of the whole sequence."""
         x_TD = inputs(sum(steps), model_config)
         whole_TD = run(layer, x_TD, SequenceBatch.build([len(x_TD)]), model_config).out_TD
         cache = new_cache(layer, [len(x_TD)])
@@ -86,7 +86,7 @@ class AttentionSuite:
         close(torch.cat([out.out_TD for out in outs]), whole_TD)
 
     def test_mixed_groups_in_one_batch(self, layer: Any, model_config: ModelConfig) -> None:
-        """A prompt, a decoding sequence and a chunk behind a past share a batch, in any order."""
+        """A prompt, a decoding sequence and a chunk with a past share a batch, in any order."""
         lengths, pasts = (14, 18, 20, 6), (13, 7, 0, 0)
         whole = inputs(sum(lengths), model_config).split(lengths)
         cache = new_cache(layer, lengths)
@@ -96,14 +96,14 @@ class AttentionSuite:
         order = (2, 0, 3, 1)
         new = [whole[n][pasts[n] :] for n in order]
         batch = cache.batch(order, [len(x) for x in new])
-        assert all((batch.plan.prompt, batch.plan.decode, batch.plan.chunk)), "the test wants all three groups"
+        assert all((batch.plan.prompt, batch.plan.decode, batch.plan.chunk)), "the test needs all three groups"
         mixed_TD = run(layer, torch.cat(new), batch, model_config, cache).out_TD
         for n, out_TD in zip(order, mixed_TD.split([len(x) for x in new]), strict=True):
             wanted_TD = run(layer, whole[n], SequenceBatch.build([lengths[n]]), model_config).out_TD
             close(out_TD, wanted_TD[pasts[n] :])
 
-    def test_scattered_pages_change_nothing(self, layer: Any, model_config: ModelConfig) -> None:
-        """Pages anywhere in the cache, those of several sequences between each other, give what consecutive ones do."""
+    def test_page_order_has_no_effect(self, layer: Any, model_config: ModelConfig) -> None:
+        """Scattered and interleaved pages of several sequences give the same outputs as consecutive pages."""
         x, outs = [inputs(length, model_config) for length in (40, 49, 63)], []
         for scattered in (False, True):
             cache, steps = new_cache(layer, [len(x_TD) for x_TD in x]), []
@@ -117,8 +117,8 @@ class AttentionSuite:
             outs.append(torch.cat(steps))
         close(outs[1], outs[0])
 
-    def test_cache_spec_is_what_is_written(self, layer: Any, model_config: ModelConfig) -> None:
-        """Names, shapes and dtypes of `cache_spec` are those of the written entries."""
+    def test_cache_spec_describes_written_entries(self, layer: Any, model_config: ModelConfig) -> None:
+        """Names, shapes and dtypes of `cache_spec` match the written entries."""
         written: dict[str, Tensor] = {}
 
         class Recorder:
@@ -141,21 +141,24 @@ class AttentionSuite:
         for entry in layer.cache_spec():
             assert written[entry.name].dtype == (entry.dtype or torch.float32)
 
-    def test_remembered_entries_are_those_of_forward(self, layer: Any, model_config: ModelConfig) -> None:
-        """Of prompts and of few tokens behind them; nothing else is written. Variants that cannot are left alone."""
-        if not isinstance(layer, Remembers):
-            pytest.skip("not Remembers")
-        x_TD, caches = inputs(19, model_config), [new_cache(layer, [19]) for _ in range(2)]
-        for part_TD in x_TD.split((15, 4)):
-            batches = [cache.batch([0], [len(part_TD)]) for cache in caches]
-            run(layer, part_TD, batches[0], model_config, caches[0])
-            with torch.no_grad():
-                layer.remember(part_TD, batches[1], caches[1].layers[0], rope=rope(batches[1], model_config))
-        for name, rows in caches[0].layers[0].entries.items():
-            close(caches[1].layers[0].entries[name], rows)
+    def test_written_entries_equal_those_of_forward(self, layer: Any, model_config: ModelConfig) -> None:
+        """`write_cache`, or where there is none a whole `forward`, writes the entries of `forward` in two parts."""
+        x_TD, parts_TD = inputs(19, model_config), inputs(19, model_config).split((15, 4))
+        attended, written = new_cache(layer, [19]), new_cache(layer, [19])
+        for part_TD in parts_TD:
+            run(layer, part_TD, attended.batch([0], [len(part_TD)]), model_config, attended)
+        if isinstance(layer, WritesCache):
+            for part_TD in parts_TD:
+                batch = written.batch([0], [len(part_TD)])
+                with torch.no_grad():
+                    layer.write_cache(part_TD, batch, written.layers[0], rope=rope(batch, model_config))
+        else:
+            run(layer, x_TD, written.batch([0], [19]), model_config, written)
+        for name, rows in attended.layers[0].entries.items():
+            close(written.layers[0].entries[name], rows)
 
     def test_gradients_reach_inputs_and_weights(self, layer: Any, model_config: ModelConfig) -> None:
-        """Every weight that the loss should reach has a finite gradient that is not zero."""
+        """Every weight that the loss depends on has a finite, nonzero gradient."""
         x_TD = inputs(sum(LENGTHS), model_config).requires_grad_()
         out_TD = run(layer, x_TD, SequenceBatch.build(LENGTHS), model_config).out_TD
         out_TD.square().sum().backward()
@@ -171,7 +174,7 @@ class AttentionSuite:
     def test_kernels_equal_the_references(
         self, attention_config: AttentionConfig, model_config: ModelConfig, dtype: torch.dtype
     ) -> None:
-        """Outputs and gradients are the same on this machine's kernels and on the naive references."""
+        """This machine's kernels and the naive references give the same outputs and gradients."""
         results = []
         for ops in (None, Ops(None)):
             layer = build_layer(attention_config, model_config, dtype, ops)
@@ -183,7 +186,7 @@ class AttentionSuite:
             close(ours, wanted, 1e-10 if dtype == torch.float64 else 2e-5)
 
     def test_two_runs_are_bit_identical(self, layer: Any, model_config: ModelConfig) -> None:
-        """Same inputs, same bits, gradients included."""
+        """The same inputs give the same bits, gradients included."""
         results = []
         for _ in range(2):
             x_TD = inputs(sum(LENGTHS), model_config).requires_grad_()
@@ -194,7 +197,7 @@ class AttentionSuite:
     def test_bfloat16_activations_on_float32_weights(
         self, attention_config: AttentionConfig, model_config: ModelConfig
     ) -> None:
-        """Mixed precision keeps the activations' dtype; a document below any selection stays near fp32."""
+        """Mixed precision keeps the activations' dtype; a document too short for a selection stays close to fp32."""
         layer = build_layer(attention_config, model_config)
         x_TD, batch = inputs(7, model_config), SequenceBatch.build([7])
         exact_TD = run(layer, x_TD, batch, model_config).out_TD
@@ -208,13 +211,13 @@ class AttentionSuite:
         )
 
     def test_roles_name_parameters(self, layer: Any) -> None:
-        """Roles belong to parameters that exist, and their rows add up."""
+        """Roles name existing parameters, and their rows add up."""
         for roled in collect_roles(layer):
             if roled.role.parts:
                 assert roled.parameter.shape[-2] == roled.role.num_heads * sum(roled.role.parts), roled.name
 
     def test_training_flops(self, layer: Any) -> None:
-        """MFU needs a count for each query, and more keys are not less work."""
+        """MFU needs a count for each query, which does not fall as keys increase."""
         flops_T = layer.training_flops(torch.tensor([1.0, 2.0, 7.0, 7.0, 90.0], dtype=torch.float64))
         assert flops_T.shape == (5,) and flops_T.dtype == torch.float64
         assert float(flops_T[0]) > 0 and flops_T.tolist() == sorted(flops_T.tolist())
@@ -225,7 +228,7 @@ class AttentionSuite:
         close(run(copy.deepcopy(layer), x_TD, batch, model_config).out_TD, run(layer, x_TD, batch, model_config).out_TD)
 
     def test_a_past_without_its_cache_is_refused(self, layer: Any, model_config: ModelConfig) -> None:
-        """Nothing is computed from the wrong keys."""
+        """The layer raises an error rather than use the wrong keys."""
         cache = new_cache(layer, [6])
         run(layer, inputs(5, model_config), cache.batch([0], [5]), model_config, cache)
         with pytest.raises(ValueError, match="cache"):
@@ -251,14 +254,12 @@ def build_layer(
 def bind(layer: Any, dtype: torch.dtype, ops: Ops | None = None) -> Any:
     """Binds the ops of the layer and of its parts; returns the layer."""
     binder = (ops or Ops(select_hardware("auto"))).binder(dtype, "cpu")
-    for module in layer.modules():
-        if hasattr(module, "bind_ops"):
-            module.bind_ops(binder)
+    bind_ops(layer, binder)
     return layer
 
 
 def inputs(tokens: int, model: ModelConfig) -> Tensor:
-    """Returns normed hidden states [T, D] of a fixed seed."""
+    """Returns normed hidden states [T, D] from a fixed seed."""
     return torch.randn(tokens, model.hidden_size, generator=torch.Generator().manual_seed(tokens))
 
 

@@ -10,15 +10,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from arcforge_core.contracts.chat import ChatParser, Delta, Message, Tool, ToolCall
-from arcforge_core.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from arcforge_core.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\ufdd0\ufdd1\ufdd2")
-"""All but the characters that Unicode keeps for the inside of programs."""
+"""All characters except those that Unicode reserves for internal use."""
 HARD = (
     *SPECIAL_TOKENS, "<|im_end|>", "<|eot_id|>", "\n", " ", "\t", "\\n", '"', "\\", "{", "}", "[1]", "null", "5",
     "True", "<", "</", "<arg", "é", "漢", "🙂", "\u2028", "a",
 )  # fmt: skip
-"""Fragments that templates and parsers stumble over."""
+"""Fragments that templates and parsers often get wrong."""
 hard_texts = st.sampled_from([*HARD, *(before + after for before, after in product(HARD, HARD)), "  a\n</think>\n\nb "])
 texts = st.text(CHARACTERS, max_size=4) | hard_texts
 names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
@@ -36,7 +36,7 @@ SCHEMAS: tuple[tuple[dict[str, Any], st.SearchStrategy[Any]], ...] = (
     ({"type": "array", "items": STRING}, st.lists(texts, max_size=3)),
     ({"properties": {"x": STRING}}, st.dictionaries(texts, texts | st.none() | st.integers(-5, 5), max_size=3)),
 )
-"""Schemas and values that come back exactly: no schema permits strings beside something else."""
+"""Schemas and values that round-trip exactly: no schema permits strings and another type."""
 TYPED = Tool(
     {
         "type": "function",
@@ -66,7 +66,7 @@ loose_calls = st.builds(
 
 
 def assistants(calls: st.SearchStrategy[ToolCall]) -> st.SearchStrategy[Message]:
-    """Draws the assistant's messages."""
+    """Draws assistant messages."""
     return st.builds(
         lambda content, reasoning, made: Message("assistant", content, reasoning=reasoning, tool_calls=tuple(made)),
         texts,
@@ -82,7 +82,7 @@ def conversations(calls: st.SearchStrategy[ToolCall]) -> st.SearchStrategy[list[
 
 
 def joined(deltas: Iterable[Delta]) -> tuple[str, str, list[tuple[str, Any]]]:
-    """Returns reasoning, content and (name, arguments) of calls that deltas amount to, as a client would add them."""
+    """Returns reasoning, content and (name, arguments) of calls after joining deltas, as a client would."""
     reasoning, content, calls = "", "", dict[int, list[str]]()
     for delta in deltas:
         reasoning += delta.reasoning
@@ -95,7 +95,7 @@ def joined(deltas: Iterable[Delta]) -> tuple[str, str, list[tuple[str, Any]]]:
 
 
 def pieces_of(whole: Sequence[Any], cuts: Iterable[int]) -> list[Any]:
-    """Returns a text or a list of ids, cut."""
+    """Returns a text or a list of ids, cut into pieces."""
     edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     return [whole[begin:end] for begin, end in pairwise(edges)]
 

@@ -1,4 +1,4 @@
-"""The conformance suites of chat templates and parsers: subclass them and give the fixtures.
+"""The conformance suites of chat templates and parsers: subclass them and provide the fixtures.
 
 class TestAcmeTemplate(ChatTemplateSuite):
     @pytest.fixture
@@ -64,21 +64,21 @@ MakeParser = Callable[..., ChatParser]
 
 
 class ChatTemplateSuite:
-    """Conformance of a `ChatTemplate`. Turns that a template has no words for (no calls, two calls) are left out."""
+    """Conformance of a `ChatTemplate`. Skips turns that a template cannot express (no calls, two calls)."""
 
     @pytest.fixture
     def template(self) -> ChatTemplate:
         """The template with a tokenizer; a subclass returns it."""
-        raise NotImplementedError("give the fixture `template` in your subclass")
+        raise NotImplementedError("provide the fixture `template` in your subclass")
 
     @pytest.fixture(params=TURNS)
     def turn(self, template: ChatTemplate, request: pytest.FixtureRequest) -> Message:
-        """A turn of the assistant that the template can render."""
+        """An assistant turn that the template can render."""
         message = TURNS[request.param]
         try:
             template.render([*QUESTION, message], [TOOL])
         except ConfigError as error:
-            pytest.skip(f"the template refuses it: {error}")
+            pytest.skip(f"the template rejects it: {error}")
         return message
 
     def prompt(self, template: ChatTemplate, turn: Message) -> Rendered:
@@ -86,8 +86,8 @@ class ChatTemplateSuite:
         thinks = replace(PRESERVED, enable_thinking=bool(turn.reasoning) and template.keeps_reasoning)
         return template.render(QUESTION, [TOOL], thinks, generation_prompt=True)
 
-    def test_prompt_and_completion_are_the_rendering(self, template: ChatTemplate, turn: Message) -> None:
-        """What is trained on is what would have been sampled after the prompt, the end of the turn included."""
+    def test_prompt_and_completion_equal_the_rendering(self, template: ChatTemplate, turn: Message) -> None:
+        """Training uses the tokens that would be sampled after the prompt, including the end of the turn."""
         prompt = self.prompt(template, turn)
         whole = template.render([*QUESTION, turn], [TOOL], PRESERVED, end_turn=True)
         assert whole.ids[: len(prompt)] == prompt.ids
@@ -98,7 +98,7 @@ class ChatTemplateSuite:
         assert whole.ids[last] in template.stop_ids
 
     def test_a_completion_parses_to_its_message(self, template: ChatTemplate, turn: Message) -> None:
-        """Whole and token by token, with the prompt that it answers."""
+        """As a whole and token by token, given the prompt that it answers."""
         prompt = self.prompt(template, turn)
         whole = template.render([*QUESTION, turn], [TOOL], PRESERVED, end_turn=True)
         completion = whole.ids[len(prompt) :]
@@ -111,14 +111,14 @@ class ChatTemplateSuite:
         assert (reasoning, content) == (parsed.message.reasoning, parsed.message.content)
         assert tuple(ToolCall(*call) for call in calls) == parsed.message.tool_calls
 
-    def test_the_normal_form_is_one(self, template: ChatTemplate, turn: Message) -> None:
-        """It is its own, and renders alike."""
+    def test_normalize_is_idempotent(self, template: ChatTemplate, turn: Message) -> None:
+        """Normalising is idempotent, and the normal form renders to the same tokens."""
         messages = [*QUESTION, turn]
         normal = template.normalize(messages, [TOOL])
         assert template.normalize(normal, [TOOL]) == normal
 
-    def test_every_token_has_an_owner(self, template: ChatTemplate, turn: Message) -> None:
-        """Authors are roles or the template, indices those of messages, and only the assistant is trained on."""
+    def test_every_token_has_an_author(self, template: ChatTemplate, turn: Message) -> None:
+        """Authors are roles or the template, indices are those of messages, and only the assistant is trained on."""
         rendered = template.render([*QUESTION, turn], [TOOL])
         assert set(rendered.authors) <= {*ROLES, TEMPLATE}
         assert set(rendered.messages) <= set(range(-1, len(QUESTION) + 1))
@@ -126,8 +126,8 @@ class ChatTemplateSuite:
             assert author == TEMPLATE or author == [*QUESTION, turn][index].role
             assert author == "assistant" or not trained
 
-    def test_a_message_can_be_kept_out_of_the_loss(self, template: ChatTemplate, turn: Message) -> None:
-        """Its tokens stay where they are, and none is trained on."""
+    def test_a_message_can_be_excluded_from_the_loss(self, template: ChatTemplate, turn: Message) -> None:
+        """Its tokens stay in place, and none is trained on."""
         kept = template.render([*QUESTION, turn], [TOOL], PRESERVED)
         left_out = template.render([*QUESTION, replace(turn, trained=False)], [TOOL], PRESERVED)
         assert left_out.ids == kept.ids
@@ -135,16 +135,16 @@ class ChatTemplateSuite:
             t for t, index in zip(left_out.trained, left_out.messages, strict=True) if index == len(QUESTION)
         )
 
-    def test_a_prompt_is_no_example(self, template: ChatTemplate) -> None:
-        """Nothing in it is trained on, and a rendering with a prompt begins with the one without."""
+    def test_a_prompt_has_no_trained_tokens(self, template: ChatTemplate) -> None:
+        """No prompt token is trained on, and a rendering with a prompt begins with the one without."""
         prompt = template.render(QUESTION, [TOOL], generation_prompt=True)
         assert not any(prompt.trained)
         assert prompt.ids[: len(template.render(QUESTION, [TOOL]))] == template.render(QUESTION, [TOOL]).ids
 
     @FEW
     @given(text=texts, role=st.sampled_from(["system", "user", "assistant"]))
-    def test_nobody_can_write_special_tokens(self, template: ChatTemplate, text: str, role: str) -> None:
-        """Special tokens are those of the same conversation about something else; what is said has its author."""
+    def test_text_cannot_write_special_tokens(self, template: ChatTemplate, text: str, role: str) -> None:
+        """Message text adds no special tokens to the rendering, and every token of it has the message's author."""
         special = set(template.tokenizer.special.values())
         found = []
         reasoning = "" if role == "assistant" else None
@@ -159,8 +159,8 @@ class ChatTemplateSuite:
             assert content in template.tokenizer.decode(said)
         assert found[0] == found[1]
 
-    def test_the_next_turn_extends_what_was_recorded(self, template: ChatTemplate, turn: Message) -> None:
-        """Exactly; and it is the rendering of the whole, where the recorded turn is what would have been rendered."""
+    def test_the_next_turn_extends_the_recorded_ids(self, template: ChatTemplate, turn: Message) -> None:
+        """Exactly; and it equals the rendering of the whole if the recorded turn equals its rendering."""
         roles = ["tool"] * len(turn.tool_calls) or ["user"]
         new = [
             Message(role, f"new {n}", tool_call_id=turn.tool_calls[n].id if turn.tool_calls else None)
@@ -182,31 +182,31 @@ class ChatTemplateSuite:
         assert RECORDED not in bridged.authors[recorded:]
         assert not any(bridged.trained)
 
-    def test_a_turn_that_goes_on_behind_its_end_forks(self, template: ChatTemplate) -> None:
-        """It says why."""
+    def test_tokens_after_the_end_of_a_turn_fork(self, template: ChatTemplate) -> None:
+        """The result gives a reason."""
         prompt = template.render(QUESTION, generation_prompt=True, options=ChatOptions(enable_thinking=False))
         completion = [*template.tokenizer.encode("b"), template.stop_ids[0], *template.tokenizer.encode("b")]
         bridged = template.bridge_to_next_turn(prompt.ids, completion, [Message("user", "x")])
         assert isinstance(bridged, Fork) and bridged.reason
 
     def test_stops_are_ids(self, template: ChatTemplate) -> None:
-        """At least one, each once."""
+        """There is at least one, without duplicates."""
         assert 0 < len(template.stop_ids) == len(set(template.stop_ids))
         assert all(0 <= id_ < template.tokenizer.vocab_size for id_ in template.stop_ids)
 
 
 class ParserSuite:
-    """Conformance of a `ChatParser`: any completion is read, and read alike however it is cut."""
+    """Conformance of a `ChatParser`: it parses every completion, to the same result for every split into pieces."""
 
     @pytest.fixture
     def make_parser(self) -> MakeParser:
-        """Makes a parser of (tools, tokenizer, thinking, ends); a subclass returns it."""
-        raise NotImplementedError("give the fixture `make_parser` in your subclass")
+        """Returns a function that makes a parser of (tools, tokenizer, thinking, ends); a subclass overrides it."""
+        raise NotImplementedError("provide the fixture `make_parser` in your subclass")
 
     @settings(FEW, max_examples=100)
     @given(data=st.data())
     def test_any_text_in_any_pieces(self, make_parser: MakeParser, data: st.DataObject) -> None:
-        """The same deltas, joined, and the same message."""
+        """Joined deltas and the message do not depend on the pieces."""
         text = "".join(data.draw(st.lists(st.sampled_from([*HARD, '{"name": "f", "arguments": {}}']), max_size=10)))
         settings_of = self._draw_settings(data)
         cuts = data.draw(st.sets(st.integers(0, len(text)), max_size=6))
@@ -217,7 +217,7 @@ class ParserSuite:
     @settings(FEW, max_examples=100)
     @given(data=st.data())
     def test_any_ids_in_any_pieces(self, make_parser: MakeParser, data: st.DataObject) -> None:
-        """The same, for tokens that are no characters too; the deltas amount to the message."""
+        """The same holds for tokens that are not valid characters; the joined deltas equal the message."""
         tokenizer = small_tokenizer()
         ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=20))
         settings_of = {**self._draw_settings(data), "tokenizer": tokenizer}
@@ -231,15 +231,15 @@ class ParserSuite:
 
     @FEW
     @given(text=st.text("abc 漢é\n.", max_size=20))
-    def test_what_has_no_tags_is_content(self, make_parser: MakeParser, text: str) -> None:
-        """All of it, the white space around it aside, and without a flaw."""
+    def test_text_without_tags_is_content(self, make_parser: MakeParser, text: str) -> None:
+        """All of it except surrounding white space, without a flaw."""
         parser = make_parser(thinking=False)
         read_text(parser, [text])
         assert parser.parsed.message == Message("assistant", text.strip(), reasoning="")
         assert parser.parsed.flaws == ()
 
-    def test_nothing_is_read_behind_an_end(self, make_parser: MakeParser) -> None:
-        """By text and by token."""
+    def test_nothing_is_read_after_an_end(self, make_parser: MakeParser) -> None:
+        """Text after the end is ignored, whether the end is given as text or as a token."""
         tokenizer = small_tokenizer()
         for parser, feed in (
             (make_parser(ends=("<|user|>",)), lambda p: p.feed_text("a<|user|>b")),
@@ -253,7 +253,7 @@ class ParserSuite:
             assert parser.parsed.message.content == "a"
 
     def test_ids_need_a_tokenizer(self, make_parser: MakeParser) -> None:
-        """It is said at once."""
+        """The constructor raises the error."""
         with pytest.raises(ConfigError, match="tokenizer"):
             make_parser().feed([1])
 

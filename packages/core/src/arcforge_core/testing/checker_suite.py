@@ -1,67 +1,55 @@
-"""What every checker must hold: subclass it with the fixture `case`."""
+"""The conformance suite of checkers, the components of kind ``reward`` that records name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arcforge_core.contracts.checker import Checker
+from arcforge_core.contracts.conversation import Checker
+from arcforge_core.testing.cheats import CheatSuite, Grader
 
 LONG = 200_000
 
 
-@dataclass(frozen=True)
-class CheckerCase:
-    """A checker with answers to its question: at least one that is right, and ways to look right without being it."""
+class CheckerSuite(CheatSuite):
+    """Conformance of a `Checker`; no cheat of any family passes (`CheatSuite`).
 
-    checker: Checker
-    right: Sequence[str]
-    wrong: Sequence[str]
-
-
-class CheckerSuite:
-    """Conformance of a `Checker`. A subclass gives the fixture ``case``, a `CheckerCase`."""
-
-    examples = 25
-    """Random texts that are judged; fewer for checkers that run programs."""
+    A subclass provides the fixtures ``checker``, and ``right`` and ``wrong``, answers that it accepts and refuses.
+    """
 
     @pytest.fixture
-    def case(self) -> CheckerCase:
-        """The checker and its answers; a subclass returns it."""
-        raise NotImplementedError("give the fixture `case` in your subclass")
+    def graders(self, checker: Checker, right: Sequence[str]) -> Sequence[Grader]:
+        """Returns the checker with its first right answer."""
+        return [Grader("", right[0], lambda answers: [float(checker.check(answer)) for answer in answers])]
 
-    def test_right_answers_pass(self, case: CheckerCase) -> None:
-        """All of them, and again."""
-        assert case.right
-        assert [answer for answer in [*case.right, *case.right] if case.checker.check(answer) is not True] == []
-
-    def test_wrong_answers_fail(self, case: CheckerCase) -> None:
-        """All of them, before and after a right one."""
-        assert case.wrong
+    def test_right_answers_pass_and_wrong_ones_fail(
+        self, checker: Checker, right: Sequence[str], wrong: Sequence[str]
+    ) -> None:
+        """The verdicts are True and False, in any order of the answers."""
+        assert right and wrong
         for _ in range(2):
-            assert [answer for answer in case.wrong if case.checker.check(answer) is not False] == []
-            case.checker.check(case.right[0])
+            assert [answer for answer in right if checker.check(answer) is not True] == []
+            assert [answer for answer in wrong if checker.check(answer) is not False] == []
 
     @pytest.mark.parametrize("junk", ["", " ", "\n", "zzz", "None", "0.25", "\ud800", "\0", "True", "[]", "{}"])
-    def test_junk_fails(self, case: CheckerCase, junk: str) -> None:
-        """Nothing, and what verifiers have been known to take."""
-        assert case.checker.check(junk) is False
+    def test_junk_fails(self, checker: Checker, junk: str) -> None:
+        """Short texts that are no answer are refused."""
+        assert checker.check(junk) is False
 
-    def test_checker_is_total(self, case: CheckerCase) -> None:
-        """Any text, lone surrogates included, gets a judgement."""
+    def test_any_text_gets_a_verdict(self, checker: Checker) -> None:
+        """A checker never raises, lone surrogates included."""
 
-        @settings(max_examples=self.examples, deadline=None, suppress_health_check=[HealthCheck.nested_given])
+        @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.nested_given])
         @given(st.text(alphabet=st.characters(), max_size=100))
         def judge(answer: str) -> None:
-            assert case.checker.check(answer) in (True, False)
+            assert checker.check(answer) in (True, False)
 
         judge()
 
     @pytest.mark.parametrize("unit", ["9", "(", " ", "\n", "\u0663"])
-    def test_checker_bears_long_text(self, case: CheckerCase, unit: str) -> None:
-        """Much of one character neither raises nor passes."""
-        assert case.checker.check(unit * LONG) is False
+    def test_long_text_neither_raises_nor_passes(self, checker: Checker, unit: str) -> None:
+        """Nor does a text of 200,000 characters."""
+        assert checker.check(unit * LONG) is False

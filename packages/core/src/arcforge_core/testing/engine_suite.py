@@ -1,4 +1,4 @@
-"""What every engine must hold. Shapes: S length, V vocabulary."""
+"""The conformance suite of engines. Shapes: S length, V vocabulary."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.generation.weights import checksum
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.weights import checksum
 
 PROMPTS = ([1], [2, 3, 4, 5, 6, 7, 8, 9], [10, 11, 12], [13] * 5, [14, 15])
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
@@ -24,12 +24,12 @@ NEAR_TIE = 1e-5
 class EngineSuite:
     """Conformance of an `Engine`.
 
-    A subclass gives two fixtures: ``model``, a float32 `CausalLM` of 64 ids and at least 64 positions, and ``engine``,
-    a fresh engine around it.
+    A subclass provides two fixtures: ``model``, a float32 `CausalLM` of 64 ids and at least 64 positions, and
+    ``engine``, a new engine with it.
     """
 
     def test_greedy_equals_argmax_without_cache(self, engine: Engine, model: CausalLM) -> None:
-        """Each token is the likeliest after all tokens before it, recomputed from the start; near-ties aside."""
+        """Each token is the most likely one after all previous tokens, recomputed from the start, up to near-ties."""
         for prompt, output in zip(PROMPTS, engine.generate(PROMPTS, GREEDY), strict=True):
             assert len(output.token_ids) == GREEDY.max_new_tokens
             logits_SV = continuation_logits(model, prompt, output.token_ids)
@@ -39,15 +39,15 @@ class EngineSuite:
 
     @pytest.mark.parametrize("params", [GREEDY, SAMPLED, replace(SAMPLED, temperature=0.5, top_k=4, top_p=0.8)])
     def test_logprobs_are_the_models(self, engine: Engine, model: CausalLM, params: SamplingParams) -> None:
-        """Log-probs are the full forward's at temperature 1, however the tokens were drawn."""
+        """Log-probs are those of the full forward pass at temperature 1, for any sampling parameters."""
         for prompt, output in zip(PROMPTS, engine.generate(PROMPTS, params), strict=True):
             logprobs_SV = continuation_logits(model, prompt, output.token_ids).log_softmax(-1)
             wanted_S = logprobs_SV.gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
             torch.testing.assert_close(torch.tensor(output.logprobs), wanted_S, atol=1e-5, rtol=1e-5)
 
     @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
-    def test_batch_mates_change_nothing(self, engine: Engine, params: SamplingParams) -> None:
-        """A ragged batch gives what each prompt gives alone, in the order of the prompts."""
+    def test_results_are_independent_of_the_batch(self, engine: Engine, params: SamplingParams) -> None:
+        """A ragged batch gives each prompt's own result, in the order of the prompts."""
         together = engine.generate(PROMPTS, params)
         alone = [engine.generate([prompt], params)[0] for prompt in PROMPTS]
         assert [o.token_ids for o in together] == [o.token_ids for o in alone]
@@ -55,17 +55,17 @@ class EngineSuite:
         assert [o.token_ids for o in backwards[::-1]] == [o.token_ids for o in together]
 
     def test_many_prompts(self, engine: Engine) -> None:
-        """More prompts than a batch holds are all answered."""
+        """More prompts than fit in a batch are all answered."""
         prompts = [PROMPTS[n % len(PROMPTS)] for n in range(40)]
         outputs = engine.generate(prompts, GREEDY)
         assert [o.token_ids for o in outputs] == [outputs[n % len(PROMPTS)].token_ids for n in range(40)]
 
     def test_no_prompts(self, engine: Engine) -> None:
-        """Nothing asked, nothing answered."""
+        """No prompts give no outputs."""
         assert engine.generate([], GREEDY) == []
 
-    def test_seed_decides(self, engine: Engine) -> None:
-        """The same seed gives the same tokens, another seed others."""
+    def test_seed_determines_the_sample(self, engine: Engine) -> None:
+        """The same seed gives the same tokens, another seed different ones."""
         first, again = (texts(engine.generate(PROMPTS, SAMPLED)) for _ in range(2))
         other = texts(engine.generate(PROMPTS, replace(SAMPLED, seed=4)))
         assert first == again
@@ -79,7 +79,7 @@ class EngineSuite:
         assert texts(outputs) == [o.token_ids[: n + 1] for n, o in enumerate(wanted)]
 
     def test_stop_token_ends_the_sequence(self, engine: Engine) -> None:
-        """The stop token is the last one; others go on; the reason says which of both it was."""
+        """The stop token is the last one; other sequences continue; the finish reason distinguishes both."""
         plain = engine.generate(PROMPTS, GREEDY)
         stop = plain[0].token_ids[3]
         outputs = engine.generate(PROMPTS, replace(GREEDY, stop_token_ids=(stop,)))
@@ -90,8 +90,8 @@ class EngineSuite:
             assert output.finish_reason == ("stop" if stop in ids else "length")
             assert len(output.logprobs) == end
 
-    def test_should_stop_is_asked_after_each_token(self, engine: Engine) -> None:
-        """It sees all ids so far, of its own sequence alone, and ends that one only."""
+    def test_should_stop_is_called_after_each_token(self, engine: Engine) -> None:
+        """It receives all ids of its own sequence so far, and ends only that sequence."""
         (plain,) = engine.generate([PROMPTS[1]], GREEDY)
         asked: list[list[int]] = []
 
@@ -105,7 +105,7 @@ class EngineSuite:
         assert (other.token_ids, other.finish_reason) == (plain.token_ids, "length")
 
     def test_full_context_is_usable(self, engine: Engine, model: CausalLM) -> None:
-        """Prompt and output may fill all positions, and no more."""
+        """Prompt and output may fill all positions, but not exceed them."""
         limit = model.config.max_position_embeddings
         prompt = [1] * (limit - 4)
         assert len(engine.generate([prompt], replace(GREEDY, max_new_tokens=4))[0].token_ids) == 4
@@ -114,19 +114,19 @@ class EngineSuite:
 
     @pytest.mark.parametrize("bad", [[], [-1], [10**6]])
     def test_bad_prompt_is_refused(self, engine: Engine, bad: list[int]) -> None:
-        """An empty prompt and ids outside the vocabulary are the caller's error."""
+        """An empty prompt and ids outside the vocabulary raise an error."""
         with pytest.raises(ConfigError, match="prompt"):
             engine.generate([[1, 2], bad], GREEDY)
 
     def test_bad_parameters_are_refused(self, engine: Engine) -> None:
-        """A stop id outside the vocabulary, and parameters that do not match the prompts in number."""
+        """A stop id outside the vocabulary, and a number of parameters that differs from that of the prompts."""
         with pytest.raises(ConfigError, match="stop_token_ids"):
             engine.generate([[1]], replace(GREEDY, stop_token_ids=(10**6,)))
         with pytest.raises(ConfigError, match="params"):
             engine.generate([[1], [2]], [GREEDY])
 
-    def test_n_sequences_draw_from_seeds_of_their_own(self, engine: Engine) -> None:
-        """They come one after the other, and are what the seeds give alone."""
+    def test_n_sequences_have_different_seeds(self, engine: Engine) -> None:
+        """They follow one another, and equal the sequences of those seeds alone."""
         params = [replace(SAMPLED, n=2), replace(SAMPLED, n=3, seed=9)]
         outputs = engine.generate(PROMPTS[:2], params)
         alone = [(0, 3), (0, 4), (1, 9), (1, 10), (1, 11)]
@@ -144,7 +144,7 @@ class EngineSuite:
         ],
     )
     def test_penalties_and_biases(self, engine: Engine, model: CausalLM, changes: dict[str, Any]) -> None:
-        """Greedy tokens are the likeliest after the logits were changed as defined; the log-probs are the model's."""
+        """Greedy tokens are the most likely ones of the modified logits; the log-probs are the model's."""
         params = replace(GREEDY, **changes)
         outputs = engine.generate(PROMPTS, params)
         assert texts(outputs) != texts(engine.generate(PROMPTS, GREEDY))
@@ -156,7 +156,7 @@ class EngineSuite:
                 assert logprob == pytest.approx(float(logits_SV[position].log_softmax(-1)[token]), abs=1e-5)
 
     def test_top_and_prompt_logprobs(self, engine: Engine, model: CausalLM) -> None:
-        """The likeliest tokens of every position, and the prompt's own, as one forward gives them."""
+        """The most likely tokens of every position, and the prompt's log-probs, match those of one forward pass."""
         params = replace(GREEDY, top_logprobs=3, prompt_logprobs=True)
         for prompt, output in zip(PROMPTS, engine.generate(PROMPTS, params), strict=True):
             with torch.inference_mode():
@@ -172,8 +172,8 @@ class EngineSuite:
                 assert [float(row_V[token]) for token, _ in top] == pytest.approx([v for _, v in top], abs=1e-5)
         assert engine.generate(PROMPTS, GREEDY)[0].top_logprobs == []
 
-    def test_matcher_decides_what_may_come(self, engine: Engine) -> None:
-        """One for each sequence, asked before each token and told it; it may end the sequence."""
+    def test_matcher_restricts_the_tokens(self, engine: Engine) -> None:
+        """Each sequence has one; it is queried before each token and receives the token; it may end the sequence."""
         params = replace(SAMPLED, matcher=CountsDown, n=2)
         outputs = engine.generate([*PROMPTS], [params, GREEDY, params, GREEDY, params])
         constrained = [*outputs[:2], *outputs[3:5], *outputs[6:]]
@@ -182,12 +182,12 @@ class EngineSuite:
         assert {o.finish_reason for o in (outputs[2], outputs[5])} == {"length"}
 
     def test_bad_sampling_fields_are_refused(self, engine: Engine) -> None:
-        """A bias of an id outside the vocabulary; what no model could do is refused by the parameters themselves."""
+        """A bias of an id outside the vocabulary; `SamplingParams` itself rejects values that no model supports."""
         with pytest.raises(ConfigError, match="logit_bias"):
             engine.generate([[1]], replace(GREEDY, logit_bias={10**6: 1.0}))
 
     def test_weight_update_counts_and_takes_effect(self, engine: Engine, model: CausalLM) -> None:
-        """Outputs carry the version, and come from the new weights; log-probs are theirs."""
+        """Outputs carry the version, tokens and log-probs of the new weights."""
         before = engine.generate(PROMPTS, GREEDY)
         engine.update_weights(flipped(model))  # id i now has the logit of id V - 1 - i
         after = engine.generate(PROMPTS, GREEDY)
@@ -200,8 +200,8 @@ class EngineSuite:
             wanted_S = logprobs_SV.gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
             torch.testing.assert_close(torch.tensor(output.logprobs), wanted_S, atol=1e-5, rtol=1e-5)
 
-    def test_nothing_of_old_weights_is_found_again(self, engine: Engine, model: CausalLM) -> None:
-        """A long prompt that was answered before an update gives afterwards what the new weights give alone."""
+    def test_weight_updates_clear_the_cache(self, engine: Engine, model: CausalLM) -> None:
+        """A long prompt that was answered before an update afterwards gives the result of the new weights alone."""
         prompt = [n % 32 for n in range(model.config.max_position_embeddings // 2)]
         engine.generate([prompt], GREEDY)
         state = {name: value * 1.25 if "norm" in name else value for name, value in model.state_dict().items()}
@@ -212,7 +212,7 @@ class EngineSuite:
         torch.testing.assert_close(torch.tensor(output.logprobs), wanted_S, atol=1e-5, rtol=1e-5)
 
     def test_versions_and_checksums_of_updates(self, engine: Engine, model: CausalLM) -> None:
-        """A version may be given and only rises; tensors with another checksum are refused."""
+        """A version may be given but must increase; tensors with a different checksum are rejected."""
         state = flipped(model)
         engine.update_weights(state, version=7, checksum=checksum(state))
         assert engine.weight_version == 7
@@ -225,8 +225,8 @@ class EngineSuite:
         assert (engine.weight_version, engine.generate(PROMPTS, GREEDY)) == (7, before)
 
     @pytest.mark.parametrize("fault", ["shape", "not finite", "missing"])
-    def test_weights_that_do_not_fit_change_nothing(self, engine: Engine, model: CausalLM, fault: str) -> None:
-        """A refused update leaves weights and version as they were."""
+    def test_refused_weights_change_nothing(self, engine: Engine, model: CausalLM, fault: str) -> None:
+        """A rejected update does not change weights and version."""
         before = engine.generate(PROMPTS, GREEDY)
         state = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
         if fault == "shape":
@@ -241,7 +241,7 @@ class EngineSuite:
 
 
 class CountsDown:
-    """A `Matcher` of four tokens whose remainders by 4 are 3, 2, 1 and 0, of at least 64 ids."""
+    """A `Matcher` of four tokens, equal to 3, 2, 1 and 0 modulo 4, for at least 64 ids."""
 
     def __init__(self) -> None:
         self.left = 4
@@ -251,20 +251,19 @@ class CountsDown:
         return torch.arange(64) % 4 == self.left - 1
 
     def accept(self, token: int) -> None:
-        """Counts."""
         assert token % 4 == self.left - 1
         self.left -= 1
 
     @property
     def finished(self) -> bool:
-        """Whether there were four."""
+        """Whether it has accepted four tokens."""
         return self.left == 0
 
 
 def penalised(
     logits: list[float], params: SamplingParams, prompt: Sequence[int], generated: Sequence[int]
 ) -> list[float]:
-    """The definition, one token at a time."""
+    """Returns the penalised logits by definition, one token at a time."""
     changed = []
     for token, logit in enumerate(logits):
         logit += params.logit_bias.get(token, 0.0)
@@ -284,7 +283,7 @@ def flipped(model: CausalLM) -> dict[str, Tensor]:
 
 
 def continuation_logits(model: CausalLM, prompt: Sequence[int], token_ids: Sequence[int]) -> Tensor:
-    """Returns the logits [S, V] that each generated token was drawn from, of one forward pass without a cache."""
+    """Returns the logits [S, V] of each generated token, from one forward pass without a cache."""
     with torch.inference_mode():
         logits_SV: Tensor = model(torch.tensor([[*prompt, *token_ids]])).logits[0].float()
     return logits_SV[len(prompt) - 1 : -1]

@@ -1,4 +1,4 @@
-"""Holds each kernel of a hardware backend against the float64 reference, forward and backward.
+"""Compares each kernel of a hardware backend with the float64 reference, forward and backward.
 
 `HardwareBackendSuite` and ``arcforge-conformance`` both run these checks.
 """
@@ -22,16 +22,16 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one kernel did on all cases of its op in one dtype.
+    """The result of one kernel on all cases of its op in one dtype.
 
     Attributes:
         op: op name.
         kernel: kernel name.
         dtype: e.g. ``float32``.
         error: largest relative error over outputs and gradients.
-        tolerance: what the kernel claims.
+        tolerance: the kernel's declared tolerance.
         verdict: ``ok``, ``FAILED`` or ``declined``.
-        reason: what failed first, or why the kernel declined.
+        reason: the first failure, or the reason why the kernel declined.
     """
 
     op: str
@@ -65,7 +65,7 @@ def check_kernel(kernel: Kernel, device: str, dtype: torch.dtype) -> CheckResult
         return CheckResult(kernel.op, kernel.name, name, worst, tolerance or 0.0, verdict, reason)
 
     if kernel.op not in reference.OPS:
-        return result("FAILED", f"unknown op; the ops are {', '.join(sorted(reference.OPS))}")
+        return result("FAILED", f"unknown op, must be one of {', '.join(sorted(reference.OPS))}")
     for case in op_cases(kernel.op):
         for with_grad in (False, True) if case.grad else (False,):
             try:
@@ -74,7 +74,7 @@ def check_kernel(kernel: Kernel, device: str, dtype: torch.dtype) -> CheckResult
                     declined = declined or verdict.reason
                     continue
                 if tolerance is None:
-                    return result("FAILED", f"supports {name} but states no tolerance for it")
+                    return result("FAILED", f"supports {name} but declares no tolerance for it")
                 for strided in (False, True):
                     ran = True
                     worst = max(worst, relative_error(kernel.fn, case, device, dtype, with_grad, strided))
@@ -87,18 +87,18 @@ def check_kernel(kernel: Kernel, device: str, dtype: torch.dtype) -> CheckResult
 
 
 def supports(kernel: Kernel, call: OpCall) -> Verdict:
-    """Returns the kernel's answer.
+    """Returns the kernel's verdict.
 
     Raises:
-        KernelFault: the answer is not a `Verdict`, is a no without a reason, or changes when asked again.
+        KernelFault: the verdict is not a `Verdict`, is negative without a reason, or changes on a second call.
     """
     verdict = kernel.supports(call)
     if not isinstance(verdict, Verdict):
         raise KernelFault(f"supports() returned {verdict!r}, not a Verdict")
     if not verdict.ok and not verdict.reason:
-        raise KernelFault(f"supports() says no to {call} without a reason")
+        raise KernelFault(f"supports() rejects {call} without a reason")
     if kernel.supports(call) != verdict:
-        raise KernelFault(f"supports() changes its mind about {call}")
+        raise KernelFault(f"supports() returns different verdicts for {call}")
     return verdict
 
 
@@ -107,10 +107,10 @@ def relative_error(
 ) -> float:
     """Returns the largest error over output and gradients, each relative to its largest reference value.
 
-    The reference sees the same values, rounded to `dtype` first, and computes in float64.
+    The reference gets the same values, rounded to `dtype` first, and computes in float64.
 
     Raises:
-        KernelFault: wrong shape, dtype or device, a changed input, or two runs that differ.
+        KernelFault: wrong shape, dtype or device, a modified input, or two runs that differ.
     """
     given = case.inputs(dtype, device, strided=strided)
     exact = {k: v.double() if _is_float(v) else v for k, v in case.inputs(dtype, device).items()}
@@ -136,12 +136,12 @@ def relative_error(
 
 
 def like_output(case: OpCase, dtype: torch.dtype, label: str) -> torch.dtype:
-    """Returns the dtype of an op's output: that of the activations but for indices, records, losses and states."""
+    """Returns the dtype of an op's output: that of the activations, except for indices, records, losses and states."""
     if (case.op, label) == ("gated_delta_rule", "output 2"):
         return torch.promote_types(dtype, torch.float32)
-    if (case.op, label) in (("indexer_topk", "output"), ("likeliest", "output"), ("race", "output")):
+    if (case.op, label) in (("indexer_topk", "output"), ("argmax_logprob", "output"), ("sample", "output")):
         return torch.int64
-    if case.op == "likeliest":
+    if case.op == "argmax_logprob":
         return torch.promote_types(dtype, torch.float32)
     if case.op == "to_records":
         return torch.int8

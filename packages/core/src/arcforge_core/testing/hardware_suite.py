@@ -1,4 +1,4 @@
-"""The conformance suite of hardware backends: subclass it and give the fixture `hardware`.
+"""The conformance suite of hardware backends: subclass it and provide the fixture `hardware`.
 
 class TestAcme(HardwareBackendSuite):
     @pytest.fixture
@@ -9,47 +9,59 @@ class TestAcme(HardwareBackendSuite):
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 import torch
 
-from arcforge_core.cli.defaults import with_core_options
 from arcforge_core.config.compose import compose
+from arcforge_core.config.defaults import with_core_options
 from arcforge_core.contracts.hardware import Change, Hardware, OpCall, Probe, Roofline
 from arcforge_core.ops import reference
+from arcforge_core.ops.dispatch import fault_of, ties
 from arcforge_core.testing.hardware_checks import DTYPES, check_hardware, supports
 from arcforge_core.testing.op_inputs import op_cases
 
 
 class HardwareBackendSuite:
-    """What every backend holds: it says why, covers known ops only, and equals the reference."""
+    """Checks of every backend: it gives reasons, implements only known ops, and matches the reference."""
+
+    ops: ClassVar[Sequence[str]] = tuple(sorted(reference.OPS))
+    """Ops of `test_kernels_equal_the_reference`, one test each; those without a kernel skip. A subclass that lists the
+    ops of its kernels has none of these."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Makes a test for each op."""
+        if "op" in metafunc.fixturenames:
+            metafunc.parametrize("op", self.ops)
 
     @pytest.fixture
     def hardware(self) -> Hardware:
         """The backend to test; a subclass returns it."""
-        raise NotImplementedError("give the fixture `hardware` in your subclass")
+        raise NotImplementedError("provide the fixture `hardware` in your subclass")
 
     def test_attributes(self, hardware: Hardware) -> None:
-        """Name, device type and distributed backend are there, and torch knows the device type."""
+        """Name, device type and distributed backend are set, and torch knows the device type."""
         assert hardware.name.isidentifier()
         assert hardware.distributed_backend
         assert torch.device(hardware.device_type).type == hardware.device_type
 
     def test_probe_gives_a_reason(self, hardware: Hardware) -> None:
-        """`probe` never raises, and explains a no as well as a yes."""
+        """`probe` never raises, and gives a reason for both results."""
         probe = hardware.probe()
         assert isinstance(probe, Probe)
         assert probe.reason
 
     def test_roofline_is_positive(self, hardware: Hardware) -> None:
-        """Peak rates are positive where they are stated."""
+        """Peak rates are positive if they are given."""
         roofline = hardware.roofline()
         assert isinstance(roofline, Roofline)
         rates = [roofline.memory_bytes, roofline.memory_bytes_per_s, *(roofline.matmul_flops or {}).values()]
         assert all(rate is None or rate > 0 for rate in rates)
 
     def test_changes_of_the_config_are_returned(self, hardware: Hardware) -> None:
-        """`adjust_config` returns changes that exist in the config, each with a reason, and alters nothing."""
+        """`adjust_config` returns changes of existing fields, each with a reason, and modifies nothing."""
         config = compose(with_core_options([], "attention", "optimizer", "schedule"))
         before = repr(config)
         for change in hardware.adjust_config(config):
@@ -58,14 +70,15 @@ class HardwareBackendSuite:
             operator.attrgetter(change.field)(config)  # raises when there is no such field
         assert repr(config) == before, "adjust_config changed the config in place"
 
-    def test_kernels_name_known_ops(self, hardware: Hardware) -> None:
-        """Each kernel belongs to an op of ours and has a name of its own."""
+    def test_kernels_have_the_signatures_of_known_ops(self, hardware: Hardware) -> None:
+        """Each kernel implements a known op, takes its arguments, and has a name and a priority of its own."""
         kernels = hardware.kernels()
-        assert {k.op for k in kernels} <= reference.OPS.keys()
+        assert {k.name: fault_of(k) for k in kernels if fault_of(k)} == {}
         assert len({(k.op, k.name) for k in kernels}) == len(kernels)
+        assert ties(kernels) == []
 
-    def test_kernels_say_why_not(self, hardware: Hardware) -> None:
-        """`supports` answers every call, foreign devices too, and explains a no."""
+    def test_kernels_give_reasons_for_refusals(self, hardware: Hardware) -> None:
+        """`supports` answers every call, for other devices too, with a reason if it is negative."""
         for kernel in hardware.kernels():
             case = op_cases(kernel.op)[0]
             for device in (hardware.device_type, "meta"):
@@ -75,9 +88,8 @@ class HardwareBackendSuite:
                         verdict = supports(kernel, call)
                         assert device != "meta" or not verdict.ok, f"{kernel.name} accepts the device meta"
 
-    @pytest.mark.parametrize("op", sorted(reference.OPS))
     def test_kernels_equal_the_reference(self, hardware: Hardware, op: str) -> None:
-        """Outputs and gradients equal float64's within the kernel's own tolerance, twice the same."""
+        """Outputs and gradients match float64's within the kernel's own tolerance, with the same bits in two runs."""
         probe = hardware.probe()
         if not probe.ok:
             pytest.skip(f"{hardware.name}: {probe.reason}")

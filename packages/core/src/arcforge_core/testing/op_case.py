@@ -1,4 +1,4 @@
-"""One call of an op: its arguments in any dtype, dense or strided, with keys one after another or in pages."""
+"""One call of an op: its arguments in any dtype, dense or strided, with contiguous or paged keys."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from torch import Generator, Tensor
 from arcforge_core.contracts.batch import Pages
 
 HOST_ARGUMENTS = ("cu_query", "cu_key")
-"""Lengths stay on the host whatever the device."""
+"""Lengths stay on the host for every device."""
 
 FLOAT32_ARGUMENTS = (
     "cos_TF", "sin_TF", "w_TI", "gate_TK", "weight_T", "g_TH", "beta_TH", "state_NHKV", "scale_NG",
     "gate_up_scale_EFG", "down_scale_EDG", "gate_scale_FG", "up_scale_FG", "down_scale_DG",
 )  # fmt: skip
-"""Never in a lower precision than fp32."""
+"""These never have a lower precision than fp32."""
+
+
+def normal(g: Generator, *shape: int) -> Tensor:
+    """Returns normal draws in float64."""
+    return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+
+def integers(g: Generator, low: int, high: int, *shape: int) -> Tensor:
+    """Returns integers from `low` to `high` - 1."""
+    return torch.randint(low, high, shape, generator=g)
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class OpCase:
 
     Attributes:
         op: op name.
-        name: what is special about it.
+        name: the distinguishing property of the case.
         args: arguments in the reference's order; floating tensors are float64.
         grad: arguments that get a gradient.
         sizes: fixed sizes, as a module passes them when it binds the op.
@@ -43,9 +53,9 @@ class OpCase:
         """Returns the arguments in `dtype` on `device`, as fresh tensors.
 
         Args:
-            dtype: of the activations and weights.
-            device: where all but the lengths live.
-            strided: lay the rows of floating tensors apart, NaN between them, as a slice of a fused projection.
+            dtype: dtype of the activations and weights.
+            device: device of all tensors except the lengths.
+            strided: separate the rows of floating tensors by NaN, as in a slice of a fused projection.
         """
         result = dict(self.args)
         for name, value in self.args.items():
@@ -70,7 +80,7 @@ def spread_rows(x: Tensor) -> Tensor:
 
 
 def paged(case: OpCase, *keys: str) -> OpCase:
-    """Returns the case with its keys in shuffled pages of 4 rows, other rows between them; without gradients."""
+    """Returns the case with its keys in shuffled pages of 4 rows, with other rows in between; without gradients."""
     size, cu_key = 4, case.args["cu_key"]
     lengths = cu_key.diff().tolist()
     counts = [-(-length // size) for length in lengths]

@@ -1,11 +1,11 @@
-"""The conformance suite of optimizers: subclass it and give the fixtures `config` and, if not registered, `target`.
+"""The conformance suite of optimizers: subclass it and provide the fixtures `config` and, if not registered, `target`.
 
 class TestAcme(OptimizerSuite):
     @pytest.fixture
     def config(self):
         return AcmeOptimizerConfig()
 
-The weights are those of a small model; gradients are drawn, so that no step needs a forward pass.
+The weights are those of a small model; gradients are random, so that no step needs a forward pass.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from torch import Tensor, nn, optim
 
 from arcforge_core.config.schema import OptimizerConfig
 from arcforge_core.contracts.optimizer import ROLES, OptimizerFactory, ParameterRole, RoledParameter, collect_roles
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.small_models import small_model
 from arcforge_core.train.optimizer import DECAYED_ROLES
 
 
 class OptimizerSuite:
-    """What every optimizer holds: it serves every role, obeys the rate of its groups and resumes bit for bit."""
+    """Checks of every optimizer: it supports every role, uses its groups' learning rates and resumes bit for bit."""
 
     decayed_roles: tuple[str, ...] = DECAYED_ROLES
-    """Roles that weight decay shrinks; it leaves the others alone."""
+    """Roles with weight decay; weights of other roles do not decay."""
 
     @pytest.fixture
     def config(self) -> OptimizerConfig:
         """The config to test; a subclass returns it."""
-        raise NotImplementedError("give the fixture `config` in your subclass")
+        raise NotImplementedError("provide the fixture `config` in your subclass")
 
     @pytest.fixture
     def target(self, config: OptimizerConfig) -> OptimizerFactory:
-        """What builds the optimizer: the registered component of the config's name."""
+        """The factory of the optimizer: the registered component of the config's name."""
         found: OptimizerFactory = registry().get("optimizer", config.name).load()
         return found
 
@@ -54,7 +54,7 @@ class OptimizerSuite:
     def test_every_weight_is_in_one_group(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """Groups hold every weight that asks for gradients once, beside its name, and no other."""
+        """Groups contain every weight that requires a gradient once, with its name, and no other."""
         frozen = next(item for item in parameters if item.role.role == "matrix")
         frozen.parameter.requires_grad_(False)
         groups = target(config, parameters).param_groups
@@ -63,18 +63,18 @@ class OptimizerSuite:
         assert sorted(name for name, _ in grouped) == sorted(wanted)
         assert all(parameter is wanted[name] for name, parameter in grouped)
 
-    def test_groups_carry_their_peak_rate(
+    def test_groups_have_their_peak_rate(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """`base_lr` is there, positive, and the rate until the trainer sets another."""
+        """`base_lr` is set, positive, and equals the learning rate until the trainer sets another."""
         for group in target(config, parameters).param_groups:
             assert group["base_lr"] > 0
             assert group["lr"] == group["base_lr"]
 
-    def test_a_step_moves_what_has_a_gradient(
+    def test_a_step_changes_weights_with_gradients_only(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """Every role is updated; a weight without a gradient stays as it is, decay included."""
+        """Every role is updated; a weight without a gradient does not change, decay included."""
         resting = {next(item.name for item in parameters if item.role.role == role) for role in ("expert", "norm")}
         before = values(parameters)
         step(target(replace(config, weight_decay=0.5), parameters), parameters, 0, skip=resting)
@@ -84,17 +84,17 @@ class OptimizerSuite:
     def test_rate_zero_changes_nothing(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """The trainer's ``lr`` is what counts, in the first step too: a warm-up begins at 0."""
+        """The trainer's ``lr`` applies from the first step on: a warm-up starts at 0."""
         optimizer, before = target(replace(config, weight_decay=0.5), parameters), values(parameters)
         for group in optimizer.param_groups:
             group["lr"] = 0.0
         step(optimizer, parameters, 0)
         same(values(parameters), before)
 
-    def test_weight_decay_shrinks_its_roles_alone(
+    def test_weight_decay_affects_its_roles_only(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """With the same gradients, decay pulls weights of `decayed_roles` to zero and changes no bit of others."""
+        """With the same gradients, decay pulls weights of `decayed_roles` to zero and changes no bit of the rest."""
         results = []
         for decay in (0.0, 0.5):
             own = copy.deepcopy(parameters)
@@ -108,10 +108,10 @@ class OptimizerSuite:
             else:
                 assert torch.equal(plain, decayed), f"{item.name} ({item.role.role}) is decayed"
 
-    def test_goes_downhill(
+    def test_loss_decreases(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """Ten steps on half the squared length of all weights shorten every weight."""
+        """Ten steps on half the squared norm of all weights reduce every weight's norm."""
         optimizer, before = target(replace(config, weight_decay=0.0), parameters), values(parameters)
         for _ in range(10):
             for item in parameters:
@@ -123,7 +123,7 @@ class OptimizerSuite:
     def test_two_runs_are_bit_identical(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """Same weights and gradients, same bits."""
+        """The same weights and gradients give the same bits."""
         results = []
         for _ in range(2):
             own = copy.deepcopy(parameters)
@@ -136,7 +136,7 @@ class OptimizerSuite:
     def test_resumed_equals_uninterrupted(
         self, config: OptimizerConfig, target: OptimizerFactory, parameters: list[RoledParameter]
     ) -> None:
-        """`state_dict`, written to a file and loaded into a new optimizer, goes on bit for bit; it is plain data."""
+        """A new optimizer that loads the saved `state_dict` continues bit for bit; the state is plain data."""
         optimizer = target(config, parameters)
         for n in range(3):
             step(optimizer, parameters, n)
@@ -155,7 +155,7 @@ class OptimizerSuite:
 
 
 def step(optimizer: optim.Optimizer, parameters: list[RoledParameter], number: int, skip: Any = ()) -> None:
-    """Takes a step on drawn gradients; the names of `skip` and frozen weights get none."""
+    """Takes a step on random gradients; weights named in `skip` and frozen weights get none."""
     generator = torch.Generator().manual_seed(number)
     for item in parameters:
         gradient = torch.randn(item.parameter.shape, generator=generator)

@@ -1,6 +1,6 @@
-"""What every sandbox backend must hold. Subclass it with the fixture ``make_backend``, of class scope or wider.
+"""The conformance suite of sandbox backends. Subclass it with the fixture ``make_backend``, of class scope or wider.
 
-A backend that does not work on this machine must refuse, and the other tests are skipped with its reason.
+A backend that does not work on this machine must report it; the other tests are then skipped with its reason.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import pytest
 
 from arcforge_core.contracts.sandbox import (
     Command,
+    CommandStatus,
     ExecResult,
-    Limits,
-    Outcome,
     Sandbox,
     SandboxBackend,
     SandboxError,
+    SandboxLimits,
     SandboxProbe,
 )
 
-LIMITS = Limits(
+LIMITS = SandboxLimits(
     cpu_seconds=5, wall_seconds=20, memory_bytes=256 << 20, processes=32, disk_bytes=8 << 20, output_bytes=4096
 )
 Run = Callable[..., Any]
 
 
 class SandboxSuite:
-    """Conformance of a `SandboxBackend`; commands inside are the shell's and those of coreutils and tar."""
+    """Conformance of a `SandboxBackend`; the sandbox needs a shell, coreutils and tar."""
 
     @pytest.fixture(scope="class")
     def make_backend(self) -> Callable[[], SandboxBackend]:
-        """A function without arguments that returns a fresh backend; a subclass gives it."""
-        raise NotImplementedError("give the fixture `make_backend` in your subclass")
+        """A function without arguments that returns a new backend; a subclass overrides it."""
+        raise NotImplementedError("provide the fixture `make_backend` in your subclass")
 
     @pytest.fixture(scope="class")
     def run(self) -> Iterator[Run]:
@@ -52,7 +52,7 @@ class SandboxSuite:
 
     @pytest.fixture(scope="class")
     def backend(self, make_backend: Callable[[], SandboxBackend], run: Run) -> Iterator[SandboxBackend]:
-        """One backend that works, or a skip."""
+        """A working backend, or a skip."""
         backend = make_backend()
         probe = backend.probe()
         if not probe.ok:
@@ -62,7 +62,7 @@ class SandboxSuite:
 
     @pytest.fixture
     def sandbox(self, backend: SandboxBackend, run: Run) -> Iterator[Sandbox]:
-        """A fresh sandbox."""
+        """A new sandbox."""
         sandbox = run(backend.open(limits=LIMITS))
         yield sandbox
         run(sandbox.stop())
@@ -78,8 +78,8 @@ class SandboxSuite:
 
         return sh
 
-    def test_it_works_or_refuses(self, make_backend: Callable[[], SandboxBackend], run: Run) -> None:
-        """`probe` gives a reason; where it says no, no sandbox is to be had."""
+    def test_probe_agrees_with_open(self, make_backend: Callable[[], SandboxBackend], run: Run) -> None:
+        """`probe` gives a reason; if it is negative, no sandbox can be created."""
         backend = make_backend()
         probe = backend.probe()
         assert isinstance(probe, SandboxProbe) and probe.reason
@@ -90,58 +90,58 @@ class SandboxSuite:
                 run(run_once(backend))
 
     def test_exit_codes_and_streams(self, sh: Callable[..., ExecResult]) -> None:
-        """Code, standard output and standard error come back as they are."""
+        """Exit code, standard output and standard error are returned unchanged."""
         done = sh("echo out; echo err >&2; exit 7")
-        assert (done.outcome, done.code, done.ok) == (Outcome.EXIT, 7, False)
+        assert (done.outcome, done.code, done.ok) == (CommandStatus.EXIT, 7, False)
         assert (done.stdout, done.stderr) == (b"out\n", b"err\n")
         assert done.seconds > 0
         assert sh("exit 0").ok
 
     def test_standard_input(self, sh: Callable[..., ExecResult]) -> None:
-        """Input of any bytes and more than a pipe holds arrives; a program need not read it."""
+        """Any bytes, and more than a pipe holds, are passed; a program need not read them."""
         data = bytes(range(256)) * 2000
         assert sh("wc -c", data).stdout.split() == [b"%d" % len(data)]
         assert sh("exit 3", data).code == 3
         assert sh("cat").stdout == b""
 
     def test_a_signal(self, sh: Callable[..., ExecResult]) -> None:
-        """A program that dies of a signal is told from one that exits."""
+        """Death by a signal and an exit code are distinguished."""
         done = sh("kill -SEGV $$")
-        assert (done.outcome, done.code) == (Outcome.SIGNAL, signal.SIGSEGV)
+        assert (done.outcome, done.code) == (CommandStatus.SIGNAL, signal.SIGSEGV)
 
     def test_a_time_out(self, sh: Callable[..., ExecResult]) -> None:
-        """What was written before the time-out is kept."""
+        """Output written before the time-out is kept."""
         done = sh("trap '' TERM INT HUP; echo begun; sleep 60", wall_seconds=0.7)
-        assert (done.outcome, done.code, done.stdout) == (Outcome.TIMEOUT, None, b"begun\n")
+        assert (done.outcome, done.code, done.stdout) == (CommandStatus.TIMEOUT, None, b"begun\n")
         assert done.seconds < 10
 
     def test_too_much_output(self, sh: Callable[..., ExecResult]) -> None:
         """The first bytes are kept and the program is killed; exactly the limit is allowed."""
         done = sh("yes | tr -d '\\n'")
-        assert (done.outcome, done.stdout) == (Outcome.OUTPUT_LIMIT, b"y" * LIMITS.output_bytes)
+        assert (done.outcome, done.stdout) == (CommandStatus.OUTPUT_LIMIT, b"y" * LIMITS.output_bytes)
         assert sh(f"head -c {LIMITS.output_bytes} /dev/zero").ok
 
-    def test_a_program_that_is_not_there(self, run: Run, sandbox: Sandbox) -> None:
-        """That is the program's failure, not the sandbox's."""
+    def test_a_missing_program(self, run: Run, sandbox: Sandbox) -> None:
+        """The program fails, not the sandbox."""
         done = run(sandbox.exec(Command(("/no/such/program",))))
-        assert done.outcome is Outcome.EXIT and done.code in (126, 127)
+        assert done.outcome is CommandStatus.EXIT and done.code in (126, 127)
 
     def test_variables(self, sandbox: Sandbox, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Those of the command are there, those of the caller are not."""
+        """The command's variables are set, the caller's are not."""
         monkeypatch.setenv("CALLERS_SECRET", "secret")
         done = run(sandbox.exec(Command(("/usr/bin/env",), env={"MINE": "a b'\"\n$c"})))
         assert b"MINE=a b'\"\n$c\n" in done.stdout
         assert b"CALLERS_SECRET" not in done.stdout
 
-    def test_files_last_from_one_command_to_the_next(self, sh: Callable[..., ExecResult]) -> None:
-        """Processes do not."""
+    def test_files_persist_between_commands(self, sh: Callable[..., ExecResult]) -> None:
+        """Processes do not outlive their command."""
         assert sh("(while :; do echo x >> grows; sleep 0.01; done) & echo kept > file").ok
         before = sh("cat grows | wc -l; cat file")
         assert before.stdout.endswith(b"kept\n")
         assert sh("cat grows | wc -l; cat file").stdout == before.stdout
 
     def test_reading_and_writing(self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult]) -> None:
-        """Bytes go in and out unchanged; folders are made."""
+        """Bytes are unchanged in both directions; missing folders are created."""
         data = bytes(range(256)) * 300
         run(sandbox.write("new/folder/file", data))
         assert run(sandbox.read("/workspace/new/folder/file")) == data
@@ -151,13 +151,13 @@ class SandboxSuite:
             run(sandbox.read("new/folder/file", limit=len(data) - 1))
 
     @pytest.mark.parametrize("plant", ["ln -s /etc/passwd f", "ln -s missing f", "mkfifo f", "mkdir f", "true"])
-    def test_what_cannot_be_read(self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult], plant: str) -> None:
-        """Links, pipes, folders and nothing at all are refused at once."""
+    def test_unreadable_files(self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult], plant: str) -> None:
+        """Links, pipes, folders and missing files are rejected without blocking."""
         assert sh(plant).ok
         with pytest.raises(SandboxError):
             run(sandbox.read("f"))
 
-    def test_folders_go_in_and_out(
+    def test_upload_and_download_of_folders(
         self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult], tmp_path: Path
     ) -> None:
         """A folder of the host comes back equal."""
@@ -175,7 +175,7 @@ class SandboxSuite:
     def test_later_sandboxes_start_from_a_snapshot(
         self, backend: SandboxBackend, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult], tmp_path: Path
     ) -> None:
-        """Each has a copy of its own, in which it may change and delete."""
+        """Each has its own copy, in which it may change and delete files."""
         assert sh("mkdir d; echo first > d/f; echo other > g; ln -s d/f l").ok
         run(sandbox.snapshot(tmp_path / "snapshot"))
 
@@ -190,19 +190,19 @@ class SandboxSuite:
         assert run(change("cat d/f g")).stdout == b"first\nother\n"
         assert sh("cat d/f").stdout == b"first\n"
 
-    def test_a_base_that_is_no_folder(self, backend: SandboxBackend, run: Run, tmp_path: Path) -> None:
-        """It is refused, and the backend goes on."""
-        with pytest.raises(SandboxError, match="no folder"):
+    def test_a_base_that_is_not_a_folder(self, backend: SandboxBackend, run: Run, tmp_path: Path) -> None:
+        """It is rejected, and the backend still works afterwards."""
+        with pytest.raises(SandboxError, match="is not a directory"):
             run(backend.open(tmp_path / "missing"))
 
-    def test_prepare_changes_nothing_but_time(self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult]) -> None:
+    def test_prepare_has_no_visible_effect(self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult]) -> None:
         """A prepared command gets its own input, limits and folder."""
         run(sandbox.prepare())
         assert sh("cat; pwd | wc -l", b"in\n", wall_seconds=5).stdout.split() == [b"in", b"1"]
         assert sh("echo again").stdout == b"again\n"
 
-    def test_sandboxes_do_not_see_each_other(self, backend: SandboxBackend, sandbox: Sandbox, run: Run) -> None:
-        """Files of one are not another's."""
+    def test_sandboxes_are_isolated(self, backend: SandboxBackend, sandbox: Sandbox, run: Run) -> None:
+        """A sandbox cannot read another one's files."""
         run(sandbox.write("mine", b"x"))
         other = run(backend.open(limits=LIMITS))
         with pytest.raises(SandboxError):
@@ -210,7 +210,7 @@ class SandboxSuite:
         run(other.stop())
 
     def test_stop(self, backend: SandboxBackend, run: Run) -> None:
-        """It can be called twice, and nothing can be done afterwards."""
+        """It can be called twice, and later commands fail."""
         sandbox = run(backend.open(limits=LIMITS))
         run(sandbox.stop())
         run(sandbox.stop())

@@ -1,4 +1,4 @@
-"""The conformance suite of schedules: subclass it and give the fixtures `config` and, if not registered, `target`.
+"""The conformance suite of schedules: subclass it and provide the fixtures `config` and, if not registered, `target`.
 
 class TestAcme(ScheduleSuite):
     @pytest.fixture
@@ -16,43 +16,43 @@ from itertools import pairwise
 import pytest
 
 from arcforge_core.config.schema import ScheduleConfig
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 
 Target = Callable[[ScheduleConfig], Callable[[float], float]]
 POINTS = [n / 1000 for n in range(1001)]
 
 
 class ScheduleSuite:
-    """What every schedule holds: a pure function into [0, 1] that rises while it warms up and ends at `final`."""
+    """Checks of every schedule: a pure function into [0, 1] that rises during warm-up and ends at `final`."""
 
     warmups: tuple[float, ...] = (0.0, 0.02, 0.25)
-    """Values of ``warmup`` that every other field of the config allows."""
+    """Values of ``warmup`` that are valid with all other fields of the config."""
 
     @pytest.fixture
     def config(self) -> ScheduleConfig:
         """The config to test; a subclass returns it."""
-        raise NotImplementedError("give the fixture `config` in your subclass")
+        raise NotImplementedError("provide the fixture `config` in your subclass")
 
     @pytest.fixture
     def target(self, config: ScheduleConfig) -> Target:
-        """What builds the schedule: the registered component of the config's name."""
+        """The factory of the schedule: the registered component of the config's name."""
         found: Target = registry().get("schedule", config.name).load()
         return found
 
     @pytest.fixture
     def variants(self, config: ScheduleConfig) -> list[ScheduleConfig]:
-        """The config with several warm-ups and ends."""
+        """The config with several values of `warmup` and `final`."""
         return [config, *(replace(config, warmup=w, final=f) for w in self.warmups for f in (0.0, 0.1, 1.0))]
 
     def test_factor_lies_between_zero_and_one(self, variants: list[ScheduleConfig], target: Target) -> None:
-        """Everywhere, and it is not zero throughout."""
+        """At every progress, and it is not always zero."""
         for config in variants:
             factors = [target(config)(progress) for progress in POINTS]
             assert all(0.0 <= factor <= 1.0 for factor in factors), config
             assert max(factors) >= min(1.0, config.final)
 
     def test_warm_up_rises_from_zero(self, variants: list[ScheduleConfig], target: Target) -> None:
-        """Each step of it has a higher rate than the one before; without warm-up the first has one already."""
+        """Each warm-up step has a higher factor than the one before; without warm-up the first step's is positive."""
         for config in (replace(c, final=c.final or 0.1) for c in variants):
             factor = target(config)
             if not config.warmup:
@@ -63,18 +63,18 @@ class ScheduleSuite:
             assert all(low < high for low, high in pairwise(rising)), config
 
     def test_ends_at_final(self, variants: list[ScheduleConfig], target: Target) -> None:
-        """The factor at the end is the one that the config names."""
+        """The factor at the end equals the config's `final`."""
         for config in variants:
             assert target(config)(1.0) == pytest.approx(config.final, abs=1e-9), config
 
-    def test_beyond_the_end_nothing_changes(self, variants: list[ScheduleConfig], target: Target) -> None:
-        """Progress is clipped: a run measured by the clock may overshoot its budget."""
+    def test_constant_after_the_end(self, variants: list[ScheduleConfig], target: Target) -> None:
+        """Progress is clipped, because a run limited by time may exceed its budget."""
         for config in variants:
             factor = target(config)
             assert [factor(1.25), factor(100.0)] == pytest.approx([factor(1.0)] * 2, abs=1e-9), config
 
-    def test_depends_on_progress_alone(self, variants: list[ScheduleConfig], target: Target) -> None:
-        """A resumed run asks from the middle on and gets what the uninterrupted one got."""
+    def test_depends_on_progress_only(self, variants: list[ScheduleConfig], target: Target) -> None:
+        """A resumed run starts in the middle and gets the same factors as an uninterrupted one."""
         for config in variants:
             asked = dict(zip(POINTS, map(target(config), POINTS), strict=True))
             again, shuffled = target(config), random.Random(0).sample(POINTS, len(POINTS))

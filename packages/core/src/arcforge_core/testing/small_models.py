@@ -1,4 +1,4 @@
-"""Models of some ten thousand parameters for tests, with weights large enough that their choices are decided."""
+"""Models of about ten thousand parameters for tests, with weights large enough for clear argmaxes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 from arcforge_core.config.schema import ModelConfig, MtpConfig
 from arcforge_core.configs import ReferenceAttentionConfig
-from arcforge_core.data.tokenizer import Tokenizer, train_tokenizer
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
+from arcforge_core.tokenizer.tokenizer import Tokenizer, train_tokenizer
 
 TOKENIZER_SIZE = 280
 RING = 16
@@ -19,7 +19,7 @@ RING = 16
 
 
 def small_config(**changes: object) -> ModelConfig:
-    """Returns the sizes, with `changes`."""
+    """Returns small sizes, updated by `changes`."""
     sizes = {
         "name": "small_test",
         "vocab_size": 64,
@@ -61,14 +61,14 @@ def small_tokenizer() -> Tokenizer:
 
 
 def after_in_ring(token: int) -> int:
-    """Returns what `ring_model` says after a token, whatever came before: all tokens are in one ring."""
+    """Returns the token that `ring_model` predicts after a token, regardless of context: all tokens are in one ring."""
     return (5 * token + 3) % RING
 
 
 def ring_model(
     of_ahead: Callable[[int], int] | None = None, of_hidden: Callable[[int], int] | None = None, sharpness: float = 1.0
 ) -> CausalLM:
-    """Returns a hand-made model whose layers add nothing and whose hidden states are single tokens.
+    """Returns a hand-made model whose layers add nothing and whose hidden states encode single tokens.
 
     Args:
         of_ahead, of_hidden: the MTP module's hidden state is ``of_ahead(the embedded token)`` or ``of_hidden(the token

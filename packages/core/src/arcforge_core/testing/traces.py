@@ -1,4 +1,4 @@
-"""Traces made up for tests of algorithms, and their tokens as a micro-batch."""
+"""Generated traces for tests of algorithms, and their tokens as a micro-batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Streams = dict[str, Tensor]
 
 
 def make_branch(draw: random.Random, name: str, sampled: int, prompt: int = 2, between: int = 0) -> Branch:
-    """Returns a prompt, sampled tokens, and `between` tokens of the environment in their middle."""
+    """Returns a prompt and sampled tokens, with `between` tokens of the environment in their middle."""
     kinds = [False] * prompt + [True] * (sampled // 2) + [False] * between + [True] * (sampled - sampled // 2)
     logprobs = [-draw.uniform(0.05, 3.0) if kind else 0.0 for kind in kinds]
     versions = [0 if kind else -1 for kind in kinds]
@@ -51,9 +51,9 @@ def tokens_of(traces: Sequence[Trace], current: Streams, **more: Tensor) -> Poli
     """Returns the sampled tokens of traces, float64.
 
     Args:
-        traces: scored; the stream ``old`` is there.
+        traces: scored, with the stream ``old``.
         current: log-probabilities of the current policy by branch, float64 [len(ids)].
-        more: further fields.
+        more: additional fields.
     """
     parts = [(n, branch, branch.index_T) for n, trace in enumerate(traces) for branch in trace.branches]
 

@@ -9,31 +9,31 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.start import Start, start_at, take
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.errors import ConfigError
+from arcforge_core.model.adapt.lora import Adapter, attach, find_targets, named_adapters
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.lora import Adapter, attach, find_targets, named_adapters
 
 OF_TRAINING = ("model.name", "model.router_bias_rate", "model.balance_loss_weight", "model.initializer_range")
-"""Settings that may differ from the base's, ``model.mtp.*`` too: an adapter does not write them down."""
+"""Settings that may differ from the base's, as may ``model.mtp.*``: an adapter does not record them."""
 
 
 def require_init(config: TrainConfig) -> str:
-    """Returns the base.
+    """Returns ``config.init``, the base.
 
     Raises:
-        ConfigError: none is named.
+        ConfigError: no base is named.
     """
     if config.init is None:
-        accepted = f"adapter={config.adapter.name} trains beside the weights of a checkpoint: name it"
+        accepted = f"adapter={config.adapter.name} trains on top of a checkpoint, which must be named"
         raise ConfigError("init", None, accepted)
     return config.init
 
 
 def check_adapter(config: TrainConfig, model: CausalLM, start: Start | None) -> None:
-    """Checks that adapters can be trained and put on the base again later; the model may be on the meta device.
+    """Checks that adapters can be trained and later attached to the base again; the model may be on the meta device.
 
     Raises:
-        ConfigError: there is no base, the model has tensors that it does not have or other settings, or targets that
-            cannot be adapted.
+        ConfigError: there is no base, the model has other tensors or settings than the base, or a target cannot be
+            adapted.
     """
     if start is None:
         require_init(config)
@@ -50,7 +50,7 @@ def check_adapter(config: TrainConfig, model: CausalLM, start: Start | None) -> 
 
 
 def adapt(model: CausalLM, config: TrainConfig) -> Start:
-    """Loads the base into a model, freezes it and attaches adapters.
+    """Loads the base into the model, freezes it and attaches adapters.
 
     Raises:
         ConfigError: as `check_adapter`.
@@ -68,7 +68,7 @@ def adapt(model: CausalLM, config: TrainConfig) -> Start:
 
 @torch.no_grad()
 def narrow(model: CausalLM) -> None:
-    """Keeps frozen matrices in the compute dtype where that loses no bit, so that no step has to cast them."""
+    """Stores frozen matrices in the compute dtype where that is lossless, so that no step has to cast them."""
     for parameter in {*(model.get_parameter(name) for name, _ in named_adapters(model)), model.lm_head.weight}:
         narrowed = parameter.to(model.dtype)
         if parameter.dtype != model.dtype and torch.equal(narrowed.to(parameter.dtype), parameter):

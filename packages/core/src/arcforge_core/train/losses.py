@@ -17,12 +17,12 @@ from arcforge_core.model.mtp import shift_left
 
 @dataclass(frozen=True)
 class MtpDepth:
-    """What one MTP depth reads and predicts, for the batch's leading tokens.
+    """Inputs and targets of one MTP depth for the leading tokens of the batch.
 
     Attributes:
-        next_tokens_T: the token `depth` places ahead, which is embedded.
-        targets_T: the token one further, which is predicted.
-        weights_T: loss weights, 0 where the document ends before.
+        next_tokens_T: the token `depth` positions ahead, which is embedded.
+        targets_T: the token after it, which is predicted.
+        weights_T: loss weights; 0 where the document ends earlier.
     """
 
     next_tokens_T: Tensor
@@ -39,10 +39,10 @@ class MtpPlan:
 
 
 def plan_mtp(micro: TrainBatch, depths: int, fraction: float) -> MtpPlan | None:
-    """Picks leading segments that hold at least `fraction` of the tokens, and shifts their targets depth by depth.
+    """Selects leading segments with at least `fraction` of the tokens, and shifts their targets depth by depth.
 
     Returns:
-        None when no token carries the loss.
+        None if no token carries the loss.
     """
     if depths == 0 or fraction == 0.0:
         return None
@@ -61,12 +61,12 @@ def plan_mtp(micro: TrainBatch, depths: int, fraction: float) -> MtpPlan | None:
 
 
 Reduce = Callable[[list[float]], tuple[list[float], float]]
-"""Sums numbers over all processes, and says how many processes average their gradients."""
+"""Returns the sums of numbers over all processes, and the number of processes that average their gradients."""
 
 
 @dataclass(frozen=True)
 class Normalizers:
-    """What the losses are divided by: sums over all micro-batches of an optimizer step, per process.
+    """Divisors of the losses: sums over all micro-batches of an optimizer step, per process.
 
     Attributes:
         inputs: input tokens, for means over tokens (balance loss).
@@ -82,7 +82,7 @@ class Normalizers:
 
     @staticmethod
     def of(micros: list[TrainBatch], plans: list[MtpPlan | None], depths: int, reduce: Reduce) -> Normalizers:
-        """Sums over micro-batches and processes; a sum of 0 becomes 1, so that its zero loss stays zero."""
+        """Sums over micro-batches and processes; a sum of 0 becomes 1, so that the loss stays 0."""
         active = [plan for plan in plans if plan is not None]
         local = [
             float(sum(micro.batch.num_tokens for micro in micros)),
@@ -100,7 +100,7 @@ class MicroLoss:
     """Losses of one micro-batch, divided by the step's normalisers, so that sums over micro-batches are means.
 
     Attributes:
-        total: what is differentiated.
+        total: the differentiable loss.
         parts: detached scalars by name: ``loss``, ``balance_loss``, ``mtp_loss_1``, ..., and the layers' figures.
         expert_loads: tokens per expert by layer number.
     """
@@ -111,7 +111,7 @@ class MicroLoss:
 
 
 def micro_loss(model: CausalLM, micro: TrainBatch, plan: MtpPlan | None, norm: Normalizers) -> MicroLoss:
-    """Next-token loss + MTP loss (mean over depths, spec 1.6) + balance loss (spec 1.5) + what layers ask for."""
+    """Next-token loss + MTP loss (mean over depths, spec 1.6) + balance loss (spec 1.5) + auxiliary losses."""
     config = model.config
     out = model.hidden(micro.tokens_T, micro.batch)
     loss = cross_entropy(model, out.hidden_TD, micro.targets_T, micro.weights_T) / norm.weights
@@ -137,12 +137,12 @@ def micro_loss(model: CausalLM, micro: TrainBatch, plan: MtpPlan | None, norm: N
 
 
 def weighted(aux_losses: Mapping[str, Tensor], config: ModelConfig) -> Tensor | float:
-    """Returns the sum of the layers' losses; attention weights its own, the balance loss has its weight here."""
+    """Returns the weighted sum of the layers' losses; attention weights its own, the balance loss is weighted here."""
     weights = {"balance": config.balance_loss_weight}
     return sum(weights.get(name, 1.0) * loss for name, loss in aux_losses.items())
 
 
 def cross_entropy(model: CausalLM, hidden_TD: Tensor, targets_T: Tensor, weights_T: Tensor) -> Tensor:
-    """Weighted sum of negative log-likelihoods under the model's head, without full logits."""
+    """Returns the weighted sum of negative log-likelihoods under the model's head, without full logits."""
     loss: Tensor = model.linear_cross_entropy(hidden_TD, model.lm_head.weight.to(hidden_TD.dtype), targets_T, weights_T)
     return loss

@@ -1,11 +1,12 @@
-"""The Lightning modules: they hold the model and calls plain functions; the loop, devices and hooks are Lightning's."""
+"""Lightning modules that hold the model and call plain functions; Lightning provides loop, devices and hooks."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import lightning as L
 import torch
@@ -13,10 +14,11 @@ import torch.distributed as dist
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import optim
 
-from arcforge_core.config.schema import RunConfig, TrainConfig
+from arcforge_core.config.schema import RunConfig, StepsConfig, TrainConfig
 from arcforge_core.contracts.optimizer import collect_roles
+from arcforge_core.eval.bits_per_byte import BitsPerByte
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
 from arcforge_core.train.step import (
     NonFiniteError,
     StepBatch,
@@ -29,19 +31,21 @@ from arcforge_core.train.step import (
 
 @dataclass
 class Progress:
-    """How far a run is; stored in checkpoints.
+    """The progress of a run, stored in checkpoints.
 
     Attributes:
         step: optimizer steps taken.
         tokens: input tokens trained on, over all processes.
         cursor: micro-batches of this process trained on.
-        seconds: training time, evaluations included, of all sittings.
+        seconds: training time including evaluations, over all resumptions.
+        step_seconds: duration of the longer one of the last two steps.
     """
 
     step: int = 0
     tokens: int = 0
     cursor: int = 0
     seconds: float = 0.0
+    step_seconds: float = 0.0
     _tick: float = field(default_factory=time.monotonic, repr=False)
 
     def tick(self) -> None:
@@ -51,40 +55,57 @@ class Progress:
         self._tick = now
 
     def restart_clock(self) -> None:
-        """Forgets the time since the last tick."""
+        """Discards the time since the last tick."""
         self._tick = time.monotonic()
 
-    def fraction(self, max_steps: int | None, minutes: float | None) -> float:
-        """Returns the share of the budget that is used, in [0, 1]: of steps or of time, whichever is further."""
-        by_steps = self.step / max_steps if max_steps else 0.0
-        by_time = self.seconds / (60.0 * minutes) if minutes else 0.0
-        return min(max(by_steps, by_time), 1.0)
+    def fraction(self, budget: StepsConfig) -> float:
+        """Returns the largest used share of the budget's steps, tokens and time, in [0, 1].
+
+        It is 1 if the time that is left is too short for another step.
+        """
+        by_steps = self.step / budget.max_steps if budget.max_steps else 0.0
+        by_tokens = self.tokens / budget.max_tokens if budget.max_tokens else 0.0
+        limit = 60.0 * budget.minutes if budget.minutes else math.inf
+        by_time = self.seconds / limit if self.seconds + self.step_seconds <= limit else 1.0
+        return min(max(by_steps, by_tokens, by_time), 1.0)
+
+
+T = TypeVar("T")
 
 
 @dataclass
-class StepRecord:
-    """What one step showed, for the callbacks."""
+class StepRecord(Generic[T]):
+    """The outcome of one optimizer step, for the callbacks.
 
-    result: StepResult
-    grad_norm: float
-    lr: float
-    batch: StepBatch
+    Attributes:
+        figures: scalars by name, the columns of ``metrics.csv``; tensors are read only when a row is written.
+        result: details by kind of run: `StepResult` on text, the rollouts in reinforcement learning.
+    """
+
+    figures: dict[str, Any]
+    result: T
 
 
 class TrainingModule(L.LightningModule):
-    """A `CausalLM` with its optimizer and its progress; subclasses say what a step is.
+    """A `CausalLM` with its optimizer and progress; subclasses implement the step.
 
     Args:
         model: the model, on the CPU or on its device.
         config: the run.
-        progress: nothing done yet.
+
+    Attributes:
+        record: the last step; None before the first.
+        heldout: the last evaluation on held-out text, or None.
     """
 
-    def __init__(self, model: CausalLM, config: RunConfig, progress: Progress) -> None:
+    def __init__(self, model: CausalLM, config: RunConfig) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.model, self.progress = model, progress
+        self.model, self.progress = model, Progress()
+        self.record: StepRecord[Any] | None = None
+        self.heldout: BitsPerByte | None = None
         self.settings = config
+        self._step_start, self._last_step = time.monotonic(), 0.0
         self.schedule: Callable[[float], float] = (
             registry().get("schedule", config.schedule.name).load()(config.schedule)
         )
@@ -97,10 +118,10 @@ class TrainingModule(L.LightningModule):
 
     def fraction(self) -> float:
         """Returns progress in [0, 1]."""
-        return self.progress.fraction(self.settings.trainer.max_steps, self.settings.trainer.minutes)
+        return self.progress.fraction(self.settings.trainer)
 
     def scheduled_optimizer(self) -> LightningOptimizer:
-        """Returns the optimizer with the rates of this moment."""
+        """Returns the optimizer with the current learning rates."""
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
         factor = self.schedule(self.fraction())
@@ -109,17 +130,41 @@ class TrainingModule(L.LightningModule):
         return optimizer
 
     def extra_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps besides weights, optimizer and progress; tensors and plain values."""
+        """Returns state that a checkpoint stores besides weights, optimizer and progress: tensors and plain values."""
         return {}
 
     def restore_extra(self, state: Mapping[str, Any]) -> None:
-        """Takes what `extra_state` returned."""
+        """Restores the result of `extra_state`."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Notes when the step began; the shared clock stands still until its end."""
+        self._step_start = time.monotonic()
 
     def share_clock(self) -> None:
-        """Ticks; all processes go by one clock, or their learning rates would differ."""
-        self.progress.tick()
-        seconds, world = sum_over_processes([self.progress.seconds])
-        self.progress.seconds = seconds[0] / world
+        """Ticks; all processes use one clock, otherwise their learning rates would differ."""
+        progress = self.progress
+        progress.tick()
+        last = time.monotonic() - self._step_start
+        (seconds, last, before), world = self.sum_over_processes([progress.seconds, last, self._last_step])
+        progress.seconds = seconds / world
+        progress.step_seconds = max(last, before) / world
+        self._last_step = last / world
+
+    def sum_over_processes(self, values: list[float]) -> tuple[list[float], float]:
+        """Returns the sums over all processes, and the number of processes, over which gradients are averaged.
+
+        The sums are computed on the module's device: the process group of an accelerator has no backend for the host.
+        """
+        world = _world_size()
+        if world > 1:
+            total = torch.tensor(values, dtype=torch.float64, device=self.device)
+            dist.all_reduce(total)
+            values = total.tolist()
+        return values, float(world)
+
+    def in_any_process(self, flag: bool) -> bool:
+        """Returns whether `flag` is set in any process, so that all stop after the same step."""
+        return self.sum_over_processes([float(flag)])[0][0] > 0
 
 
 class LanguageModelModule(TrainingModule):
@@ -131,19 +176,19 @@ class LanguageModelModule(TrainingModule):
     """
 
     def __init__(self, model: CausalLM, config: TrainConfig) -> None:
-        super().__init__(model, config, Progress())
+        super().__init__(model, config)
         self.config = config
-        self.record: StepRecord | None = None
+        self.record: StepRecord[StepResult] | None = None
 
     def training_step(self, step: StepBatch, batch_idx: int) -> None:
         """Takes one optimizer step.
 
         Raises:
-            NonFiniteError: names the step and the tensor; weights and optimizer are as before the step.
+            NonFiniteError: names the step and the tensor; weights and optimizer are unchanged.
         """
         optimizer = self.scheduled_optimizer()
         try:
-            result = accumulate_gradients(self.model, step, self.manual_backward, sum_over_processes)
+            result = accumulate_gradients(self.model, step, self.manual_backward, self.sum_over_processes)
             grad_norm = clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.progress.step + 1}: {error}") from error
@@ -154,7 +199,8 @@ class LanguageModelModule(TrainingModule):
         self.progress.step += 1
         self.progress.tokens += step.num_tokens * _world_size()
         self.progress.cursor = step.cursor
-        self.record = StepRecord(result, grad_norm, optimizer.param_groups[0]["lr"], step)
+        rate = optimizer.param_groups[0]["lr"]
+        self.record = StepRecord({"lr": rate, **result.losses, "grad_norm": grad_norm}, result)
         self.share_clock()
 
 
@@ -162,23 +208,8 @@ def _world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def sum_over_processes(values: list[float]) -> tuple[list[float], float]:
-    """Returns the sums over all processes and their number, by which their gradients are averaged."""
-    world = _world_size()
-    if world > 1:
-        total = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(total)
-        values = total.tolist()
-    return values, float(world)
-
-
-def in_any_process(flag: bool) -> bool:
-    """Returns whether `flag` is set in any process, so that all stop after the same step."""
-    return sum_over_processes([float(flag)])[0][0] > 0
-
-
 def reduce_loads(result: StepResult) -> dict[int, torch.Tensor]:
-    """Sums tokens per expert over all processes, so that every router moves alike."""
+    """Sums tokens per expert over all processes, so that all routers get the same update."""
     if _world_size() > 1:
         for load_E in result.expert_loads.values():
             dist.all_reduce(load_E)

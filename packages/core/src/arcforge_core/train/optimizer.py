@@ -1,4 +1,4 @@
-"""Param groups by role, core's plain AdamW, and the plain schedule.
+"""Parameter groups by role, core's plain AdamW, and the constant schedule.
 
 Every group carries ``base_lr`` (the trainer sets ``lr = base_lr * schedule(progress)``) and ``names``.
 """
@@ -14,14 +14,14 @@ from arcforge_core.configs import ConstantScheduleConfig, TorchAdamWConfig
 from arcforge_core.contracts.optimizer import RoledParameter
 
 DECAYED_ROLES = ("head", "matrix", "head_matrix", "router", "expert")
-"""Roles with weight decay: matrices that act on activations. Embeddings, norms and scalars have none."""
+"""Roles with weight decay: matrices applied to activations. Embeddings, norms and scalars have none."""
 
 
 def trainable(parameters: Sequence[RoledParameter]) -> list[RoledParameter]:
-    """Returns the parameters that ask for gradients.
+    """Returns the parameters that require gradients.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no parameter does.
     """
     chosen = [item for item in parameters if item.parameter.requires_grad]
     if not chosen:
@@ -32,7 +32,7 @@ def trainable(parameters: Sequence[RoledParameter]) -> list[RoledParameter]:
 def parameter_group(
     parameters: Sequence[RoledParameter], lr: float, weight_decay: float, **extra: Any
 ) -> dict[str, Any]:
-    """Returns one param group with ``base_lr`` and ``names``; `extra` is added as it is."""
+    """Returns one parameter group with ``base_lr``, ``names`` and the options in `extra`."""
     return {
         "params": [item.parameter for item in parameters],
         "names": [item.name for item in parameters],
@@ -46,7 +46,7 @@ def parameter_group(
 def adamw_groups(
     parameters: Sequence[RoledParameter], lr: float, weight_decay: float, **extra: Any
 ) -> list[dict[str, Any]]:
-    """Returns the AdamW groups: roles with decay, then roles without; empty groups are left out."""
+    """Returns the non-empty AdamW groups: roles with decay, then roles without."""
     decayed = [item for item in parameters if item.role.role in DECAYED_ROLES]
     plain = [item for item in parameters if item.role.role not in DECAYED_ROLES]
     groups = ((decayed, weight_decay), (plain, 0.0))
@@ -54,7 +54,7 @@ def adamw_groups(
 
 
 def torch_adamw(config: TorchAdamWConfig, parameters: list[RoledParameter]) -> torch.optim.AdamW:
-    """Target of ``optimizer=torch_adamw``: torch's AdamW as it is, with decay on matrices only.
+    """Target of ``optimizer=torch_adamw``: unmodified torch AdamW with decay on matrices only.
 
     Raises:
         ValueError: no parameter requires a gradient.

@@ -1,4 +1,4 @@
-"""What a checkpoint holds besides the weights, taken from a module between two steps and put back."""
+"""The contents of a checkpoint besides the weights: captured from a module between two steps, and restored."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from arcforge_core.train.module import TrainingModule
 
 T = TypeVar("T")
 Options = list[dict[str, Any]]
-"""The param groups of an optimizer without their parameters."""
+"""The parameter groups of an optimizer without their parameters."""
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The state of a run after a step. The schedule has none: it is a function of progress.
+    """The state of a run after a step. The schedule is a function of progress and has no state.
 
     Attributes:
         path: the checkpoint's folder.
         progress: fields of the module's `Progress`.
         world_size: processes that share the data; the data position counts the batches of one of them.
         heldout: the evaluation after this step, or None.
-        optimizer: the optimizer's state dict.
-        options: the optimizer's options as the configuration set them.
+        optimizer: state dict of the optimizer.
+        options: the optimizer's options as configured.
         rng: random states by generator.
-        extra: what the module keeps besides.
+        extra: further state of the module.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class TrainingState:
         return int(self.progress["step"])
 
     def restore_model(self, module: TrainingModule) -> None:
-        """Loads weights and progress; the rest waits for `restore_training`.
+        """Loads weights and progress; `restore_training` loads the rest.
 
         Raises:
             CheckpointError: the weights do not fit the model.
@@ -64,10 +64,10 @@ class TrainingState:
         module.progress = type(module.progress)(**self.progress)
 
     def restore_training(self, module: TrainingModule) -> None:
-        """Loads the optimizer's state and the random states, when a fit has built the one and consumed the others.
+        """Loads optimizer and random states after the start of a fit, which builds the one and uses the other.
 
         Raises:
-            CheckpointError: the optimizer sorts the parameters into other groups than the saved one.
+            CheckpointError: the optimizer's parameter groups differ from the saved ones.
         """
         restore_optimizer(optimizer_of(module), self.optimizer, self.options)
         module.restore_extra(self.extra)
@@ -75,7 +75,7 @@ class TrainingState:
 
 
 def take_state(module: TrainingModule, run_dir: Path, options: Options, heldout: BitsPerByte | None) -> TrainingState:
-    """Returns the state after the step just taken; it shares memory with the module."""
+    """Returns the state after the latest step; it shares memory with the module."""
     progress = {
         f.name: getattr(module.progress, f.name) for f in dataclasses.fields(module.progress) if f.name[0] != "_"
     }
@@ -99,22 +99,22 @@ def optimizer_of(module: TrainingModule) -> torch.optim.Optimizer:
 
 
 def optimizer_options(optimizer: torch.optim.Optimizer) -> Options:
-    """Returns a copy of the options of every param group."""
+    """Returns a copy of the options of every parameter group."""
     return copy.deepcopy([{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups])
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], configured: Options) -> None:
-    """Loads a state dict into an optimizer that was just built.
+    """Loads a state dict into a newly built optimizer.
 
-    An option is the saved one, except where the configuration has changed since: then the new one holds.
+    Options keep their saved values, except those whose configuration has changed since.
 
     Args:
-        optimizer: takes the state.
+        optimizer: receives the state.
         saved: the state dict.
-        configured: the saved optimizer's options as its configuration had set them.
+        configured: the saved optimizer's options as configured then.
 
     Raises:
-        CheckpointError: other parameters, or other groups of them.
+        CheckpointError: the parameters or their groups differ.
     """
     now = optimizer_options(optimizer)
     if [group["names"] for group in now] != [group["names"] for group in configured]:
@@ -125,7 +125,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], c
 
 
 def host_copy(tree: T, tensors: Iterable[Tensor]) -> T:
-    """Returns a deep copy of `tree`, with these tensors of it in host memory."""
+    """Returns a deep copy of `tree` with `tensors` copied to host memory."""
 
     def copied(tensor: Tensor) -> Tensor:
         host = tensor.detach().to("cpu", copy=True)
@@ -148,7 +148,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
-    """Sets what `random_states` returned; a device of another type than the saved one keeps its own state."""
+    """Restores the result of `random_states`; a device of another type than the saved one keeps its state."""
     random.setstate(states["python"])
     words, *rest = states["numpy"]
     np.random.set_state(("MT19937", words.numpy(), *rest))

@@ -1,8 +1,8 @@
-"""The checkpoints of a run on disk: ``checkpoints/step-00000200/``, each whole or not there.
+"""The checkpoints of a run on disk, ``checkpoints/step-00000200/``, written atomically.
 
-One is a model in Hugging Face's format and, beside it, ``progress.json`` (steps, data position, time, held-out bits
-per byte), ``training_state.pt`` (optimizer and random states) and ``SHA256SUMS``. The links ``latest`` and ``best``
-are for people: what is there decides, not they.
+A checkpoint is a model in Hugging Face format with ``progress.json`` (steps, data position, time, held-out bits per
+byte), ``training_state.pt`` (optimizer and random states) and ``SHA256SUMS``. The links ``latest`` and ``best`` are a
+convenience for users; the code reads the folders themselves.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from arcforge_core.checkpoint.adapter import write_adapter
-from arcforge_core.checkpoint.atomic import replacing
-from arcforge_core.checkpoint.checksums import check_checksums, write_checksums
 from arcforge_core.checkpoint.pretrained import write_pretrained
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import CheckpointError
 from arcforge_core.eval.bits_per_byte import BitsPerByte
+from arcforge_core.files.atomic import replacing
+from arcforge_core.files.checksums import check_checksums, write_checksums
+from arcforge_core.files.rundir import point_to
+from arcforge_core.model.adapt.lora import adapter_of
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.train.rundir import point_to
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.snapshot import TrainingState
 
 STATE_FILE, PROGRESS_FILE = "training_state.pt", "progress.json"
@@ -38,18 +39,18 @@ def checkpoints(run_dir: Path) -> list[Path]:
 def write_checkpoint(
     state: TrainingState, model: CausalLM, tokenizer: Tokenizer, keep_last: int, keep_best: bool
 ) -> None:
-    """Writes a checkpoint to ``state.path``, then removes those beside it that are not to be kept.
+    """Writes a checkpoint to ``state.path``, then removes surplus checkpoints next to it.
 
     Args:
-        state, model, tokenizer: what is written.
-        keep_last: checkpoints kept, this one included.
-        keep_best: whether the best on held-out text stays when it is none of them.
+        state, model, tokenizer: contents of the checkpoint.
+        keep_last: number of checkpoints to keep, including this one.
+        keep_best: whether to keep the best one on held-out text, too.
 
     Raises:
         CheckpointError: the disk is full or not writable; older checkpoints are untouched.
     """
     with replacing(state.path, marker=None) as folder:
-        (write_pretrained if model.adapter is None else write_adapter)(model, folder, tokenizer)
+        (write_pretrained if adapter_of(model) is None else write_adapter)(model, folder, tokenizer)
         content = {"optimizer": state.optimizer, "options": state.options, "rng": state.rng, "extra": state.extra}
         _save(content, folder / STATE_FILE)
         heldout = asdict(state.heldout) if state.heldout else None
@@ -73,9 +74,9 @@ def _save(content: dict[str, Any], path: Path) -> None:
 
 
 def _tidy(written: Path, keep_last: int, keep_best: bool) -> None:
-    """Sets the links and removes what the new checkpoint, which is on disk, makes superfluous.
+    """Sets the links and removes checkpoints made superfluous by the new one, which is on disk.
 
-    Steps beyond it are damaged, or the run went back to before them.
+    Later steps are damaged, or the run was resumed from before them.
     """
     everything = sorted(written.parent.glob("step-*"))
     past = [path for path in everything if path.name <= written.name]
@@ -87,7 +88,7 @@ def _tidy(written: Path, keep_last: int, keep_best: bool) -> None:
         point_to(written.parent / "best", best)
     for path in set(everything) - set(kept):
         path.rename(path.with_name(f".{path.name}.removed"))  # a kill must not leave half of it under its name
-    for leftover in written.parent.glob(".*"):  # these, and what a killed save left
+    for leftover in written.parent.glob(".*"):  # these, and leftovers of a killed save
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
         else:
@@ -95,24 +96,24 @@ def _tidy(written: Path, keep_last: int, keep_best: bool) -> None:
 
 
 def best_checkpoint(paths: list[Path]) -> Path | None:
-    """Returns the one with the fewest held-out bits per byte, of those evaluated on the same text as the last one."""
+    """Returns the checkpoint with the fewest held-out bits per byte, of those evaluated on the last one's text."""
     evaluated = [(heldout, path) for path in paths if (heldout := read_heldout(path)) is not None]
     rivals = [(heldout.bits_per_byte, path) for heldout, path in evaluated if comparable(heldout, evaluated[-1][0])]
     return min(rivals)[1] if rivals else None
 
 
 def comparable(a: BitsPerByte, b: BitsPerByte) -> bool:
-    """Returns whether two evaluations were of the same text; ``trainer.eval_tokens`` may have changed in between."""
+    """Returns whether two evaluations used the same text; ``trainer.eval_tokens`` may have changed in between."""
     return a.num_bytes == b.num_bytes
 
 
 def read_heldout(path: Path) -> BitsPerByte | None:
-    """Returns the evaluation of a checkpoint; None where there was none or it cannot be read."""
+    """Returns the evaluation of a checkpoint, or None if it is missing or unreadable."""
     try:
         heldout = json.loads((path / PROGRESS_FILE).read_text())["heldout"]
         return BitsPerByte(**heldout) if heldout else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # damaged: it is no candidate
+        return None  # damaged, hence no candidate
 
 
 def read_checkpoint(path: Path) -> TrainingState:
@@ -127,7 +128,7 @@ def read_checkpoint(path: Path) -> TrainingState:
         state = torch.load(path / STATE_FILE, weights_only=True, map_location="cpu")
         heldout = BitsPerByte(**progress["heldout"]) if progress["heldout"] else None
         return TrainingState(path, progress["progress"], progress["world_size"], heldout, **state)
-    except Exception as error:  # torch.load raises whatever the bytes make it
+    except Exception as error:  # torch.load may raise any error on damaged bytes
         raise CheckpointError(f"{path} was written by another version and cannot be read: {error}") from error
 
 
@@ -136,11 +137,11 @@ def last_checkpoint(run_dir: Path, say: Callable[[str], None] | None) -> Trainin
 
     Args:
         run_dir: the run.
-        say: gets a message for every damaged checkpoint, and the one before it is read instead; None takes only the
-            last one.
+        say: receives a message for every damaged checkpoint, and the one before it is read instead; None reads only
+            the last one.
 
     Raises:
-        CheckpointError: there is none, or none is whole.
+        CheckpointError: there is no undamaged checkpoint.
     """
     found = checkpoints(run_dir)
     if not found:

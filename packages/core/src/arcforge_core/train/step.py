@@ -16,17 +16,16 @@ from arcforge_core.train.losses import Normalizers, Reduce, micro_loss, plan_mtp
 
 
 class NonFiniteError(ArcforgeError):
-    """A loss or gradient that is not finite; the weights were not changed by it."""
+    """A loss or gradient is not finite; the weights are unchanged."""
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The micro-batches of one optimizer step; Lightning moves it whole because it has `.to`."""
+    """The micro-batches of one optimizer step; `to` lets Lightning move them to the device."""
 
     micros: list[TrainBatch]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> StepBatch:
-        """Moves every micro-batch."""
         return StepBatch([m.to(device, non_blocking) for m in self.micros])
 
     @property
@@ -61,7 +60,7 @@ def accumulate_gradients(
     backward: Callable[[Tensor], None],
     reduce: Reduce,
 ) -> StepResult:
-    """Runs forward and backward of every micro-batch; the gradient is that of one batch holding all their tokens.
+    """Runs forward and backward on every micro-batch; the gradient equals that of one batch with all their tokens.
 
     Args:
         model: gradients are added to its parameters.
@@ -70,7 +69,7 @@ def accumulate_gradients(
         reduce: sums numbers over all processes.
 
     Raises:
-        NonFiniteError: a loss is NaN or infinite; named, before its backward pass.
+        NonFiniteError: a loss is NaN or infinite; raised before its backward pass, with its name.
     """
     mtp = model.config.mtp
     plans = [plan_mtp(m, mtp.depths, mtp.fraction) for m in step.micros]
@@ -89,7 +88,7 @@ def accumulate_gradients(
 
 
 def clip_gradients(parameters: Iterable[tuple[str, nn.Parameter]], limit: float) -> float:
-    """Scales gradients to a total norm of at most `limit` (0: only measures) and returns the norm before.
+    """Scales gradients to a total norm of at most `limit` (0: only measures) and returns the previous norm.
 
     Raises:
         NonFiniteError: a gradient is NaN or infinite; the parameter is named.
@@ -98,7 +97,7 @@ def clip_gradients(parameters: Iterable[tuple[str, nn.Parameter]], limit: float)
     norm = nn.utils.get_total_norm([p.grad for _, p in named if p.grad is not None])
     if not torch.isfinite(norm):
         bad = [name for name, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
-        # squares of finite gradients can exceed the dtype
+        # squares of finite gradients can overflow the dtype
         raise NonFiniteError(f"the gradient of {bad[0]} is not finite" if bad else "the gradient norm overflows")
     if limit > 0:
         nn.utils.clip_grads_with_norm_([p for _, p in named], limit, norm)
@@ -106,7 +105,7 @@ def clip_gradients(parameters: Iterable[tuple[str, nn.Parameter]], limit: float)
 
 
 def balance_routers(model: CausalLM, expert_loads: dict[int, Tensor], rate: float) -> None:
-    """Applies the loss-free balance update to every router that saw tokens (spec 1.5)."""
+    """Applies the auxiliary-loss-free balance update to every router that received tokens (spec 1.5)."""
     for layer, load_E in expert_loads.items():
         block = model.mtp if layer == model.config.num_hidden_layers else model.model.layers[layer]
         mlp = getattr(block, "mlp", None)

@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcforge_core.data.pipeline import Corpus
+from arcforge_core.data.tokens.pipeline import Corpus
 from arcforge_core.eval.compression import compression_baselines
+from arcforge_core.files.rundir import write_json
 from arcforge_core.model.params import count_parameters
-from arcforge_core.train.callbacks.evaluation import Evaluation
 from arcforge_core.train.callbacks.generation import figures_of
-from arcforge_core.train.callbacks.metrics import MetricsWriter
+from arcforge_core.train.callbacks.threads import Threads
+from arcforge_core.train.callbacks.throughput import ThroughputMetrics
 from arcforge_core.train.module import LanguageModelModule
-from arcforge_core.train.rundir import write_json
 
 HEADLINE = (
     "bits_per_byte",
@@ -31,16 +31,16 @@ MTP_ACCEPTANCE = "mtp_acceptance.json"
 
 @dataclass
 class Summary:
-    """Collects the figures from those who measured them."""
+    """Collects the figures from the objects that measured them."""
 
     run_dir: Path
     module: LanguageModelModule
-    metrics: MetricsWriter
-    evaluation: Evaluation
+    metrics: ThroughputMetrics
+    threads: Threads
     corpus: Corpus
 
     def write(self, status: str) -> dict[str, float | str]:
-        """Writes and returns the figures; those that were not measured are absent."""
+        """Writes and returns the measured figures."""
         progress, config = self.module.progress, self.module.config
         counts = count_parameters(config.model, config.attention)
         figures: dict[str, float | str] = {
@@ -52,12 +52,13 @@ class Summary:
             "active_parameters": counts.active,
             "matmul_flops": self.metrics.peak_flops,
             **self.metrics.averages(),
+            **self.threads.figures(),
         }
         row = self.metrics.last_row
         figures |= {name: row[name] for name in row if name.endswith("loss") or "mtp_loss" in name}
-        if self.evaluation.last is not None:
-            figures["bits_per_byte"] = self.evaluation.last.bits_per_byte
-            figures["heldout_loss"] = self.evaluation.last.loss
+        heldout = self.module.heldout
+        if heldout is not None:
+            figures |= {"bits_per_byte": heldout.bits_per_byte, "heldout_loss": heldout.loss}
         if status == "finished":
             for name, bits in compression_baselines(self.corpus.heldout_bytes()).items():
                 figures[f"{name}_bits_per_byte"] = bits

@@ -1,4 +1,4 @@
-"""What this machine can do, measured in the same process, and the share of it that training reaches."""
+"""The matmul rate of this machine, measured in the training process, for MFU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 import torch
 
 SECONDS = 2.0
-"""Limit of a measurement: a processor may multiply some number formats a hundred times slower than others."""
+"""Time limit of a measurement: a processor may multiply some dtypes a hundred times slower than others."""
 
 
 def matmul_rate(dtype: torch.dtype, device: torch.device | str = "cpu", size: int = 1024, rounds: int = 7) -> float:
-    """Returns FLOP/s of a square matrix product at the current thread count, the median of at most `rounds`."""
+    """Returns FLOP/s of a square matrix product with the current thread count, the median of at most `rounds`."""
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)
     synchronize = (lambda: None) if a.device.type == "cpu" else torch.accelerator.synchronize
@@ -29,5 +29,5 @@ def matmul_rate(dtype: torch.dtype, device: torch.device | str = "cpu", size: in
 
 
 def mean_visible_keys(lengths: list[int]) -> float:
-    """Returns the mean number of keys that a query of these causal segments sees."""
+    """Returns the mean number of visible keys per query of these causal segments."""
     return sum(n * (n + 1) / 2 for n in lengths) / sum(lengths)

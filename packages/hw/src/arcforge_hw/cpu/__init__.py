@@ -1,1 +1,1 @@
-"""The CPU backend: C++ in `native`, and what is torch but shaped by a processor's caches."""
+"""The CPU backend: C++ kernels in `native`, and torch kernels whose tiles fit a processor's caches."""

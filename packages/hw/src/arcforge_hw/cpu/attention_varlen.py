@@ -1,7 +1,7 @@
 """Causal attention over ragged segments: tiled batched products and an fp32 softmax over the visible part only.
 
-Tiles of queries are cut at the diagonal, so that little above it is computed. Up to about a thousand tokens a segment
-this beats torch's flash attention on CPUs; far beyond that, flash is some 20% faster in fp32.
+Tiles of queries end at the diagonal, so few scores above it are computed. Up to about a thousand tokens per segment
+this beats torch's flash attention on CPUs; for much longer segments, flash is about 20% faster in fp32.
 
 Shapes: T query tokens, S keys, H heads, G key/value heads, R = H / G, K key size, V value size. A run is B
 consecutive segments of L queries and N keys each; X = B * G.
@@ -21,16 +21,16 @@ from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops.reference import laid_out
 
 TILE = 128
-"""Queries of a tile: smaller ones waste time on calls, larger ones on scores above the diagonal."""
+"""Queries per tile: smaller tiles waste time on calls, larger ones on scores above the diagonal."""
 KEEP_KEYS = 1024
-"""Probabilities of segments up to this long are kept for the backward pass, those of longer ones recomputed."""
+"""Probabilities of segments up to this length are kept for the backward pass, those of longer ones recomputed."""
 SCORES = 1 << 18
-"""Scores of one batched product at most: more would leave the processor's cache."""
+"""Maximum number of scores of one batched product: more would not fit in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive segments of equal lengths, and where they begin."""
+    """Consecutive segments of equal lengths, and their first rows."""
 
     query: int
     key: int
@@ -45,20 +45,20 @@ class Run:
         return split.permute(0, 2, 3, 1, 4)
 
     def tiles(self) -> Iterator[tuple[int, int, int]]:
-        """Yields (first query, end, keys seen) of each tile, the last tile first: it alone sees every key."""
+        """Yields (first query, end, visible keys) of each tile, the last tile first: it alone sees every key."""
         for start in reversed(range(0, self.queries, TILE)):
             end = min(start + TILE, self.queries)
             yield start, end, self.keys - self.queries + end
 
     def kept(self, heads: int) -> int:
-        """Returns how many probabilities of the run are kept."""
+        """Returns the number of probabilities of the run that are kept."""
         if self.keys > KEEP_KEYS:
             return 0
         return sum(self.segments * heads * (end - start) * seen for start, end, seen in self.tiles())
 
 
 def runs(cu_query: Tensor, cu_key: Tensor, heads: int) -> list[Run]:
-    """Joins equal neighbours while their scores stay small."""
+    """Joins neighbouring segments of equal lengths while their scores stay small."""
     out: list[Run] = []
     ends_q, ends_k = cu_query.tolist(), cu_key.tolist()
     for (q0, q1), (k0, k1) in zip(pairwise(ends_q), pairwise(ends_k), strict=True):
@@ -73,7 +73,7 @@ def runs(cu_query: Tensor, cu_key: Tensor, heads: int) -> list[Run]:
 
 
 def _probabilities(q_XMK: Tensor, k_XNK: Tensor, queries: int, scale: float, out: Tensor | None) -> Tensor:
-    """Returns softmax of the scores; the last `queries` keys are the tile's own, causal among themselves."""
+    """Returns the softmax of the scores; the last `queries` keys are the tile's own, with a causal mask."""
     scores = torch.baddbmm(q_XMK.new_empty(()), q_XMK, k_XNK.mT, beta=0, alpha=scale)
     hidden = torch.ones(queries, queries, dtype=torch.bool).triu(1)
     scores.unflatten(1, (-1, queries))[..., -queries:].masked_fill_(hidden, float("-inf"))
@@ -86,7 +86,7 @@ def _probabilities(q_XMK: Tensor, k_XNK: Tensor, queries: int, scale: float, out
 def _forward(
     q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns the output [T, H, V] and the kept probabilities, flat."""
+    """Returns the output [T, H, V] and the kept probabilities, flattened."""
     heads, groups = q_THK.shape[1], k_SGK.shape[1]
     out_THV = q_THK.new_empty(q_THK.shape[0], heads, v_SGV.shape[-1])
     todo = runs(cu_query, cu_key, heads)
@@ -121,15 +121,9 @@ def _(
 
 @torch.library.custom_op("arcforge_cpu::attention_varlen_backward", mutates_args=())
 def _backward(
-    grad_THV: Tensor,
-    q_THK: Tensor,
-    k_SGK: Tensor,
-    v_SGV: Tensor,
-    kept: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
+    grad_THV: Tensor, q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, kept: Tensor, cu_query: Tensor, cu_key: Tensor,
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of q, k and v."""
     heads, groups = q_THK.shape[1], k_SGK.shape[1]
     dq_THK, dk_SGK, dv_SGV = (torch.empty(x.shape, dtype=x.dtype) for x in (q_THK, k_SGK, v_SGV))
@@ -162,7 +156,7 @@ def _backward(
 
 
 class Sum:
-    """A sum over tiles, in fp32 from the second term on; terms after the first may have fewer rows."""
+    """A sum over tiles, accumulated in fp32; terms after the first may have fewer rows."""
 
     value: Tensor
 
@@ -170,7 +164,6 @@ class Sum:
         self.terms = 0
 
     def add(self, x_XNE: Tensor) -> None:
-        """Adds a term."""
         if self.terms == 0:
             self.value = x_XNE
         else:
@@ -188,7 +181,7 @@ def _(grad_THV: Tensor, q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, *_: Any) ->
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q_THK, k_SGK, v_SGV, cu_query, cu_key, ctx.scale, _ = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # else zeros as large as the probabilities
+    ctx.set_materialize_grads(False)  # avoids zeros as large as the probabilities
     ctx.save_for_backward(q_THK, k_SGK, v_SGV, output[1], cu_query, cu_key)
 
 
@@ -212,14 +205,9 @@ def attention_varlen(
 
 
 def attention_decode(
-    q_THK: Tensor,
-    k_SGK: Tensor,
-    v_SGV: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    scale: float,
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.attention_decode`."""
     k_SGK, v_SGV = (laid_out(x, cu_key, pages) for x in (k_SGK, v_SGV))
     return attention_varlen(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)

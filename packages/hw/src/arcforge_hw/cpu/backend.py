@@ -1,51 +1,51 @@
-"""The CPU backend: the kernels that torch's operators alone do not give."""
+"""The CPU backend: kernels that torch's operators do not provide."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Probe, Verdict
+from arcforge_core.contracts.hardware import Kernel, OpCall, Probe, Verdict
 from arcforge_core.ops.hardware import TorchCpu
-from arcforge_hw.cpu.attention_varlen import attention_decode, attention_varlen
-from arcforge_hw.cpu.mla_decode import mla_decode
-from arcforge_hw.cpu.native import few_rows, layer, library, missing_compiler, quant, records, whole_vectors
-from arcforge_hw.cpu.native.attention_decode import attention_decode as native_attention_decode
-from arcforge_hw.cpu.native.attention_varlen import attention_varlen as native_attention
-from arcforge_hw.cpu.native.attention_varlen import selected_attention as native_selected
-from arcforge_hw.cpu.native.indexer_kl import indexer_kl as native_indexer_kl
-from arcforge_hw.cpu.native.indexer_topk import indexer_topk as native_indexer_topk
-from arcforge_hw.cpu.native.likeliest import likeliest
-from arcforge_hw.cpu.native.linear_cross_entropy import linear_cross_entropy as native_cross_entropy
-from arcforge_hw.cpu.native.mla_decode import mla_decode as native_mla_decode
-from arcforge_hw.cpu.native.race import race
+from arcforge_core.ops.processor import allowed_cores
+from arcforge_hw.cpu import attention_varlen as tiled_attention
+from arcforge_hw.cpu import mla_decode as tiled_mla
+from arcforge_hw.cpu import rms_norm as tiled_norm
+from arcforge_hw.cpu.native import FEW_ROWS, MATRIX_ROWS, library, missing_compiler, whole_vectors
+from arcforge_hw.cpu.native.argmax_logprob import argmax_logprob
+from arcforge_hw.cpu.native.attention_decode import attention_decode
+from arcforge_hw.cpu.native.attention_varlen import attention_varlen, selected_attention
+from arcforge_hw.cpu.native.hadamard import hadamard
+from arcforge_hw.cpu.native.index_prolog import index_prolog
+from arcforge_hw.cpu.native.indexer_kl import indexer_kl
+from arcforge_hw.cpu.native.indexer_topk import indexer_topk
+from arcforge_hw.cpu.native.linear import linear
+from arcforge_hw.cpu.native.linear_cross_entropy import linear_cross_entropy
+from arcforge_hw.cpu.native.mla_absorb import mla_absorb
+from arcforge_hw.cpu.native.mla_decode import mla_decode
+from arcforge_hw.cpu.native.mla_epilog import mla_epilog
+from arcforge_hw.cpu.native.mla_prolog import mla_prolog
+from arcforge_hw.cpu.native.mlp import mlp
+from arcforge_hw.cpu.native.moe import moe
+from arcforge_hw.cpu.native.moe_experts import moe_experts
+from arcforge_hw.cpu.native.quant_experts import quant_experts
+from arcforge_hw.cpu.native.quant_linear import quant_linear
+from arcforge_hw.cpu.native.quant_mlp import quant_mlp
+from arcforge_hw.cpu.native.quant_moe import quant_moe
 from arcforge_hw.cpu.native.record import record
-from arcforge_hw.cpu.native.sparse_mla import sparse_mla as native_sparse_mla
-from arcforge_hw.cpu.rms_norm import rms_norm
-from arcforge_hw.torch_ops.gated_delta_rule import gated_delta_rule
-from arcforge_hw.torch_ops.hadamard import hadamard
-from arcforge_hw.torch_ops.head_linear import head_linear
-from arcforge_hw.torch_ops.indexer_kl import indexer_kl
-from arcforge_hw.torch_ops.indexer_topk import indexer_topk
-from arcforge_hw.torch_ops.linear_cross_entropy import linear_cross_entropy
-from arcforge_hw.torch_ops.moe_experts import moe_experts
-from arcforge_hw.torch_ops.newton_schulz import newton_schulz
-from arcforge_hw.torch_ops.quant_linear import quant_experts, quant_linear
-from arcforge_hw.torch_ops.selected_attention import selected_attention
-from arcforge_hw.torch_ops.sparse_mla import sparse_mla
-from arcforge_hw.torch_ops.window_attention import window_attention
-from arcforge_hw.verdicts import fewer_on_gram, first_no, grouped_mm
+from arcforge_hw.cpu.native.rms_norm import rms_norm
+from arcforge_hw.cpu.native.rope import rope
+from arcforge_hw.cpu.native.sample import sample
+from arcforge_hw.cpu.native.sparse_mla import sparse_mla
+from arcforge_hw.cpu.native.to_records import to_records
+from arcforge_hw.torch_ops.kernels import kernels as torch_kernels
+from arcforge_hw.torch_ops.quant_linear import quant_experts as int_mm_experts
+from arcforge_hw.torch_ops.verdicts import first_no, grouped_mm, on_device
 
-
-def _on_cpu(call: OpCall) -> Verdict:
-    if call.device_type != "cpu":
-        return Verdict(False, f"device {call.device_type} is not cpu")
-    if call.dtype not in (torch.float32, torch.bfloat16, torch.float64):
-        return Verdict(False, f"{call.dtype} is slow on CPUs and untested here")
-    return YES
+_on_cpu = on_device("cpu", "slow on CPUs and untested here")
 
 
 def _native(call: OpCall) -> Verdict:
@@ -59,96 +59,79 @@ def _fused(call: OpCall) -> Verdict:
     verdict = _native(call)
     for name in ("hidden", "query", "latent", "inner", "width", "shared") if verdict.ok else ():
         if not whole_vectors(size := call.sizes.get(name, 0), call.dtype):
-            return Verdict(False, f"rows of weights are read in whole vectors, {name}={size} is none")
+            return Verdict(False, f"rows of weights must be whole vectors, not {name}={size}")
     return verdict
 
 
 def _fused_wide(call: OpCall) -> Verdict:
     if call.dtype == torch.bfloat16:
-        return Verdict(False, "what is between its products is kept in float32 or float64")
+        return Verdict(False, "intermediate results need float32 or float64")
     return _fused(call)
 
 
 def _quant_moe(call: OpCall) -> Verdict:
-    if call.dtype not in quant.DTYPES:
-        return Verdict(False, "activations are float32 or bfloat16")
+    if call.dtype not in (torch.float32, torch.bfloat16):
+        return Verdict(False, "activations must be float32 or bfloat16")
     return _fused(call)
 
 
 def _native_scores(call: OpCall) -> Verdict:
     if call.dtype == torch.float64:
-        return Verdict(False, "scores are computed in float32")
+        return Verdict(False, "scores need float32")
     return _native(call)
 
 
-_grouped_mm = first_no(grouped_mm, _on_cpu)
-_gram = first_no(fewer_on_gram, _on_cpu)
-_native_experts = first_no(grouped_mm, _native)  # grouped_mm for more than a few tokens
-
-
 class Cpu(TorchCpu):
-    """Core's plain backend of this machine's CPU, with kernels of its own."""
+    """Core's plain CPU backend with additional kernels."""
 
     name = "cpu"
+    rows = FEW_ROWS
+    """Maximum tokens of a replayed step; with more, the kernels hide the interpreter's overhead."""
 
     def probe(self) -> Probe:
-        """A CPU is always there; tells its vector instructions, and what runs slower without a compiler."""
-        cores = f"{os.cpu_count()} CPU cores, {torch.backends.cpu.get_cpu_capability()}"
+        """Always usable; reports the vector instructions, and the ops that are slower without a compiler."""
+        cores = f"{allowed_cores()} CPU cores, {torch.backends.cpu.get_cpu_capability()}"
         if reason := missing_compiler():
             ops = sorted({kernel.op for kernel in self.kernels() if kernel.name.endswith(".native")})
             return Probe(True, f"{cores}; {reason}; torch's operators run instead, slower: {', '.join(ops)}")
         return Probe(True, cores)
 
     def record(self, step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
-        """Repeats steps that are C calls and little else; see `contracts.hardware.Recorder`."""
+        """Records steps that consist of C calls and a few torch operators; see `contracts.hardware.Recorder`."""
         return record(step)
 
     def kernels(self) -> Sequence[Kernel]:
-        """Returns the kernels of this package."""
-        return [
-            Kernel("linear", "cpu.linear.native", few_rows.linear, _native),
-            Kernel("head_linear", "cpu.head_linear.bmm", head_linear, _on_cpu),
-            Kernel("rope", "cpu.rope.native", few_rows.rope, _native),
-            Kernel("rms_norm", "cpu.rms_norm.native", few_rows.rms_norm, _native, priority=1),
-            Kernel("rms_norm", "cpu.rms_norm.function", rms_norm, _on_cpu),
-            Kernel("attention_varlen", "cpu.attention_varlen.native", native_attention, _native, priority=1),
-            Kernel("attention_varlen", "cpu.attention_varlen.tiled", attention_varlen, _on_cpu),
-            Kernel("window_attention", "cpu.window_attention.blocks", window_attention, _on_cpu),
-            Kernel("attention_decode", "cpu.attention_decode.native", native_attention_decode, _native, priority=1),
-            Kernel("attention_decode", "cpu.attention_decode.tiled", attention_decode, _on_cpu),
-            Kernel("mla_decode", "cpu.mla_decode.native", native_mla_decode, _native, priority=1),
-            Kernel("mla_decode", "cpu.mla_decode.tiled", mla_decode, _on_cpu),
-            Kernel("gated_delta_rule", "cpu.gated_delta_rule.chunks", gated_delta_rule, _on_cpu),
-            Kernel("indexer_topk", "cpu.indexer_topk.native", native_indexer_topk, _native_scores, priority=1),
-            Kernel("indexer_topk", "cpu.indexer_topk.blocks", indexer_topk, _on_cpu),
-            Kernel("sparse_mla", "cpu.sparse_mla.native", native_sparse_mla, _native, priority=1),
-            Kernel("sparse_mla", "cpu.sparse_mla.blocks", sparse_mla, _on_cpu),
-            Kernel("selected_attention", "cpu.selected_attention.native", native_selected, _native, priority=1),
-            Kernel("selected_attention", "cpu.selected_attention.tiles", selected_attention, _on_cpu),
-            Kernel("indexer_kl", "cpu.indexer_kl.native", native_indexer_kl, _native, priority=1),
-            Kernel("indexer_kl", "cpu.indexer_kl.blocks", indexer_kl, _on_cpu),
-            Kernel("moe_experts", "cpu.moe_experts.native", few_rows.moe_experts, _native_experts, priority=1),
-            Kernel("moe_experts", "cpu.moe_experts.grouped_mm", moe_experts, _grouped_mm),
-            *(
-                Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, _fused_wide)
-                for fn in (layer.mla_prolog, layer.mla_absorb, layer.mla_epilog, layer.index_prolog)
-            ),
-            Kernel("mlp", "cpu.mlp.native", layer.mlp, _fused),
-            Kernel("moe", "cpu.moe.native", layer.moe, _fused),
-            Kernel("newton_schulz", "cpu.newton_schulz.gram", newton_schulz, _gram),
-            Kernel("hadamard", "cpu.hadamard.native", records.hadamard, _native, priority=1),
-            Kernel("hadamard", "cpu.hadamard.butterfly", hadamard, _on_cpu),
-            Kernel("to_records", "cpu.to_records.native", records.to_records, _native),
-            Kernel("quant_linear", "cpu.quant_linear.native", quant.quant_linear, _native, priority=1),
-            Kernel("quant_linear", "cpu.quant_linear.int_mm", quant_linear, _on_cpu),
-            Kernel("quant_experts", "cpu.quant_experts.native", quant.quant_experts, _native, priority=1),
-            Kernel("quant_experts", "cpu.quant_experts.int_mm", quant_experts, _on_cpu),
-            Kernel("quant_mlp", "cpu.quant_mlp.native", quant.quant_mlp, _native),
-            Kernel("quant_moe", "cpu.quant_moe.native", quant.quant_moe, _quant_moe),
-            Kernel(
-                "linear_cross_entropy", "cpu.linear_cross_entropy.native", native_cross_entropy, _native, priority=1
-            ),
-            Kernel("likeliest", "cpu.likeliest.native", likeliest, _native),
-            Kernel("race", "cpu.race.native", race, _native),
-            Kernel("linear_cross_entropy", "cpu.linear_cross_entropy.chunked", linear_cross_entropy, _on_cpu),
-        ]
+        """Returns this package's kernels: C++ if there is a compiler, torch's operators for the other ops."""
+        return [*native_kernels(), *tiled_kernels(), *torch_kernels("cpu", _on_cpu)]
+
+
+def native_kernels() -> list[Kernel]:
+    """Returns the C++ kernels; those of fused ops declare the number of rows up to which they are faster."""
+    attention = (attention_varlen, attention_decode, selected_attention, mla_decode, sparse_mla, indexer_kl)
+    rows = (linear, rope, rms_norm, hadamard, to_records, linear_cross_entropy, argmax_logprob, sample)
+    quantised = (quant_linear, quant_experts, quant_mlp)
+    answers: dict[Callable[..., Any], Callable[[OpCall], Verdict]] = {
+        **dict.fromkeys((*attention, *rows, *quantised), _native),
+        indexer_topk: _native_scores,
+        moe_experts: first_no(grouped_mm, _native),  # grouped_mm for more than a few tokens
+        **dict.fromkeys((mla_prolog, mla_absorb, mla_epilog, index_prolog), _fused_wide),
+        **dict.fromkeys((mlp, moe), _fused),
+        quant_moe: _quant_moe,
+    }
+    fused = (mla_prolog, mla_absorb, mla_epilog, index_prolog, moe, quant_mlp, quant_moe)
+    limits = {**dict.fromkeys(fused, dict.fromkeys(MATRIX_ROWS, FEW_ROWS)), mlp: MATRIX_ROWS}
+    return [
+        Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, answer, priority=1, rows=limits.get(fn, {}))
+        for fn, answer in answers.items()
+    ]
+
+
+def tiled_kernels() -> list[Kernel]:
+    """Returns the kernels of torch's operators that are only for CPUs."""
+    return [
+        Kernel("rms_norm", "cpu.rms_norm.function", tiled_norm.rms_norm, _on_cpu),
+        Kernel("attention_varlen", "cpu.attention_varlen.tiled", tiled_attention.attention_varlen, _on_cpu),
+        Kernel("attention_decode", "cpu.attention_decode.tiled", tiled_attention.attention_decode, _on_cpu),
+        Kernel("mla_decode", "cpu.mla_decode.tiled", tiled_mla.mla_decode, _on_cpu),
+        Kernel("quant_experts", "cpu.quant_experts.int_mm", int_mm_experts, _on_cpu),
+    ]

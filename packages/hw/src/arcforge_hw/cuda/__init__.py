@@ -1,1 +1,1 @@
-"""The CUDA backend: kernels in Triton, which other vendors' Triton compilers can take over."""
+"""The CUDA backend: kernels in Triton, which other vendors' Triton compilers may also compile."""

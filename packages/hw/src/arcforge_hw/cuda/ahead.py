@@ -3,8 +3,8 @@
     python -m arcforge_hw.cuda.ahead [--arch 90] [--json]
 
 Sizes are GLM-5's: 64 heads over entries of 512 + 64, top-k 2048, 32 index heads of 128, hidden size 6144. A kernel that
-spills its registers to memory, or multiplies without tensor cores where it should, is right and slow; this finds it
-before anyone waits for a machine.
+spills registers to memory, or multiplies without tensor cores where it should use them, is correct but slow; this
+command finds it without a GPU.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LATENT = {"BLOCK_H": sparse_mla.MOST_HEADS, "BLOCK_L": 512, "BLOCK_R": 64}
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel uses.
+    """The resources of a compiled kernel.
 
     Attributes:
         kernel: its name.
-        registers: of a thread.
+        registers: per thread.
         spilled: bytes of a thread's stack.
-        shared: bytes of shared memory of a block.
-        tensor_cores: whether it multiplies with them (``mma.sync`` or ``wgmma``).
+        shared: bytes of shared memory per block.
+        tensor_cores: whether it uses them (``mma.sync`` or ``wgmma``).
     """
 
     kernel: str
@@ -50,8 +50,7 @@ class Resources:
 def kernels() -> dict[str, tuple[Any, str, dict[str, Any]]]:
     """Returns kernel, types of its arguments and constants by name.
 
-    Numbers of type ``i32:16`` are multiples of 16, which Triton finds out for itself when a kernel is launched. All
-    pointers are.
+    Arguments of type ``i32:16`` are multiples of 16, which Triton detects at launch. So are all pointers.
     """
     attention = "*bf16 *bf16 *i64"
     index = {"INDEX_HEADS": 32, "INDEX_WIDTH": 128, "TOPK": 2048, "RELU": True, "BLOCK_I": 32, "BLOCK_D": 128}
@@ -109,7 +108,7 @@ def resources(name: str, arch: int) -> Resources:
     """Compiles one kernel for ``sm_<arch>``.
 
     Raises:
-        RuntimeError: Triton interprets kernels in this process, so that there is nothing to compile.
+        RuntimeError: this process interprets Triton kernels and cannot compile them.
     """
     if interpreted():
         raise RuntimeError("TRITON_INTERPRET=1: kernels are interpreted, not compiled")
@@ -141,7 +140,7 @@ def resources(name: str, arch: int) -> Resources:
 
 
 def main() -> None:
-    """Prints a line per kernel."""
+    """Prints one line per kernel."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", type=int, default=90, help="compute capability, e.g. 90 for Hopper")
     parser.add_argument("--json", action="store_true")

@@ -1,6 +1,6 @@
-"""The gated delta rule by flash-linear-attention (``fla-core``): chunks in Triton, or token by token for few of them.
+"""The gated delta rule of flash-linear-attention (``fla-core``): Triton chunks, or token by token for few tokens.
 
-Its layout is ours with a batch axis of one in front: q and k [1, T, H, K], v [1, T, H, V], g (logarithms of the decays)
+Its layout has a leading batch axis of size 1: q and k [1, T, H, K], v [1, T, H, V], g (logarithms of the decays)
 and beta [1, T, H], states [N, H, K, V] in fp32, cumulative lengths on the device (``fla/ops/gated_delta_rule`` of 0.6).
 
 Shapes: T tokens, N segments, H heads, K key size, V value size.
@@ -18,12 +18,12 @@ from torch import Tensor
 from arcforge_core.contracts.hardware import YES, OpCall, Verdict
 
 OLDEST = (0, 6)
-"""Release whose arguments were compared with ours."""
+"""Oldest release whose arguments were checked."""
 MISCOMPILED = (3, 4, 0), (3, 7, 1)
 """From the first of these releases of Triton up to the second, products with a transposed accumulator are wrong on
-Hopper; fla refuses its backward pass there (fla-org/flash-linear-attention#640)."""
+Hopper; fla rejects its backward pass there (fla-org/flash-linear-attention#640)."""
 FEW = 64
-"""Tokens of a segment up to which a recurrent step each takes less time than chunks (fla's own layer has it so)."""
+"""Maximum tokens of a segment for which recurrent steps are faster than chunks (the threshold of fla's own layer)."""
 
 
 def _release(distribution: str) -> tuple[int, ...]:
@@ -32,35 +32,35 @@ def _release(distribution: str) -> tuple[int, ...]:
 
 @functools.cache
 def missing_fla() -> str:
-    """Returns why fla cannot be used here, or nothing where it can."""
+    """Returns the reason why fla cannot be used here; empty if it can."""
     if not find_spec("fla"):
         return "fla is not installed: pip install fla-core"
     try:
         found = _release("fla-core")
     except PackageNotFoundError:
-        return "fla is there without the distribution fla-core, so that its version is unknown"
+        return "the distribution fla-core is missing, so fla's version is unknown"
     if found < OLDEST:
         return f"fla-core {version('fla-core')} is older than {'.'.join(map(str, OLDEST))}"
     return ""
 
 
 def miscompiled() -> str:
-    """Returns why gradients would be wrong here, or nothing where they are right."""
+    """Returns the reason why gradients would be wrong here; empty if they are correct."""
     first, fixed = MISCOMPILED
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
     if hopper and first <= _release("triton") < fixed:
-        return f"Triton {version('triton')} compiles fla's backward pass wrongly for Hopper: 3.7.1 is right"
+        return f"Triton {version('triton')} miscompiles fla's backward pass for Hopper: use 3.7.1"
     return ""
 
 
 def supports(call: OpCall) -> Verdict:
-    """Answers for bfloat16: fla multiplies float32 in fewer digits than `Kernel.tolerance` allows."""
+    """Supports bfloat16: fla multiplies float32 with less precision than `Kernel.tolerance` allows."""
     if reason := missing_fla():
         return Verdict(False, reason)
     if call.dtype != torch.bfloat16:
-        return Verdict(False, f"fla's products have the digits for bfloat16, not for {call.dtype}")
+        return Verdict(False, f"fla's products are precise enough for bfloat16, not for {call.dtype}")
     if (size := call.sizes.get("key_dim", 0)) > 256:
-        return Verdict(False, f"fla's kernels hold keys of up to 256 values, key_dim={size}")
+        return Verdict(False, f"fla's kernels need keys of at most 256 values, not key_dim={size}")
     if call.needs_grad and (reason := miscompiled()):
         return Verdict(False, reason)
     return YES
@@ -68,20 +68,14 @@ def supports(call: OpCall) -> Verdict:
 
 @functools.lru_cache(maxsize=4)
 def device_lengths(cu_query: tuple[int, ...], device: torch.device) -> Tensor:
-    """Returns the lengths where fla reads them; one tensor for all layers, by whose identity it keeps its own plans."""
+    """Returns the lengths on fla's device; one tensor for all layers, because fla caches its plans by its identity."""
     return torch.tensor(cu_query, dtype=torch.int64, device=device)
 
 
 def gated_delta_rule(
-    q_THK: Tensor,
-    k_THK: Tensor,
-    v_THV: Tensor,
-    g_TH: Tensor,
-    beta_TH: Tensor,
-    state_NHKV: Tensor,
-    cu_query: Tensor,
+    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, state_NHKV: Tensor, cu_query: Tensor,
     scale: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """See `arcforge_core.ops.reference.gated_delta_rule`."""
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 

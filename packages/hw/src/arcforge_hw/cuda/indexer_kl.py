@@ -1,11 +1,11 @@
-"""The indexer's loss over selected keys in Triton: what grows with the keys is two fp32 numbers for each selected one.
+"""The indexer's loss over selected keys in Triton: memory per selected key is two fp32 numbers.
 
-Three passes forward: the logarithm of each head's sum; the mean of the heads' weights beside the index scores, tile by
-tile; the loss of a row, whose scores turn into their gradient ``softmax(scores) - weights`` in place. Backward, queries
-and weights gather their keys again; keys sum over the queries that selected them, in their order and without atomics.
+Forward has three passes: the logarithm of each head's sum; the heads' mean weights and the index scores, tile by tile;
+the loss of a row, whose scores become their gradient ``softmax(scores) - weights`` in place. Backward, queries and
+weights gather their keys again; keys sum over the queries that selected them, in their order and without atomics.
 
 Shapes: T query tokens, S keys, H heads of a block, C a part of latent plus rope, I index heads, D index head size,
-K selected keys, those of a tile or a row of them; P pairs of a query and a key that it selected.
+K selected keys, in a tile or a row; P pairs of a query and a key that it selected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def kl_sums(
     q, kv, rows, lse, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, TOPK: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Logarithms of the sums of exponentials of a block of heads of one query a program."""
+    """Log-sum-exp of a block of heads of one query per program."""
     token = tl.program_id(0).to(tl.int64)
     h, k = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_K)
     top_H = tl.full((BLOCK_H,), float("-inf"), dtype=tl.float32)
@@ -74,7 +74,7 @@ def kl_tiles(
     TOPK: tl.constexpr, RELU: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_I: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Mean attention weights and index scores of some keys of one query a program."""
+    """Mean attention weights and index scores of some keys of one query per program."""
     token = tl.program_id(0).to(tl.int64)
     k, i = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_I)
     row_K = tl.load(rows + token * TOPK + k, mask=k < TOPK, other=-1)
@@ -97,14 +97,14 @@ def kl_tiles(
 
 @triton.jit
 def kl_rows(target, scores, loss, TOPK: tl.constexpr, BLOCK_K: tl.constexpr):
-    """The divergence of one query a program; its scores become their gradient."""
+    """The divergence of one query per program; its gradient overwrites the scores."""
     token, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_K)
     p_K = tl.load(target + token * TOPK + k, mask=k < TOPK, other=0.0)
     score_K = tl.load(scores + token * TOPK + k, mask=k < TOPK, other=float("-inf"))
     top = tl.max(score_K, axis=0)
     exp_K = tl.exp(score_K - top)
     total = tl.sum(exp_K, axis=0)
-    some_K = tl.where(p_K > 0, p_K, 1.0)  # a weight of zero adds nothing, and may stand beside a score of -inf
+    some_K = tl.where(p_K > 0, p_K, 1.0)  # a weight of zero adds nothing, and its score may be -inf
     difference_K = tl.where(p_K > 0, tl.log(some_K) - (score_K - top - tl.log(total)), 0.0)
     tl.store(loss + token, tl.sum(p_K * difference_K, axis=0))
     tl.store(scores + token * TOPK + k, exp_K / total - p_K, mask=k < TOPK)
@@ -116,7 +116,7 @@ def kl_backward_queries(
     INDEX_HEADS: tl.constexpr, INDEX_WIDTH: tl.constexpr, TOPK: tl.constexpr, RELU: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one index query and its weights a program."""
+    """Gradients of one index query and its weights per program."""
     token = tl.program_id(0).to(tl.int64)
     k, i, d = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_I), tl.arange(0, BLOCK_D)
     at = index_q + token * INDEX_HEADS * INDEX_WIDTH
@@ -146,7 +146,7 @@ def kl_backward_keys(
     INDEX_HEADS: tl.constexpr, INDEX_WIDTH: tl.constexpr, TOPK: tl.constexpr, RELU: tl.constexpr,
     BLOCK_I: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one index key a program; `pairs` from ``starts[key]`` on are those of the key."""
+    """The gradient of one index key per program; its `pairs` start at ``starts[key]``."""
     key = tl.program_id(0).to(tl.int64)
     i, d = tl.arange(0, BLOCK_I), tl.arange(0, BLOCK_D)
     inside = d < INDEX_WIDTH
@@ -166,7 +166,7 @@ def kl_backward_keys(
 
 
 def index_sizes(index_q_TID: Tensor, rows_TK: Tensor, relu: bool) -> dict[str, int]:
-    """Returns the constants of kernels that read index queries; no side of a product may be below 16."""
+    """Returns the constants of kernels that read index queries; each side of a product must be at least 16."""
     heads, width = index_q_TID.shape[1:]
     blocks = {"BLOCK_I": power_of_two(heads, 16), "BLOCK_D": power_of_two(width, 16)}
     return {"INDEX_HEADS": heads, "INDEX_WIDTH": width, "TOPK": rows_TK.shape[1], "RELU": relu, **blocks}
@@ -217,17 +217,9 @@ register(_forward, _backward)
 
 
 def indexer_kl(
-    q_THC: Tensor,
-    kv_SC: Tensor,
-    q_TID: Tensor,
-    k_SD: Tensor,
-    w_TI: Tensor,
-    indices_TK: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    scale: float,
-    use_relu: bool = True,
-) -> Tensor:
+    q_THC: Tensor, kv_SC: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, indices_TK: Tensor, cu_query: Tensor,
+    cu_key: Tensor, scale: float, use_relu: bool = True,
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.indexer_kl`."""
     rows_TK, kv_SC = key_rows(indices_TK, cu_query, cu_key), kv_SC.detach().to(q_THC.dtype)
     k_SD, w_TI = k_SD.to(q_TID.dtype), w_TI.float()

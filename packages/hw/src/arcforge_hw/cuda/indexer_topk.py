@@ -1,4 +1,4 @@
-"""Index scores in Triton, head sums included, a block of queries at a time; the best keys by torch's selection.
+"""Index scores in Triton, head sums included, a block of queries at a time; torch selects the best keys.
 
 Shapes: T query tokens, S keys, I index heads, D index head size, K top-k, B queries of a block, N keys they see.
 """
@@ -17,7 +17,7 @@ from arcforge_hw.cuda.launch import check, power_of_two, tuned
 from arcforge_hw.torch_ops.indexer_topk import best_keys
 
 SCORES = 1 << 26
-"""Scores of a block at most, in fp32."""
+"""Maximum number of scores of a block, in fp32."""
 
 
 @triton.jit
@@ -25,7 +25,7 @@ def index_scores(
     q, k, w, out, queries, keys, visible, dim, HEADS: tl.constexpr, RELU: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Scores of some queries and keys a program; query b sees the first ``visible + b`` keys."""
+    """Scores of some queries and keys per program; query b sees the first ``visible + b`` keys."""
     b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
@@ -47,15 +47,9 @@ def index_scores(
 
 @torch.no_grad()
 def indexer_topk(
-    q_TID: Tensor,
-    k_SD: Tensor,
-    w_TI: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    topk: int,
-    use_relu: bool = True,
+    q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tensor, topk: int, use_relu: bool = True,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.indexer_topk`."""
     k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     check(q_TID, k_SD, w_TI)

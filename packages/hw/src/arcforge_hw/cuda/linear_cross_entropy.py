@@ -1,6 +1,6 @@
-"""Linear layer and cross-entropy: products by cuBLAS, a chunk of tokens at a time, and the rows between them in Triton.
+"""Linear layer and cross-entropy: chunks of tokens, products by cuBLAS and the row operations in Triton.
 
-A row of logits is read twice and overwritten by its gradient; in torch that is six passes over it.
+Triton reads a row of logits twice and overwrites it with its gradient; torch needs six passes over it.
 
 Shapes: T tokens, B tokens of a chunk, D hidden, W vocabulary or a part of it.
 """
@@ -13,16 +13,16 @@ import triton.language as tl
 from torch import Tensor
 
 from arcforge_hw.cuda.launch import check, tuned
-from arcforge_hw.torch_ops.linear_cross_entropy import chunked, register, run
+from arcforge_hw.torch_ops.linear_cross_entropy import define
 
 CHUNK = 4096
-"""Tokens whose logits exist at a time, 1.3 GB in bfloat16 with GLM-5's vocabulary. Fewer would cost time: once a chunk
-the weight's gradient is read and written, 3.8 GB in fp32."""
+"""Tokens whose logits exist at a time, 1.3 GB in bfloat16 with GLM-5's vocabulary. Smaller chunks are slower: each
+reads and writes the weight's gradient, 3.8 GB in fp32."""
 
 
 @triton.jit
 def cross_entropy_rows(logits, target, loss, total, WIDTH: tl.constexpr, GRAD: tl.constexpr, BLOCK_W: tl.constexpr):
-    """One row a program; its logits become their gradient times the sum of exponentials."""
+    """One row per program; its gradient times the sum of exponentials overwrites the logits."""
     row, w = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_W)
     at, label = logits + row * WIDTH, tl.load(target + row)
     top, chosen, sum_ = float("-inf"), 0.0, 0.0
@@ -42,7 +42,7 @@ def cross_entropy_rows(logits, target, loss, total, WIDTH: tl.constexpr, GRAD: t
 
 
 def row_losses(logits_BW: Tensor, target_B1: Tensor, needs_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """See `arcforge_hw.torch_ops.linear_cross_entropy.Rows`; the gradient takes the place of the logits."""
+    """See `arcforge_hw.torch_ops.linear_cross_entropy.Rows`; the gradient overwrites the logits."""
     check(logits_BW, target_B1)
     rows, width = logits_BW.shape
     loss_B1, total_B1 = (logits_BW.new_empty(rows, 1, dtype=torch.float32) for _ in range(2))
@@ -53,16 +53,4 @@ def row_losses(logits_BW: Tensor, target_B1: Tensor, needs_grad: bool) -> tuple[
     return loss_B1, total_B1, logits_BW
 
 
-@torch.library.custom_op("arcforge_cuda::linear_cross_entropy", mutates_args=())
-def _forward(
-    x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return chunked(x_TD, weight_WD, target_T, weight_T, needs_grad, CHUNK, row_losses)
-
-
-register(_forward)
-
-
-def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
-    """See `arcforge_core.ops.reference.linear_cross_entropy`."""
-    return run(_forward, x_TD, weight_WD, target_T, weight_T)
+linear_cross_entropy = define("arcforge_cuda", row_losses, lambda x_TD: CHUNK)

@@ -1,4 +1,4 @@
-"""Absorbed attention of few queries over a whole cache in Triton: programs share a query's keys, parts are joined.
+"""Absorbed attention of few queries over a whole cache in Triton: programs share a query's keys, then join the parts.
 
 Shapes: T query tokens, S keys, P parts of a query's keys, H heads of a program, K keys of a tile, L latent, R rope
 part, C = L + R.
@@ -17,7 +17,7 @@ from arcforge_hw.cuda.launch import check, tuned
 from arcforge_hw.cuda.sparse_mla import attend_tile, blocks
 
 PART = 512
-"""Keys of a program."""
+"""Keys per program."""
 
 
 @triton.jit
@@ -25,7 +25,7 @@ def decode_parts(
     q, kv, pages, visible, out, top, total, heads, width, latent, scale, parts, each, size, LENGTH: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Some keys and a block of heads of one query a program; results are not normalised.
+    """Some keys and a block of heads of one query per program; results are not normalised.
 
     pages [T, each]: the first row of each page of the query's sequence.
     """
@@ -57,22 +57,17 @@ def decode_parts(
 
 
 def mla_decode(
-    q_THC: Tensor,
-    kv_SC: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    latent_dim: int,
-    scale: float,
+    q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float,
     pages: Pages | None = None,
-) -> Tensor:
-    """See `arcforge_core.ops.reference.mla_decode`, which also runs where a gradient is wanted."""
+) -> Tensor:  # fmt: skip
+    """See `arcforge_core.ops.reference.mla_decode`, which also runs if a gradient is needed."""
     if torch.is_grad_enabled() and (q_THC.requires_grad or kv_SC.requires_grad):
         return reference.mla_decode(q_THC, kv_SC, cu_query, cu_key, latent_dim, scale, pages)
     check(q_THC, kv_SC)
     q_THC, kv_SC = q_THC.contiguous(), kv_SC.contiguous()
     tokens, heads, width = q_THC.shape
     lengths_N, keys_N = cu_query.diff().long(), cu_key.diff().long()
-    # keys that lie one after another are one long page
+    # contiguous keys are one long page
     size = int(keys_N.max()) if pages is None else pages.size
     first_NP = cu_key[:-1, None].long() if pages is None else pages.table_NP * size
     first_TP = first_NP.repeat_interleave(lengths_N, 0)

@@ -1,8 +1,8 @@
-"""Newton-Schulz with Gram products by half: they are symmetric, so that tiles above the diagonal are mirrored.
+"""Newton-Schulz that computes half of each Gram product: they are symmetric, so tiles above the diagonal are mirrored.
 
-Of five steps on M rows and N columns this takes ``15 M^2 N + 5 M^3`` operations, the plain form ``20 M^2 N + 10 M^3``.
+Five steps on M rows and N columns take ``15 M^2 N + 5 M^3`` operations, the plain form ``20 M^2 N + 10 M^3``.
 
-Shapes: B matrices, M rows, N columns, M <= N after the turn; I and J are rows of a tile.
+Shapes: B matrices, M rows, N columns, M <= N after transposing; I and J are rows of a tile.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def symmetric_product(
     x, y, out, rows, columns, stride_b, stride_m, stride_n, alpha, beta, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """A tile of ``alpha x x^T (+ beta y)`` of one matrix a program, and its mirror image; `y` is symmetric.
+    """A tile of ``alpha x x^T (+ beta y)`` of one matrix per program, and its mirror image; `y` is symmetric.
 
-    A matrix has fewer than 2^31 entries: with 64-bit places inside it, registers would spill.
+    A matrix must have fewer than 2^31 entries: 64-bit offsets would spill registers.
     """
     if tl.program_id(1) > tl.program_id(0):
         return
@@ -68,18 +68,18 @@ def symmetric(x_BMN: Tensor, alpha: float = 1.0, plus_BMM: Tensor | None = None,
 
 
 def symmetric_flops(rows: int, columns: int, steps: int = 5) -> int:
-    """Returns the operations of one matrix, tiles on the diagonal counted by half."""
+    """Returns the operations of one matrix; tiles on the diagonal count half."""
     m, n = sorted((rows, columns))
     return steps * (3 * m * m * n + m**3)
 
 
 def supports(call: OpCall) -> Verdict:
-    """Answers for matrices of which there is something to mirror."""
+    """Supports matrices with tiles to mirror."""
     rows, columns = sides = call.sizes.get("rows", 1), call.sizes.get("columns", 1)
     if min(sides) <= (tile := tuned("symmetric_product")["BLOCK_M"]):
         return Verdict(False, f"a Gram matrix of {min(sides)} rows is a single tile of {tile}: nothing to mirror")
     if call.dtype != torch.bfloat16 and flops(*sides) < symmetric_flops(*sides):
-        return Verdict(False, f"on Gram matrices there are fewer operations for {rows} x {columns}")
+        return Verdict(False, f"the Gram form has fewer operations for {rows} x {columns}")
     return YES
 
 

@@ -15,14 +15,14 @@ from torch import Tensor
 from arcforge_hw.cuda.launch import check, power_of_two, row_warps
 
 BLOCK = 1024
-"""Elements of a program of an elementwise kernel."""
+"""Elements per program of an elementwise kernel."""
 ROWS_OF_PARTIALS = 64
-"""Programs that share a norm's backward pass: each sums the weight's gradient over its own rows."""
+"""Programs of a norm's backward pass: each sums the weight's gradient over its own rows."""
 
 
 @triton.jit
 def rms_norm_forward(x, weight, out, rstd, stride, width, eps, BLOCK_D: tl.constexpr):
-    """One row a program: fp32 inside, cast, then the weight (spec 1.3)."""
+    """One row per program: computed in fp32, cast, then multiplied by the weight (spec 1.3)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK_D)
     inside = column < width
@@ -36,7 +36,7 @@ def rms_norm_forward(x, weight, out, rstd, stride, width, eps, BLOCK_D: tl.const
 
 @triton.jit
 def rms_norm_backward(grad, x, weight, rstd, dx, dweight, stride, rows, width, per_program, BLOCK_D: tl.constexpr):
-    """Some rows a program, one after another; each program has its own row of `dweight`."""
+    """Some rows per program, one after another; each program has its own row of `dweight`."""
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK_D)
     inside = column < width
@@ -57,7 +57,7 @@ def rms_norm_backward(grad, x, weight, rstd, dx, dweight, stride, rows, width, p
 
 @triton.jit
 def rope_kernel(x, cos, sin, out, row_stride, head_stride, heads, pairs, sign, BLOCK_F: tl.constexpr):
-    """One head of a row a program."""
+    """One head of a row per program."""
     row = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
     f = tl.arange(0, BLOCK_F)

@@ -1,7 +1,7 @@
-"""Absorbed attention to selected keys in Triton: keys are gathered tile by tile, the softmax is kept online.
+"""Absorbed attention to selected keys in Triton: gathers keys tile by tile with an online softmax.
 
-The gradient of entries is summed key by key over the queries that selected it, in their order and without atomics: the
-same bits on every run. That takes the pairs of query and key sorted by key, made once in the backward pass.
+The gradient of entries is summed key by key over the queries that selected it, in their order and without atomics, so
+it has the same bits on every run. This needs the (query, key) pairs sorted by key, once in the backward pass.
 
 Shapes: T query tokens, S keys, H heads of a program, K keys of a tile, L latent, R rope part, C = L + R.
 """
@@ -20,13 +20,13 @@ from arcforge_hw.cuda.launch import check, power_of_two, tuned
 from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 MOST_HEADS = 16
-"""Heads of a program at most: with 64, as many rows as one of Hopper's wgmma takes, the sums do not fit into registers
-beside the addresses of gathered rows (576 bytes of a thread spilled)."""
+"""Maximum heads per program: with 64, the rows of one Hopper wgmma, the sums do not fit into registers together with
+the addresses of gathered rows (576 bytes per thread spilled)."""
 
 
 @triton.jit
 def attend_tile(q_HL, q_HR, kv_KL, kv_KR, there_1K, scale, top_H, total_H, sum_HL):
-    """Takes a tile of keys into a softmax: the largest scores so far, sums of exponentials, and of weighted latents."""
+    """Adds a tile of keys to an online softmax: running maximum, sum of exponentials, sum of weighted latents."""
     score_HK = tl.dot(q_HL, tl.trans(kv_KL), input_precision="ieee")
     score_HK = tl.dot(q_HR, tl.trans(kv_KR), score_HK, input_precision="ieee")
     score_HK = tl.where(there_1K, score_HK * scale, float("-inf"))
@@ -44,7 +44,7 @@ def sparse_forward(
     q, kv, rows, out, lse, heads, width, latent, scale, TOPK: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """A block of heads of one query a program."""
+    """A block of heads of one query per program."""
     token = tl.program_id(0).to(tl.int64)
     h, k = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_K)
     n, r = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_R)
@@ -74,7 +74,7 @@ def sparse_backward_queries(
     grad, q, kv, rows, lse, delta, dq, heads, width, latent, scale, TOPK: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of heads of one query a program."""
+    """The gradient of a block of heads of one query per program."""
     token = tl.program_id(0).to(tl.int64)
     h, k = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_K)
     n, r = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_R)
@@ -111,7 +111,7 @@ def sparse_backward_keys(
     grad, q, kv, tokens, starts, lse, delta, dkv, heads, width, latent, scale,
     BLOCK_H: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one entry a program; `tokens` from ``starts[key]`` on are the queries that selected it."""
+    """The gradient of one entry per program; the queries that selected it are in `tokens` from ``starts[key]`` on."""
     key = tl.program_id(0).to(tl.int64)
     n, r = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_R)
     kv_L = tl.load(kv + key * width + n, mask=n < latent, other=0.0).to(tl.float32)
@@ -141,7 +141,7 @@ def sparse_backward_keys(
 
 
 def blocks(heads: int, width: int, latent: int) -> dict[str, int]:
-    """Returns the block sizes of a program: no side of a product may be below 16."""
+    """Returns the block sizes of a program; each side of a product must be at least 16."""
     return {
         "BLOCK_H": min(MOST_HEADS, power_of_two(heads, 16)),
         "BLOCK_L": power_of_two(latent, 16),
@@ -150,7 +150,7 @@ def blocks(heads: int, width: int, latent: int) -> dict[str, int]:
 
 
 def pairs_by_key(rows_TK: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-    """Returns the places in `rows_TK` of each key, key after key and ascending, and where each key's begin [S + 1]."""
+    """Returns the positions in `rows_TK` of each key, sorted by key, and each key's first position [S + 1]."""
     flat = rows_TK.flatten()
     order = torch.where(flat < 0, keys, flat).argsort(stable=True)
     counts_S = torch.bincount(flat + 1, minlength=keys + 1)[1:]
@@ -198,15 +198,9 @@ class _SparseMla(torch.autograd.Function):
 
 
 def sparse_mla(
-    q_THC: Tensor,
-    kv_SC: Tensor,
-    indices_TK: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    latent_dim: int,
-    scale: float,
+    q_THC: Tensor, kv_SC: Tensor, indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.sparse_mla`."""
     rows_TK = key_rows(indices_TK, cu_query, cu_key, pages)
     out_THL: Tensor = _SparseMla.apply(q_THC, kv_SC, rows_TK, latent_dim, scale)

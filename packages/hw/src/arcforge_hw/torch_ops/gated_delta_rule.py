@@ -1,14 +1,14 @@
-"""The gated delta rule in chunks (WY form): products of matrices, and one step a chunk instead of one a token.
+"""The gated delta rule in chunks (WY form): matrix products, and one step per chunk instead of one per token.
 
 With γ the running sum of g in a chunk, D_ij = e^(γ_i - γ_j) for i >= j and 0 above, and S the state before the chunk:
 
     A = K K^T ∘ D below the diagonal,  P = Q K^T ∘ D,  [U | W] = (I + β A)^-1 [β V | β e^γ K],  N = U - W S
     out = e^γ Q S + P N,   S' = e^γ_C S + (e^(γ_C - γ) K)^T N
 
-Only N and S' wait for the chunk before; the rest is batched over chunks of all segments and heads. A chunk of one token
-is the recurrent step. The backward pass keeps the states between chunks and computes the rest again.
+Only N and S' depend on the previous chunk; the rest is batched over chunks of all segments and heads. A chunk of one
+token is the recurrent step. The backward pass keeps the states between chunks and recomputes the rest.
 
-γ is summed in float64: after strong decays, differences of fp32 sums would have lost the weak ones.
+γ is summed in float64: after strong decays, differences of fp32 sums would lose the weak ones.
 
 Shapes: T tokens, N segments, H heads, K key size, V value size, C tokens of a chunk, B chunks times heads.
 """
@@ -27,22 +27,22 @@ from torch import Tensor
 from arcforge_hw.torch_ops import block_values
 
 SIZES = (1, 4, 16, 32, 64)
-"""Tokens of a chunk: segments take the smallest that holds them, or several of the largest."""
+"""Chunk sizes: segments use the smallest one that holds them, or several chunks of the largest."""
 BLOCK = 1 << 18
-"""Values of one intermediate result at most, unless a single step has more: they should stay in the cache; see
+"""Maximum number of values of one intermediate result, unless a single step has more; they should fit in the cache; see
 `block_values`."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Segments cut into chunks of one size: the first chunks of all segments, then their second ones, and so on.
+    """Segments split into chunks of one size: the first chunks of all segments, then their second ones, and so on.
 
     Attributes:
         size: C.
-        segments_N: the segments, those of more chunks first.
+        segments_N: the segments, those with more chunks first.
         rows_T: their tokens' rows in the batch.
-        place_TH: where tokens and heads are in [B * C], B running over chunks, then heads.
-        steps: ranges of B, one for every step in time; those that go on come first.
+        place_TH: position of tokens and heads in [B * C], B running over chunks, then heads.
+        steps: ranges of B, one per step in time; segments with further chunks come first.
     """
 
     size: int
@@ -64,7 +64,7 @@ class Layout:
         out_TH.index_copy_(0, self.rows_T, x_XE.unflatten(0, self.place_TH.shape))
 
     def blocks(self, width: int) -> Iterator[list[range]]:
-        """Yields runs of steps that are computed together, for values of `width` a token."""
+        """Yields runs of steps that are computed together, for values of `width` per token."""
         most = block_values(BLOCK, self.rows_T.device)
         run: list[range] = []
         for step in self.steps:
@@ -82,9 +82,9 @@ class Layout:
 
 @functools.lru_cache(maxsize=4)
 def lay_chunks(cu_query: tuple[int, ...], heads: int, device: torch.device) -> list[Layout]:
-    """Sorts the segments by the size of chunks that suits them and cuts them; all layers share the result.
+    """Groups the segments by chunk size and splits them; all layers share the result.
 
-    Lengths are read on the host, the result is on `device`.
+    Reads lengths on the host; the result is on `device`.
     """
     cu = torch.tensor(cu_query)
     starts_N, lengths_N = cu[:-1], cu.diff()
@@ -104,7 +104,7 @@ def _lay(
     order_N = chunks_N.argsort(descending=True, stable=True)
     segments_N, chunks_N = segments_N[order_N], chunks_N[order_N]
     lengths_N = lengths_N[segments_N]
-    # segments that have a j-th chunk, and where the j-th chunks begin
+    # number of segments with a j-th chunk, and index of the first j-th chunk
     count_J = torch.bincount(chunks_N - 1).flip(0).cumsum(0).flip(0)
     end_J = count_J.cumsum(0)
     rank_T = torch.repeat_interleave(torch.arange(len(segments_N)), lengths_N)
@@ -133,7 +133,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Inner:
-    """What a chunk computes without the state; names as in the module's docstring.
+    """The part of a chunk that does not depend on the state; names as in the module's docstring.
 
     Attributes:
         decay: D.
@@ -150,10 +150,9 @@ class Inner:
 
     @staticmethod
     def of(x: Tokens) -> Inner:
-        """Computes it."""
         gamma = x.g.double().cumsum(-1)
         above = torch.ones(x.g.shape[-1], x.g.shape[-1], dtype=torch.bool, device=x.g.device).triu(1)
-        # hidden before the exponential, which overflows above the diagonal
+        # masked before the exponential, which overflows above the diagonal
         decay = (gamma[..., :, None] - gamma[..., None, :]).to(x.k.dtype).masked_fill_(above, -torch.inf).exp_()
         since = gamma.exp().to(x.k.dtype)[..., None]
         until = (gamma[..., -1:] - gamma).exp().to(x.k.dtype)[..., None]
@@ -169,7 +168,7 @@ class Inner:
 
 
 def solve(lower: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
-    """Returns ``(I + lower)^-1 right``, or with the transpose of `lower`, of which the diagonal is not read."""
+    """Returns ``(I + lower)^-1 right``, or with `lower` transposed; does not read its diagonal."""
     if lower.shape[-1] == 1:
         return right
     matrix = lower.mT if transposed else lower
@@ -243,7 +242,7 @@ def _inner_back(
     since_k = inner.since * x.k
 
     d_beta = ((d_v * x.v).sum(-1) + (d_w * since_k).sum(-1)).add_((d_lower * inner.a).sum(-1))
-    both_a, both_p = d_lower * (beta * inner.a), d_p * inner.p  # what γ_i gains and γ_j loses
+    both_a, both_p = d_lower * (beta * inner.a), d_p * inner.p  # gradient of γ_i, and minus that of γ_j
     d_gamma = both_a.add_(both_p)
     d_gamma = d_gamma.sum(-1) - d_gamma.sum(-2)
     d_gamma += (inner.since * d_qs * x.q).sum(-1) + (beta * d_w * since_k).sum(-1)
@@ -275,17 +274,10 @@ def _own_states(layout: Layout, state_NHKV: Tensor, dtype: torch.dtype) -> Tenso
 
 @torch.library.custom_op("arcforge_torch::gated_delta_rule", mutates_args=())
 def _forward(
-    q_THK: Tensor,
-    k_THK: Tensor,
-    v_THV: Tensor,
-    g_TH: Tensor,
-    beta_TH: Tensor,
-    state_NHKV: Tensor,
-    cu_query: Tensor,
-    scale: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output, the states after it and the kept states before all chunks, flat."""
+    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, state_NHKV: Tensor, cu_query: Tensor,
+    scale: float, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Returns the output, the states after it and the kept states before all chunks, flattened."""
     given = (q_THK, k_THK, v_THV, g_TH, beta_TH)
     wide = _wide(*given, state_NHKV)
     out_THV = v_THV.new_empty(v_THV.shape)
@@ -302,16 +294,9 @@ def _forward(
 
 @_forward.register_fake
 def _(
-    q_THK: Tensor,
-    k_THK: Tensor,
-    v_THV: Tensor,
-    g_TH: Tensor,
-    beta_TH: Tensor,
-    state_NHKV: Tensor,
-    cu_query: Tensor,
-    scale: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, state_NHKV: Tensor, cu_query: Tensor,
+    scale: float, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     size = torch.library.get_ctx().new_dynamic_size() if keep else 0
     kept = v_THV.new_empty(size, dtype=_wide(q_THK, k_THK, v_THV, g_TH, beta_TH, state_NHKV))
     return v_THV.new_empty(v_THV.shape), state_NHKV.new_empty(state_NHKV.shape), kept
@@ -319,17 +304,9 @@ def _(
 
 @torch.library.custom_op("arcforge_torch::gated_delta_rule_backward", mutates_args=())
 def _backward(
-    grad_THV: Tensor,
-    grad_NHKV: Tensor,
-    q_THK: Tensor,
-    k_THK: Tensor,
-    v_THV: Tensor,
-    g_TH: Tensor,
-    beta_TH: Tensor,
-    kept: Tensor,
-    cu_query: Tensor,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_THV: Tensor, grad_NHKV: Tensor, q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor,
+    kept: Tensor, cu_query: Tensor, scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of all tensors."""
     given = (q_THK, k_THK, v_THV, g_TH, beta_TH)
     grads = [x.new_empty(x.shape) for x in given]
@@ -362,7 +339,7 @@ def _(
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     *given, state_NHKV, cu_query, ctx.scale, _ = inputs
     ctx.mark_non_differentiable(output[2])
-    ctx.set_materialize_grads(False)  # else zeros as large as the kept states
+    ctx.set_materialize_grads(False)  # avoids zeros as large as the kept states
     ctx.state_shape, ctx.state_dtype = state_NHKV.shape, state_NHKV.dtype
     ctx.save_for_backward(*given, output[2], cu_query)
 
@@ -370,7 +347,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tens
 def _gradients(ctx: Any, grad_THV: Tensor | None, grad_NHKV: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if grad_THV is None and grad_NHKV is None:
         return (None,) * 9
-    saved = ctx.saved_tensors  # to be asked for once only
+    saved = ctx.saved_tensors  # may only be read once
     v_THV = saved[2]
     if grad_THV is None:
         grad_THV = torch.zeros_like(v_THV)
@@ -384,15 +361,9 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 
 
 def gated_delta_rule(
-    q_THK: Tensor,
-    k_THK: Tensor,
-    v_THV: Tensor,
-    g_TH: Tensor,
-    beta_TH: Tensor,
-    state_NHKV: Tensor,
-    cu_query: Tensor,
+    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, state_NHKV: Tensor, cu_query: Tensor,
     scale: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """See `arcforge_core.ops.reference.gated_delta_rule`."""
     given = (q_THK, k_THK, v_THV, g_TH, beta_TH, state_NHKV)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in given)

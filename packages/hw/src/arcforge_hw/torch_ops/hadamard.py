@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arcforge_core.ops.hadamard import hadamard_matrix
+from arcforge_core.ops.reference import hadamard_matrix
 
 
 def hadamard(x: Tensor) -> Tensor:
-    """See `arcforge_core.ops.reference.hadamard`; what is no power of two is left to a product."""
+    """See `arcforge_core.ops.reference.hadamard`; the factor that is not a power of two is a matrix product."""
     size = x.shape[-1]
-    core = size & -size  # the largest power of two inside; the rest is 1, 3 or 5
+    core = size & -size  # the largest power of two that divides size; the rest is 1, 3 or 5
     core = size if core == size else max(1, core // 4)  # matrices of 12 and 20 rows are not doubled from smaller ones
     rest = size // core
     wide = torch.promote_types(x.dtype, torch.float32)

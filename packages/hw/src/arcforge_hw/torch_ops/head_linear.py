@@ -1,4 +1,4 @@
-"""A product per head as one batch of products: `einsum` comes to the same, after looking for a better order."""
+"""One product per head as a batched product: `einsum` computes the same, after searching for a better order."""
 
 from __future__ import annotations
 

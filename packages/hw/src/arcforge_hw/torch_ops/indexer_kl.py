@@ -1,6 +1,6 @@
-"""The indexer's loss over selected keys a block of queries at a time, each computed again in the backward pass.
+"""The indexer's loss over selected keys in blocks of queries, which the backward pass recomputes.
 
-Nothing is kept that grows with the selected keys, so that memory grows with the tokens alone.
+Nothing is kept per selected key, so memory grows only with the number of tokens.
 
 Shapes: T query tokens, S keys, H heads, C latent plus rope, I index heads, D index head size, K selected keys.
 """
@@ -18,11 +18,11 @@ from arcforge_hw.torch_ops import block_values
 from arcforge_hw.torch_ops.sparse_mla import key_rows
 
 SCORES = 1 << 22
-"""Attention scores of a block at most (`block_values`)."""
+"""Maximum number of attention scores of a block (`block_values`)."""
 
 
 def register(forward: Any, backward: Any) -> None:
-    """Makes custom ops with closed-form gradients known to autograd and to tensors without data.
+    """Registers custom ops with closed-form gradients for autograd and for fake tensors.
 
     Args:
         forward: ``(q_THC, kv_SC, q_TID, k_SD, w_TI, rows_TK, scale, relu)`` to the losses [T] and the gradients of the
@@ -40,7 +40,7 @@ def register(forward: Any, backward: Any) -> None:
     def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         _, _, q_TID, k_SD, w_TI, rows_TK, _, ctx.relu = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)  # else zeros as large as the gradients of the scores
+        ctx.set_materialize_grads(False)  # avoids zeros as large as the gradients of the scores
         ctx.save_for_backward(output[1], q_TID, k_SD, w_TI, rows_TK)
 
     def gradients(ctx: Any, grad_T: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
@@ -54,17 +54,9 @@ def register(forward: Any, backward: Any) -> None:
 
 
 def indexer_kl(
-    q_THC: Tensor,
-    kv_SC: Tensor,
-    q_TID: Tensor,
-    k_SD: Tensor,
-    w_TI: Tensor,
-    indices_TK: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    scale: float,
-    use_relu: bool = True,
-) -> Tensor:
+    q_THC: Tensor, kv_SC: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, indices_TK: Tensor, cu_query: Tensor,
+    cu_key: Tensor, scale: float, use_relu: bool = True,
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.indexer_kl`."""
     rows_TK = key_rows(indices_TK, cu_query, cu_key)
     length = max(1, block_values(SCORES, q_THC.device) // (rows_TK.shape[1] * q_THC.shape[1]))

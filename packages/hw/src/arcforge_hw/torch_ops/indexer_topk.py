@@ -1,7 +1,7 @@
-"""Index scores and their best keys, a block of queries at a time: all scores together never exist.
+"""Index scores and their best keys, in blocks of queries: the full scores never exist.
 
-`torch.topk` promises no order among equal scores, and ReLU makes exact zeros common. It is asked for one key more than
-wanted: where the last two differ the choice is sure, elsewhere the ties are filled up from the lowest index.
+`torch.topk` guarantees no order among equal scores, and ReLU makes exact zeros common. It returns one key more than
+needed: if the last two differ the selection is unique, otherwise ties are filled from the lowest index.
 
 Shapes: T query tokens, S keys, I index heads, D index head size, K top-k, B queries of a block, N keys they see.
 """
@@ -17,7 +17,7 @@ from arcforge_core.ops.reference import laid_out, segments
 from arcforge_hw.torch_ops import block_values
 
 SCORES = 1 << 22
-"""Scores of a block, head by head, at most (`block_values`)."""
+"""Maximum number of scores of a block, counted per head (`block_values`)."""
 
 
 @torch.library.custom_op("arcforge_torch::indexer_topk", mutates_args=())
@@ -38,7 +38,7 @@ def _indexer_topk(
             dots_BIN = (q_BID.flatten(0, 1) @ k_ND.mT).unflatten(0, (-1, heads))
             dots_BIN = dots_BIN.relu_() if use_relu else dots_BIN
             scores_BN = torch.bmm(w_TI[rows, None].to(wide), dots_BIN)[:, 0]
-            own = scores_BN[:, past + start :]  # the block's own keys are causal, those before are seen by all
+            own = scores_BN[:, past + start :]  # the block's own keys are causal, earlier ones are visible to all
             own.masked_fill_(torch.ones(own.shape, dtype=torch.bool, device=own.device).triu(1), float("-inf"))
             best_BK = best_keys(scores_BN, topk)
             selected_TK[rows, : best_BK.shape[1]] = best_BK
@@ -51,7 +51,7 @@ def _(q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tenso
 
 
 def best_keys(scores_BN: Tensor, topk: int) -> Tensor:
-    """Returns the keys of highest score, ties by lower number, ascending, -1 at the end; hidden scores are -inf."""
+    """Returns the keys of highest score, ties by lower index, ascending, padded with -1; hidden scores are -inf."""
     keys = scores_BN.shape[1]
     values, order = scores_BN.topk(min(topk + 1, keys))
     kept_BK = order[:, :topk].masked_fill(values[:, :topk] == float("-inf"), keys).sort(-1).values
@@ -63,7 +63,7 @@ def best_keys(scores_BN: Tensor, topk: int) -> Tensor:
 
 
 def _fill_ties(scores_BN: Tensor, last_B1: Tensor, topk: int) -> Tensor:
-    """Returns the keys above the last score, and of those equal to it the first ones."""
+    """Returns the keys above the last score, and the first keys equal to it."""
     above_BN, equal_BN = scores_BN > last_B1, scores_BN == last_B1
     needed_B1 = topk - above_BN.sum(1, keepdim=True)
     chosen_BN = above_BN | (equal_BN & (equal_BN.cumsum(1, dtype=torch.int32) <= needed_B1))
@@ -71,15 +71,9 @@ def _fill_ties(scores_BN: Tensor, last_B1: Tensor, topk: int) -> Tensor:
 
 
 def indexer_topk(
-    q_TID: Tensor,
-    k_SD: Tensor,
-    w_TI: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    topk: int,
-    use_relu: bool = True,
+    q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tensor, topk: int, use_relu: bool = True,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.indexer_topk`."""
     k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     with torch.no_grad():

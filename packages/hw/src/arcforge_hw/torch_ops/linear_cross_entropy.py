@@ -1,7 +1,7 @@
-"""Linear layer and cross-entropy, a chunk of tokens at a time: the full logits never exist.
+"""Linear layer and cross-entropy in chunks of tokens: the full logits never exist.
 
-The gradients are computed in the forward pass, while a chunk's logits are at hand; the backward pass only scales them.
-Tokens of weight 0 are left out.
+The forward pass computes the gradients while it has a chunk's logits; the backward pass only scales them. Tokens of
+weight 0 are skipped.
 
 Shapes: T tokens, B tokens of a chunk, D hidden, W vocabulary.
 """
@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 CHUNK = 1024
-"""Tokens whose logits exist at a time in fp32 or wider, twice as many in bfloat16: as many bytes."""
+"""Tokens whose logits exist at a time in fp32 or wider; twice as many in bfloat16: the same number of bytes."""
 
 
 def chunk_of(x_TD: Tensor) -> int:
-    """Returns the tokens of a chunk: each but the first costs one more pass over the weight's gradient in fp32."""
+    """Returns the tokens per chunk: every further chunk costs a pass over the weight's gradient in fp32."""
     return 2 * CHUNK if x_TD.dtype == torch.bfloat16 else CHUNK
 
 
 Rows = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor, Tensor]]
-"""From logits [B, W], which it may overwrite, targets [B, 1] and whether gradients are needed: losses and sums of
+"""Maps logits [B, W], which it may overwrite, targets [B, 1] and whether gradients are needed to losses and sums of
 exponentials [B, 1], fp32 or wider, and if needed the logits' gradients times those sums, in their dtype."""
 
 
@@ -37,7 +37,7 @@ def chunked(
     grad_x_TD = x_TD.new_zeros(x_TD.shape if needs_grad else 0)
     grad_WD = weight_WD.new_zeros(weight_WD.shape if needs_grad else 0, dtype=wide)
     counted = weight_T.nonzero().flatten()
-    # one buffer for all chunks: fresh pages for each cost more than the exponentials
+    # one buffer for all chunks: allocating each costs more than the exponentials
     buffer = x_TD.new_empty(min(chunk, len(counted)), len(weight_WD))
     for rows in counted.split(chunk):
         x, target, weight = x_TD[rows], target_T[rows, None], weight_T[rows, None].to(wide)
@@ -66,8 +66,20 @@ def row_losses(logits_BW: Tensor, target_B1: Tensor, needs_grad: bool) -> tuple[
     return largest + total.log() - target_logit, total, exps
 
 
-def register(forward: Any) -> None:
-    """Makes a custom op of `_forward`'s signature known to autograd and to tensors without data."""
+def define(namespace: str, row_losses: Rows, chunk_of: Callable[[Tensor], int] = chunk_of) -> Callable[..., Tensor]:
+    """Returns the op with these row operations; it calls the new custom op ``NAMESPACE::linear_cross_entropy``.
+
+    Args:
+        namespace: of the custom op, which `torch.compile` calls by name.
+        row_losses: computes a chunk.
+        chunk_of: tokens per chunk, by x.
+    """
+
+    @torch.library.custom_op(f"{namespace}::linear_cross_entropy", mutates_args=())
+    def forward(
+        x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return chunked(x_TD, weight_WD, target_T, weight_T, needs_grad, chunk_of(x_TD), row_losses)
 
     def fake(x_TD: Tensor, weight_WD: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
         loss = x_TD.new_empty((), dtype=torch.promote_types(x_TD.dtype, torch.float32))
@@ -76,7 +88,7 @@ def register(forward: Any) -> None:
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)  # else zeros as large as the saved gradients
+        ctx.set_materialize_grads(False)  # avoids zeros as large as the saved gradients
         ctx.save_for_backward(*output[1:])
 
     def gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -88,24 +100,13 @@ def register(forward: Any) -> None:
     forward.register_fake(fake)
     forward.register_autograd(gradients, setup_context=setup)
 
+    def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
+        """Weighted sum of negative log-likelihoods; see `arcforge_core.ops.reference.linear_cross_entropy`."""
+        needs_grad = torch.is_grad_enabled() and (x_TD.requires_grad or weight_WD.requires_grad)
+        loss: Tensor = forward(x_TD, weight_WD, target_T, weight_T.detach(), needs_grad)[0]
+        return loss
 
-@torch.library.custom_op("arcforge_torch::linear_cross_entropy", mutates_args=())
-def _forward(
-    x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor, needs_grad: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return chunked(x_TD, weight_WD, target_T, weight_T, needs_grad, chunk_of(x_TD), row_losses)
-
-
-register(_forward)
+    return linear_cross_entropy
 
 
-def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
-    """Weighted sum of negative log-likelihoods; see `arcforge_core.ops.reference.linear_cross_entropy`."""
-    return run(_forward, x_TD, weight_WD, target_T, weight_T)
-
-
-def run(forward: Any, x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
-    """Calls a custom op of `_forward`'s signature, for gradients only where they are wanted."""
-    needs_grad = torch.is_grad_enabled() and (x_TD.requires_grad or weight_WD.requires_grad)
-    loss: Tensor = forward(x_TD, weight_WD, target_T, weight_T.detach(), needs_grad)[0]
-    return loss
+linear_cross_entropy = define("arcforge_torch", row_losses)

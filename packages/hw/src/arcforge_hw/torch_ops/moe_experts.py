@@ -1,13 +1,13 @@
-"""Routed experts by grouped matrix products: rows sorted by expert, dispatched and combined by gathers alone.
+"""Routed experts by grouped matrix products: rows sorted by expert, dispatched and combined by gathers only.
 
 A scatter would be an `index_put_` in the backward pass; the inverse permutation turns both directions into gathers.
 
 On CPUs oneDNN multiplies bfloat16, and compiles a kernel for each new number of rows, which takes as long as a product
-of a thousand rows. There each expert's rows are filled up to whole blocks, with rows whose gate is 0: few numbers of
-rows come again and again.
+of a thousand rows. Each expert's rows are therefore padded to whole blocks with rows of gate 0, so few different row
+counts occur.
 
 Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R rows sorted by expert: T * K,
-and what fills blocks.
+plus padding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK = 32
-"""Rows of a block: larger ones mean fewer kernels and more rows that count for nothing."""
+"""Rows per block: larger blocks need fewer kernels but more padding."""
 
 
 def grouped_mm(a: Tensor, b: Tensor, offsets_E: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the output [T, D], the up-projections [R, F], the sorting order [R] and the experts' ends [E].
 
-    The order has the number of a choice, or -1 for a row that fills a block.
+    The order has the index of a choice, or -1 for a padding row.
     """
     experts, (tokens, chosen) = len(gate_up_EFD), expert_TK.shape
     expert_R, order_R = expert_TK.flatten().sort(stable=True)
@@ -58,7 +58,7 @@ def _in_blocks(x_TD: Tensor) -> bool:
 
 
 def _fill_blocks(expert_R: Tensor, order_R: Tensor, ends_E: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the order and the ends with each expert's rows filled up to whole blocks."""
+    """Returns the order and the ends with each expert's rows padded to whole blocks."""
     counts_E = ends_E.diff(prepend=ends_E.new_zeros(1))
     filled_E = (counts_E + BLOCK - 1) // BLOCK * BLOCK
     filled_ends_E = filled_E.cumsum(0, dtype=torch.int32)
@@ -69,28 +69,28 @@ def _fill_blocks(expert_R: Tensor, order_R: Tensor, ends_E: Tensor) -> tuple[Ten
 
 
 def _token(order_R: Tensor, chosen: int) -> Tensor:
-    """Returns the token of each row; of one that fills a block any will do."""
+    """Returns the token of each row; arbitrary for padding."""
     return order_R.clamp(min=0) // chosen
 
 
 def _gate(gate_TK: Tensor, order_R: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns the gates [R, 1], 0 of rows that fill blocks: -1 is the last of one more."""
+    """Returns the gates [R, 1], with 0 for padding: index -1 selects an appended zero."""
     return F.pad(gate_TK.flatten(), (0, 1))[order_R, None].to(dtype)
 
 
 def _check_range(expert_R: Tensor, experts: int) -> None:
-    """Refuses sorted expert numbers that are none: rows beyond the last expert's would come back as garbage."""
+    """Rejects expert ids out of range: rows after the last expert's would be garbage."""
     fits = ((expert_R[:1] >= 0) & (expert_R[-1:] < experts)).all()
-    message = f"expert numbers must be from 0 to {experts - 1}"
-    if expert_R.device.type != "cpu":  # the host need not wait for the answer
+    message = f"expert ids must be from 0 to {experts - 1}"
+    if expert_R.device.type != "cpu":  # the host does not wait for the device
         torch._assert_async(fits, message)
     elif not fits:
         raise ValueError(f"{message}, got {int(expert_R[0])} to {int(expert_R[-1])}")
 
 
 def _combine(y_RD: Tensor, order_R: Tensor, tokens: int, chosen: int) -> Tensor:
-    """Sums the rows of each token, in the order of its choices; in fp32 inside."""
-    inverse = order_R.new_empty(tokens * chosen + 1)  # one more for the rows that fill blocks
+    """Sums the rows of each token in the order of its choices; accumulates in fp32."""
+    inverse = order_R.new_empty(tokens * chosen + 1)  # one more for padding
     inverse[order_R] = torch.arange(len(order_R), device=order_R.device)
     return F.embedding_bag(inverse[:-1].view(tokens, chosen), y_RD, mode="sum")
 
@@ -110,15 +110,9 @@ def _(
 
 @torch.library.custom_op("arcforge_torch::moe_experts_backward", mutates_args=())
 def _backward(
-    grad_TD: Tensor,
-    x_TD: Tensor,
-    gate_up_EFD: Tensor,
-    down_EDF: Tensor,
-    gate_TK: Tensor,
-    inner_RF: Tensor,
-    order_R: Tensor,
-    ends_E: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_TD: Tensor, x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, gate_TK: Tensor, inner_RF: Tensor,
+    order_R: Tensor, ends_E: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of x, both weights and the gates."""
     tokens, chosen = gate_TK.shape
     token_R = _token(order_R, chosen)
@@ -151,7 +145,7 @@ def _(
 def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     x_TD, gate_up_EFD, down_EDF, _, gate_TK = inputs
     ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)  # else zeros as large as what is saved
+    ctx.set_materialize_grads(False)  # avoids zeros as large as the saved tensors
     ctx.save_for_backward(x_TD, gate_up_EFD, down_EDF, gate_TK, *output[1:])
 
 

@@ -1,11 +1,11 @@
-"""Newton-Schulz on the Gram matrix, for matrices much wider than high (or the reverse).
+"""Newton-Schulz on the Gram matrix, for matrices much wider than tall (or the reverse).
 
-A step multiplies ``X`` by a polynomial of ``G = X X^T``, and all these polynomials commute; so the steps can be taken
-on the small ``G``, and ``X`` is only touched at the end. Squaring loses the small singular values to rounding, so ``G``
-is made anew after `RESTART` steps, when they have grown. Of five steps on M rows and N columns this takes
+A step multiplies ``X`` by a polynomial of ``G = X X^T``, and all these polynomials commute; so the steps can use only
+the small ``G``, with one product with ``X`` at the end. Squaring loses the small singular values to rounding, so ``G``
+is recomputed after `RESTART` steps, when they have grown. Five steps on M rows and N columns take
 ``8 M^2 N + 28 M^3`` operations, the plain form ``20 M^2 N + 10 M^3``.
 
-Shapes: B matrices, M rows, N columns, M <= N after the turn.
+Shapes: B matrices, M rows, N columns, M <= N after transposing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def flops(rows: int, columns: int, steps: int = 5) -> int:
     m, n = sorted((rows, columns))
     total = 0
     for part in (min(steps, RESTART), max(0, steps - RESTART)):
-        if part:  # Gram and application; a polynomial a step; the next Gram and the product of polynomials between
+        if part:  # Gram and application; a polynomial per step; the next Gram and the product of polynomials between
             total += 4 * m * m * n + 2 * m**3 * (part + 3 * (part - 1))
     return total
 
@@ -37,7 +37,7 @@ def reference_flops(rows: int, columns: int, steps: int = 5) -> int:
 
 
 def _polynomials(gram: Tensor, steps: Coefficients) -> Tensor:
-    """Returns the product of some steps' polynomials of a Gram matrix."""
+    """Returns the product of several steps' polynomials of a Gram matrix."""
     product: Tensor | None = None
     for number, (a, b, c) in enumerate(steps, 1):
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
@@ -52,7 +52,7 @@ def newton_schulz(x_BMN: Tensor, coefficients: Coefficients, eps: float = 1e-7) 
     """See `arcforge_core.ops.reference.newton_schulz`."""
     tall = x_BMN.shape[-2] > x_BMN.shape[-1]
     x = x_BMN.mT if tall else x_BMN
-    # The norm is in the trace, and dividing by it can wait: what is as large as x is passed over as rarely as possible.
+    # The trace contains the norm, and dividing by it can wait: passes over tensors as large as x are kept to a minimum.
     gram = torch.bmm(x, x.mT)
     norm = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None].sqrt_().clamp_(min=eps)
     gram.div_(norm).div_(norm)

@@ -1,4 +1,4 @@
-"""Products with quantised weights by torch's own: of int8 in int32, or of weights made wide.
+"""Products with quantised weights by torch: int8 products in int32, or products with dequantised weights.
 
 Shapes: T rows, K inputs, N outputs, G groups of inputs, D hidden, E experts, F twice the expert width.
 """
@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arcforge_core.ops.quant import INT8, Quantised, dequantise, integer_rows, quantise
-from arcforge_core.ops.quant_reference import check_one_scale
+from arcforge_core.ops.reference import check_one_scale
 
 LEAST_ROWS = {"cuda": 17}
-"""Rows that a device's `torch._int_mm` asks for, by device type."""
+"""Minimum rows of `torch._int_mm`, by device type."""
 
 
 def quant_linear(
     x: Tensor, weight: Tensor, scale_NG: Tensor, bias_N: Tensor | None = None, rounds: bool = True
 ) -> Tensor:
-    """See `arcforge_core.ops.quant_reference.quant_linear`; packed weights are unpacked for the product."""
+    """See `arcforge_core.ops.reference.quant_linear`; packed weights are unpacked for the product."""
     weight_NK = integer_rows(weight, x.shape[-1])
     if not rounds:
         return F.linear(x, dequantise(Quantised(weight_NK, scale_NG), x.dtype), bias_N)
@@ -38,31 +38,19 @@ def quant_linear(
 
 
 def quant_experts(
-    x_TD: Tensor,
-    gate_up: Tensor,
-    gate_up_scale_EFG: Tensor,
-    down: Tensor,
-    down_scale_EDG: Tensor,
-    expert_TK: Tensor,
-    gate_TK: Tensor,
-    rounds: bool = True,
-) -> Tensor:
-    """See `arcforge_core.ops.quant_reference.quant_experts`."""
+    x_TD: Tensor, gate_up: Tensor, gate_up_scale_EFG: Tensor, down: Tensor, down_scale_EDG: Tensor, expert_TK: Tensor,
+    gate_TK: Tensor, rounds: bool = True,
+) -> Tensor:  # fmt: skip
+    """See `arcforge_core.ops.reference.quant_experts`."""
     run = functools.partial(quant_linear, rounds=rounds)
     return each_expert(x_TD, gate_up, gate_up_scale_EFG, down, down_scale_EDG, expert_TK, gate_TK, run)
 
 
 def each_expert(
-    x_TD: Tensor,
-    gate_up: Tensor,
-    gate_up_scale_EFG: Tensor,
-    down: Tensor,
-    down_scale_EDG: Tensor,
-    expert_TK: Tensor,
-    gate_TK: Tensor,
-    run: Callable[..., Tensor],
-) -> Tensor:
-    """`quant_experts` as two products `run` for each expert that somebody chose; tokens add theirs in their order."""
+    x_TD: Tensor, gate_up: Tensor, gate_up_scale_EFG: Tensor, down: Tensor, down_scale_EDG: Tensor, expert_TK: Tensor,
+    gate_TK: Tensor, run: Callable[..., Tensor],
+) -> Tensor:  # fmt: skip
+    """`quant_experts` as two products `run` per chosen expert; a token's experts are added in its order of choice."""
     expert_R = expert_TK.flatten()
     order_R = expert_R.argsort(stable=True)
     counts = torch.bincount(expert_R, minlength=len(down)).tolist()

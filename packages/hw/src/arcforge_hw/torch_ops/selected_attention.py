@@ -1,4 +1,4 @@
-"""Attention to selected keys with the others hidden, a tile of queries at a time, each computed again backwards.
+"""Attention to selected keys with the others masked, in tiles of queries that the backward pass recomputes.
 
 Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size, B queries of a tile, N keys.
 """
@@ -14,18 +14,12 @@ from arcforge_core.ops import reference
 from arcforge_hw.torch_ops import block_values
 
 SCORES = 1 << 21
-"""Scores of a tile at most, all heads together (`block_values`)."""
+"""Maximum number of scores of a tile, over all heads (`block_values`)."""
 
 
 def selected_attention(
-    q_THK: Tensor,
-    k_SGK: Tensor,
-    v_SGV: Tensor,
-    indices_TK: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    scale: float,
-) -> Tensor:
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float,
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.selected_attention`."""
     outs = []
     for rows_q, rows_k in reference.segments(cu_query, cu_key):

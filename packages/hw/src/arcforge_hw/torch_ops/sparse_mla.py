@@ -1,7 +1,7 @@
-"""Absorbed attention to selected keys, a block of queries at a time: gathered entries never exist for all queries.
+"""Absorbed attention to selected keys, in blocks of queries: gathered entries never exist for all queries.
 
-The backward pass gathers and computes the probabilities again, so that nothing but the inputs is kept: memory grows
-with the tokens. Gradients of entries are added row by row in the order of the queries, the same on every run.
+The backward pass gathers entries and recomputes the probabilities, so only the inputs are kept and memory grows with
+the number of tokens. Gradients of entries are added row by row in the order of the queries, the same on every run.
 
 Shapes: T query tokens, S keys, H heads, C latent plus rope, L latent, K selected keys, B queries of a block.
 """
@@ -18,11 +18,11 @@ from arcforge_core.contracts.batch import Pages
 from arcforge_hw.torch_ops import add_rows, block_values
 
 ENTRIES = 1 << 21
-"""Gathered values of a block at most (`block_values`)."""
+"""Maximum number of gathered values of a block (`block_values`)."""
 
 
 def key_rows(indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor, pages: Pages | None = None) -> Tensor:
-    """Returns the row of each selected key among the keys of all segments, or in their pages; -1 for none."""
+    """Returns the row of each selected key among the keys of all segments, or in their pages; -1 for padding."""
     if pages is not None:
         table_TP = pages.table_NP.repeat_interleave(cu_query.diff(), 0).to(indices_TK.device)
         page_TK = table_TP.gather(1, indices_TK.clamp(min=0) // pages.size)
@@ -41,7 +41,7 @@ def _blocks(rows_TK: Tensor, width: int) -> Iterator[slice]:
 
 
 def _gather(kv_SC: Tensor, rows_BK: Tensor) -> Tensor:
-    """Returns [B, K, C]; where there is no key, one of the query's own, which the mask hides: others may be NaN."""
+    """Returns [B, K, C]; padding reads one of the query's own keys, which the mask hides: other rows may be NaN."""
     rows_BK = torch.where(rows_BK < 0, rows_BK.amax(1, keepdim=True), rows_BK)
     return kv_SC.index_select(0, rows_BK.flatten()).view(*rows_BK.shape, -1)
 
@@ -82,7 +82,7 @@ def _backward(
         dq_THC[rows] = torch.bmm(dscores, kv_BKC)
         dkv_BKC = torch.bmm(dscores.mT, q_BHC)
         dkv_BKC[..., :latent_dim] += torch.bmm(probs_BHK.mT.to(grad_BHL.dtype), grad_BHL)
-        # keys that are none have probability 0 and add 0 to the first row
+        # padding has probability 0 and adds 0 to the first row
         add_rows(dkv_SC, rows_BK.clamp(min=0).flatten(), dkv_BKC.flatten(0, 1).to(dkv_SC.dtype))
     return dq_THC, dkv_SC.to(kv_SC.dtype)
 
@@ -93,7 +93,7 @@ def _(grad_THL: Tensor, q_THC: Tensor, kv_SC: Tensor, *_: Any) -> tuple[Tensor, 
 
 
 def register_gradients(forward: Any, backward: Any) -> None:
-    """Makes a custom op ``forward(q_THC, kv_SC, rows_TK, latent_dim, scale)`` differentiable by another one."""
+    """Makes a custom op ``forward(q_THC, kv_SC, rows_TK, latent_dim, scale)`` differentiable by `backward`."""
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         q_THC, kv_SC, rows_TK, ctx.latent_dim, ctx.scale = inputs
@@ -109,15 +109,9 @@ register_gradients(_forward, _backward)
 
 
 def sparse_mla(
-    q_THC: Tensor,
-    kv_SC: Tensor,
-    indices_TK: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    latent_dim: int,
-    scale: float,
+    q_THC: Tensor, kv_SC: Tensor, indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.sparse_mla`."""
     out_THL: Tensor = _forward(q_THC, kv_SC, key_rows(indices_TK, cu_query, cu_key, pages), latent_dim, scale)
     return out_THL

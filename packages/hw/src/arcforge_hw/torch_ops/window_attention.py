@@ -1,7 +1,7 @@
-"""Sliding-window attention over ragged segments: blocks of queries, each with the band of keys that it can see.
+"""Sliding-window attention over ragged segments: blocks of queries, each with the band of keys visible to it.
 
-All blocks of a batch have one shape, so that a layer is two batched products however many segments there are; time and
-memory grow with tokens times window.
+All blocks of a batch have one shape, so a layer is two batched products for any number of segments; time and memory
+grow with tokens times window.
 
 Shapes: T query tokens, S keys, H heads, G key/value heads, R = H / G, K key size, V value size, W window, N blocks,
 B queries of a block, J = B + W - 1 keys of a block.
@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
-"""Queries of a block at most. Keys of a block are read again by the next one: narrow windows take smaller blocks."""
+"""Maximum queries per block. The next block reads a block's keys again, so narrow windows use smaller blocks."""
 LEAST = 16
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the blocks lie.
+    """The blocks of a batch, as indices.
 
     Attributes:
         rows_NB: row of each query; rows past a segment's end repeat row 0.
         keys_NJ: row of each key; those outside the segment repeat row 0.
         hidden_NBJ: keys that a query does not see.
-        place_T: where in the blocks each query is.
+        place_T: position of each query in the blocks.
     """
 
     rows_NB: Tensor
@@ -38,7 +38,7 @@ class Blocks:
 
 
 def lay_blocks(cu_query: Tensor, cu_key: Tensor, window: int, device: torch.device) -> Blocks:
-    """Cuts the segments into blocks of queries; the lengths are read on the host, the result is on `device`."""
+    """Splits the segments into blocks of queries; reads the lengths on the host, returns tensors on `device`."""
     ends_q, ends_k = cu_query.tolist(), cu_key.tolist()
     longest = max(end - start for start, end in pairwise(ends_q))
     block = min(longest, max(LEAST, min(window, BLOCK)))
@@ -51,7 +51,7 @@ def lay_blocks(cu_query: Tensor, cu_key: Tensor, window: int, device: torch.devi
     own_N1 = end_N1 - (stop_N1 - start_N1)  # the key of a block's first query
     keys_NJ = own_N1 - window + 1 + torch.arange(block + window - 1)
     there_NJ = (keys_NJ >= key_N1) & (keys_NJ < end_N1)
-    # the band: query i of a block sees its keys i .. i + W - 1; a row past the end sees all, or it would be NaN
+    # the band: query i of a block sees its keys i .. i + W - 1; a row past the end sees all keys, to avoid NaN
     band_BJ = torch.ones(block, block + window - 1, dtype=torch.bool).triu().tril(window - 1)
     hidden_NBJ = ~(band_BJ & there_NJ[:, None]) & inside_NB[..., None]
     place_T = inside_NB.flatten().nonzero()[:, 0]

@@ -1,1 +1,1 @@
-"""Algorithms of reinforcement learning: a file and a class each."""
+"""Algorithms of reinforcement learning, one file and one class each."""

@@ -1,4 +1,4 @@
-"""What all algorithms share: scoring by group, the corrected policy term, and KL to a reference."""
+"""Base classes of algorithms: scoring by group, the corrected policy term, and KL to a reference."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from torch import Tensor
 from arcforge_core.contracts.algorithm import PolicyLoss, PolicyTokens, Trace
 from arcforge_core.errors import ConfigError
 from arcforge_rl.algorithms import scoring
+from arcforge_rl.algorithms.corrections import Correction
 from arcforge_rl.algorithms.surrogates import clip_metrics, clipped, ratio, reference_kl
-from arcforge_rl.configs_algorithms import BoundsConfig, ClippedConfig, ScoredConfig
-from arcforge_rl.corrections import Correction
+from arcforge_rl.configs.algorithms import BoundsConfig, ClippedConfig, ScoredConfig
 
 C = TypeVar("C", bound=ScoredConfig)
 K = TypeVar("K", bound=ClippedConfig)
 
 
 class PolicyGradient(ABC, Generic[C]):
-    """An algorithm whose traces have one advantage each.
+    """An algorithm with one advantage per trace.
 
     Args:
-        config: the algorithm's.
-        correction: what tokens are multiplied with.
+        config: options of the algorithm.
+        correction: factors of the tokens.
 
     Raises:
-        ConfigError: both the loss and the correction would weigh tokens by the current policy.
+        ConfigError: both the loss and the correction would weight tokens by the current policy.
     """
 
     has_ratio = True
-    """Whether `terms` has the ratio of the current policy to the old one in it."""
+    """Whether `terms` contains the ratio of the current policy to the old one."""
+    equal_teaches = False
+    """Whether a group with equal rewards still gives a gradient."""
 
     def __init__(self, config: C, correction: BoundsConfig) -> None:
         self.config = config
         self.correction = Correction(correction)
         self.needs = frozenset({"reference"} if config.kl > 0 else ())
+        self.compares = config.baseline in ("group", "leave_one_out") or config.scale == "group"
         weighs = correction.pair.startswith("current") and correction.action in ("mask", "truncate")
         if self.has_ratio and weighs:
             raise ConfigError(
@@ -51,7 +54,7 @@ class PolicyGradient(ABC, Generic[C]):
         """Writes ``advantages`` and ``weights``.
 
         Raises:
-            ArcforgeError: `check_traces` says why.
+            ArcforgeError: see `check_traces`.
         """
         scoring.check_traces(traces)
         scoring.write(traces, "advantages", self.advantages(traces))
@@ -63,14 +66,14 @@ class PolicyGradient(ABC, Generic[C]):
 
     @abstractmethod
     def terms(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns what is minimised for each token, [T], and what to log."""
+        """Returns the loss of each token, [T], and metrics to log."""
 
     def seen(self, tokens: PolicyTokens) -> PolicyTokens:
-        """Returns what the loss, but not the correction, sees of the tokens."""
+        """Returns the tokens as the loss sees them; the correction sees them unchanged."""
         return tokens
 
     def loss(self, tokens: PolicyTokens) -> PolicyLoss:
-        """Returns the weighted sum of the corrected terms, and of k3 to the reference where asked for."""
+        """Returns the weighted sum of the corrected terms, plus k3 to the reference if configured."""
         seen = self.seen(tokens)
         term_T, metrics = self.terms(seen)
         factor_T, more = self.correction(tokens)
@@ -82,14 +85,14 @@ class PolicyGradient(ABC, Generic[C]):
 
 
 class Clipped(PolicyGradient[K]):
-    """The clipped surrogate with the token's ratio."""
+    """The clipped surrogate with token ratios."""
 
     def seen(self, tokens: PolicyTokens) -> PolicyTokens:
-        """Returns tokens whose old policy is the one that `algorithm.old` names."""
+        """Returns the tokens with the old policy that `algorithm.old` names."""
         return dataclasses.replace(tokens, old_T=tokens.rollout_T) if self.config.old == "engine" else tokens
 
     def ratio(self, tokens: PolicyTokens) -> Tensor:
-        """Returns the ratio that is clipped, [T]."""
+        """Returns the ratio to clip, [T]."""
         return ratio(tokens)
 
     def terms(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""CISPO (MiniMax-M1, arXiv 2506.13585): clipped ratios weigh log-probabilities; no token loses its gradient."""
+"""CISPO (MiniMax-M1, arXiv 2506.13585): clipped ratios weight log-probabilities; every token keeps its gradient."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from arcforge_core.contracts.algorithm import PolicyTokens
 from arcforge_rl.algorithms.base import Clipped
 from arcforge_rl.algorithms.surrogates import clip_metrics
-from arcforge_rl.configs_algorithms import CispoConfig
+from arcforge_rl.configs.algorithms import CispoConfig
 
 
 class Cispo(Clipped[CispoConfig]):

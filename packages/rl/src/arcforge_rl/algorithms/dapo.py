@@ -1,4 +1,4 @@
-"""DAPO (arXiv 2503.14476): clip higher, mean over all tokens, overlong answers punished softly."""
+"""DAPO (arXiv 2503.14476): clip-higher, mean over all tokens, soft overlong punishment."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_rl.algorithms import scoring
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs_algorithms import DapoConfig
+from arcforge_rl.configs.algorithms import DapoConfig
 
 
 class Dapo(Clipped[DapoConfig]):
-    """Its dynamic sampling, dropping groups of equal rewards and drawing others, is the loop's, for every algorithm."""
+    """The rollout loop implements DAPO's dynamic sampling, replacing groups of equal rewards, for every algorithm."""
 
     def advantages(self, traces: Sequence[Trace]) -> list[float]:
-        """Returns advantages of rewards less the punishment."""
+        """Returns advantages of the rewards minus the punishment."""
         return scoring.advantages(traces, self.config, lambda trace: trace.reward - self.punishment(trace.num_sampled))
 
     def punishment(self, length: int) -> float:
-        """Returns 0 up to the buffer, 1 from `overlong_tokens` on, and a straight line between (eq. 13)."""
+        """Returns 0 up to the buffer, 1 from `overlong_tokens` on, and a linear ramp between (eq. 13)."""
         most, buffer = self.config.overlong_tokens, self.config.overlong_buffer
         if not most or length <= most - buffer:
             return 0.0

@@ -6,14 +6,14 @@ from torch import Tensor
 
 from arcforge_core.contracts.algorithm import PolicyTokens
 from arcforge_rl.algorithms.base import PolicyGradient
-from arcforge_rl.configs_algorithms import DoubleSidedConfig
+from arcforge_rl.configs.algorithms import DoubleSidedConfig
 
 
 class DoubleSided(PolicyGradient[DoubleSidedConfig]):
     """Maximises E[f(r) A log p] with r = p/p_rollout; f, a constant weight, is the correction ``double_sided``.
 
-    It is r inside the open interval (1 - low, 1 + high) and 0 outside, whatever the advantage's sign. Nothing of the
-    old policy is used, so none has to be kept.
+    f(r) is r inside the open interval (1 - low, 1 + high) and 0 outside, for either sign of the advantage. The old
+    policy is not used.
     """
 
     has_ratio = False

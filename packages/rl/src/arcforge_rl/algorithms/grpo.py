@@ -1,10 +1,10 @@
-"""GRPO (arXiv 2402.03300): advantages within a group, PPO's clip, KL to a reference if asked for."""
+"""GRPO (arXiv 2402.03300): advantages within a group, PPO's clip, optional KL to a reference."""
 
 from __future__ import annotations
 
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs_algorithms import GrpoConfig
+from arcforge_rl.configs.algorithms import GrpoConfig
 
 
 class Grpo(Clipped[GrpoConfig]):
-    """Rewards less the group's mean over its standard deviation; mean over traces of means over tokens."""
+    """Advantages: rewards minus the group mean, over its standard deviation. Loss: mean over traces of token means."""

@@ -1,4 +1,4 @@
-"""GSPO (arXiv 2507.18071): the ratio of a whole sequence, length-normalised, is clipped."""
+"""GSPO (arXiv 2507.18071): clips the length-normalised ratio of a whole sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from arcforge_core.contracts.algorithm import PolicyTokens
 from arcforge_rl.algorithms.base import Clipped
 from arcforge_rl.algorithms.surrogates import sequence_ratio
-from arcforge_rl.configs_algorithms import GspoConfig
+from arcforge_rl.configs.algorithms import GspoConfig
 
 
 class Gspo(Clipped[GspoConfig]):

@@ -1,4 +1,4 @@
-"""On-policy cross-stage distillation (GLM-5 paper 3.5, eq. 2): teachers say how much better each sampled token was."""
+"""On-policy cross-stage distillation (GLM-5 paper 3.5, eq. 2): teachers score each sampled token."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ from dataclasses import replace
 
 from arcforge_core.contracts.algorithm import PolicyLoss, PolicyTokens
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs_algorithms import BoundsConfig, OpdConfig
+from arcforge_rl.configs.algorithms import BoundsConfig, OpdConfig
 
 
 class Opd(Clipped[OpdConfig]):
     """Eq. 1 with the advantage sg(log p_teacher - log p): only log-probabilities of sampled tokens are needed.
 
-    Each trace names its teacher; the trainer fills the stream ``teacher`` from it.
+    Eq. 1's pop is the correction ``icepop``.
+
+    Each trace names its teacher, from which the trainer computes the stream ``teacher``. Groups of equal rewards give a
+    gradient, and a group may be a single rollout, as in the paper.
     """
+
+    equal_teaches = True
 
     def __init__(self, config: OpdConfig, correction: BoundsConfig) -> None:
         super().__init__(config, correction)
         self.needs |= {"teacher"}
+        self.compares = self.compares and config.reward_weight > 0
 
     def loss(self, tokens: PolicyTokens) -> PolicyLoss:
-        """Returns the loss of eq. 1 with eq. 2's advantages, the reward's added with `reward_weight`."""
+        """Returns the loss of eq. 1 with eq. 2's advantages plus `reward_weight` times the reward's."""
         teacher_T = tokens.streams["teacher"] - tokens.logprobs_T.detach()
         return super().loss(replace(tokens, advantages_T=teacher_T + self.config.reward_weight * tokens.advantages_T))

@@ -1,4 +1,4 @@
-"""PPO (arXiv 1707.06347) with a critic: the baseline that newer algorithms are named beside."""
+"""PPO (arXiv 1707.06347) with a critic: the baseline of newer algorithms."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from arcforge_core.contracts.algorithm import PolicyLoss, PolicyTokens, Trace
 from arcforge_rl.algorithms import scoring
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs_algorithms import BoundsConfig, PpoConfig
+from arcforge_rl.configs.algorithms import BoundsConfig, PpoConfig
 
 
 def generalised_advantages(value_S: Tensor, reward: float, discount: float, decay: float) -> Tensor:
-    """Returns GAE (arXiv 1506.02438) over the sampled tokens of a branch, [S]; the reward comes with the last."""
+    """Returns GAE (arXiv 1506.02438) over the sampled tokens of a branch, [S]; the last token gets the reward."""
     advantage_S = torch.empty_like(value_S)
     following, next_value = 0.0, 0.0
     for n in range(len(value_S) - 1, -1, -1):
@@ -26,7 +26,7 @@ def generalised_advantages(value_S: Tensor, reward: float, discount: float, deca
 
 
 class Ppo(Clipped[PpoConfig]):
-    """A clipped surrogate and a critic whose loss is clipped too. Every branch ends with the trace's reward."""
+    """A clipped surrogate and a critic with clipped loss. Every branch ends with the trace's reward."""
 
     def __init__(self, config: PpoConfig, correction: BoundsConfig) -> None:
         super().__init__(config, correction)

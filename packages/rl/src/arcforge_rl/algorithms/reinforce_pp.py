@@ -1,4 +1,4 @@
-"""REINFORCE++ (arXiv 2501.03262): returns of each token, KL taken off on the way, normalised over the whole batch."""
+"""REINFORCE++ (arXiv 2501.03262): returns of each token minus KL, normalised over the whole batch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_rl.algorithms import scoring
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs_algorithms import BoundsConfig, ReinforcePlusPlusConfig
+from arcforge_rl.configs.algorithms import BoundsConfig, ReinforcePlusPlusConfig
 
 
 class ReinforcePlusPlus(Clipped[ReinforcePlusPlusConfig]):
-    """With ``baseline=group`` it is the variant that takes off the group's mean first."""
+    """``baseline=group`` is the variant that first subtracts the group mean."""
 
     def __init__(self, config: ReinforcePlusPlusConfig, correction: BoundsConfig) -> None:
         super().__init__(config, correction)
@@ -44,7 +44,7 @@ class ReinforcePlusPlus(Clipped[ReinforcePlusPlusConfig]):
         scoring.write(traces, "weights", scoring.shares(traces, self.config))
 
     def returns(self, branch: Branch, reward: float) -> Tensor:
-        """Returns what follows each sampled token, float64 [S]: the reward, less the KL from there on."""
+        """Returns the return of each sampled token, float64 [S]: the reward minus the KL from there on."""
         index_S = branch.index_T
         if not self.config.reward_kl:
             return torch.full((len(index_S),), reward, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""RLOO (arXiv 2402.14740): REINFORCE, each trace against the mean of the others of its group."""
+"""RLOO (arXiv 2402.14740): REINFORCE with the mean of the group's other traces as baseline."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 from arcforge_core.contracts.algorithm import PolicyTokens
 from arcforge_rl.algorithms.base import PolicyGradient
 from arcforge_rl.algorithms.surrogates import ratio
-from arcforge_rl.configs_algorithms import RlooConfig
+from arcforge_rl.configs.algorithms import RlooConfig
 
 
 class Rloo(PolicyGradient[RlooConfig]):
-    """Ratios are not clipped; in the first step on a batch they are 1 and this is REINFORCE."""
+    """Ratios are not clipped; in the first update on a batch they are 1, which makes this REINFORCE."""
 
     def terms(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns -r A."""

@@ -1,4 +1,4 @@
-"""Rewards to advantages over traces, and each token's share of the batch. A trace in several branches counts once."""
+"""Converts rewards to advantages, and weights tokens. A trace with several branches counts once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.errors import ArcforgeError
-from arcforge_rl.configs_algorithms import ScoredConfig
+from arcforge_rl.configs.algorithms import ScoredConfig
 
 EPSILON = 1e-6
 """Added to standard deviations, as in slime and TRL's predecessors."""
@@ -26,10 +26,10 @@ def groups(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
 
 
 def check_traces(traces: Sequence[Trace]) -> None:
-    """Raises where a batch cannot be scored.
+    """Checks that a batch can be scored.
 
     Raises:
-        ArcforgeError: no traces, a reward that is not finite, two traces of one id, or one that sampled nothing.
+        ArcforgeError: there are no traces, a reward is not finite, an id is duplicate, or a trace has no sampled token.
     """
     if not traces:
         raise ArcforgeError("there are no traces to learn from")
@@ -52,7 +52,7 @@ def deviation(values_N: Tensor) -> Tensor:
 def advantages(
     traces: Sequence[Trace], config: ScoredConfig, reward: Callable[[Trace], float] = lambda trace: trace.reward
 ) -> list[float]:
-    """Returns an advantage for each trace: its reward less the baseline, divided by the scale."""
+    """Returns an advantage for each trace: its reward minus the baseline, divided by the scale."""
     found: dict[str, float] = {}
     everything_N = torch.tensor([reward(trace) for trace in traces], dtype=torch.float64)
     for group in groups(traces).values():
@@ -72,7 +72,7 @@ def advantages(
 
 
 def shares(traces: Sequence[Trace], config: ScoredConfig) -> list[float]:
-    """Returns the weight of a token of each trace; those of a batch sum to 1, but for mean=constant.
+    """Returns the weight of each trace's tokens; the weights of a batch sum to 1, except with mean=constant.
 
     ``sequence`` is eq. 1: the mean over groups of the mean over a group's traces of the mean over a trace's tokens.
     """
@@ -98,13 +98,13 @@ def branches(traces: Sequence[Trace]) -> Iterator[tuple[Trace, Branch]]:
 
 
 def write(traces: Sequence[Trace], name: str, values: Sequence[float]) -> None:
-    """Writes a stream that has one value for all tokens of a trace."""
+    """Writes a stream with one value for all tokens of a trace."""
     for trace, value in zip(traces, values, strict=True):
         for branch in trace.branches:
             branch.streams[name] = torch.full((len(branch.ids),), value, dtype=torch.float32)
 
 
 def has_spread(group: Sequence[Trace]) -> bool:
-    """Returns whether a group's rewards differ, so that there is something to learn from it."""
+    """Returns whether a group's rewards differ, so that its advantages are not all 0."""
     values = [trace.reward for trace in group]
     return max(values) - min(values) > EPSILON

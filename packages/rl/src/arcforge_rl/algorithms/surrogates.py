@@ -1,4 +1,4 @@
-"""Terms of policy losses by token, [T]; what is minimised. The factor of the correction is not in them."""
+"""Per-token terms of policy losses, [T], to be minimised, without the factor of the correction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.contracts.algorithm import PolicyTokens
-from arcforge_rl.corrections import MOST_LOG, over_traces
+from arcforge_rl.algorithms.corrections import MOST_LOG, over_traces
 
 
 def ratio(tokens: PolicyTokens) -> Tensor:
@@ -15,7 +15,7 @@ def ratio(tokens: PolicyTokens) -> Tensor:
 
 
 def sequence_ratio(tokens: PolicyTokens) -> Tensor:
-    """Returns GSPO's ratio, exp of the mean log-ratio of the token's trace; the gradient is the whole trace's."""
+    """Returns GSPO's ratio, exp of the mean log-ratio of the token's trace; gradients flow to the whole trace."""
     log_T = over_traces((tokens.logprobs_T - tokens.old_T).clamp(-MOST_LOG, MOST_LOG), tokens, "geometric")
     return log_T.exp()
 
@@ -27,7 +27,7 @@ def clipped(ratio_T: Tensor, advantages_T: Tensor, low: float, high: float) -> T
 
 
 def clip_metrics(ratio_T: Tensor, advantages_T: Tensor, low: float, high: float) -> dict[str, Tensor]:
-    """Returns the shares of tokens whose gradient the clip has taken."""
+    """Returns the shares of tokens whose gradient is clipped to 0."""
     with torch.no_grad():
         low_T = (ratio_T < 1.0 - low) & (advantages_T < 0)
         high_T = (ratio_T > 1.0 + high) & (advantages_T > 0)
@@ -35,6 +35,6 @@ def clip_metrics(ratio_T: Tensor, advantages_T: Tensor, low: float, high: float)
 
 
 def reference_kl(tokens: PolicyTokens) -> Tensor:
-    """Returns k3, an estimate of KL(p, reference) that is never negative, with gradient."""
+    """Returns k3, a non-negative estimate of KL(p, reference), with gradient."""
     log_T = (tokens.streams["reference"] - tokens.logprobs_T).clamp(-MOST_LOG, MOST_LOG)
     return torch.expm1(log_T) - log_T

@@ -1,9 +1,9 @@
-r"""What a reply's answer is, and whether it equals the reference.
+r"""Extracts the answer of a reply and compares it with the reference.
 
-The answer is what stands in the reply's ``\boxed{}``. Without one it is the last line: what is right of its last equals
-sign, and there the one formula between dollar signs, or the one number. Two different boxes, two formulas or two
-numbers are no answer, so nothing is gained by naming many. Where the reference is a number the answer must be one, too:
-digits, a decimal, or a fraction in lowest terms, so that saying the question again is none.
+The answer is the content of the reply's ``\boxed{}``. Without a box it is taken from the last line, right of its last
+equals sign: the single formula between dollar signs, or the single number. Two different boxes, two formulas or two
+numbers are no answer, so listing several gains nothing. If the reference is a number, the answer must be one, too:
+an integer, a decimal, or a fraction in lowest terms, so repeating the question does not count.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from fractions import Fraction
 
 from arcforge_core.contracts.environment import Reply, Score
 from arcforge_core.errors import ConfigError
+from arcforge_rl.environments.brackets import same_answer
 
 LONGEST_LINE = 1000
 LONGEST_ANSWER = 300
 MOST_BOXES = 10
 DEEPEST = 20
-"""Braces and brackets inside one another, in an answer."""
+"""Maximum nesting of braces and brackets in an answer."""
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?", re.ASCII)
@@ -29,14 +30,14 @@ QUOTIENT = re.compile(r"([-+]?)(?:(\d+)/(\d+)|\\[dt]?frac\{(\d+)\}\{(\d+)\})", r
 
 
 class NoAnswer(Exception):
-    """A reply has no answer; the message says why."""
+    """A reply has no answer; the message gives the reason."""
 
 
 def final_answer(reply: Reply) -> str:
     """Returns the answer of a reply, at most `LONGEST_ANSWER` characters.
 
     Raises:
-        NoAnswer: there is none, or more than one, or the reply was cut off.
+        NoAnswer: there is no answer or more than one, or the reply was truncated.
     """
     text = reply.text.strip()
     if reply.finish_reason != "stop":
@@ -48,12 +49,12 @@ def final_answer(reply: Reply) -> str:
         raise NoAnswer(f"{boxes} answers are boxed")
     answer = _boxed(text) if boxes else _last_line(text)
     if len(answer) > LONGEST_ANSWER:
-        raise NoAnswer(f"the answer has {len(answer)} characters; more than {LONGEST_ANSWER} are not looked at")
+        raise NoAnswer(f"the answer has {len(answer)} characters; the limit is {LONGEST_ANSWER}")
     return answer
 
 
 def judge_number(reference: Fraction, reply: Reply) -> Score:
-    """Returns whether a reply's answer is this number."""
+    """Scores whether a reply's answer is this number."""
     try:
         answer = final_answer(reply)
     except NoAnswer as reason:
@@ -65,7 +66,7 @@ def judge_number(reference: Fraction, reply: Reply) -> Score:
 
 
 def rational(text: str) -> Fraction | None:
-    """Returns the number that a text is; None for anything else, sums and fractions that can be reduced included."""
+    """Parses a number; returns None for anything else, including sums and reducible fractions."""
     text = text.strip().strip("$").strip().rstrip(".").replace("\u2212", "-").removesuffix("\\%").removesuffix("%")
     text = text.replace("\\!", "").replace("\\,", "").replace("{,}", ",").strip()
     if len(text) > LONGEST_ANSWER:
@@ -81,15 +82,17 @@ def rational(text: str) -> Fraction | None:
 
 
 def right_of_equals(text: str) -> str:
-    """Returns what stands behind the last equals sign, or all where there is none."""
+    """Returns the text after the last equals sign, or the whole text if there is none."""
     return re.split(r"(?<![<>!:=\\])=", text)[-1].strip()
 
 
 def equivalent(reference: str, answer: str) -> bool:
-    """Returns whether math-verify holds two answers for equal. Slow and without bounds: call it where it can be killed.
+    """Returns whether two answers have the same brackets and, to math-verify, the same parts.
+
+    Slow and unbounded: call it in a killable process.
 
     Raises:
-        NoAnswer: the answer is nested too deeply, or too long beside the reference to be an answer of its own.
+        NoAnswer: the answer is nested too deeply, or much longer than the reference.
     """
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
@@ -99,9 +102,13 @@ def equivalent(reference: str, answer: str) -> bool:
     if len(answer) > 4 * len(reference) + 40:
         raise NoAnswer("the answer is much longer than the reference")
     config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=NormalizationConfig(boxed="last"))]
-    # without its own time limits, which need the main thread's alarm
-    gold, found = (parse(rf"\boxed{{{t}}}", config, parsing_timeout=None) for t in (reference, answer))
-    return bool(gold and found and verify(gold, found, timeout_seconds=None))
+
+    def equal(left: str, right: str) -> bool:
+        # without its own time limits, which need an alarm in the main thread
+        gold, found = (parse(rf"\boxed{{{text}}}", config, parsing_timeout=None) for text in (left, right))
+        return bool(gold and found and verify(gold, found, timeout_seconds=None))
+
+    return same_answer(reference, answer, equal)
 
 
 def need_math_verify() -> None:
@@ -121,10 +128,10 @@ def _boxed(text: str) -> str:
 
 
 def balanced(text: str, start: int) -> str:
-    """Returns what stands from a place on up to the brace that closes it.
+    """Returns the text from `start` to the matching closing brace.
 
     Raises:
-        NoAnswer: there is none, `LONGEST_ANSWER` characters on.
+        NoAnswer: there is none within `LONGEST_ANSWER` characters.
     """
     depth = 1
     for end in range(start, min(len(text), start + LONGEST_ANSWER + 1)):
@@ -137,7 +144,7 @@ def balanced(text: str, start: int) -> str:
 def _last_line(text: str) -> str:
     line = text.rsplit("\n", 1)[-1].strip()
     if len(line) > LONGEST_LINE:
-        raise NoAnswer(f"the last line has {len(line)} characters; more than {LONGEST_LINE} are not looked at")
+        raise NoAnswer(f"the last line has {len(line)} characters; the limit is {LONGEST_LINE}")
     formulas = ["".join(groups) for groups in FORMULA.findall(line)]
     if len(formulas) > 1:
         raise NoAnswer("the last line has several formulas")

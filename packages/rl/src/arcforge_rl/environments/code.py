@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
-from arcforge_core.environments.base import EnvironmentBase, GeneratedEnvironment
-from arcforge_core.environments.rewards import reward
-from arcforge_rl.checkers.python import unfenced
+from arcforge_core.episodes.base import EnvironmentBase, GeneratedEnvironment
+from arcforge_core.episodes.rewards import reward
 from arcforge_rl.environments.answers import NoAnswer
-from arcforge_rl.environments.boxes import in_sandbox
+from arcforge_rl.environments.boxed import in_sandbox
 from arcforge_rl.environments.code_problems import (
     PROBLEMS,
     as_line,
@@ -22,23 +21,24 @@ from arcforge_rl.environments.code_problems import (
     source_of,
 )
 from arcforge_rl.environments.code_tests import Tests, run_tests
+from arcforge_rl.problems.python_checker import unfenced
 
 MOST_FENCES = 20
 JUDGE_SECONDS = 120.0
-"""For all tests of a reply; the sandbox ends each of them long before."""
+"""Seconds for all tests of a reply; the sandbox ends each test long before."""
 
 
 @dataclass(frozen=True)
 class CodeTask(Task):
-    """A task with its tests; the answer is a program that passes them, empty where none is known."""
+    """A task with its tests; the answer is a program that passes them, or empty if none is known."""
 
     tests: Tests
 
 
 class CodeTested(EnvironmentBase):
-    """The program is the reply's one block of code, or the whole reply without one; it must pass every test.
+    """The program is the reply's single code block, or else the whole reply; it must pass every test.
 
-    Its tasks are `CodeTask`s, its config has `seconds`.
+    The tasks are `CodeTask`s; the config has `seconds`.
     """
 
     domain = "code"
@@ -65,7 +65,7 @@ class Code(CodeTested, GeneratedEnvironment):
         form = draw.choice(self.config.forms)
         inputs = [draw_input(problem, draw, place) for place in range(self.config.tests)]
         outputs = [reference(problem, k)(given) for given in inputs]
-        while all(output == outputs[0] for output in outputs):  # what was shown would pass every test
+        while all(output == outputs[0] for output in outputs):  # printing the example output would pass every test
             inputs[0] = draw_input(problem, draw, self.config.tests)
             outputs[0] = reference(problem, k)(inputs[0])
         what = "a list of whole numbers" if problem.takes == "numbers" else "a text"
@@ -88,20 +88,20 @@ class Code(CodeTested, GeneratedEnvironment):
         return key, task
 
     def oracle(self, task: Task) -> Script:
-        """Returns the reference in a block of code."""
+        """Returns the reference in a code block."""
         return [Reply(f"```python\n{task.answer}```")]
 
 
 def program_of_reply(episode: Episode) -> str:
-    """Returns the one block of code of the last reply, or the whole reply without one.
+    """Returns the single code block of the last reply, or else the whole reply.
 
     Raises:
-        NoAnswer: there is nothing to run.
+        NoAnswer: there is no program.
     """
     text = episode.reply.text
     if episode.finish_reason != "stop":
         raise NoAnswer(f"the reply was cut off ({episode.finish_reason})")
-    if text.count("```") > MOST_FENCES:  # looking for pairs of them takes long
+    if text.count("```") > MOST_FENCES:  # searching for pairs of fences would take long
         raise NoAnswer(f"there are more than {MOST_FENCES} fences")
     source = unfenced(text)
     if not source.strip():
@@ -115,7 +115,7 @@ async def judge_program(tests: Tests, episode: Episode, seconds: float) -> Score
         source = program_of_reply(episode)
     except NoAnswer as reason:
         return Score(0.0, str(reason))
-    return await in_sandbox(lambda place: run_tests(place, source, tests, seconds))
+    return await in_sandbox(lambda sandbox, python: run_tests(sandbox, python, source, tests, seconds))
 
 
 def program_cheats(tests: Tests, answer: str) -> Sequence[Script]:

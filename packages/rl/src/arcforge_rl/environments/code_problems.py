@@ -1,4 +1,4 @@
-"""Small programming problems. Each is a function with a knob; its source is the reference that the tests come from."""
+"""Small programming problems. Each is a function with a knob; its source is the reference that makes the tests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Maker = Callable[[random.Random], Any]
 
 @dataclass(frozen=True)
 class CodeProblem:
-    """A problem.
+    """A programming problem.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         takes: ``numbers`` or ``text``.
-        statement: what it returns, of ``{given}``; ``{k}`` is the knob.
-        body: of the function, with `k` in it.
+        statement: description of the result for ``{given}``; ``{k}`` is the knob.
+        body: body of the function, with ``{k}``.
         knob: draws k.
     """
 
@@ -77,14 +77,14 @@ def source_of(problem: CodeProblem, k: int) -> str:
 
 
 def program_of(problem: CodeProblem, k: int) -> str:
-    """Returns the reference as a program: numbers or a text in one line, the result printed in one line."""
+    """Returns the reference as a program that reads numbers or a text from one line and prints the result in one."""
     read = "list(map(int, input().split()))" if problem.takes == "numbers" else "input()"
     show = "print(*result) if isinstance(result, list) else print(result)"
     return f"{source_of(problem, k)}\nresult = {problem.name}({read})\n{show}\n"
 
 
 def reference(problem: CodeProblem, k: int) -> Callable[[Any], Any]:
-    """Returns the reference, to be called here: it is our own text."""
+    """Returns the reference, which is trusted and called in this process."""
     names: dict[str, Any] = {}
     exec(source_of(problem, k), names)
     made: Callable[[Any], Any] = names[problem.name]
@@ -92,7 +92,7 @@ def reference(problem: CodeProblem, k: int) -> Callable[[Any], Any]:
 
 
 def draw_input(problem: CodeProblem, draw: random.Random, place: int) -> Any:
-    """Returns an input; the first is ordinary, the second of the least length."""
+    """Returns an input; the first is ordinary, the second has the minimum length."""
     length = (6, 1)[place] if place < 2 else draw.randrange(2, 15)
     if problem.takes == "numbers":
         return [draw.randrange(-50, 100) for _ in range(length)]
@@ -100,5 +100,5 @@ def draw_input(problem: CodeProblem, draw: random.Random, place: int) -> Any:
 
 
 def as_line(value: Any) -> str:
-    """Returns an input or a result as a program reads or prints it."""
+    """Formats an input or a result as a program reads or prints it."""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

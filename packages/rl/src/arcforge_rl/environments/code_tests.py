@@ -1,43 +1,33 @@
-"""Tests of untrusted programs: input and output, or calls of a function. What is expected never enters the sandbox."""
+"""Tests of untrusted programs: input and output, or function calls. Expected results never enter the sandbox."""
 
 from __future__ import annotations
 
 import json
 import math
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
 from arcforge_core.contracts.environment import Score
-from arcforge_core.contracts.sandbox import Command, ExecResult, Limits
-from arcforge_core.data.readers import is_utf8
-from arcforge_rl.sandbox.desk import Place
+from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxLimits
+from arcforge_core.data.sources.readers import is_utf8
+from arcforge_rl.execution.function_tests import OUTPUT_BYTES, after, call_command, ending
+from arcforge_rl.execution.plain_values import from_plain, to_plain
 
 LONGEST = 50_000
-"""Characters of a program that is run."""
+"""Maximum characters of a program."""
 LONGEST_NUMBER = 40
 CLOSE = 1e-6
 SHOWN = 80
-CALL = """
-import json, sys
-given = json.loads(sys.stdin.read())
-names = {"__name__": "solution"}
-exec(compile(given["source"], "solution.py", "exec"), names)
-function = names[given["name"]] if given["name"] in names else getattr(names["Solution"](), given["name"])
-results = [function(*arguments) for arguments in given["calls"]]
-sys.stdout.write("\\n" + given["word"] + json.dumps(results) + "\\n")
-"""
-"""Runs calls. Their results stand behind a word, so that what else is printed does not matter."""
 
 
 @dataclass(frozen=True)
 class Tests:
-    """What a program has to do.
+    """The tests of a program.
 
     Attributes:
         inputs: texts for standard input, or lists of arguments.
-        outputs: what is to be printed, or returned (as JSON has it).
-        function: the name of the function that is called; empty for programs that read and print.
+        outputs: expected output, or expected return values as JSON values.
+        function: name of the function to call; empty for programs that read and print.
     """
 
     __test__ = False
@@ -47,14 +37,15 @@ class Tests:
     function: str = ""
 
 
-def run_tests(place: Place, source: str, tests: Tests, seconds: float) -> Score:
-    """Returns 1 where a Python program passes all tests, else 0; the reason names the first that it fails.
+async def run_tests(sandbox: Sandbox, python: str, source: str, tests: Tests, seconds: float) -> Score:
+    """Returns 1 if a Python program passes all tests, otherwise 0 with the first failing test as the reason.
 
     Args:
-        place: the sandbox.
+        sandbox: a fresh sandbox.
+        python: path of the interpreter inside.
         source: the program.
         tests: at least one.
-        seconds: wall time of each run; functions have one run for all their calls.
+        seconds: wall time of each run; a function has one run for all its calls.
     """
     if not source.strip():
         return Score(0.0, "there is no program")
@@ -62,25 +53,26 @@ def run_tests(place: Place, source: str, tests: Tests, seconds: float) -> Score:
         return Score(0.0, f"the program has {len(source):,} characters; more than {LONGEST:,} are not run")
     if not is_utf8(source) or "\0" in source:
         return Score(0.0, "the program has characters that no file can have")
-    limits = Limits(
-        cpu_seconds=seconds, wall_seconds=seconds, memory_bytes=256 << 20, processes=16, disk_bytes=16 << 20
-    )
+    limits = SandboxLimits(
+        cpu_seconds=seconds, wall_seconds=seconds, memory_bytes=256 << 20, processes=16, disk_bytes=16 << 20,
+        output_bytes=OUTPUT_BYTES if tests.function else 1 << 20,
+    )  # fmt: skip
     if tests.function:
-        return _run_calls(place, source, tests, limits)
-    place.lay({"solution.py": source})
+        return await _run_calls(sandbox, python, source, tests, limits)
+    await sandbox.write("solution.py", source.encode())
     for number, (given, wanted) in enumerate(zip(tests.inputs, tests.outputs, strict=True), 1):
-        command = Command((place.python, "-I", "-S", "solution.py"), stdin=str(given).encode(), limits=limits)
-        result = place.run(command)
+        command = Command((python, "-I", "-S", "solution.py"), stdin=str(given).encode(), limits=limits)
+        result = await sandbox.exec(command)
         printed = result.stdout.decode(errors="replace")
         if not result.ok:
-            return Score(0.0, f"test {number} of {len(tests.inputs)}: {_ending(result)}")
+            return Score(0.0, f"test {number} of {len(tests.inputs)}: {ending(result)}")
         if not same_output(str(wanted), printed):
             return Score(0.0, f"test {number} of {len(tests.inputs)}: it printed {printed[:SHOWN]!r}")
     return Score(1.0, f"all {len(tests.inputs)} tests passed")
 
 
 def same_output(wanted: str, printed: str) -> bool:
-    """Returns whether two outputs are the same: the same words in the same lines, decimals within `CLOSE`."""
+    """Returns whether two outputs have the same words in the same lines, with decimals within `CLOSE`."""
     lines = [[line.split() for line in text.strip().splitlines()] for text in (wanted, printed)]
     if [len(line) for line in lines[0]] != [len(line) for line in lines[1]]:
         return False
@@ -89,7 +81,7 @@ def same_output(wanted: str, printed: str) -> bool:
 
 
 def same_value(wanted: Any, found: Any) -> bool:
-    """Returns whether two JSON values are the same, floats within `CLOSE`; True is no 1."""
+    """Returns whether two JSON values are equal, floats within `CLOSE`; True does not equal 1."""
     if isinstance(wanted, list) and isinstance(found, list):
         return len(wanted) == len(found) and all(map(same_value, wanted, found))
     if isinstance(wanted, dict) and isinstance(found, dict):
@@ -99,29 +91,37 @@ def same_value(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, float) and isinstance(found, int | float):
         try:
             return math.isclose(wanted, found, rel_tol=CLOSE, abs_tol=CLOSE)
-        except OverflowError:  # a number of more digits than a float can have
+        except OverflowError:  # the number is too large for a float
             return False
     return type(wanted) is type(found) and bool(wanted == found)
 
 
-def _run_calls(place: Place, source: str, tests: Tests, limits: Limits) -> Score:
-    word = secrets.token_hex(16)
-    given = {"source": source, "name": tests.function, "calls": list(tests.inputs), "word": word}
-    stdin = json.dumps(given).encode()
-    result = place.run(Command((place.python, "-I", "-S", "-c", CALL), stdin=stdin, limits=limits))
-    if not result.ok:
-        return Score(0.0, f"{tests.function} does not come to its end: {_ending(result)}")
-    _, found, answer = result.stdout.decode(errors="replace").rpartition(f"\n{word}")
+async def _run_calls(sandbox: Sandbox, python: str, source: str, tests: Tests, limits: SandboxLimits) -> Score:
+    calls = [json.dumps([to_plain(list(arguments)), to_plain({})]) for arguments in tests.inputs]
+    command, word = call_command(source, tests.function, calls, python, limits)
+    result = await sandbox.exec(command)
     try:
-        values = json.loads(answer) if found else None
+        outcomes = json.loads(after(word, result) or "null")
     except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, list) or len(values) != len(tests.outputs):
-        return Score(0.0, f"{tests.function} left before its calls were done")
-    for number, (wanted, value) in enumerate(zip(tests.outputs, values, strict=True), 1):
-        if not same_value(wanted, value):
-            return Score(0.0, f"test {number} of {len(values)}: {tests.function} returned {str(value)[:SHOWN]}")
-    return Score(1.0, f"all {len(values)} tests passed")
+        outcomes = None
+    if not isinstance(outcomes, list) or len(outcomes) != len(calls):
+        return Score(0.0, f"{tests.function} left before its calls were done: {ending(result)}")
+    for number, (wanted, outcome) in enumerate(zip(tests.outputs, outcomes, strict=True), 1):
+        found, said = _returned(outcome)
+        if found is None or not same_value(wanted, found[0]):
+            return Score(0.0, f"test {number} of {len(calls)}: {tests.function} {said[:SHOWN]}")
+    return Score(1.0, f"all {len(calls)} tests passed")
+
+
+def _returned(outcome: Any) -> tuple[tuple[Any] | None, str]:
+    """Returns the JSON value that a call returned, if it did, and what it did in words."""
+    if not isinstance(outcome, dict) or "returned" not in outcome:
+        return None, f"raised {outcome.get('raised')!s}" if isinstance(outcome, dict) else "forged its outcome"
+    try:
+        value = json.loads(json.dumps(from_plain(outcome["returned"])))  # tuples become lists
+    except (TypeError, ValueError, RecursionError):
+        return None, "returned what is no JSON value"
+    return (value,), f"returned {value!s}"
 
 
 def _close(left: str, right: str) -> bool:
@@ -131,9 +131,3 @@ def _close(left: str, right: str) -> bool:
         return math.isclose(float(left), float(right), rel_tol=CLOSE, abs_tol=CLOSE)
     except ValueError:
         return False
-
-
-def _ending(result: ExecResult) -> str:
-    last = result.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1][:SHOWN]
-    code = "" if result.code is None else f" {result.code}"
-    return f"{result.outcome.value}{code}{': ' + last if last else ''}"

@@ -1,4 +1,4 @@
-"""Data sets from files: jsonl, json, parquet and folders of the `datasets` library; known ones by name."""
+"""Datasets from files: jsonl, json, parquet and folders of the `datasets` library; presets by name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Self
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
 from arcforge_core.data.conversations.records import Row, find_files, read_rows
 from arcforge_core.data.split import is_heldout_task
-from arcforge_core.environments.rewards import reward
+from arcforge_core.episodes.rewards import reward
 from arcforge_core.errors import ConfigError, DataError
-from arcforge_rl.configs_environments import DatasetConfig
+from arcforge_rl.configs.environments import DatasetConfig
 from arcforge_rl.environments.answers import need_math_verify
 from arcforge_rl.environments.code import CodeTask, judge_program, program_cheats
 from arcforge_rl.environments.datasets_known import KNOWN, BadRow, Extracted, extract_fields
@@ -26,11 +26,11 @@ log = logging.getLogger("arcforge.environments")
 
 
 class Dataset(MathVerified):
-    """One task for each row, judged as `judge` says; behind the last one they begin anew.
+    """One task per row, scored by the method that `judge` names; after the last row the tasks repeat.
 
     Raises:
-        ConfigError: there is no such file, or no row is on this side of the split.
-        DataError: a row has no question or no answer; names file and line. With `skip_bad` it is left out and counted.
+        ConfigError: the file is missing, or no row is on this side of the split.
+        DataError: a row has no question or no answer; names file and line. With `skip_bad` it is skipped and counted.
     """
 
     def __init__(self, config: DatasetConfig) -> None:
@@ -46,7 +46,7 @@ class Dataset(MathVerified):
 
     @classmethod
     def for_verifiers(cls, config: DatasetConfig) -> Self:
-        """Returns one that has read nothing."""
+        """Returns a dataset without reading its files."""
         made = cls.__new__(cls)
         made.config = config
         return made
@@ -73,12 +73,12 @@ class Dataset(MathVerified):
         return list(tasks.values())
 
     def task(self, index: int) -> Task:
-        """Returns the task of a row; equal questions are one task."""
+        """Returns the task of a row; equal questions share a task key."""
         return self._tasks[index % len(self._tasks)]
 
     @reward(timeout=None)
     async def correct(self, task: Task, episode: Episode) -> Score:
-        """Judges by the reference, or by tests."""
+        """Scores by the reference, or by tests."""
         if isinstance(task, CodeTask):
             return await judge_program(task.tests, episode, self.config.seconds)
         if self._kind == "math":
@@ -93,7 +93,7 @@ class Dataset(MathVerified):
         """Returns the reference answer.
 
         Raises:
-            ConfigError: the row has tests and no solution.
+            ConfigError: the row has tests but no solution.
         """
         if isinstance(task, CodeTask):
             if not task.answer:
@@ -102,7 +102,6 @@ class Dataset(MathVerified):
         return [Reply(rf"\boxed{{{task.answer}}}" if self._kind == "math" else task.answer)]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns the judge's."""
         if isinstance(task, CodeTask):
             return program_cheats(task.tests, task.answer)
         if self._kind == "math":

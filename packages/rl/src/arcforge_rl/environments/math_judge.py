@@ -1,4 +1,4 @@
-"""The verifier of mathematical answers, for every environment that has some."""
+"""The verifier of mathematical answers, shared by environments."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import importlib.util
 from collections.abc import Sequence
 
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
-from arcforge_core.environments.base import EnvironmentBase
-from arcforge_core.environments.rewards import reward
+from arcforge_core.episodes.base import EnvironmentBase
+from arcforge_core.episodes.rewards import reward
 from arcforge_rl.environments.answers import NoAnswer, equivalent, final_answer, judge_number, rational
 
 SECONDS = 2.0
-"""For math-verify, once it is imported."""
+"""Seconds for math-verify, once it is imported."""
 
 
 class MathVerified(EnvironmentBase):
-    """Answers are compared as numbers where the reference is one, else by math-verify, in a process that is killed."""
+    """Compares answers as numbers if the reference is one, otherwise with math-verify in a killable process."""
 
     domain = "math"
 
@@ -25,7 +25,7 @@ class MathVerified(EnvironmentBase):
         return await self.judge_math(task, episode)
 
     async def judge_math(self, task: Task, episode: Episode) -> Score:
-        """Compares numbers here, everything else where it can be killed."""
+        """Compares numbers in this process, everything else in a killable one."""
         number = rational(task.answer)
         if number is not None:
             return judge_number(number, episode.reply)
@@ -36,12 +36,12 @@ class MathVerified(EnvironmentBase):
         return await self.elsewhere("equal", task, episode, SECONDS)
 
     def warm_up(self) -> None:
-        """Imports math-verify where it is installed; without it there are numbers only."""
+        """Imports math-verify if it is installed; without it only numbers can be compared."""
         if importlib.util.find_spec("math_verify"):
             equivalent("x", "x")
 
     def equal(self, task: Task, episode: Episode) -> Score:
-        """Asks math-verify about a reply that has an answer."""
+        """Compares a reply's answer with math-verify."""
         answer = final_answer(episode.reply)
         try:
             return Score(float(equivalent(task.answer, answer)), f"the answer is {answer[:80]!r}")
@@ -50,7 +50,7 @@ class MathVerified(EnvironmentBase):
 
 
 def math_cheats(task: Task) -> Sequence[Script]:
-    """Returns answers among others, the question instead of its answer, and several boxes."""
+    """Returns answers among others, the question instead of the answer, and several boxes."""
     right, question = task.answer, task.prompt
     texts = [
         question,

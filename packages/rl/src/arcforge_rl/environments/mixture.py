@@ -1,4 +1,4 @@
-"""Several environments as one, kept in balance by number: after every few tasks each part has had its share."""
+"""Several environments as one, interleaved deterministically so that each part soon has its share of tasks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Script, Task
 from arcforge_core.errors import ConfigError
-from arcforge_core.registry import registry
-from arcforge_rl.configs_environments import MixtureConfig
+from arcforge_core.plugins.loader import registry
+from arcforge_rl.configs.environments import MixtureConfig
 
 FINEST = 100
-"""Tasks of the largest part in a round, at most: weights that need more are rounded."""
+"""Maximum tasks of the largest part per round; weights that need more are rounded."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class MixtureTask(Task):
     """A part's task.
 
     Attributes:
-        part: the part's name.
-        task: as the part made it.
+        part: name of the part.
+        task: the task made by the part.
     """
 
     part: str
@@ -30,10 +30,10 @@ class MixtureTask(Task):
 
 
 class Mixture:
-    """Each part's own program and verifier at work; rewards keep their names.
+    """Delegates to the program and verifiers of each part; rewards keep their names.
 
     Raises:
-        ConfigError: a part is unknown, is a mixture itself, or its options are not its own.
+        ConfigError: a part is unknown or a mixture itself, or it does not have an option.
     """
 
     domain = "mixture"
@@ -45,24 +45,21 @@ class Mixture:
         self._per_round = {name: self._order.count(name) for name in self.parts}
 
     def task(self, index: int) -> Task:
-        """Returns task number `index`: the next one of the part whose turn it is."""
+        """Returns task number `index`: the next task of the part that is scheduled there."""
         rounds, place = divmod(index, len(self._order))
         part = self._order[place]
         task = self.parts[part].task(rounds * self._per_round[part] + self._order[:place].count(part))
         return MixtureTask(f"{part}/{task.key}", task.prompt, task.answer, part, task)
 
     def domain_of(self, task: Task) -> str:
-        """Returns the domain of the part."""
         environment, own = self._of(task)
         return environment.domain_of(own)
 
     async def run(self, task: Task, agents: Agents) -> Episode:
-        """Plays it as the part does."""
         environment, own = self._of(task)
         return await environment.run(own, agents)
 
     async def score(self, task: Task, episode: Episode) -> Outcome:
-        """Scores it as the part does."""
         environment, own = self._of(task)
         return await environment.score(own, episode)
 
@@ -82,10 +79,10 @@ class Mixture:
 
 
 def build_part(name: str, config: MixtureConfig) -> Environment:
-    """Returns a part, on the mixture's side of the split."""
+    """Builds a part, on the mixture's side of the split."""
     component = registry().get("environment", name)
     if name == "mixture":
-        raise ConfigError("environment.parts", name, "a mixture has no mixture in it")
+        raise ConfigError("environment.parts", name, "must not be a mixture itself")
     schema = component.load_schema()
     known = {field.name for field in dataclasses.fields(schema)} - {"name", "split"}
     options = config.options.get(name) or {}
@@ -97,7 +94,7 @@ def build_part(name: str, config: MixtureConfig) -> Environment:
 
 
 def schedule(parts: dict[str, float]) -> list[str]:
-    """Returns whose turn it is, for one round; within it, every part is as near to its share as it can be."""
+    """Returns the order of parts in one round, with every part as close to its share as possible throughout."""
     largest = max(parts.values())
 
     def rounded(most: int) -> dict[str, int]:

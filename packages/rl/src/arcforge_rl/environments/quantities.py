@@ -1,4 +1,4 @@
-"""Quantities with units: how they are written, read from replies and compared."""
+"""Quantities with units: formatting, parsing from replies, and comparison."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Quantity = tuple[float, str]
 
 
 def quantity_text(value: float, unit: str) -> str:
-    """Returns a quantity as references have it."""
+    """Formats a quantity as in references."""
     return f"{value:.6g} {unit}"
 
 
 def last_quantity(reply: Reply) -> Quantity:
-    r"""Returns the number and the unit in a reply's box, or in its last line: nothing but words may stand before them.
+    r"""Returns the number and unit in a reply's box, or in its last line, where only words may precede them.
 
     Raises:
-        NoAnswer: there is none, or more than one.
+        NoAnswer: there is no quantity, or more than one.
     """
     text = reply.text.strip()
     if reply.finish_reason != "stop":
@@ -63,20 +63,20 @@ def last_quantity(reply: Reply) -> Quantity:
 
 
 def equal_quantities(reference: Quantity, found: Quantity) -> Score:
-    """Returns whether two quantities are equal within `TOLERANCE`. Call it where it can be killed."""
+    """Scores whether two quantities are equal within `TOLERANCE`. Call it in a killable process."""
     ureg = registry()
     try:
         wanted, given = (value * ureg.parse_units(unit.replace("^", "**")) for value, unit in (reference, found))
         value = given.to(wanted.units).magnitude
-    except Exception as error:  # pint raises what Python's tokenizer does, and more
-        return Score(0.0, f"{found[1]!r} is no unit of what is asked ({type(error).__name__})")
+    except Exception as error:  # pint raises errors of Python's tokenizer, among others
+        return Score(0.0, f"{found[1]!r} is not a unit of the requested quantity ({type(error).__name__})")
     close = math.isclose(value, wanted.magnitude, rel_tol=TOLERANCE)
     return Score(float(close), f"the answer is {value:.6g} {reference[1]}")
 
 
 @functools.cache
 def registry() -> Any:
-    """Returns pint's units."""
+    """Returns pint's unit registry."""
     import pint
 
     return pint.UnitRegistry()

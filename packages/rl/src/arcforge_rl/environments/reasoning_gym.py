@@ -1,4 +1,4 @@
-"""Puzzles of reasoning-gym, with the guarded scorers of `arcforge_rl.checkers.puzzles`."""
+"""Puzzles of reasoning-gym, with the guarded scorers of `arcforge_rl.problems.puzzle_checker`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
-from arcforge_core.environments.base import GeneratedEnvironment
-from arcforge_core.environments.rewards import reward
-from arcforge_rl.checkers.puzzles import CANARIES, full_marks, puzzle, question_hash
-from arcforge_rl.configs_environments import ReasoningGymConfig
+from arcforge_core.episodes.base import GeneratedEnvironment
+from arcforge_core.episodes.rewards import reward
+from arcforge_rl.configs.environments import ReasoningGymConfig
+from arcforge_rl.problems.puzzle_checker import CANARIES, full_marks, puzzle, question_hash
 
 NUMBERS = 100_000
-"""Puzzles of each data set."""
+"""Puzzles of each dataset."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class PuzzleTask(Task):
     """A puzzle.
 
     Attributes:
-        dataset: of reasoning-gym.
-        number: of the puzzle in it.
+        dataset: name of the reasoning-gym dataset.
+        number: index of the puzzle in it.
     """
 
     dataset: str
@@ -34,7 +34,7 @@ class ReasoningGym(GeneratedEnvironment):
     """The whole reply is the answer; only a scorer's full marks count.
 
     Raises:
-        ConfigError: there is no such data set, it is refused, or it does not take its options.
+        ConfigError: a dataset is unknown or refused, or does not accept its options.
         DataError: reasoning-gym is not installed.
     """
 
@@ -46,7 +46,7 @@ class ReasoningGym(GeneratedEnvironment):
             self._puzzle(dataset, 0)
 
     def draw(self, draw: random.Random) -> tuple[str, Task]:
-        """Returns a puzzle; equal questions are on one side."""
+        """Returns a puzzle; equal questions are on the same side of the split."""
         dataset, number = draw.choice(self.config.datasets), draw.randrange(NUMBERS)
         _, entry = self._puzzle(dataset, number)
         key = f"{dataset}/{question_hash(entry)}"
@@ -54,7 +54,7 @@ class ReasoningGym(GeneratedEnvironment):
 
     @reward()
     def full_marks(self, task: Task, episode: Episode) -> Score:
-        """Asks the data set's scorer, in a process that is killed."""
+        """Calls the dataset's scorer in a killable process."""
         assert isinstance(task, PuzzleTask)
         if episode.finish_reason != "stop":
             return Score(0.0, f"the reply was cut off ({episode.finish_reason})")
@@ -65,7 +65,7 @@ class ReasoningGym(GeneratedEnvironment):
         return Score(float(full_marks(made, entry, text)), f"the answer is {text[:80]!r}")
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns junk that scorers have paid for, the question, and the answer among others."""
+        """Returns junk that scorers have accepted, the question, and the answer among others."""
         right = task.answer
         junk = [text for text in CANARIES if text.strip() != right.strip()]
         texts = [*junk, task.prompt, f"{right} {right} or not"]

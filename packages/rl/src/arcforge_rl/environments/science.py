@@ -1,4 +1,4 @@
-"""Procedural science: quantities with units, and multiple choice about elements and about the same quantities."""
+"""Procedural science: quantities with units, and multiple choice about quantities and elements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
-from arcforge_core.environments.base import GeneratedEnvironment
-from arcforge_core.environments.rewards import reward
+from arcforge_core.episodes.base import GeneratedEnvironment
+from arcforge_core.episodes.rewards import reward
 from arcforge_core.errors import ConfigError
-from arcforge_rl.configs_environments import ScienceConfig
+from arcforge_rl.configs.environments import ScienceConfig
 from arcforge_rl.environments.answers import NoAnswer, final_answer
 from arcforge_rl.environments.quantities import equal_quantities, last_quantity, quantity_text
 from arcforge_rl.environments.science_problems import QUANTITIES, element_question
@@ -36,8 +36,8 @@ class ScienceTask(Task):
 class Science(GeneratedEnvironment):
     r"""Formulas of physics and chemistry, with numbers, and multiple choice.
 
-    A quantity is the last line, or the ``\boxed{}``: one number and its unit, in any unit of the dimension, at most
-    one percent away. A choice is one letter, alone in the last line or in the box, with ``Answer:`` before it at most.
+    A quantity is the last line, or the ``\boxed{}``: one number with any unit of the dimension, within one percent. A
+    choice is one letter, alone in the last line or in the box, optionally after ``Answer:``.
     """
 
     domain = "science"
@@ -67,7 +67,7 @@ class Science(GeneratedEnvironment):
 
     @reward(timeout=None)
     async def correct(self, task: Task, episode: Episode) -> Score:
-        """Compares letters here, quantities where they can be killed."""
+        """Compares letters in this process, quantities in a killable one."""
         assert isinstance(task, ScienceTask)
         if task.kind == "choice":
             return judge_choice(task.answer, episode.reply)
@@ -78,17 +78,17 @@ class Science(GeneratedEnvironment):
         return await self.elsewhere("equal", task, episode, SECONDS)
 
     def warm_up(self) -> None:
-        """Imports pint, where it is needed."""
+        """Imports pint if it is needed."""
         if "quantity" in self.config.kinds:
             equal_quantities((1.0, "m"), (1.0, "m"))
 
     def equal(self, task: Task, episode: Episode) -> Score:
-        """Asks pint."""
+        """Compares quantities with pint."""
         found = last_quantity(episode.reply)
         return equal_quantities(last_quantity(Reply(task.answer)), found)
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns several letters, or a number without its unit, with another one, or beside others."""
+        """Returns several letters, or a number without its unit, with another unit, or among others."""
         assert isinstance(task, ScienceTask)
         if task.kind == "choice":
             return choice_cheats(task)
@@ -110,7 +110,7 @@ class Science(GeneratedEnvironment):
 
 
 def judge_choice(letter: str, reply: Reply) -> Score:
-    """Returns whether the reply's last line, or its box, is this letter."""
+    """Scores whether the reply's last line, or its box, is this letter."""
     try:
         boxed = final_answer(reply) if "\\boxed" in reply.text else None
     except NoAnswer as reason:
@@ -120,12 +120,12 @@ def judge_choice(letter: str, reply: Reply) -> Score:
     line = (boxed if boxed is not None else reply.text.strip().rsplit("\n", 1)[-1]).strip().strip("*").strip()
     found = CHOICE.fullmatch(line) if len(line) <= 40 else None
     if found is None:
-        return Score(0.0, f"the last line is no single letter: {line[:40]!r}")
+        return Score(0.0, f"the last line is not a single letter: {line[:40]!r}")
     return Score(float(found[1].upper() == letter), f"the answer is {found[1].upper()}")
 
 
 def choice_cheats(task: Task) -> Sequence[Script]:
-    """Returns several letters, the wrong one, and the right one among others."""
+    """Returns several letters, a wrong one, and the right one among others."""
     right = task.answer
     wrong = next(letter for letter in LETTERS if letter != right)
     texts = [

@@ -1,4 +1,4 @@
-"""What the science questions are about: formulas with numbers and typical mistakes, and the first elements."""
+"""The science questions: formulas with numbers and results of typical mistakes, and the first elements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 Problem = tuple[str, float, str, list[float]]
-"""Question, value, unit, values that mistakes lead to."""
+"""Question, value, unit, results of typical mistakes."""
 ELEMENTS = {
     "hydrogen": ("H", 1, 1.008), "helium": ("He", 2, 4.003), "lithium": ("Li", 3, 6.94), "carbon": ("C", 6, 12.011),
     "nitrogen": ("N", 7, 14.007), "oxygen": ("O", 8, 15.999), "fluorine": ("F", 9, 18.998), "neon": ("Ne", 10, 20.180),
@@ -110,7 +110,7 @@ QUANTITIES: tuple[Callable[[random.Random], Problem], ...] = (
 
 
 def element_question(draw: random.Random) -> tuple[str, str, list[str]]:
-    """Returns a question about an element, the right choice and three wrong ones."""
+    """Returns a question about an element, the right answer and three wrong ones."""
     name, *others = draw.sample(list(ELEMENTS), 4)
     symbol, number, _ = ELEMENTS[name]
     form = draw.randrange(4)

@@ -1,23 +1,20 @@
-"""Mathematics with tools: numbers too long for the head, and lists that a few lines of Python go through."""
+"""Mathematics with tools: arithmetic on long numbers, and lists for a few lines of Python."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
-from arcforge_core.contracts.sandbox import SandboxError
-from arcforge_core.environments.base import GeneratedEnvironment
-from arcforge_core.environments.rewards import metric, reward
-from arcforge_core.environments.turns import converse
-from arcforge_rl.conversations.dialogues import long_expression, short_program
-from arcforge_rl.conversations.tools import definition, use
+from arcforge_core.episodes.base import GeneratedEnvironment
+from arcforge_core.episodes.rewards import metric, reward
+from arcforge_core.episodes.tools import converse
 from arcforge_rl.environments.answers import judge_number, rational
-from arcforge_rl.environments.boxes import open_desk
-from arcforge_rl.sandbox.desk import Place
+from arcforge_rl.environments.boxed import open_desk, sandboxed_tools
+from arcforge_rl.problems.dialogues import long_expression, short_program
+from arcforge_rl.problems.tools import definition
 
 
 @dataclass(frozen=True)
@@ -25,8 +22,8 @@ class ToolTask(Task):
     """A task and its tool.
 
     Attributes:
-        tool: its name.
-        argument: what the oracle gives it.
+        tool: name of the tool.
+        argument: the oracle's argument.
     """
 
     tool: str
@@ -34,51 +31,33 @@ class ToolTask(Task):
 
 
 class ToolMath(GeneratedEnvironment):
-    """The solver has a calculator, or Python, in a sandbox of its own; the last reply must have the number."""
+    """The solver has a calculator or Python in its own sandbox; the last reply must contain the number."""
 
     domain = "tools"
 
     def draw(self, draw: random.Random) -> tuple[str, Task]:
-        """Returns a task for one of the tools, worded and split as the conversations with it are."""
+        """Returns a task for one of the tools, with the wording and the split of its conversations."""
         tool = draw.choice(self.config.tools)
         if tool == "calculator":
             operands, argument, question = long_expression(draw)
-            answer = str(eval(argument))  # numbers and signs of our own making
+            answer = str(eval(argument))  # generated above from numbers and operators
         else:
             question, argument = short_program(draw)
             operands, printed = question, list[str]()
-            exec(argument, {"print": lambda value: printed.append(str(value))})  # likewise
+            exec(argument, {"print": lambda value: printed.append(str(value))})  # also generated
             answer = printed[0]
         return f"{tool}/{operands}", ToolTask(f"{tool}/{question}", question, answer, tool, argument)
 
     async def run(self, task: Task, agents: Agents) -> Episode:
-        """Lets the solver call its tool, in one sandbox that begins with the first call."""
+        """Lets the solver call its tool in one sandbox, opened at the first call."""
         assert isinstance(task, ToolTask)
-        places: list[Place] = []
-
-        def run_tool(call: ToolCall) -> str:
-            if not places:
-                places.append(open_desk().place())
-            return use(places[0], call.name, call.arguments)
-
-        async def called(call: ToolCall) -> str:
-            try:
-                return await asyncio.to_thread(run_tool, call)
-            except SandboxError as error:
-                return f"Error: {error}"
-
-        tools = [Tool(definition(task.tool))]
-        try:
-            return await converse(
-                agents, [Message("user", task.prompt)], tools, called, max_calls=self.config.max_calls
-            )
-        finally:
-            for place in places:
-                await asyncio.to_thread(place.clear)
+        question, tools = Message("user", task.prompt), [Tool(definition(task.tool))]
+        async with sandboxed_tools(open_desk) as use:
+            return await converse(agents, [question], tools, use, max_calls=self.config.max_calls)
 
     @reward(timeout=None)
     def correct(self, task: Task, episode: Episode) -> Score:
-        """Compares the last reply's number, which is bounded by itself."""
+        """Compares the last reply's number; needs no timeout."""
         if episode.finish_reason != "stop":
             return Score(0.0, f"the conversation ended with {episode.finish_reason}")
         number = rational(task.answer)
@@ -87,7 +66,7 @@ class ToolMath(GeneratedEnvironment):
 
     @metric(timeout=None)
     def used_tool(self, task: Task, episode: Episode) -> Score:
-        """Tells whether a call was answered."""
+        """Scores whether a call succeeded."""
         answers = [message.content for message in episode.messages if message.role == "tool"]
         failed = sum(answer.startswith("Error") for answer in answers)
         return Score(float(len(answers) > failed), f"{len(answers)} calls, {failed} of them failed")
@@ -99,7 +78,7 @@ class ToolMath(GeneratedEnvironment):
         return [Reply(calls=(ToolCall(task.tool, {parameter: task.argument}),)), Reply(task.answer)]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns calls without an answer, an answer that goes on calling, and answers among others."""
+        """Returns calls without an answer, an answer that continues calling, and answers among others."""
         assert isinstance(task, ToolTask)
         call, _ = self.oracle(task)
         endless = [Reply(task.answer, calls=call.calls)] * (self.config.max_calls + 2)

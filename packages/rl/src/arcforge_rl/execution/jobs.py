@@ -1,4 +1,4 @@
-"""What the execution service runs, and how it is written down."""
+"""Jobs of the execution service, and their serialisation."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from arcforge_core.contracts.sandbox import Command, ExecResult, Limits
+from arcforge_core.contracts.sandbox import Command, ExecResult, SandboxLimits
 
 
 @dataclass(frozen=True)
-class Job:
+class ExecutionJob:
     """One command in a fresh sandbox.
 
     Attributes:
-        id: the caller's; submitting it again changes nothing.
-        command: what to run.
-        files: written into the sandbox before, by path.
-        base: folder of the host that ``/workspace`` is a copy of.
+        id: chosen by the caller; submitting it again changes nothing.
+        command: the command to run.
+        files: written into the sandbox before the command starts, by path.
+        base: host directory that is copied to ``/workspace``.
         priority: higher ones first, then in order of submission.
     """
 
@@ -30,7 +30,7 @@ class Job:
     priority: int = 0
 
     def dump(self) -> str:
-        """Returns the job as JSON, the same text for equal jobs."""
+        """Returns the job as JSON; equal jobs give the same text."""
         command = self.command
         parts = {
             "argv": list(command.argv),
@@ -44,10 +44,10 @@ class Job:
         return json.dumps(parts, sort_keys=True)
 
     @classmethod
-    def load(cls, id: str, priority: int, text: str) -> Job:
-        """Returns the job that `dump` wrote."""
+    def load(cls, id: str, priority: int, text: str) -> ExecutionJob:
+        """Returns the job serialised by `dump`."""
         parts: dict[str, Any] = json.loads(text)
-        limits = None if parts["limits"] is None else Limits(**parts["limits"])
+        limits = None if parts["limits"] is None else SandboxLimits(**parts["limits"])
         command = Command(parts["argv"], _bytes(parts["stdin"]), parts["env"], parts["cwd"], limits)
         files = {path: _bytes(data) for path, data in parts["files"].items()}
         return cls(id, command, files, parts["base"], priority)
@@ -55,14 +55,14 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The one result of a job.
+    """The only result of a job.
 
     Attributes:
-        number: counts results up in the order in which they were written.
+        number: increasing in the order in which results are written.
         id: the job's.
-        result: how the command ended; None where it could not be run or was cancelled.
+        result: how the command ended; None if it could not be run or was cancelled.
         error: why `result` is None.
-        attempts: how often it was begun, infrastructure faults and deaths of the service included.
+        attempts: number of starts, including those ended by sandbox faults and deaths of the service.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The execution service's memory: one SQLite file; a job is queued, running or done, and has at most one result."""
+"""The execution service's queue: one SQLite file; a job is queued, running or done, and has at most one result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from arcforge_core.contracts.sandbox import ExecResult, Outcome
+from arcforge_core.contracts.sandbox import CommandStatus, ExecResult
 from arcforge_core.errors import ArcforgeError
-from arcforge_rl.execution.jobs import Job, JobResult
+from arcforge_rl.execution.jobs import ExecutionJob, JobResult
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -31,10 +31,10 @@ STATES = ("queued", "running", "done")
 
 
 class JobQueue:
-    """Every method is one transaction, so whatever is killed, the file holds each job once and says where it stands.
+    """Every method is one transaction, so after any crash the file contains each job once, with its state.
 
     Args:
-        path: the file; made when it is absent. One process at a time owns it.
+        path: the file; created if absent. Only one process may own it.
 
     Raises:
         ArcforgeError: another process owns it.
@@ -48,20 +48,20 @@ class JobQueue:
             self.lock.close()
             raise ArcforgeError(f"{path}: another execution service uses this queue") from error
         self.database = sqlite3.connect(path, isolation_level=None)
-        # a commit reaches the system, not the disk: this process's death loses nothing, the machine's the last moments
+        # a commit reaches the system, not the disk: a process crash loses nothing, a machine crash the last moments
         self.database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {SCHEMA}")
         self.database.execute("UPDATE jobs SET state = 'queued' WHERE state = 'running'")
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Closes the file and releases its lock."""
         self.database.close()
         self.lock.close()
 
-    def submit(self, jobs: Iterable[Job]) -> int:
-        """Adds jobs and returns how many were new; those whose id is known with the same content are left as they are.
+    def submit(self, jobs: Iterable[ExecutionJob]) -> int:
+        """Adds jobs and returns the number of new ones; ignores known ids with the same content.
 
         Raises:
-            ArcforgeError: an id is known with another content; nothing is added.
+            ArcforgeError: an id is known with other content; nothing is added.
         """
         added = 0
         with self._transaction():
@@ -74,11 +74,11 @@ class JobQueue:
                 if not inserted:
                     ((known,),) = self.database.execute("SELECT spec FROM jobs WHERE id = ?", (job.id,))
                     if known != values[2]:
-                        raise ArcforgeError(f"job {job.id!r} is known with another content")
+                        raise ArcforgeError(f"job {job.id!r} is already known with other content")
         return added
 
-    def claim(self, count: int) -> list[Job]:
-        """Returns the next jobs, which are running from now on."""
+    def claim(self, count: int) -> list[ExecutionJob]:
+        """Returns the next jobs and marks them as running."""
         with self._transaction():
             rows = self.database.execute(
                 "SELECT id, priority, spec FROM jobs WHERE state = 'queued' ORDER BY priority DESC, number LIMIT ?",
@@ -87,19 +87,18 @@ class JobQueue:
             self.database.executemany(
                 "UPDATE jobs SET state = 'running', attempts = attempts + 1 WHERE id = ?", [(row[0],) for row in rows]
             )
-        return [Job.load(*row) for row in rows]
+        return [ExecutionJob.load(*row) for row in rows]
 
     def put_back(self, id: str) -> None:
-        """Queues a running job again."""
         self.database.execute("UPDATE jobs SET state = 'queued' WHERE id = ? AND state = 'running'", (id,))
 
     def attempts(self, id: str) -> int:
-        """Returns how often a job was begun."""
+        """Returns the number of times that a job was started."""
         ((count,),) = self.database.execute("SELECT attempts FROM jobs WHERE id = ?", (id,))
         return int(count)
 
     def finish(self, id: str, result: ExecResult | None, error: str | None = None) -> bool:
-        """Writes a job's result, unless it has one; returns whether it was written."""
+        """Writes a job's result unless it has one; returns whether it was written."""
         values = (None,) * 5 if result is None else (
             str(result.outcome), result.code, result.stdout, result.stderr, result.seconds
         )  # fmt: skip
@@ -124,7 +123,7 @@ class JobQueue:
         for number, id, outcome, code, stdout, stderr, seconds, error, attempts in self.database.execute(
             query, (after,)
         ):
-            result = None if outcome is None else ExecResult(Outcome(outcome), code, stdout, stderr, seconds)
+            result = None if outcome is None else ExecResult(CommandStatus(outcome), code, stdout, stderr, seconds)
             yield JobResult(number, id, result, error, attempts)
 
     def is_done(self) -> bool:
@@ -142,7 +141,7 @@ class JobQueue:
 
 
 class _Transaction:
-    """All of a block or nothing."""
+    """Commits all statements of a block or none."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database

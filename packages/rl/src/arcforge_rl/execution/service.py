@@ -1,4 +1,4 @@
-"""Runs queued commands, each in a fresh sandbox, so many at a time."""
+"""Runs queued commands, each in a fresh sandbox, with limited concurrency."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from arcforge_core.contracts.sandbox import ExecResult, Sandbox, SandboxBackend, SandboxFault
-from arcforge_rl.execution.jobs import Job, JobResult
+from arcforge_rl.execution.jobs import ExecutionJob, JobResult
 from arcforge_rl.execution.queue import JobQueue
 from arcforge_rl.sandbox.pool import WarmPool
 
 
 class ExecutionService:
-    """A queue and the sandboxes that work it off; used as ``async with service:``.
+    """A queue and the sandboxes that process it; used as ``async with service:``.
 
-    What a program does is its result, whatever it is, and never tried again. What the sandbox does wrong
-    (`SandboxFault`) is tried again, and so is a job during which the service died: a job may be begun twice, and has
-    one result.
+    A program's outcome is its result, whatever it is, and never retried. Sandbox failures (`SandboxFault`) are retried,
+    and so is a job during which the service died: a job may be started twice, but has one result.
 
     Args:
-        backend: makes the sandboxes; the caller closes it.
+        backend: creates the sandboxes; the caller closes it.
         path: the queue's file.
-        concurrency: commands at one time.
-        attempts: how often a job is begun at most.
+        concurrency: maximum number of concurrent commands.
+        attempts: maximum number of starts of a job.
     """
 
     def __init__(self, backend: SandboxBackend, path: Path, concurrency: int = 2, attempts: int = 3) -> None:
@@ -49,14 +48,14 @@ class ExecutionService:
         await self.pool.__aexit__()
         self.queue.close()
 
-    def submit(self, jobs: Iterable[Job]) -> int:
-        """Queues jobs and returns how many were new; see `JobQueue.submit`."""
+    def submit(self, jobs: Iterable[ExecutionJob]) -> int:
+        """Queues jobs and returns the number of new ones; see `JobQueue.submit`."""
         added = self.queue.submit(jobs)
         self.work.set()
         return added
 
     async def cancel(self, id: str) -> bool:
-        """Ends a job, whose result then says so; returns False where it has a result already or is unknown."""
+        """Cancels a job and records that as its result; returns False if it is unknown or already has a result."""
         task = self.running.get(id)
         if task is not None:
             task.cancel()
@@ -68,10 +67,10 @@ class ExecutionService:
         return self.queue.progress()
 
     async def results(self, after: int = 0) -> AsyncIterator[JobResult]:
-        """Yields every result once, those of earlier lives of the queue first, until nothing is queued or running.
+        """Yields every result once, those from earlier runs of the queue first, until no job is queued or running.
 
         Args:
-            after: `JobResult.number` of the last one that the caller has seen.
+            after: `JobResult.number` of the last result that the caller has seen.
         """
         while True:
             async with self.news:
@@ -96,7 +95,7 @@ class ExecutionService:
         del self.running[id]
         self.work.set()
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: ExecutionJob) -> None:
         try:
             result = await self._run_in_sandbox(job)
         except SandboxFault as fault:
@@ -104,26 +103,26 @@ class ExecutionService:
                 self.queue.put_back(job.id)
             else:
                 await self._finish(job.id, None, f"the sandbox failed {self.max_attempts} times: {fault}")
-        except Exception as error:  # whatever it is, the job gets its result and the others go on
+        except Exception as error:  # on any error the job gets its result and the others continue
             await self._finish(job.id, None, f"{type(error).__name__}: {error}")
         else:
             await self._finish(job.id, result)
 
-    async def _run_in_sandbox(self, job: Job) -> ExecResult:
+    async def _run_in_sandbox(self, job: ExecutionJob) -> ExecResult:
         async with self._sandbox(job) as sandbox:
             for path, data in job.files.items():
                 await sandbox.write(path, data)
             return await sandbox.exec(job.command)
 
-    def _sandbox(self, job: Job) -> AbstractAsyncContextManager[Sandbox]:
-        """Returns a fresh sandbox: a ready one, unless the job wants other files or room for them."""
+    def _sandbox(self, job: ExecutionJob) -> AbstractAsyncContextManager[Sandbox]:
+        """Returns a fresh sandbox: a ready one, unless the job needs other files or more room for them."""
         limits = job.command.limits
         if job.base is None and (limits is None or limits.disk_bytes == self.backend.limits.disk_bytes):
             return self.pool.lease()
         return self._opened(job)
 
     @asynccontextmanager
-    async def _opened(self, job: Job) -> AsyncIterator[Sandbox]:
+    async def _opened(self, job: ExecutionJob) -> AsyncIterator[Sandbox]:
         sandbox = await self.backend.open(None if job.base is None else Path(job.base), job.command.limits)
         try:
             yield sandbox

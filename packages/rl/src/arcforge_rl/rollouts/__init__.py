@@ -1,1 +1,1 @@
-"""Rollouts: an engine plays environments, and what it sampled is recorded."""
+"""Rollouts: an engine plays environments, and its samples are recorded."""

@@ -1,4 +1,4 @@
-"""Seconds of the phases of a step."""
+"""Times the phases of a step."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PHASES = ("sampling", "scoring", "training", "handover")
-"""Playing the tasks, tools included; the verifiers; gradients, and the streams that they need; weights to the
-engine."""
+"""Playing the tasks, including tools; the verifiers; gradients and their streams; the weight sync."""
 
 
 class Clock:
-    """Adds up what each phase takes. `seconds` has all of `PHASES`."""
+    """Accumulates the time of each phase; `seconds` has all of `PHASES`."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Counts what is inside as a phase's."""
+        """Adds the time of the block to a phase."""
         start = time.perf_counter()
         try:
             yield

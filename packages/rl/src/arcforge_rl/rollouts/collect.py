@@ -1,38 +1,37 @@
-"""Groups of rollouts: sampled, scored, and those that teach nothing replaced."""
+"""Samples and scores groups of rollouts, and replaces groups without a learning signal."""
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.contracts.engine import Engine
-from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Outcome, Task
+from arcforge_core.contracts.environment import Environment
+from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
+from arcforge_core.episodes.lockstep import Lockstep
+from arcforge_core.episodes.rollout import Rollout, roll_out, take_task
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.algorithms.scoring import has_spread
-from arcforge_rl.configs_learning import RolloutConfig
+from arcforge_rl.configs.learning import RolloutConfig
 from arcforge_rl.processes import part, whole
 from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.curriculum import Curriculum
-from arcforge_rl.rollouts.solver import Manner, Solver
-from arcforge_rl.rollouts.turns import Turns, side_by_side
 
 COUNTS = ("all_right", "all_wrong", "all_equal", "nothing_sampled", "refills")
-"""Groups left out because all their rewards are 1, 0 or otherwise equal; rollouts without a token; fillings after the
-first."""
+"""Groups dropped because all their rewards are 1, 0 or otherwise equal; rollouts without a token; refills of a step."""
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """One attempt at a task: what was sampled, what happened, what it earned."""
+@dataclass(frozen=True, kw_only=True)
+class TracedRollout(Rollout):
+    """A rollout as the trainer sees it.
 
-    number: int
-    task: Task
-    domain: str
-    episode: Episode
-    outcome: Outcome
+    Attributes:
+        trace: trace with the same branches.
+    """
+
     trace: Trace
 
 
@@ -41,125 +40,139 @@ class Collected:
     """The rollouts of a step.
 
     Attributes:
-        kept: those that are learnt from, group by group.
-        dropped: those of groups that teach nothing.
-        counts: how many groups and rollouts were left out, by reason.
-        clock: what sampling and scoring took.
+        kept: rollouts to train on, group by group.
+        dropped: rollouts of groups without a learning signal, and failed rollouts.
+        counts: number of dropped groups and rollouts by reason; ``failed_<kind>`` for failed rollouts.
+        clock: the time of sampling and scoring.
     """
 
-    kept: list[list[Rollout]] = field(default_factory=list)
-    dropped: list[list[Rollout]] = field(default_factory=list)
+    kept: list[list[TracedRollout]] = field(default_factory=list)
+    dropped: list[list[TracedRollout]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
     clock: Clock = field(default_factory=Clock)
 
     @property
     def traces(self) -> list[Trace]:
-        """Returns the traces that are learnt from."""
+        """Returns the traces to train on."""
         return [rollout.trace for group in self.kept for rollout in group]
 
     @property
-    def everything(self) -> list[Rollout]:
-        """Returns all rollouts."""
+    def everything(self) -> list[TracedRollout]:
         return [rollout for group in (*self.kept, *self.dropped) for rollout in group]
 
 
-def roll_out(
+def roll_out_groups(
     environment: Environment,
     engine: Engine,
-    manner: Manner,
+    setup: SamplingSetup,
+    seed: str,
     tasks: Sequence[int],
     size: int,
     clock: Clock | None = None,
-) -> list[list[Rollout]]:
-    """Returns `size` scored rollouts of each task, in order; `clock` learns what it took.
+) -> list[list[TracedRollout]]:
+    """Returns `size` scored rollouts of each task, in order; `clock` times the phases.
 
-    Of several processes each plays some of the tasks, and all return the rollouts of all.
+    With several processes, each plays part of the tasks, and all return all rollouts.
+
+    Args:
+        environment: plays and scores the tasks.
+        engine: samples.
+        setup: sampling options.
+        seed: seed of all rollouts.
+        tasks: task numbers.
+        size: rollouts per task.
+        clock: times the phases.
 
     Raises:
-        ArcforgeError: an environment gives a reward that is not finite; its group would seem to teach nothing.
+        ArcforgeError: a reward is not finite; its group would appear to have no learning signal.
     """
-    groups = part(range(len(tasks)))
-    numbers = [group * size + n for group in groups for n in range(size)]
-    played = [environment.task(tasks[group]) for group in groups for _ in range(size)]
-    turns = Turns(engine)
-    solvers = [Solver(turns, number, manner) for number in numbers]
-    rollouts = []
-    for number, task, solver, (episode, outcome) in zip(
-        numbers, played, solvers, play(environment, played, solvers, turns, clock), strict=True
-    ):
-        name, group = f"{manner.seed}/{number}", f"{manner.seed}/{number // size}"
-        branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in solver.recorded]
-        domain, rewards = environment.domain_of(task), outcome.rewards
-        for reward, value in rewards.items():
-            if not math.isfinite(value):
-                raise ArcforgeError(f"task {task.key}: its environment gives {reward}={value}; rewards are in [0, 1]")
-        trace = Trace(task.key, group, name, branches, rewards, teacher=domain, truncated=solver.truncated)
-        rollouts.append(Rollout(number, task, domain, episode, outcome, trace))
+    numbers = [group * size + n for group in part(range(len(tasks))) for n in range(size)]
+    played = [take_task(environment, tasks[number // size]) for number in numbers]
+    lockstep = Lockstep(engine)
+    agents = [PolicyAgent(lockstep, number, setup, f"{seed}/{number}") for number in numbers]
+    ended = roll_out(environment, played, agents, lockstep, numbers=numbers, clock=clock or Clock())
+    rollouts = sorted((traced(rollout, seed, size) for rollout in ended), key=lambda rollout: rollout.number)
     return whole([rollouts[n : n + size] for n in range(0, len(rollouts), size)])
 
 
-def play(
-    environment: Environment,
-    tasks: Sequence[Task],
-    agents: Sequence[Agent],
-    turns: Turns,
-    clock: Clock | None = None,
-) -> list[tuple[Episode, Outcome]]:
-    """Returns what happened with each task, and what it earned.
-
-    Args:
-        environment: plays and judges.
-        tasks: side by side.
-        agents: a solver for each.
-        turns: of those that ask an engine.
-        clock: learns what it took.
-    """
-    count = clock or Clock()
-
-    async def everything() -> list[tuple[Episode, Outcome]]:
-        pairs = zip(tasks, agents, strict=True)
-        with count("sampling"):
-            episodes = await turns.play([environment.run(task, Agents(agent)) for task, agent in pairs])
-        scores = [environment.score(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
-        with count("scoring"):
-            return list(zip(episodes, await side_by_side(scores), strict=True))
-
-    return asyncio.run(everything())
+def traced(rollout: Rollout, seed: str, size: int) -> TracedRollout:
+    """Returns a rollout with its trace, which is named after its seed. A failed rollout has no rewards."""
+    for name, value in rollout.outcome.rewards.items():
+        if not math.isfinite(value):
+            raise ArcforgeError(f"task {rollout.task.key}: its environment gives {name}={value}, which is not finite")
+    name, group = f"{seed}/{rollout.number}", f"{seed}/{rollout.number // size}"
+    branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in rollout.branches]
+    trace = Trace(rollout.task.key, group, name, branches, rollout.outcome.rewards, rollout.domain, rollout.truncated)
+    fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout)}
+    return TracedRollout(**fields | {"branches": branches}, trace=trace)
 
 
 def collect(
     environment: Environment,
     engine: Engine,
-    manner: Callable[[int], Manner],
+    setup: SamplingSetup,
+    seed: str,
     config: RolloutConfig,
     curriculum: Curriculum,
+    drop_equal: bool,
 ) -> Collected:
     """Returns the rollouts of a step.
 
     Args:
-        environment: what is played.
+        environment: the environment to play.
         engine: samples.
-        manner: how, in each filling of the step, whose number it is called with.
-        config: how many; whether groups whose rewards are all equal are replaced.
-        curriculum: which tasks; it learns their pass rates.
+        setup: sampling options.
+        seed: seed of the step.
+        config: numbers of tasks and rollouts.
+        curriculum: chooses the tasks and receives their pass rates.
+        drop_equal: whether to replace groups whose rewards are all equal.
+
+    Raises:
+        ArcforgeError: every rollout failed.
     """
     found = Collected()
-    for filling in range(1 + (config.refills if config.drop_equal else 0)):
+    for filling in range(1 + (config.refills if drop_equal else 0)):
         missing = config.groups - len(found.kept)
         if not missing:
             break
         found.counts["refills"] += filling > 0
         tasks = curriculum.take(missing)
-        groups = roll_out(environment, engine, manner(filling), tasks, config.group_size, found.clock)
+        groups = roll_out_groups(environment, engine, setup, f"{seed}/{filling}", tasks, config.group_size, found.clock)
+        check_some_worked(rollout for group in groups for rollout in group)
         for index, group in zip(tasks, groups, strict=True):
-            rewards = [rollout.outcome.reward for rollout in group]
-            curriculum.learn(index, sum(rewards) / len(rewards))
-            usable = [rollout for rollout in group if rollout.trace.num_sampled]
-            found.counts["nothing_sampled"] += len(group) - len(usable)
-            if usable and (not config.drop_equal or has_spread([rollout.trace for rollout in usable])):
+            scored = without_failures(group, found.counts)
+            rewards = [rollout.outcome.reward for rollout in scored]
+            if rewards:
+                curriculum.learn(index, sum(rewards) / len(rewards))
+            usable = [rollout for rollout in scored if rollout.trace.num_sampled]
+            found.counts["nothing_sampled"] += len(scored) - len(usable)
+            if usable and (not drop_equal or has_spread([rollout.trace for rollout in usable])):
                 found.kept.append(usable)
+                if len(scored) < len(group):
+                    found.dropped.append([rollout for rollout in group if rollout.outcome.failure])
                 continue
             found.dropped.append(group)
-            edge = {1.0: "all_right", 0.0: "all_wrong"}.get(rewards[0], "all_equal")
-            found.counts[edge if usable else "nothing_sampled"] += bool(usable)
+            if usable:
+                found.counts[{1.0: "all_right", 0.0: "all_wrong"}.get(rewards[0], "all_equal")] += 1
     return found
+
+
+def without_failures(group: Sequence[TracedRollout], counts: dict[str, int]) -> list[TracedRollout]:
+    """Returns the successful rollouts, and counts failures by kind."""
+    for rollout in group:
+        if rollout.outcome.failure is not None:
+            name = f"failed_{rollout.outcome.failure.kind}"
+            counts[name] = counts.get(name, 0) + 1
+    return [rollout for rollout in group if rollout.outcome.failure is None]
+
+
+def check_some_worked(rollouts: Iterable[Rollout]) -> None:
+    """Checks that at least one rollout succeeded.
+
+    Raises:
+        ArcforgeError: all failed; gives their number and the first failure.
+    """
+    failures = [rollout.outcome.failure for rollout in rollouts]
+    first = failures[0] if failures else None
+    if first is not None and all(failures):
+        raise ArcforgeError(f"all {len(failures)} rollouts failed; the first: {first.kind}: {first.reason}")

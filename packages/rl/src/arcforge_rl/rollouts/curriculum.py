@@ -1,19 +1,19 @@
-"""Which tasks are tried next: in turn, or those of a pool whose pass rates say that there is something to learn."""
+"""Chooses the next tasks: in order, or from a pool by their recent pass rate."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from arcforge_rl.configs_learning import CurriculumConfig
+from arcforge_rl.configs.learning import CurriculumConfig
 
 
 class Curriculum:
-    """Hands out numbers of tasks. What it knows is in `state`, so that a resumed run goes on alike.
+    """Chooses task numbers. `state` holds everything it has learnt, so that a resumed run continues identically.
 
     Args:
         config: pool and bounds.
-        seed: decides the order of each round through the pool.
+        seed: seed of the task order in each round through the pool.
     """
 
     def __init__(self, config: CurriculumConfig, seed: int) -> None:
@@ -22,7 +22,7 @@ class Curriculum:
         self._rates: dict[int, float] = {}
 
     def take(self, count: int) -> list[int]:
-        """Returns the next tasks. A whole round that would be passed over is not."""
+        """Returns the next tasks. A round in which every task would be skipped is played completely."""
         found: list[int] = []
         passed_over = 0
         pool = self.config.pool
@@ -37,13 +37,13 @@ class Curriculum:
         return found
 
     def learn(self, number: int, rate: float) -> None:
-        """Notes the pass rate of a task."""
+        """Records the pass rate of a task."""
         if self.config.pool is not None:
             self._rates[number] = rate
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state stored in checkpoints."""
         return {"next": self._next, "rates": dict(self._rates)}
 
     @state.setter
@@ -52,7 +52,7 @@ class Curriculum:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Returns the share of the known tasks of the pool that are between the bounds."""
+        """Returns the share of the pool's known tasks whose pass rate is within the bounds."""
         if not self._rates:
             return {}
         fitting = sum(self._fits(rate) for rate in self._rates.values())
@@ -62,7 +62,7 @@ class Curriculum:
         return self.config.low <= rate <= self.config.high
 
     def _offered(self, number: int, round_: int) -> bool:
-        """Says whether a task is unknown or fitting, or has its turn."""
+        """Returns whether a task is unknown, has a pass rate within the bounds, or is due for a revisit."""
         rate = self._rates.get(number)
         return rate is None or self._fits(rate) or (number + round_) % self.config.revisit == 0
 

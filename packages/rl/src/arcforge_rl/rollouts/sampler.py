@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from arcforge_core.config.schema import EnvironmentConfig
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment
-from arcforge_core.registry import registry
-from arcforge_rl.configs_learning import RlConfig
-from arcforge_rl.rollouts.collect import Collected, Rollout, collect, roll_out
+from arcforge_core.episodes.agent import Dialogue, SamplingSetup
+from arcforge_core.plugins.loader import registry
+from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.rollouts.collect import Collected, TracedRollout, check_some_worked, collect, roll_out_groups
 from arcforge_rl.rollouts.curriculum import Curriculum
-from arcforge_rl.rollouts.solver import Manner, Speaker
-from arcforge_rl.rollouts.unstable import UnstableSelection
 
 AT_ONCE = 256
 """Held-out rollouts that are sampled at a time, of all processes together; of a task all."""
@@ -39,49 +38,52 @@ class Sampler:
     Attributes:
         config: of the run.
         engine: samples.
-        speaker: words and tokens.
+        dialogue: renders and parses.
         positions: of the model.
         training, heldout: the environment, of each side.
         curriculum: which training tasks.
-        unstable: the engine's selection, where it is made to differ from call to call.
+        drop_equal: whether groups whose rewards are all equal are replaced.
     """
 
     config: RlConfig
     engine: Engine
-    speaker: Speaker
+    dialogue: Dialogue
     positions: int
     training: Environment
     heldout: Environment
     curriculum: Curriculum
-    unstable: UnstableSelection | None = None
+    drop_equal: bool = True
 
     def collect(self, step: int) -> Collected:
         """Returns the rollouts of a step."""
         rollout = self.config.rollout
-        if self.unstable is not None:
-            self.unstable.reseed(f"{self.config.seed}/{step}")
         return collect(
             self.training,
             self.engine,
-            lambda filling: self._manner(f"{self.config.seed}/{step}/{filling}", rollout.temperature),
+            self._setup(rollout.temperature, sampled_logprobs=rollout.temperature != 1.0),
+            f"{self.config.seed}/{step}",
             rollout,
             self.curriculum,
+            self.drop_equal,
         )
 
-    def evaluate(self) -> list[list[Rollout]]:
-        """Returns tries at held-out tasks; the same tasks and seeds each time."""
+    def evaluate(self) -> list[list[TracedRollout]]:
+        """Returns tries at held-out tasks; the same tasks and seeds each time.
+
+        Raises:
+            ArcforgeError: every try failed.
+        """
         evaluation = self.config.evaluation
-        if self.unstable is not None:
-            self.unstable.reseed(f"{self.config.seed}/heldout")
-        groups: list[list[Rollout]] = []
+        groups: list[list[TracedRollout]] = []
+        setup = self._setup(evaluation.temperature)
         chunk = max(1, AT_ONCE // evaluation.samples)
         for start in range(0, evaluation.tasks, chunk):
-            manner = self._manner(f"{self.config.seed}/heldout/{start}", evaluation.temperature)
+            seed = f"{self.config.seed}/heldout/{start}"
             tasks = range(start, min(start + chunk, evaluation.tasks))
-            groups += roll_out(self.heldout, self.engine, manner, tasks, evaluation.samples)
+            groups += roll_out_groups(self.heldout, self.engine, setup, seed, tasks, evaluation.samples)
+        check_some_worked(rollout for group in groups for rollout in group)
         return groups
 
-    def _manner(self, seed: str, temperature: float) -> Manner:
-        rollout = self.config.rollout
-        noise = rollout.engine_logprob_noise
-        return Manner(self.speaker, rollout.max_new_tokens, temperature, self.positions, seed, noise)
+    def _setup(self, temperature: float, sampled_logprobs: bool = False) -> SamplingSetup:
+        longest = self.config.rollout.max_new_tokens
+        return SamplingSetup(self.dialogue, longest, temperature, self.positions, sampled_logprobs)

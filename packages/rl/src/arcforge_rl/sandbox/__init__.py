@@ -1,1 +1,1 @@
-"""Places for untrusted code: bubblewrap, Landlock, Docker."""
+"""Sandboxes for untrusted code: bubblewrap, Landlock, Docker."""

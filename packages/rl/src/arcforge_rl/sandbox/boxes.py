@@ -6,84 +6,108 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
-import subprocess
+import stat
 import tempfile
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from arcforge_rl.sandbox import seccomp, system
+from arcforge_rl.sandbox.trees import Size, copy_tree, give, give_tree, remove_tree, size_of
+from arcforge_rl.sandbox.users import Users
 
 STATE = "/dev/shm"
-"""What the keeper covers with a memory file system of its own: a folder that every Linux has; none is left over."""
+"""Covered by the keeper with its own memory file system: a directory that every Linux has, so that nothing remains."""
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 LANDLOCK_FOLDER = "arcforge-landlock-"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-BYTES_PER_FILE = 4096
-"""Files that a sandbox may hold: its bytes over this, so that empty ones do not fill the kernel's memory."""
 INSIDE = "1000"
-"""User and group inside, whoever it is outside."""
+"""User and group inside the sandbox, whatever they are outside."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that a command would else not get either."""
+"""Signals that a command would otherwise ignore."""
 SCRIPT, STDOUT, STDERR, INPUT, ARGS, FILTER, STATUS, BLOCK = 0, 1, 2, 3, 5, 6, 7, 8
-"""File descriptors of a confined process before its command starts. A shell waits for its script on standard input;
-the command that the script becomes gets INPUT there, and has only the first three."""
+"""File descriptors of a confined process before its command starts. A shell reads its script from standard input;
+the command that the script executes gets INPUT there, and has only the first three descriptors."""
 HIGHEST = BLOCK
 HAND_OVER = f" <&{INPUT} {INPUT}<&-"
-"""End of a script, behind its ``exec``: one command, as a shell would go on to read its script from the new input."""
+"""End of a script, after its ``exec``: one command, because a shell would read its script from the new input."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """One sandbox's folder, in the keeper's view."""
+    """One sandbox's directory, as the keeper sees it.
+
+    Attributes:
+        folder: the directory.
+        disk: maximum bytes of its files.
+        user: user and group of its processes and files; None: the keeper's own.
+        copied: size of the base, if it was copied in.
+    """
 
     folder: str
+    disk: int
+    user: int | None
+    copied: Size = field(default_factory=Size)
 
     @property
     def work(self) -> str:
-        """The folder of ``/workspace``."""
+        """The directory of ``/workspace``."""
         return f"{self.folder}/work"
+
+    @property
+    def lower(self) -> str:
+        """The base, if it lies under ``/workspace`` as a layer."""
+        return f"{self.folder}/lower"
+
+    def room(self) -> Size:
+        """Returns the maximum size of ``/workspace``: its base, and what the sandbox may add."""
+        base = size_of(self.lower) if os.path.exists(self.lower) else self.copied
+        return base + Size.of_disk(self.disk)
 
 
 class Boxes(Protocol):
-    """One way of confining. `user` is whom the keeper becomes for a command, None where it is no root."""
+    """One way of confining.
 
-    user: int | None
+    Attributes:
+        gaps: limits that are weaker here than they could be.
+    """
+
+    gaps: list[str]
 
     def open(self, name: str, disk: int, base: str | None) -> Box:
-        """Makes the files of a sandbox."""
+        """Creates the files of a sandbox."""
 
     def close(self, box: Box) -> None:
         """Removes them."""
 
     def start(self, box: Box, fds: dict[int, int]) -> int:
-        """Starts the confined shell and returns our child's pid; `fds` are by the numbers above, ours are higher."""
+        """Starts the confined shell and returns our child's pid; `fds` has the numbers above as keys, higher values."""
 
     def kill(self, pid: int, child: int) -> None:
-        """Ends a command and all that it started; `pid` is our child, `child` the first process that it reported."""
+        """Kills a command and all its processes; `pid` is our child, `child` the first process that it reported."""
 
     def end(self) -> None:
-        """Leaves nothing of itself."""
+        """Removes all of its own files."""
 
 
 class NamespaceBoxes:
-    """Bubblewrap in the keeper's own mount namespace, where each sandbox has a memory file system of a hard size."""
+    """Bubblewrap in the keeper's own mount namespace, where each sandbox has a memory file system of fixed size."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.user: int | None = config["user"]
-        self.uid = os.getuid() if self.user is None else self.user
+        self.users = Users()
         self.bwrap: str = config["bwrap"]
         self.workspace: str = config["workspace"]
         end_waiting()
-        if self.user is not None:
-            os.setgroups([])
         uid, gid = os.getuid(), os.getgid()
+        if not uid:
+            os.setgroups([])
         system.unshare(system.NEW_MOUNTS | (system.NEW_USERS if uid else 0))
         if uid:
             Path("/proc/self/setgroups").write_text("deny")
@@ -93,29 +117,56 @@ class NamespaceBoxes:
         forget_mounts([folder for folder, _, _ in config["cgroups"]])
         system.mount("tmpfs", STATE, "tmpfs", system.NO_SUID | system.NO_DEVICES, "mode=0755,size=16m")
         os.mkdir(f"{STATE}/bind")
-        self.sources = {path: _bind(path, f"{STATE}/bind/{n}") for n, path in enumerate(config["read_only"])}
-        if config["bundled"]:  # the wheel's program and its library, from where an ordinary user may not look
+        os.mkdir(f"{STATE}/empty")
+        self.shields, self.gaps = 0, self.users.gaps()
+        self.links = {path: os.readlink(path) for path in SYSTEM_FOLDERS if os.path.islink(path)}
+        folders = [path for path in ("/usr", *SYSTEM_FOLDERS) if os.path.isdir(path) and path not in self.links]
+        self.system = {path: self.shield(path) for path in folders}
+        self.read_only = {path: self.shield(path) for path in config["read_only"]}
+        if config["bundled"]:  # the wheel's program and its library, copied from where an ordinary user may not read
             package = Path(self.bwrap).parents[1]
-            for part in (package / "_bin", package.with_name(f"{package.name}.libs")):
-                shutil.copytree(part, f"{STATE}/bwrap/{part.relative_to(package.parent)}")
+            for folder in (package / "_bin", package.with_name(f"{package.name}.libs")):
+                shutil.copytree(folder, f"{STATE}/bwrap/{folder.relative_to(package.parent)}")
             self.bwrap = f"{STATE}/bwrap/{package.name}/_bin/bwrap"
         make_etc(Path(STATE, "etc"))
         Path(STATE, "filter").write_bytes(seccomp.program(network=True))
         self.name = f"bwrap-{own_mark()}"
-        self.system = [option for path in SYSTEM_FOLDERS for option in _show(path)]
+
+    def shield(self, path: str) -> str:
+        """Mounts a host path below `STATE`, such that locks on its files are not those of the host's programs.
+
+        An overlay's files have locks and leases of their own, and a program that runs from one may be replaced on the
+        host. Where overlays are not possible, before 5.11 for ordinary users, that is a gap.
+        """
+        self.shields += 1
+        target = f"{STATE}/bind/{self.shields}"
+        real = os.path.realpath(path)
+        folder, name = (real, "") if os.path.isdir(real) else os.path.split(real)
+        os.mkdir(target)
+        try:
+            outer, *inner = mounts_in(folder)
+            if name and real in inner:
+                raise OSError("it is a mount of its own")
+            for point in [outer] if name else [outer, *inner]:
+                lower = "".join(f"\\{sign}" if sign in "\\:," else sign for sign in point)
+                options = f"lowerdir={STATE}/empty:{lower}" + (",userxattr" if os.getuid() else "")
+                where = target + point.removeprefix(folder)
+                system.mount("overlay", where, "overlay", system.NO_SUID | system.NO_DEVICES, options)
+            return os.path.join(target, name) if name else target
+        except OSError as error:
+            self.gaps.append(f"programs inside may lock files of {path} that programs of the host use: {error}")
+            return bind(path, f"{target}-plain")
 
     def open(self, name: str, disk: int, base: str | None) -> Box:
-        """Mounts the sandbox's files, above a base copy-on-write."""
-        box = Box(f"{STATE}/{name}")
+        """Mounts the sandbox's files, copy-on-write on top of a base."""
+        box = Box(f"{STATE}/{name}", disk, self.users.take())
         os.mkdir(box.folder)
-        options = f"mode=0700,uid={self.uid},gid={self.uid if self.user else os.getgid()}"
-        files = max(64, disk // BYTES_PER_FILE)
-        system.mount(
-            "tmpfs", box.folder, "tmpfs", system.NO_SUID | system.NO_DEVICES, f"{options},size={disk},nr_inodes={files}"
-        )
+        options = f"mode=0700,uid={box.user or os.getuid()},gid={box.user or os.getgid()}"
+        options += f",size={disk},nr_inodes={Size.of_disk(disk).members}"
+        system.mount("tmpfs", box.folder, "tmpfs", system.NO_SUID | system.NO_DEVICES, options)
         for part in ("work", "tmp", "shm"):
             os.mkdir(f"{box.folder}/{part}")
-            give(f"{box.folder}/{part}", self.user)
+            give(f"{box.folder}/{part}", box.user)
         if base is not None:
             try:
                 self._lay_over(base, box)
@@ -125,46 +176,51 @@ class NamespaceBoxes:
         return box
 
     def _lay_over(self, source: str, box: Box) -> None:
-        upper, scratch, lower = (f"{box.folder}/{part}" for part in ("upper", "scratch", "lower"))
+        upper, scratch, lower = f"{box.folder}/upper", f"{box.folder}/scratch", box.lower
         for part in (upper, scratch):
             os.mkdir(part)
-        _bind(source, lower)
-        give(upper, self.user)
+        bind(source, lower)
+        give(upper, box.user)
         options = f"lowerdir={lower},upperdir={upper},workdir={scratch}" + (
-            ",metacopy=on" if self.user else ",userxattr"
+            ",metacopy=on,index=on" if box.user else ",userxattr"  # an index keeps hard links when their owner changes
         )
         flags = system.NO_SUID | system.NO_DEVICES
         try:
             system.mount("overlay", box.work, "overlay", flags, options)
-        except OSError:  # kernels before 5.11 lay over for root only
-            copy_tree(source, box.work)
-        give_tree(box.work, self.user)  # what root prepared is the sandbox's to change; only attributes are copied up
+        except OSError:  # before 5.11, only root may mount overlays
+            system.unmount(lower)
+            os.rmdir(lower)
+            box.copied.add(copy_tree(source, box.work), None)
+        give_tree(box.work, box.user)  # the sandbox may change files prepared by root; only attributes are copied up
 
     def close(self, box: Box) -> None:
-        """Takes the mounts away, and the files with them."""
-        for mounted in (box.work, f"{box.folder}/lower", box.folder):
-            with contextlib.suppress(OSError):  # a sandbox without a base has one mount only
+        """Unmounts the sandbox's files, which deletes them."""
+        for mounted in (box.work, box.lower, box.folder):
+            with contextlib.suppress(OSError):  # a sandbox without a base has only one mount
                 system.unmount(mounted)
         os.rmdir(box.folder)
+        self.users.give_back(box.user)
 
     def arguments(self, box: Box) -> list[str]:
-        """Returns bubblewrap's options. What it makes itself, / and /dev, is memory without a bound: read-only."""
+        """Returns bubblewrap's options. Its own / and /dev are unbounded memory, therefore read-only."""
         return [
             *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", INSIDE, "--gid", INSIDE),
             *("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"),
-            *("--ro-bind", "/usr", "/usr", *self.system, "--ro-bind", f"{STATE}/etc", "/etc", "--proc", "/proc"),
+            *(option for path, text in self.links.items() for option in ("--symlink", text, path)),
+            *(option for path, source in self.system.items() for option in ("--ro-bind", source, path)),
+            *("--ro-bind", f"{STATE}/etc", "/etc", "--proc", "/proc", "--remount-ro", "/proc"),
             *("--dev", "/dev", "--bind", f"{box.folder}/shm", "/dev/shm", "--remount-ro", "/dev"),
             *("--bind", f"{box.folder}/tmp", "/tmp", "--bind", box.work, self.workspace, "--chdir", self.workspace),
-            *(option for path, source in self.sources.items() for option in ("--ro-bind", source, path)),
+            *(option for path, source in self.read_only.items() for option in ("--ro-bind", source, path)),
             *("--setenv", "PATH", PATH, "--setenv", "HOME", "/tmp", "--setenv", "TMPDIR", "/tmp"),
             *("--setenv", "LANG", "C.UTF-8"),
             *("--remount-ro", "/", "--seccomp", str(FILTER), "--json-status-fd", str(STATUS), "--block-fd", str(BLOCK)),
         ]  # fmt: skip
 
     def start(self, box: Box, fds: dict[int, int]) -> int:
-        """Starts bubblewrap as an ordinary user, without a copy of this process and Python in it.
+        """Starts bubblewrap as an ordinary user, without a copy of this Python process in it.
 
-        Options go by pipe, so that nothing inside can read them; bubblewrap's own variables could be read there, too.
+        Options go through a pipe, so that nothing inside can read them; bubblewrap's own environment would be readable.
         """
         options, options_end = os.pipe()
         os.write(options_end, "\0".join(self.arguments(box)).encode())
@@ -172,7 +228,7 @@ class NamespaceBoxes:
         filter_file = os.open(f"{STATE}/filter", os.O_RDONLY)
         moves = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in {**fds, ARGS: options, FILTER: filter_file}.items()]
         try:
-            with acting_as(self.user):
+            with acting_as(box.user):
                 return os.posix_spawn(
                     self.bwrap,
                     [self.name, "--args", str(ARGS), "--", "/bin/sh"],
@@ -189,16 +245,18 @@ class NamespaceBoxes:
         os.kill(child, signal.SIGKILL)
 
     def end(self) -> None:
-        """The mounts end with this process."""
+        """Does nothing: the mounts end with this process."""
 
 
 class LandlockBoxes:
-    """Landlock and the filter alone, in folders of the host; a supervisor per command ends what it leaves."""
+    """Landlock and the filter alone, in host directories; a supervisor per command kills its remaining processes."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.user: int | None = config["user"]
-        for left in Path(tempfile.gettempdir()).glob(f"{LANDLOCK_FOLDER}*"):  # by keepers that were killed
-            if not os.path.exists(f"/proc/{left.name.removeprefix(LANDLOCK_FOLDER).split('-')[0]}"):
+        self.users = Users()
+        self.gaps = self.users.gaps()
+        for left in Path(tempfile.gettempdir()).glob(f"{LANDLOCK_FOLDER}*"):  # left by killed keepers
+            ours = stat.S_ISDIR(left.lstat().st_mode) and left.lstat().st_uid == os.getuid()
+            if ours and not os.path.exists(f"/proc/{left.name.removeprefix(LANDLOCK_FOLDER).split('-')[0]}"):
                 remove_tree(str(left))
         self.root = tempfile.mkdtemp(prefix=f"{LANDLOCK_FOLDER}{os.getpid()}-")
         os.chmod(self.root, 0o711)
@@ -206,22 +264,23 @@ class LandlockBoxes:
         self.filter = seccomp.program(network=False)
 
     def open(self, name: str, disk: int, base: str | None) -> Box:
-        """Makes the folders; a base is copied."""
-        box = Box(f"{self.root}/{name}")
+        """Creates the directories; a base is copied."""
+        box = Box(f"{self.root}/{name}", disk, self.users.take())
         for part in ("work", "tmp"):
             os.makedirs(f"{box.folder}/{part}", mode=0o700)
         try:
             if base is not None:
-                copy_tree(base, box.work)
-            give_tree(box.folder, self.user)
+                box.copied.add(copy_tree(base, box.work), None)
+            give_tree(box.folder, box.user)
         except Exception:
             self.close(box)
             raise
         return box
 
     def close(self, box: Box) -> None:
-        """Deletes the folders."""
+        """Deletes the directories."""
         remove_tree(box.folder)
+        self.users.give_back(box.user)
 
     def start(self, box: Box, fds: dict[int, int]) -> int:
         """Forks the supervisor."""
@@ -236,9 +295,9 @@ class LandlockBoxes:
         return pid
 
     def _become(self, box: Box, fds: dict[int, int]) -> NoReturn:
-        """Becomes the supervisor: the confined shell is its child, and orphans of that come back to it."""
+        """Becomes the supervisor: the confined shell is its child, and it adopts the shell's orphans."""
         readable = [path for path in self.readable if os.path.exists(path)]
-        drop_privileges(self.user)
+        drop_privileges(box.user)
         system.prctl(system.SET_SUBREAPER, 1)
         system.prctl(system.SET_PDEATHSIG, signal.SIGTERM)
         child = os.fork()
@@ -256,17 +315,17 @@ class LandlockBoxes:
         os.execve("/bin/sh", ["sh"], environment)
 
     def kill(self, pid: int, child: int) -> None:
-        """Asks the supervisor, and ends what it may be waiting for: it does not listen any more at its own end."""
+        """Signals the supervisor and kills its children, because a supervisor that is ending ignores the signal."""
         os.kill(pid, signal.SIGTERM)
         end_all(children(pid))
 
     def end(self) -> None:
-        """Deletes the folder of all sandboxes."""
+        """Deletes the directory of all sandboxes."""
         remove_tree(self.root)
 
 
 def supervise(child: int, status: int) -> NoReturn:
-    """Waits for the command, then kills everything that it left; says how it ended."""
+    """Waits for the command, kills all of its remaining processes, and reports how it ended."""
     signal.signal(signal.SIGTERM, lambda *_: end_all([child]))
     os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
     os.closerange(0, status)
@@ -281,7 +340,7 @@ def supervise(child: int, status: int) -> NoReturn:
             ended = os.waitstatus_to_exitcode(how)
             code = ended if ended >= 0 else 128 - ended
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if code is not None:  # every death hands its own children over: again until none is left
+        if code is not None:  # each death reparents its children: repeat until none is left
             end_all(children(os.getpid()))
     os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
     os._exit(0)
@@ -308,7 +367,7 @@ def children(parent: int) -> list[int]:
 
 @contextlib.contextmanager
 def acting_as(user: int | None) -> Iterator[None]:
-    """Is the unprivileged user meanwhile; a program that is started is so for good, as exec replaces the saved ids."""
+    """Acts as the unprivileged user in the block; a program started there stays so, as exec replaces the saved ids."""
     if user is None:
         yield
         return
@@ -322,7 +381,7 @@ def acting_as(user: int | None) -> Iterator[None]:
 
 
 def drop_privileges(user: int | None) -> None:
-    """Becomes the unprivileged user, for good."""
+    """Becomes the unprivileged user permanently."""
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -336,27 +395,34 @@ def place(fds: dict[int, int]) -> None:
         os.dup2(fd, number)
     for number in range(20):
         if number not in fds:
-            with contextlib.suppress(OSError):  # most are closed already
+            with contextlib.suppress(OSError):  # most are already closed
                 os.close(number)
     os.closerange(20, 1 << 16)
 
 
 def forget_mounts(needed: list[str]) -> None:
-    """Takes mounts below /sys out of this namespace: bubblewrap reads the list of all mounts for each that it makes."""
+    """Unmounts below /sys in this namespace, because bubblewrap reads the list of all mounts for each that it makes."""
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         folder = line.split()[4]
         if folder.startswith("/sys/") and not any(f"{path}/".startswith(f"{folder}/") for path in needed):
-            with contextlib.suppress(OSError):  # an ordinary user may not, and below another one it is gone
+            with contextlib.suppress(OSError):  # an ordinary user may not, or it went with its parent mount
                 system.unmount(folder)
 
 
+def mounts_in(folder: str) -> list[str]:
+    """Returns the folder and all mount points below it, outer ones first."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    points = [re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
+    return [folder, *dict.fromkeys(point for point in points if point.startswith(f"{folder}/"))]
+
+
 def own_mark() -> str:
-    """Returns what tells this keeper from all others in sight: its process namespace and its number there."""
+    """Returns a unique mark of this keeper: its process namespace and its pid there."""
     return f"{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}"
 
 
 def end_waiting() -> None:
-    """Ends what waits for a bubblewrap that died with its keeper before it had let its child begin."""
+    """Kills processes that wait for a bubblewrap that died with its keeper before releasing its child."""
     ours = f"bwrap-{own_mark().rpartition('-')[0]}-"
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -368,7 +434,7 @@ def end_waiting() -> None:
 
 
 def make_etc(folder: Path) -> None:
-    """Makes /etc: what the dynamic loader and Debian's links need of the host's, and one user."""
+    """Creates /etc: the host's files for the dynamic loader and Debian's links, and one user."""
     folder.mkdir()
     for path in SYSTEM_FILES:
         if os.path.isdir(path):
@@ -379,51 +445,8 @@ def make_etc(folder: Path) -> None:
     (folder / "group").write_text(f"sandbox:x:{INSIDE}:\n")
 
 
-def _show(folder: str) -> list[str]:
-    """Returns bubblewrap's options for a folder of the system that may be a link or absent."""
-    if os.path.islink(folder):
-        return ["--symlink", os.readlink(folder), folder]
-    return ["--ro-bind", folder, folder] if os.path.isdir(folder) else []
-
-
-def give(path: str, user: int | None) -> None:
-    """Makes a file the unprivileged user's, where there is one to become."""
-    if user is not None and os.lstat(path).st_uid != user:
-        os.chown(path, user, user, follow_symlinks=False)
-
-
-def give_tree(path: str, user: int | None) -> None:
-    """The same for a folder and all below it."""
-    give(path, user)
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            give(os.path.join(folder, name), user)
-
-
-def copy_tree(source: str, target: str) -> None:
-    """Copies folders, files and links into an existing folder: no owners, no devices or pipes, no set-user-id bits."""
-    for entry in os.scandir(source):
-        copy = os.path.join(target, entry.name)
-        if entry.is_symlink():
-            os.symlink(os.readlink(entry.path), copy)
-        elif entry.is_dir():
-            os.mkdir(copy)
-            copy_tree(entry.path, copy)
-            os.chmod(copy, entry.stat().st_mode & 0o777)
-        elif entry.is_file():
-            shutil.copyfile(entry.path, copy, follow_symlinks=False)
-            os.chmod(copy, entry.stat().st_mode & 0o777)
-
-
-def remove_tree(path: str) -> None:
-    """Deletes a folder that a program may have made too deep for Python or closed against its owner."""
-    if subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False).returncode:
-        subprocess.run(["chmod", "-R", "u+rwx", "--", path], stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(["rm", "-rf", "--", path], check=False)
-
-
-def _bind(source: str, target: str) -> str:
-    """Shows a file or folder at another place, where the unprivileged user can walk to it."""
+def bind(source: str, target: str) -> str:
+    """Bind-mounts a file or directory to a place that the unprivileged user can reach."""
     if os.path.isdir(source):
         os.mkdir(target)
     else:

@@ -1,4 +1,4 @@
-"""Control groups of the sandboxes: memory and processes, version 1 or 2, where this process may make groups."""
+"""Control groups of the sandboxes: memory and processes, version 1 or 2, if this process may create groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "arcforge-"
 
 @dataclass(frozen=True)
 class Parent:
-    """A folder below which groups can be made, and the controllers that they get there."""
+    """A directory in which groups can be created, and the controllers available there."""
 
     folder: str
     version: int
@@ -26,10 +26,10 @@ class Parent:
 def find_parents(
     chosen: str | None = None, root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup"
 ) -> list[Parent]:
-    """Returns where groups can be made: below this process's own ones, or below the version 2 group `chosen`.
+    """Returns where groups can be created: below this process's own groups, or below the version 2 group `chosen`.
 
-    Below a version 2 group that holds processes the kernel allows no controllers; then there is nothing to find, and a
-    delegated empty group has to be named.
+    The kernel allows no controllers below a version 2 group that contains processes; then the result is empty, and a
+    delegated empty group must be configured.
     """
     if chosen is not None:
         return _version_two(chosen)
@@ -57,13 +57,13 @@ def _version_two(folder: str) -> list[Parent]:
         if set(wanted) - set(control.read_text(encoding="utf-8").split()):
             control.write_text(" ".join(f"+{name}" for name in wanted), encoding="utf-8")
         given = tuple(name for name in wanted if name in control.read_text(encoding="utf-8").split())
-    except OSError:  # not ours, or it holds processes
+    except OSError:  # not ours, or it contains processes
         return []
     return [Parent(folder, 2, given)] if given and os.access(folder, os.W_OK) else []
 
 
 class Group:
-    """The groups of one sandbox, one below each parent; empty where there are no parents."""
+    """The groups of one sandbox, one below each parent; none without parents."""
 
     def __init__(self, parents: list[Parent], name: str) -> None:
         self.parents = parents
@@ -72,7 +72,7 @@ class Group:
             os.mkdir(folder)
 
     def limit(self, memory: int, processes: int) -> None:
-        """Sets the bounds; swap is not to be had where the kernel counts it."""
+        """Sets the limits, with no swap if the kernel counts it."""
         for parent, folder in zip(self.parents, self.folders, strict=True):
             if "pids" in parent.controllers:
                 _write(f"{folder}/pids.max", processes)
@@ -85,12 +85,12 @@ class Group:
                     _write(f"{folder}/memory.swap.max", 0)
 
     def enter(self, pid: int) -> None:
-        """Moves a process in; what it starts from then on is in, too."""
+        """Adds a process; its later children are included."""
         for folder in self.folders:
             _write(f"{folder}/cgroup.procs", pid)
 
     def out_of_memory(self) -> int:
-        """Returns how often the kernel has killed in here for want of memory."""
+        """Returns the number of out-of-memory kills in the group."""
         return sum(_kills(folder) for folder in self.folders)
 
     def remove(self) -> None:
@@ -108,11 +108,11 @@ class Group:
 
 
 def sweep(parents: list[Parent]) -> None:
-    """Removes groups whose keeper is dead, as after ``kill -9`` of it, with what may hang in them half made."""
+    """Removes groups whose keeper is dead, e.g. after ``kill -9``, and kills processes left in them."""
     for parent in parents:
         for folder in Path(parent.folder).glob(f"{PREFIX}*"):
             keeper = folder.name.removeprefix(PREFIX).split("-")[0]
-            with contextlib.suppress(OSError):  # another keeper may be sweeping, or the group is in use after all
+            with contextlib.suppress(OSError):  # another keeper may be sweeping, or the group is still in use
                 if os.path.exists(f"/proc/{keeper}"):
                     continue
                 for pid in _members(folder):
@@ -146,7 +146,7 @@ def _pairs(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _write_memory(folder: str, name: str, value: int) -> None:
-    """Version 1 wants the bound on memory below that on memory and swap at any time: raises the outer one first."""
+    """Version 1 requires memory <= memory and swap at all times: raises the outer limit first."""
     path = f"{folder}/memory.{name}"
     if os.path.exists(path):
         both = f"{folder}/memory.memsw.limit_in_bytes"
@@ -156,7 +156,7 @@ def _write_memory(folder: str, name: str, value: int) -> None:
 
 
 def _write(path: str, value: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)  # without Python's files, several times a command
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)  # faster than Python's files, called often
     try:
         os.write(file, str(value).encode())
     finally:

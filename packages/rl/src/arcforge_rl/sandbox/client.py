@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from arcforge_core.contracts.sandbox import Limits, SandboxError, SandboxFault
+from arcforge_core.contracts.sandbox import SandboxBoundError, SandboxError, SandboxFault, SandboxLimits
 
 STARTING = 30.0
 """Seconds that the keeper may take to start."""
 
 
 class KeeperClient:
-    """Starts a keeper and talks to it.
+    """Starts a keeper and exchanges messages with it.
 
     Args:
-        config: what `arcforge_rl.sandbox.keeper.Keeper` reads.
+        config: see `arcforge_rl.sandbox.supervisor.Keeper`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -35,12 +35,13 @@ class KeeperClient:
         self.ended: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.outbox: deque[tuple[bytes, Sequence[int]]] = deque()
         self.lost: str | None = None
+        self.gaps: Sequence[str] = ()
 
     async def start(self) -> None:
         """Starts the process.
 
         Raises:
-            SandboxError: it cannot do its work here, with the reason.
+            SandboxError: the keeper cannot work on this machine, with the reason.
         """
         self.loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -48,7 +49,7 @@ class KeeperClient:
             sys.executable,
             "-P",
             "-m",
-            "arcforge_rl.sandbox.keeper",
+            "arcforge_rl.sandbox.supervisor",
             json.dumps(self.config),
             str(theirs.fileno()),
         ]
@@ -64,52 +65,60 @@ class KeeperClient:
             answer = {"error": f"no answer from the keeper in {STARTING:g} s"}
         if "error" in answer:
             await self.stop()
-            raise SandboxError(f"sandboxes cannot be made here: {answer['error']}")
+            raise SandboxError(f"sandboxes cannot be created here: {answer['error']}")
+        self.gaps = answer["gaps"]
 
     async def stop(self) -> None:
-        """Ends the process, which ends all that it keeps."""
+        """Ends the process, which ends all of its sandboxes."""
         self._lose("the backend has been closed")
         await asyncio.to_thread(self.process.wait)
 
     async def ask(self, do: str, **message: Any) -> dict[str, Any]:
-        """Sends a message that has an answer, and returns that.
+        """Sends a message and returns its answer.
 
         Raises:
-            SandboxError: the answer is an error.
+            SandboxBoundError: the answer is a bound that was exceeded.
+            SandboxError: the answer is another error.
         """
         number = next(self.numbers)
         answer = self.answers[number] = self.loop.create_future()
         self._send({"do": do, "id": number, **message})
         reply: dict[str, Any] = await answer
+        if "bound" in reply:
+            raise SandboxBoundError(f"{do}: {reply['error']}", reply["bound"], reply["limit"])
         if "error" in reply:
             raise SandboxError(f"{do}: {reply['error']}")
         return reply
 
     async def spawn(self, box: int, streams: list[int]) -> tuple[int, asyncio.Future[dict[str, Any]]]:
-        """Starts a confined process that waits for its command; `streams` are handed over.
+        """Starts a confined process that waits for its command; takes over the `streams`.
 
         Returns:
-            Its number, and what will hold its end, when nothing of it is left: ``code`` (None: the command never ran),
-            ``kills`` for want of memory, and ``error``.
+            Its number, and a future of its end, set when all its processes are gone: ``code`` (None: the command never
+            ran), ``kills`` (out of memory), and ``error``.
         """
         number = next(self.numbers)
         spawned, ended = self.spawned[number], self.ended[number] = self.loop.create_future(), self.loop.create_future()
         self._send({"do": "spawn", "box": box, "exec": number}, streams)
         either: list[asyncio.Future[Any]] = [spawned, ended]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.kill(number)
+            raise
         return number, ended
 
-    def run(self, number: int, script: str, limits: Limits) -> None:
-        """Lets a process that waits run its command; the end of one that has died meanwhile is told."""
+    def run(self, number: int, script: str, limits: SandboxLimits) -> None:
+        """Releases a waiting process to run its command; if it has died meanwhile, its end is still reported."""
         self._send({"do": "run", "exec": number, "script": script, "limits": asdict(limits)})
 
     def kill(self, number: int) -> None:
-        """Ends a command; its end is still told."""
+        """Kills a command; its end is still reported."""
         if self.lost is None:
             self._send({"do": "kill", "exec": number})
 
     def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Sends now or, while the keeper is busy, when there is room again; closes `fds` once they are sent."""
+        """Sends a message, immediately or when the keeper has room again; closes `fds` once they are sent."""
         if self.lost is not None:
             _close(fds)
             raise SandboxFault(self.lost)
@@ -155,7 +164,7 @@ class KeeperClient:
                 _resolve(self.ended.pop(message["exec"]), message)
 
     def _lose(self, reason: str) -> None:
-        """Fails all that waits."""
+        """Fails all pending requests."""
         if self.lost is not None:
             return
         self.lost = reason
@@ -169,7 +178,7 @@ class KeeperClient:
         for future in [*self.answers.values(), *self.ended.values()]:
             if not future.done():
                 future.set_exception(SandboxFault(reason))
-                future.exception()  # not every one of them is awaited
+                future.exception()  # some of them are not awaited
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:

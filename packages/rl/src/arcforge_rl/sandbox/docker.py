@@ -1,4 +1,4 @@
-"""Sandboxes as containers of a Docker daemon: one container per command, and a memory volume for the work folder."""
+"""Sandboxes as containers of a Docker daemon: one container per command, and a memory volume for the work directory."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pathlib import Path
 from arcforge_core.contracts.sandbox import (
     WORKSPACE,
     Command,
+    CommandStatus,
     ExecResult,
-    Limits,
-    Outcome,
     SandboxError,
     SandboxFault,
+    SandboxLimits,
     SandboxProbe,
 )
-from arcforge_rl.configs import DockerConfig
-from arcforge_rl.sandbox.bubblewrap import limits_of
-from arcforge_rl.sandbox.files import OVERHEAD, FileOperations, unpack
-from arcforge_rl.sandbox.kept import UNPRIVILEGED, classify
+from arcforge_rl.configs.commands import DockerConfig
+from arcforge_rl.sandbox.files import SPARSE, FileOperations
 from arcforge_rl.sandbox.streams import Collector, Feeder
+from arcforge_rl.sandbox.supervised import classify, limits_of
+from arcforge_rl.sandbox.users import UNPRIVILEGED
 
 ANSWER = 30.0
-"""Seconds that the daemon may take to answer about itself."""
+"""Seconds that the daemon may take to answer a query about itself."""
 
 
 class Docker:
@@ -43,7 +43,7 @@ class Docker:
         self.opened: list[DockerSandbox] = []
 
     def probe(self) -> SandboxProbe:
-        """Asks the daemon for its version and for the image."""
+        """Queries the daemon's version and the image."""
         if shutil.which(self.config.program) is None:
             reason = f"{self.config.program} was not found"
             return SandboxProbe(False, reason, facts={"docker": reason})
@@ -61,13 +61,13 @@ class Docker:
             raise SandboxError(f"{self.config.program} {arguments[0]}: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    async def open(self, base: Path | None = None, limits: Limits | None = None) -> DockerSandbox:
-        """Makes the volume and the container that holds it; a base is copied in."""
+    async def open(self, base: Path | None = None, limits: SandboxLimits | None = None) -> DockerSandbox:
+        """Creates the volume and the container that holds it; a base is copied in."""
         probe = await asyncio.to_thread(self.probe)
         if not probe.ok:
-            raise SandboxError(f"sandboxes cannot be made here: {probe.reason}")
+            raise SandboxError(f"sandboxes cannot be created here: {probe.reason}")
         if base is not None and not base.is_dir():
-            raise SandboxError(f"base {base} is no folder")
+            raise SandboxError(f"base {base} is not a directory")
         sandbox = DockerSandbox(self.config, limits or self.limits)
         self.opened.append(sandbox)
         await sandbox.start()
@@ -88,15 +88,15 @@ class Docker:
 
 
 class DockerSandbox(FileOperations):
-    """One volume of memory, held by a container that sleeps; commands are containers that share it."""
+    """A memory volume, held by a sleeping container; commands are containers that share it."""
 
-    def __init__(self, config: DockerConfig, limits: Limits) -> None:
+    def __init__(self, config: DockerConfig, limits: SandboxLimits) -> None:
         self.config, self.limits = config, limits
         self.id = f"arcforge-{uuid.uuid4().hex}"
         self.stopped = False
 
     async def start(self) -> None:
-        """Makes the volume and its holder."""
+        """Creates the volume and its holder."""
         files = max(64, self.limits.disk_bytes // 4096)
         size = f"size={self.limits.disk_bytes},nr_inodes={files},uid={UNPRIVILEGED},mode=0700"
         volume = ("--driver", "local", "--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", f"o={size}")
@@ -105,11 +105,11 @@ class DockerSandbox(FileOperations):
         await self._docker("run", "--detach", *holder)
 
     async def prepare(self) -> None:
-        """A container cannot wait for its command."""
+        """Does nothing: a container cannot wait for its command."""
         self._check_open()
 
     async def exec(self, command: Command) -> ExecResult:
-        """Runs a command in a container of its own; see the contract."""
+        """Runs a command in its own container; see the contract."""
         self._check_open()
         if not command.argv:
             raise SandboxError("argv: must name a program")
@@ -117,14 +117,14 @@ class DockerSandbox(FileOperations):
         try:
             return await self._run(name, command, limits)
         finally:
-            with contextlib.suppress(SandboxFault):  # it may never have been made
+            with contextlib.suppress(SandboxFault):  # the container may not exist
                 await self._docker("rm", "--force", name)
 
-    async def _run(self, name: str, command: Command, limits: Limits) -> ExecResult:
-        killed: list[Outcome] = []
+    async def _run(self, name: str, command: Command, limits: SandboxLimits) -> ExecResult:
+        killed: list[CommandStatus] = []
         helpers: set[asyncio.Task[str]] = set()
 
-        def kill(outcome: Outcome) -> None:
+        def kill(outcome: CommandStatus) -> None:
             if not killed:
                 killed.append(outcome)
                 helpers.add(asyncio.create_task(self._docker("kill", name)))
@@ -139,12 +139,13 @@ class DockerSandbox(FileOperations):
             for fd in (stdin, stdout, stderr):
                 os.close(fd)
         for stream in (out, err):
-            stream.start(limits.output_bytes, lambda: kill(Outcome.OUTPUT_LIMIT))
+            stream.start(limits.output_bytes, lambda: kill(CommandStatus.OUTPUT_LIMIT))
         feeder.start(command.stdin)
-        timer = asyncio.get_running_loop().call_later(limits.wall_seconds, kill, Outcome.TIMEOUT)
+        timer = asyncio.get_running_loop().call_later(limits.wall_seconds, kill, CommandStatus.TIMEOUT)
         try:
             await process.wait()
-            await asyncio.gather(out.done, err.done, *helpers, return_exceptions=True)
+            written = out.finish(), err.finish()
+            await asyncio.gather(*helpers, return_exceptions=True)
         finally:
             timer.cancel()
             feeder.close()
@@ -158,9 +159,9 @@ class DockerSandbox(FileOperations):
         if error:
             raise SandboxFault(f"the container did not start: {error[0]}")
         outcome, value = classify(int(code), int(starved == "true"), killed)
-        return ExecResult(outcome, value, bytes(out.data), bytes(err.data), seconds)
+        return ExecResult(outcome, value, *written, seconds)
 
-    def _run_arguments(self, name: str, limits: Limits, command: Command) -> list[str]:
+    def _run_arguments(self, name: str, limits: SandboxLimits, command: Command) -> list[str]:
         seconds = max(1, round(limits.cpu_seconds))
         variables = {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", **command.env}
         return [
@@ -182,10 +183,8 @@ class DockerSandbox(FileOperations):
         return os.path.join(WORKSPACE, path)
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/workspace`` out; a tree with links that leave it is refused."""
-        room = OVERHEAD * self.limits.disk_bytes
-        done = await self._shell('cd "$1" && exec tar -cf - .', [WORKSPACE], output=room)
-        unpack(done.stdout, target, room)
+        """Copies ``/workspace`` out; refuses a tree with links that leave it."""
+        await self._unpack(f'{SPARSE}cd "$1" && exec tar -c $holes -f - .', WORKSPACE, target)
 
     async def stop(self) -> None:
         """Removes the containers and the volume."""
@@ -201,7 +200,7 @@ class DockerSandbox(FileOperations):
             raise SandboxError("the sandbox has been stopped")
 
     async def _docker(self, *arguments: Sequence[str] | str) -> str:
-        """Runs the client and returns what it prints; raises `SandboxFault` with its complaint."""
+        """Runs the client and returns its output; raises `SandboxFault` with its error message."""
         process = await asyncio.create_subprocess_exec(
             self.config.program, *map(str, arguments),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

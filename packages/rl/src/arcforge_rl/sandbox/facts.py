@@ -1,4 +1,4 @@
-"""What this machine allows, in words for ``arcforge doctor sandbox``. Nothing is decided by it; probes decide."""
+"""Describes what this machine permits, for ``arcforge doctor sandbox``. Informative only: probes decide."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ SWITCHES = {
     "/proc/sys/kernel/unprivileged_userns_clone": "0",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
 }
-"""Setting -> the value that takes user namespaces from ordinary users or from programs without a profile."""
+"""Setting -> the value that forbids user namespaces to ordinary users or to programs without a profile."""
 
 
 def user_namespaces(root: str = "") -> str:
-    """Returns whether ordinary users may make them, as far as settings tell."""
+    """Returns whether ordinary users may create user namespaces, according to the settings."""
     forbidding = [path for path, value in SWITCHES.items() if _read(root + path) == value]
     if not Path(f"{root}/proc/sys/user/max_user_namespaces").exists():
-        return "not known to this system"
+        return "unknown on this system"
     return f"restricted by {', '.join(forbidding)}" if forbidding else "allowed by every setting"
 
 
 def system_call_filter(root: str = "") -> str:
-    """Returns whether the kernel filters system calls, and whether there is a filter of ours for this processor."""
+    """Returns whether the kernel filters system calls, and whether this package has a filter for this processor."""
     if "errno" not in _read(f"{root}/proc/sys/kernel/seccomp/actions_avail").split():
-        return "the kernel has none"
+        return "not supported by the kernel"
     known = platform.machine() in ARCHITECTURES
-    return "available" if known else f"available, but there is no filter of ours for {platform.machine()}"
+    return "available" if known else f"available, but arcforge has no filter for {platform.machine()}"
 
 
 def control_groups(chosen: str | None) -> str:
-    """Returns which controllers' groups may be made, and where."""
+    """Returns the controllers whose groups may be created, and where."""
     parents = find_parents(chosen)
     found = [f"{name} (version {p.version}, below {p.folder})" for p in parents for name in p.controllers]
-    return ", ".join(found) or "none may be made by this process"
+    return ", ".join(found) or "none can be created by this process"
 
 
 def _read(path: str) -> str:

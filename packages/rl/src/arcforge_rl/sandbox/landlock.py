@@ -1,7 +1,7 @@
-"""Sandboxes by Landlock and a system-call filter alone, for machines where namespaces may not be made.
+"""Sandboxes by Landlock and a system-call filter alone, for machines where namespaces cannot be created.
 
-Weaker than bubblewrap by what `Landlock.gaps` lists; ``sandbox=auto`` takes it only where bubblewrap does not work, and
-says so.
+Weaker than bubblewrap by the list in `Landlock.gaps`; ``sandbox=auto`` uses it only if bubblewrap does not work, and
+logs a warning.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import sys
 from typing import Any
 
 from arcforge_core.contracts.sandbox import SandboxError
-from arcforge_rl.configs import LandlockConfig
 from arcforge_rl.sandbox import system
-from arcforge_rl.sandbox.bubblewrap import limits_of, memory_gap, visible
 from arcforge_rl.sandbox.cgroups import find_parents
 from arcforge_rl.sandbox.facts import system_call_filter
-from arcforge_rl.sandbox.kept import KeptBackend, as_whom
+from arcforge_rl.sandbox.supervised import KeptBackend, memory_gap
 
 OLDEST = 6
-"""The first version that keeps signals and abstract sockets inside; with less, a program could kill its caller."""
+"""The first version that confines signals and abstract sockets; with an older one, a program could kill its caller."""
 
 GAPS = (
-    "names, sizes and times of files everywhere can be asked for, contents cannot be read",
-    "the work folder is not bounded as a whole, only each file; files count against the host's disk",
+    "names, sizes and times of files everywhere are visible, contents are not",
+    "the work directory is not bounded as a whole, only each file; files count against the host's disk",
+    "files of the host that may be read may also be locked",
     "there is no /workspace: paths are relative to the work directory; attributes of files cannot be changed by path",
 )
 
@@ -33,35 +32,23 @@ class Landlock(KeptBackend):
     name = "landlock"
     own_view = False
 
-    def __init__(self, config: LandlockConfig) -> None:
-        super().__init__(limits_of(config))
-        self.config = config
-
-    def keeper_config(self) -> dict[str, Any]:
-        """Returns the keeper's configuration."""
-        if sys.platform != "linux":
-            raise SandboxError(f"Landlock needs Linux, this is {sys.platform}")
+    def requirements(self) -> dict[str, Any]:
+        """Returns nothing: the kernel is enough if it is new enough."""
         abi = system.landlock_abi()
         if abi < OLDEST:
-            raise SandboxError(f"this kernel's Landlock has version {abi}; {OLDEST} (Linux 6.12) is needed")
-        return {
-            "way": "landlock",
-            "user": as_whom(),
-            "read_only": visible(self.config.read_only),
-            "cgroups": [[p.folder, p.version, p.controllers] for p in find_parents(self.config.cgroup)],
-        }
+            raise SandboxError(f"this kernel's Landlock has version {abi}, must be at least {OLDEST} (Linux 6.12)")
+        return {}
 
     def describe(self) -> str:
-        """Returns the version."""
         return f"Landlock version {system.landlock_abi()}, seccomp"
 
     def facts(self) -> dict[str, str]:
-        """Returns what of this machine it needs."""
+        """Returns the properties of this machine that it needs."""
         version = system.landlock_abi() if sys.platform == "linux" else 0
         return {"Landlock": f"version {version}, {OLDEST} is needed", "system-call filter": system_call_filter()}
 
     def gaps(self) -> tuple[str, ...]:
-        """Returns what namespaces would have stopped."""
+        """Returns the limits that only namespaces could enforce."""
         counted = any("pids" in parent.controllers for parent in find_parents(self.config.cgroup))
         shared = () if counted else ("processes are counted with all others of the same user",)
         return (*GAPS, *shared, *memory_gap(self.config.cgroup))

@@ -1,4 +1,4 @@
-"""Sandboxes that are ready before they are asked for."""
+"""A pool of sandboxes that are ready before they are needed."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from arcforge_core.contracts.sandbox import Limits, Sandbox, SandboxBackend, SandboxFault
+from arcforge_core.contracts.sandbox import Sandbox, SandboxBackend, SandboxFault, SandboxLimits
 
 
 class WarmPool:
-    """Keeps `size` fresh sandboxes. Each is lent once and stopped afterwards: none runs code of two owners.
+    """Keeps `size` fresh sandboxes. Each is leased once and then stopped, so none runs code of two owners.
 
-    Used as ``async with pool:``.
+    Use it as ``async with pool:``.
 
     Args:
-        backend: makes them.
-        size: how many are kept ready.
+        backend: creates the sandboxes.
+        size: number of ready sandboxes.
         base: as in `SandboxBackend.open`.
-        limits: likewise.
+        limits: as in `SandboxBackend.open`.
     """
 
     def __init__(
-        self, backend: SandboxBackend, size: int, base: Path | None = None, limits: Limits | None = None
+        self, backend: SandboxBackend, size: int, base: Path | None = None, limits: SandboxLimits | None = None
     ) -> None:
         self.backend, self.size, self.base, self.limits = backend, size, base, limits
         self.fresh: deque[Sandbox] = deque()
         self.making: set[asyncio.Task[None]] = set()
 
     def refill(self) -> None:
-        """Begins to make what is missing."""
+        """Starts creating the missing sandboxes."""
         for _ in range(self.size - len(self.fresh) - len(self.making)):
             task = asyncio.create_task(self._make())
             self.making.add(task)
@@ -45,16 +45,16 @@ class WarmPool:
     def _made(self, task: asyncio.Task[None]) -> None:
         self.making.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever leases next opens one itself and meets the same error
+            task.exception()  # the next lease opens a sandbox itself and meets the same error
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Sandbox]:
-        """Lends a sandbox that nobody has used, and stops it at the end; opens one where none is ready."""
+        """Leases an unused sandbox and stops it at the end; opens one if none is ready."""
         sandbox = self.fresh.popleft() if self.fresh else await self.backend.open(self.base, self.limits)
         self.refill()
         try:
             yield sandbox
-        except SandboxFault:  # the others that are ready come from the same keeper or daemon
+        except SandboxFault:  # the other ready sandboxes come from the same keeper or daemon
             await self._discard()
             raise
         finally:

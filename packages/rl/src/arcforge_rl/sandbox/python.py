@@ -1,4 +1,4 @@
-"""The Python that runs inside a sandbox."""
+"""The Python interpreter inside a sandbox."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 
 def python_inside() -> tuple[str, list[str]]:
-    """Returns an interpreter's path inside a sandbox, and what `read_only` must show for it.
+    """Returns an interpreter's path inside a sandbox, and the paths that `read_only` must show for it.
 
-    The system's, or that of this process with its standard library.
+    Either the system's, or that of this process with its standard library.
     """
     if os.access(SYSTEM_PYTHON, os.X_OK):
         return SYSTEM_PYTHON, []

@@ -1,9 +1,9 @@
 """The system-call filter of the sandboxes, assembled to classic BPF in plain Python.
 
-A deny list: what helps out of a sandbox or reaches parts of the kernel that untrusted programs have no business with
-gives EPERM, all else passes. Namespaces, capabilities and Landlock do the confining; this is the second layer. Numbers
-are those of the kernel's tables for x86_64 and of its generic table for aarch64; a call of another architecture (i386,
-x32) kills the process.
+A deny list: calls that help to escape, or that reach parts of the kernel that untrusted programs do not need, return
+EPERM; all others pass. Namespaces, capabilities and Landlock confine; this is the second layer. Numbers are those of
+the kernel's tables for x86_64 and of its generic table for aarch64; a call of another architecture (i386, x32) kills
+the process.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ DENIED_ON_THE_HOST: dict[str, tuple[int | None, int | None]] = {
     "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgsnd": (69, 189), "msgrcv": (70, 188),
     "msgctl": (71, 187), "mq_unlink": (241, 181), "connect": (42, 203), "bind": (49, 200),
 }  # fmt: skip
-"""What Landlock lets through and namespaces would confine: attributes of files by path, System V objects, other
-processes' scheduling, sockets with a name in the file system, behind which a user's other programs listen."""
+"""Permitted by Landlock, but confined by namespaces: attributes of files by path, System V objects, scheduling of
+other processes, named sockets in the file system, on which a user's other programs listen."""
 
 CLONE, CLONE3, IOCTL, SOCKET, SOCKETPAIR = (56, 220), (435, 435), (16, 29), (41, 198), (53, 199)
-PRLIMIT, UTIMENSAT = (302, 261), (280, 88)
+PRLIMIT, UTIMENSAT, FCNTL = (302, 261), (280, 88), (72, 25)
+SET_LEASE, NOTIFY = 1024, 1026
+"""Commands of fcntl that make the owner's other programs wait when they open a file, or watch them."""
 NAMESPACES = 0x7E020000 | 0x80
 """CLONE_NEW* of user, mount, process, network, ipc, uts, cgroup and time."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
-"""Type into, or paste into, a terminal that is shared with the caller."""
+"""Typing or pasting into a terminal that is shared with the caller."""
 UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
 STREAM, SEQPACKET = 1, 5
 
@@ -66,16 +68,16 @@ def program(network: bool, machine: str | None = None) -> bytes:
     """Returns the filter as an array of ``struct sock_filter``.
 
     Args:
-        network: whether the sandbox has an empty network of its own, so that internet sockets reach nothing. Without
-            one all sockets but connected pairs are denied, and so is what `DENIED_ON_THE_HOST` lists.
-        machine: processor; None takes this one.
+        network: whether the sandbox has its own empty network, where internet sockets reach nothing. Without one, all
+            sockets except connected pairs are denied, and so are the calls in `DENIED_ON_THE_HOST`.
+        machine: processor; None: this one.
 
     Raises:
         OSError: the processor is not one of `ARCHITECTURES`.
     """
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"no system-call filter for {machine}; there is one for {', '.join(ARCHITECTURES)}")
+        raise OSError(errno.ENOSYS, f"no system-call filter for {machine}: must be one of {', '.join(ARCHITECTURES)}")
     column, arch = ARCHITECTURES[machine]
     return b"".join(struct.pack("=HBBI", *line) for line in _lines(column, arch, network))
 
@@ -96,16 +98,17 @@ def _lines(column: int, arch: int, network: bool) -> Iterator[Line]:
         number = numbers[column]
         if number is not None:
             yield from _call(number, [(RETURN, 0, 0, ERRNO | errno.EPERM)])
-    # glibc falls back to clone, whose flags can be looked at
+    # glibc falls back to clone, whose flags can be inspected
     yield from _call(CLONE3[column], [(RETURN, 0, 0, ERRNO | errno.ENOSYS)])
     yield from _call(CLONE[column], _deny(ANY_BIT, _argument(0), NAMESPACES))
     yield from _call(IOCTL[column], [*_deny(EQUAL, _argument(1), TIOCSTI), *_deny(EQUAL, _argument(1), TIOCLINUX)])
+    yield from _call(FCNTL[column], [*_deny(EQUAL, _argument(1), SET_LEASE), *_deny(EQUAL, _argument(1), NOTIFY)])
     yield from _call(SOCKET[column], _allow_only(_argument(0), (UNIX, INET, INET6, NETLINK) if network else ()))
     if not network:
-        # a pair of datagram sockets can send to any socket that has a name
+        # a pair of datagram sockets can send to any named socket
         yield from _call(SOCKETPAIR[column], _allow_only(_argument(1), (STREAM, SEQPACKET), mask=0xF))
         yield from _call(PRLIMIT[column], _allow_only(_argument(0), (0,)))
-        # a path of NULL means the open file itself
+        # a NULL path means the open file itself
         yield from _call(UTIMENSAT[column], [*_allow_only(_argument(1), (0,)), *_allow_only(_argument(1) + 4, (0,))])
     yield RETURN, 0, 0, ALLOW
 
@@ -116,7 +119,7 @@ def _argument(index: int) -> int:
 
 
 def _call(number: int, body: list[Line]) -> Iterator[Line]:
-    """Yields `body` for one system call; what falls through its end goes on with the number loaded again."""
+    """Yields `body` for one system call; if it does not decide, reloads the number for the next test."""
     yield EQUAL, 0, len(body) + 1, number
     yield from body
     yield LOAD, 0, 0, NUMBER

@@ -1,4 +1,4 @@
-"""Linux system calls that Python 3.11 has no names for: namespaces, mounts, process attributes, Landlock."""
+"""Linux system calls that Python 3.11 does not wrap: namespaces, mounts, process attributes, Landlock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SET_PDEATHSIG, SET_SUBREAPER, SET_NO_NEW_PRIVS, SET_SECCOMP = 1, 36, 38, 22
 FILTER = 2
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 READ, WRITE_DEVICE, EVERYTHING = 0b1101, 0b110, 0xFFFF & ~((1 << 6) | (1 << 11))
-"""Landlock's rights: execute, read, list; read and write a device; all but making devices."""
+"""Landlock's rights: execute, read, list; read and write a device; all except creating devices."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,18 +29,18 @@ def _check(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Moves this process, which has one thread, into new namespaces."""
+    """Moves this process, which must have one thread, into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mounts; raises OSError with the system's reason."""
+    """Mounts a file system; raises OSError with the system's reason."""
     arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode() or None)
     _check(_libc.mount(*arguments), f"mount {kind or 'bind'} on {target}")
 
 
 def unmount(target: str) -> None:
-    """Takes a mount away, at once for new users of the path."""
+    """Unmounts lazily: new accesses to the path no longer reach the mount."""
     _check(_libc.umount2(target.encode(), DETACH), f"unmount {target}")
 
 
@@ -50,7 +50,7 @@ def prctl(option: int, value: int, pointer: object = 0) -> None:
 
 
 def install_filter(program: bytes) -> None:
-    """Puts a seccomp filter on this process; it must not gain privileges any more."""
+    """Installs a seccomp filter on this process, which then cannot gain privileges."""
     prctl(SET_NO_NEW_PRIVS, 1)
     lines = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(lines)))
@@ -58,7 +58,7 @@ def install_filter(program: bytes) -> None:
 
 
 def landlock_abi() -> int:
-    """Returns the version of the kernel's Landlock, 0 where there is none."""
+    """Returns the version of the kernel's Landlock, 0 if it has none."""
     return max(0, int(_libc.syscall(LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
 
 

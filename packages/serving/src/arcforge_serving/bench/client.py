@@ -23,7 +23,7 @@ TEXTS = ("content", "reasoning_content", "reasoning", "text")
 
 
 @dataclass
-class Reply:
+class StreamedReply:
     """An answer; seconds count from when the request was sent.
 
     Attributes:
@@ -161,7 +161,7 @@ class Client:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Reply:
+    async def complete(self, messages: Sequence[Message], max_tokens: int) -> StreamedReply:
         """Sends a request and reads its stream to the end; what goes wrong is noted in the reply."""
         body: dict[str, Any] = {"model": self.model, "stream": True, "max_tokens": max_tokens, **self.extra}
         if self.counts:
@@ -170,7 +170,7 @@ class Client:
             body["messages"] = [{"role": m.role, "content": m.content} for m in messages]
         else:
             body["prompt"] = "\n".join(message.content for message in messages)
-        reply, start = Reply(), time.perf_counter()
+        reply, start = StreamedReply(), time.perf_counter()
         try:
             async with asyncio.timeout(self.timeout):
                 await self._stream(body, reply, start)
@@ -185,7 +185,7 @@ class Client:
         reply.seconds = time.perf_counter() - start
         return reply
 
-    async def _stream(self, body: dict[str, Any], reply: Reply, start: float) -> None:
+    async def _stream(self, body: dict[str, Any], reply: StreamedReply, start: float) -> None:
         async with self._http.stream("POST", f"{self.url}/{PATHS[self.api]}", json=body) as answer:
             if answer.status_code != 200:
                 await answer.aread()
@@ -204,7 +204,7 @@ class Client:
         if not reply.arrivals:
             raise StreamError("empty answer", f"no token came; finish reason {reply.finish_reason}")
 
-    def _take(self, data: str, reply: Reply, now: float) -> None:
+    def _take(self, data: str, reply: StreamedReply, now: float) -> None:
         """Takes one event of the stream."""
         try:
             event = json.loads(data)

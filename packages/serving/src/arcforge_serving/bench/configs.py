@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from arcforge_core.config.schema import ComponentConfig, check_at_least, check_between, check_choice
+from arcforge_core.config.schema import ComponentConfig, check_at_least, check_between, check_choice, check_minimums
 from arcforge_core.errors import ConfigError
 
 
@@ -57,8 +57,7 @@ class SharedPrefixWorkloadConfig(WorkloadConfig):
     """Tokens that a request asks for."""
 
     def __post_init__(self) -> None:
-        for name in ("requests", "groups", "input_tokens", "output_tokens"):
-            check_at_least(f"workload.{name}", getattr(self, name), 1)
+        check_minimums(self, "workload", requests=1, groups=1, input_tokens=1, output_tokens=1)
         check_between("workload.share", self.share, 0.0, 1.0)
 
 
@@ -83,8 +82,7 @@ class AgentWorkloadConfig(WorkloadConfig):
     """What a tool takes: the pause before each further request."""
 
     def __post_init__(self) -> None:
-        check_at_least("workload.sessions", self.sessions, 1)
-        check_at_least("workload.system_tokens", self.system_tokens, 1)
+        check_minimums(self, "workload", sessions=1, system_tokens=1)
         check_between("workload.tool_seconds", self.tool_seconds, 0.0, 3600.0)
         for name in ("turns", "task_tokens", "result_tokens", "output_tokens"):
             check_range(f"workload.{name}", getattr(self, name))
@@ -116,8 +114,7 @@ class SloConfig:
     """Milliseconds of the whole request."""
 
     def __post_init__(self) -> None:
-        for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
-            check_at_least(f"slo.{name}", getattr(self, name), 0.0)
+        check_minimums(self, "slo", ttft_ms=0.0, tpot_ms=0.0, e2e_ms=0.0)
 
 
 APIS = ("completions", "chat")
@@ -157,9 +154,7 @@ class BenchConfig:
         check_choice("api", self.api, APIS)
         if self.rate is not None and not 0.0 < self.rate < float("inf"):
             raise ConfigError("rate", self.rate, "must be above 0")
-        check_at_least("concurrency", self.concurrency, 1)
-        for name in ("warmup", "seed", "temperature"):
-            check_at_least(name, getattr(self, name), 0)
+        check_minimums(self, "", concurrency=1, warmup=0, seed=0, temperature=0)
         if not 0.0 < self.timeout < float("inf"):
             raise ConfigError("timeout", self.timeout, "must be above 0")
         reserved = sorted({"model", "prompt", "messages", "max_tokens", "stream", "stream_options"} & set(self.extra))

@@ -1,4 +1,4 @@
-"""Sends the sessions of a workload: so many at a time, or as they arrive."""
+"""Sends the sessions of a workload, with a fixed concurrency or at random arrival times."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from arcforge_core.cli.progress import track
-from arcforge_serving.bench.client import Client, Reply
+from arcforge_core.console.progress import track
+from arcforge_serving.bench.client import Client, StreamedReply
 from arcforge_serving.bench.workloads import Message, Session
 
 NOT_SENT = "not sent"
@@ -32,7 +32,7 @@ class Record:
     turn: int
     due: float
     late: float
-    reply: Reply
+    reply: StreamedReply
 
     @property
     def arrivals(self) -> list[float]:
@@ -46,7 +46,7 @@ class Record:
 
 
 @dataclass
-class Load:
+class LoadGenerator:
     """Sends sessions to a client.
 
     Args:
@@ -102,7 +102,7 @@ class Load:
                     due = now
                 if failed:
                     ended.put_nowait(
-                        Record(number, turn, due, 0.0, Reply(error=NOT_SENT, message="an earlier turn failed"))
+                        Record(number, turn, due, 0.0, StreamedReply(error=NOT_SENT, message="an earlier turn failed"))
                     )
                     continue
                 said += request.messages

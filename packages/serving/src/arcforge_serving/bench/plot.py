@@ -16,7 +16,6 @@ BINS = 60
 
 
 def plot(records: Sequence[Record], title: str, path: Path) -> None:
-    """Writes the picture."""
     good = [record for record in records if not record.reply.error]
     figure = Figure(figsize=(12, 6.5), layout="constrained")
     panels = figure.subplots(2, 3)

@@ -1,4 +1,4 @@
-"""What is asked: sessions of one request or more, the same for the same seed."""
+"""Workloads: sessions of one request or more, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import DataError
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.bench.configs import (
     AgentWorkloadConfig,
     FileWorkloadConfig,
@@ -67,7 +67,7 @@ class Texts:
         return self.random.randint(*bounds)
 
     def text(self, tokens: int) -> str:
-        """Returns words that are so many tokens, or a word more where words are several."""
+        """Returns words of `tokens` tokens, or up to one word more."""
         words = self.random.choices(WORDS, k=tokens)
         if self.tokenizer is not None:
             while words and len(self.tokenizer.encode(" ".join(words))) > tokens:

@@ -1,1 +1,1 @@
-"""Prompts computed by other processes than those that decode; pages of the cache go from one to the other."""
+"""Prefill/decode disaggregation: some processes compute prompts, others decode, and cache pages move between them."""

@@ -1,75 +1,51 @@
-"""What goes from a prefill role to a decode role, and through what."""
+"""Messages between a prefill role and a decode role."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
 
 class TransferError(Exception):
-    """Pages did not come, or not as they were: nothing of them may be used."""
+    """Pages did not arrive, or not intact: none of them may be used."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A prompt whose pages are wanted.
+class PageRequest:
+    """A prompt whose pages are requested.
 
     Attributes:
         tokens: ids of the whole prompt.
-        first: number of the first page that is wanted; those before it are there.
+        first: number of the first page requested; the decode role has those before it.
         version: of the weights that must have computed them.
         page_bytes: of a page's record: `page_size` tokens of all entries of all layers, see `cache_spec()`.
+        salt: prompts of different salts share no pages.
     """
 
     tokens: tuple[int, ...]
     first: int
     version: int
     page_bytes: int
+    salt: str = ""
 
 
 @dataclass(frozen=True)
-class Pages:
-    """Records of pages in order, uint8 on the host, from the first that was asked for; perhaps not all of them."""
+class PageRecords:
+    """Records of consecutive pages, uint8 on the host, from number `first` on; possibly fewer than requested."""
 
     first: int
     version: int
     records: list[Tensor]
 
 
-class Connector(Protocol):
-    """Where a decode role gets pages from; called from several threads at once."""
-
-    def fetch(self, asked: Asked) -> Pages:
-        """Waits for a prompt's pages.
-
-        Raises:
-            TransferError: see there. It may be tried again.
-        """
-
-    def close(self) -> None:
-        """Lets go of what it holds."""
-
-
-class Prefill(Protocol):
-    """Computes prompts, for a connector."""
-
-    def pages(self, asked: Asked) -> Pages:
-        """Returns a prompt's pages.
-
-        Raises:
-            TransferError: it has other weights or pages of another size, or cannot compute.
-        """
-
-
 def page_checksum(number: int, record: bytes | memoryview) -> int:
-    """Returns the CRC-32 of a page's record at its place, so that neither its bytes nor its place can change."""
+    """Returns the CRC-32 of a page's number and record, which detects changes of either."""
     return zlib.crc32(record, zlib.crc32(number.to_bytes(8, "big")))
 
 
 def whole_pages(tokens: Sequence[int], page_size: int) -> int:
-    """Returns how many pages of a prompt can be shared: its last token is always computed by who decodes."""
+    """Returns how many pages of a prompt can be shared: the decode role always computes the last token."""
     return (len(tokens) - 1) // page_size

@@ -1,4 +1,4 @@
-"""The two roles: an engine that computes prompts for others, and what asks it before a request is queued."""
+"""The two roles: an engine that computes prompts for others, and one that fetches their pages before it decodes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ArcforgeError, ConfigError
-from arcforge_serving.disaggregation.contract import Asked, Connector, Pages, TransferError, whole_pages
-from arcforge_serving.errors import ClosedError
-from arcforge_serving.paged import PagedEngine
+from arcforge_serving.disaggregation.contract import PageRecords, PageRequest, TransferError, whole_pages
+from arcforge_serving.disaggregation.tcp import TcpConnector
+from arcforge_serving.engine.errors import ClosedError
+from arcforge_serving.engine.paged import PagedEngine
 
 
 def check_pages(engine: PagedEngine) -> None:
-    """Refuses an engine whose pages do not hold all that follows from a prompt.
+    """Refuses an engine whose pages do not hold everything that decoding needs of a prompt.
 
     Raises:
         ConfigError: says why.
@@ -25,58 +26,48 @@ def check_pages(engine: PagedEngine) -> None:
 
 
 class PrefillRole:
-    """Computes prompts; a `Prefill`.
+    """Computes prompts for decode roles.
 
     Args:
         engine: was started.
 
     Raises:
-        ConfigError: its pages cannot be handed on.
+        ConfigError: its pages cannot be used elsewhere.
     """
 
     def __init__(self, engine: PagedEngine) -> None:
         check_pages(engine)
         self._engine = engine
 
-    def pages(self, asked: Asked) -> Pages:
-        """Computes what is not known of a prompt and returns its pages; see `Prefill`."""
-        if asked.page_bytes != self._engine.store.page_bytes:
-            sizes = f"{self._engine.store.page_bytes} bytes, {asked.page_bytes} are asked for"
+    def pages(self, request: PageRequest) -> PageRecords:
+        """Computes the missing pages of a prompt and returns them.
+
+        Raises:
+            TransferError: the engine has other weights or pages of another size, or cannot compute.
+        """
+        if request.page_bytes != self._engine.store.page_bytes:
+            sizes = f"{self._engine.store.page_bytes} bytes, {request.page_bytes} are requested"
             raise TransferError(f"a page has {sizes}")
         try:
             params = SamplingParams(max_new_tokens=1, temperature=0.0)
-            (stream,) = self._engine.submit(asked.tokens, params)
+            (stream,) = self._engine.submit(request.tokens, params, salt=request.salt)
             stream.result()
-            version, records = self._engine.export_pages(asked.tokens, asked.first)
-        except (ArcforgeError, RuntimeError) as error:  # this prompt's, or a step's
+            version, records = self._engine.exchange.export(request.tokens, request.first, request.salt)
+        except (ArcforgeError, RuntimeError) as error:  # of this prompt, or of a step
             raise TransferError(str(error)) from error
-        if version != asked.version:
-            raise TransferError(f"the weights have version {version}, {asked.version} is asked for")
-        return Pages(asked.first, version, records)
-
-
-class LocalConnector:
-    """Pages from an engine of this process; a `Connector`."""
-
-    def __init__(self, role: PrefillRole) -> None:
-        self._role = role
-
-    def fetch(self, asked: Asked) -> Pages:
-        """Computes them."""
-        return self._role.pages(asked)
-
-    def close(self) -> None:
-        """Holds nothing."""
+        if version != request.version:
+            raise TransferError(f"the weights have version {version}, {request.version} is requested")
+        return PageRecords(request.first, version, records)
 
 
 @dataclass
-class Moved:
-    """What has come.
+class TransferStats:
+    """Counts of a decode role.
 
     Attributes:
-        bytes, tokens: that came.
-        pages: that were put into the cache.
-        fetches, failures: how often pages were asked for, and did not come.
+        bytes, tokens: received.
+        pages: added to the cache.
+        fetches, failures: how often pages were requested, and did not arrive.
     """
 
     bytes: int = 0
@@ -87,69 +78,69 @@ class Moved:
 
 
 class DecodeRole:
-    """Has prompts computed elsewhere before they are queued.
+    """Has prompts computed by prefill roles before they are queued.
 
-    Where pages do not come, it asks again, and then the engine computes them itself: what is lost is time.
+    If the pages do not arrive, it tries again; after that, its own engine computes the prompt, and only time is lost.
 
     Args:
-        engine: is given the pages; one that is shared by all requests of a process.
-        connector: where they come from.
-        tries: how often a prompt is asked for.
-        threads: prompts that are asked for at a time.
+        engine: receives the pages.
+        connector: fetches them.
+        tries: how often a prompt is requested.
+        threads: prompts that are requested at a time.
 
     Attributes:
-        moved: what has come.
+        stats: counts so far.
 
     Raises:
-        ConfigError: the engine's pages cannot be taken.
+        ConfigError: the engine cannot use the pages of another engine.
     """
 
-    def __init__(self, engine: PagedEngine, connector: Connector, tries: int = 2, threads: int = 16) -> None:
+    def __init__(self, engine: PagedEngine, connector: TcpConnector, tries: int = 2, threads: int = 16) -> None:
         check_pages(engine)
         self._engine, self._connector, self._tries = engine, connector, tries
         self._executor = ThreadPoolExecutor(threads, "arcforge-prefill")
-        self.moved, self._lock = Moved(), threading.Lock()
+        self.stats, self._lock = TransferStats(), threading.Lock()
 
-    def begin(self, tokens: Sequence[int], arrive: Callable[[], None], wait: bool) -> None:
-        """Gets a prompt's pages, then calls `arrive`, whatever came; in a thread, unless it is to be waited for."""
+    def begin(self, tokens: Sequence[int], then: Callable[[], None], wait: bool, salt: str = "") -> None:
+        """Fetches the pages of a prompt, then calls `then` in any case; with `wait`, before it returns."""
         if wait:
-            self._run(tuple(tokens), arrive)
+            self._run(tuple(tokens), then, salt)
         else:
-            self._executor.submit(self._run, tuple(tokens), arrive)
+            self._executor.submit(self._run, tuple(tokens), then, salt)
 
     def close(self) -> None:
-        """Asks for nothing more."""
+        """Requests nothing more."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._connector.close()
 
-    def _run(self, tokens: tuple[int, ...], arrive: Callable[[], None]) -> None:
+    def _run(self, tokens: tuple[int, ...], then: Callable[[], None], salt: str) -> None:
         try:
             for _ in range(self._tries):
-                if self._try(tokens):
+                if self._fetch(tokens, salt):
                     break
         except ClosedError:
-            return  # which has ended the request
+            return  # the engine has ended the request
         finally:
-            arrive()
+            then()
 
-    def _try(self, tokens: tuple[int, ...]) -> bool:
-        """Returns whether all is there that can be."""
-        engine, moved = self._engine, self.moved
+    def _fetch(self, tokens: tuple[int, ...], salt: str) -> bool:
+        """Adds the missing pages of a prompt to the cache; returns False if they did not arrive."""
+        engine, stats = self._engine, self.stats
         size, version = engine.config.page_size, engine.weight_version
-        first = engine.known_pages(tokens)
+        first = engine.exchange.count(tokens, salt)
         if first == whole_pages(tokens, size):
             return True
         try:
-            pages = self._connector.fetch(Asked(tokens, first, version, engine.store.page_bytes))
+            pages = self._connector.fetch(PageRequest(tokens, first, version, engine.store.page_bytes, salt))
         except TransferError:
             with self._lock:
-                moved.fetches += 1
-                moved.failures += 1
+                stats.fetches += 1
+                stats.failures += 1
             return False
-        put = engine.import_pages(tokens, pages.first, pages.version, pages.records)
+        added = engine.exchange.insert(tokens, pages.first, pages.version, pages.records, salt)
         with self._lock:
-            moved.fetches += 1
-            moved.bytes += sum(record.nbytes for record in pages.records)
-            moved.tokens += size * len(pages.records)
-            moved.pages += put
+            stats.fetches += 1
+            stats.bytes += sum(record.nbytes for record in pages.records)
+            stats.tokens += size * len(pages.records)
+            stats.pages += added
         return True

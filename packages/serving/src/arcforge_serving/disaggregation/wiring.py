@@ -1,4 +1,4 @@
-"""How the processes of both roles find each other: what each of them is started with."""
+"""How prefill and decode processes find each other: the addresses and the secret that each is started with."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from arcforge_serving.paged import PagedEngine
+    from arcforge_serving.engine.paged import PagedEngine
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a process is given.
+    """The connections of one process.
 
     Attributes:
-        addresses: of the prefill roles, which stay the same when a process is started anew.
-        secret: known to all of them.
+        addresses: of the prefill roles; a restarted process keeps its address.
+        secret: shared by all of them.
         listener: of a prefill role; None makes a decode role.
     """
 
@@ -31,7 +31,7 @@ class Wiring:
         """Gives an engine its role.
 
         Raises:
-            ConfigError: its pages do not hold all that follows from a prompt.
+            ConfigError: see `check_pages`.
         """
         from arcforge_serving.disaggregation.roles import DecodeRole, PrefillRole
         from arcforge_serving.disaggregation.tcp import PrefillServer, TcpConnector
@@ -39,12 +39,12 @@ class Wiring:
         if self.listener is None:
             engine.prefill = DecodeRole(engine, TcpConnector(self.addresses, self.secret))
         else:
-            PrefillServer(PrefillRole(engine), self.listener, self.secret)
+            PrefillServer(PrefillRole(engine).pages, self.listener, self.secret)
 
 
 @contextmanager
 def wired(decode: int, prefill: int) -> Iterator[list[Wiring | None]]:
-    """Yields what each process is given, those that decode first; nothing where nobody prefills."""
+    """Yields the wiring of each process, decode roles first; None for each if there are no prefill roles."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(prefill)]
         common = Wiring(tuple(each.getsockname()[:2] for each in listeners), secrets.token_hex(16))

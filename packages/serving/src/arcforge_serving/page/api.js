@@ -16,7 +16,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The API key stays with this tab and goes with it: what is kept longer is easier to steal. */
+/** The API key is stored for this tab only: a key that is kept longer is easier to steal. */
 export const apiKey = {
   get: () => session.getItem(KEY) ?? "",
   set: (key) => (key ? session.setItem(KEY, key) : session.removeItem(KEY)),

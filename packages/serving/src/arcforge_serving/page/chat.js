@@ -11,7 +11,7 @@ const THINKING = {
   off: { type: "disabled" },
 };
 const NEAR = 48;
-/** Pixels from the end at which the page goes on following an answer. */
+/** Pixels from the end within which the page keeps following an answer. */
 const SUGGESTIONS = ["What is 17 + 25?", "Explain in two sentences what a hash table is.", "Write a short poem about the sea."];
 
 export class Chat {
@@ -52,7 +52,7 @@ export class Chat {
     return runs.map((run) => run.conversation);
   }
 
-  /** Returns the conversation if an answer is being written in it: what is kept is behind it. */
+  /** Returns the conversation if an answer is being written in it: the stored one is older. */
   runningOne(id) {
     return this.#runs.get(id)?.conversation;
   }
@@ -73,7 +73,7 @@ export class Chat {
     this.#toEnd();
   }
 
-  /** Makes all views anew. */
+  /** Rebuilds all views. */
   reset() {
     this.#views = new Map();
     this.show();

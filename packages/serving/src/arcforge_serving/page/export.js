@@ -1,7 +1,7 @@
 /** Conversations as files. */
 import { path } from "./tree.js";
 
-/** Returns what is shown, with its settings, as JSON: messages as the API has them, figures beside them. */
+/** Returns the shown conversation and its settings as JSON: messages as in the API, with figures. */
 export function asJson(conversation, model) {
   const messages = path(conversation).map(({ role, content, reasoning, calls, call, name, finish, stats, created }) => ({
     role,
@@ -19,7 +19,7 @@ export function asJson(conversation, model) {
 
 const HEADINGS = { user: "You", assistant: "Answer", tool: "Result" };
 
-/** Returns what is shown as Markdown; reasoning is folded. */
+/** Returns the shown conversation as Markdown; reasoning is folded. */
 export function asMarkdown(conversation, model) {
   const { title, settings } = conversation;
   const parts = [`# ${title || "Conversation"}`, `Model: ${model.name}`];

@@ -81,7 +81,7 @@ class Reader {
     for (const node of nodes) into.push(node);
   }
 
-  /** Where `end` comes next; what is missing once is missing for the rest, and not looked for again. */
+  /** Position of the next `end`; one that is missing once is missing in the rest, and is not searched again. */
   #find(end, from) {
     if (this.#absent.has(end)) return -1;
     const found = this.#text.indexOf(end, from);
@@ -203,7 +203,7 @@ class Reader {
     return undefined;
   }
 
-  /** Closes the nearest open mark by so many of its characters, and returns how many. */
+  /** Closes the nearest open mark by up to `most` of its characters, and returns how many. */
   #close(c, most) {
     let index = this.#frames.length - 1;
     while (this.#frames[index].kind !== c) index -= 1;
@@ -221,7 +221,7 @@ class Reader {
     return used;
   }
 
-  /** Makes text of the marks above a frame that nobody has closed. */
+  /** Turns unclosed marks above a frame into text. */
   #flatten(index) {
     this.#push();
     const into = this.#frames[index].nodes;

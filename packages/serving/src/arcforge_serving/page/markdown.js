@@ -1,6 +1,6 @@
 /**
  * Markdown as models write it, made into elements: no text is ever parsed as HTML, pictures are not loaded, and links
- * lead to pages and letters only. Shown again while it grows, only the blocks that have changed are made anew.
+ * lead to pages and letters only. Shown again while it grows, only the blocks that have changed are rebuilt.
  */
 import { copyButton, h } from "./dom.js";
 import { highlight } from "./highlight.js";

@@ -32,7 +32,7 @@ function toolView(node, actions) {
   return { element, update: () => null, edit: () => edit(element, node, actions, "Send") };
 }
 
-/** The row of buttons below a message, and what is known of how it came about. */
+/** The row of buttons below a message, and the figures of how it was generated. */
 function footer(node, actions, text) {
   const [number, count] = actions.place(node);
   const turn = (by, name, label) =>

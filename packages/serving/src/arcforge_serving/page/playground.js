@@ -1,4 +1,4 @@
-/** Completion: a text that the model goes on with, and how likely each of its tokens was. */
+/** Completion: a text that the model continues, with the probability of each token. */
 import { stream } from "./api.js";
 import { Clock } from "./chat.js";
 import { announce, byId, copyButton, h, icon, iconButton } from "./dom.js";
@@ -12,7 +12,7 @@ export class Playground {
   #base = "";
   #added = "";
   #control = null;
-  #area = h("textarea", { id: "text", spellcheck: "false", "aria-label": "Text to go on with", placeholder: "Write the beginning of a text" });
+  #area = h("textarea", { id: "text", spellcheck: "false", "aria-label": "Text to continue", placeholder: "Write the beginning of a text" });
   #shown = h("div", { class: "under", "aria-hidden": "true" });
   #note = h("span", { class: "stats", role: "status" });
   #problem = h("div", { class: "error", role: "alert", hidden: true });
@@ -48,7 +48,7 @@ export class Playground {
   show() {
     const { chat, name, no_chat: reason } = this.#app.model;
     byId("why").hidden = chat;
-    byId("why").textContent = `${name} has no chat template (${reason}), so it goes on with texts.`;
+    byId("why").textContent = `${name} has no chat template (${reason}), so it continues texts.`;
   }
 
   get running() {
@@ -72,14 +72,14 @@ export class Playground {
     [this.#base, this.#added] = [base, added];
     if (this.#area.value !== base + added) this.#area.value = base + added;
     this.#shown.replaceChildren(base, h("mark", {}, added), "\n");
-    const label = this.running ? "Stop" : "Go on";
+    const label = this.running ? "Stop" : "Continue";
     if (this.#go.textContent !== label) this.#go.replaceChildren(icon(this.running ? "stop" : "right"), label);
     this.#area.readOnly = this.running;
     this.#undo.disabled = this.#again.disabled = this.running || added === "";
     session.setItem(KEPT, base);
   }
 
-  /** Goes on with a text. */
+  /** Continues a text. */
   async run(text) {
     if (this.running) return;
     const likely = this.#likely.checked;

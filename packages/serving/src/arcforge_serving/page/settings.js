@@ -1,4 +1,4 @@
-/** The panel of settings. What is changed holds for the present conversation and for new ones. */
+/** The panel of settings. Changes apply to the present conversation and to new ones. */
 import { apiKey } from "./api.js";
 import { byId, h, iconButton } from "./dom.js";
 import { parseTools, samplingInputs } from "./sampling.js";

@@ -1,4 +1,4 @@
-/** What is kept in this browser: conversations, one entry each so that tabs do not overwrite one another's, settings. */
+/** State stored in this browser: settings, and conversations, one entry each so that tabs do not overwrite one another's. */
 
 const PREFIX = "arcforge.conversation.";
 const SETTINGS = "arcforge.settings";

@@ -12,7 +12,7 @@ export function newId() {
   return Array.from(crypto.getRandomValues(new Uint32Array(3)), (n) => n.toString(36)).join("");
 }
 
-/** Adds a message behind another one (null: at the start) and shows it. */
+/** Adds a message after another one (null: at the start) and shows it. */
 export function add(conversation, parent, message) {
   const node = { id: newId(), parent, created: Date.now(), ...message };
   conversation.nodes[node.id] = node;
@@ -35,7 +35,7 @@ export function path(conversation, leaf = conversation.leaf) {
   return found.reverse();
 }
 
-/** Returns the messages that stand in the same place, itself included, oldest first. */
+/** Returns the alternatives of a message, itself included, oldest first. */
 export function siblings(conversation, node) {
   return Object.values(conversation.nodes).filter((each) => each.parent === node.parent);
 }
@@ -48,7 +48,7 @@ export function show(conversation, node) {
   conversation.leaf = leaf.id;
 }
 
-/** Remembers which of the messages behind another one was seen last. */
+/** Records which of the messages after another one was seen last. */
 function choose(conversation, node) {
   const before = conversation.nodes[node.parent];
   if (before) before.next = node.id;

@@ -1,1 +1,1 @@
-"""Servers of others, vLLM and SGLang, behind the engine contract."""
+"""External servers, vLLM and SGLang, as engines."""

@@ -9,12 +9,14 @@ import httpx
 
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import RemoteEngineConfig
-from arcforge_serving.errors import RemoteError
+from arcforge_serving.engine.errors import RemoteError
 
 KEY = "ARCFORGE_ENGINE_KEY"
 REFUSED = (429, 503)
 """Statuses of requests that a server has turned away before it began with them."""
 SHOWN = 500
+CONNECT_SECONDS = 10.0
+"""How long a server may take to accept a connection."""
 PAUSE = 0.25
 """Seconds before the first further attempt; each next one waits twice as long."""
 
@@ -30,12 +32,11 @@ class Client:
     def __init__(self, config: RemoteEngineConfig, key: str) -> None:
         self._config = config
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx.Timeout(config.timeout_seconds, connect=config.connect_seconds, pool=None)
+        timeout = httpx.Timeout(config.timeout_seconds, connect=CONNECT_SECONDS, pool=None)
         limits = httpx.Limits(max_connections=config.concurrency + 1)  # one is for aborts
         self._http = httpx.Client(base_url=config.url, headers=headers, timeout=timeout, limits=limits)
 
     def close(self) -> None:
-        """Closes the connections."""
         self._http.close()
 
     def get(self, path: str) -> Any:
@@ -80,12 +81,12 @@ class Client:
             try:
                 return response.json() if response.content else None
             except ValueError as error:
-                raise RemoteError(f"{path} of {self._config.url} answers with what is no JSON") from error
+                raise RemoteError(f"{path} of {self._config.url} does not answer with JSON") from error
         said, param = _said(response)
         if status in (401, 403):
             raise ConfigError("engine.url", self._config.url, f"{path} is refused ({KEY} is its key): {said}")
         if status in (404, 405):
-            raise ConfigError("engine.url", self._config.url, f"there is no {path}, see docs/serving.md: {said}")
+            raise ConfigError("engine.url", self._config.url, f"there is no {path}, see docs/engine.md: {said}")
         if status < 500 and status not in REFUSED:
             raise ConfigError(param or "request", path, f"is refused by {self._config.url}: {said}")
         raise RemoteError(f"{path} of {self._config.url} failed with status {status}: {said}")

@@ -1,4 +1,4 @@
-"""What the engines behind HTTP share: checks, many requests at a time, outputs, and new weights through a folder."""
+"""Base of the HTTP engines: checks, concurrent requests, outputs, and weight updates through a folder."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from arcforge_core.checkpoint.atomic import replacing
 from arcforge_core.checkpoint.hf.folder import write_hf
 from arcforge_core.checkpoint.sections import CONFIG
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.files.atomic import replacing
+from arcforge_core.generation.engine import params_per_prompt
+from arcforge_core.generation.weights import next_version, stage_weights
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.engine import params_per_prompt
-from arcforge_core.model.weights import next_version, stage_weights
 from arcforge_serving.configs import RemoteEngineConfig
-from arcforge_serving.errors import RemoteError
+from arcforge_serving.engine.errors import RemoteError
 from arcforge_serving.remote.client import KEY, Client
 
 NEVER = -9999.0

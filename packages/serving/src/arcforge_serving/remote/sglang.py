@@ -2,8 +2,9 @@
 
 - Generation is its native ``POST /generate`` with ``input_ids`` (``managers/io_struct.py``). Ids are those of
   ``output_token_logprobs``, which hold the token that ended the sequence.
-- Its log-probs are the model's own at temperature 1 and for greedy tokens; at other temperatures only where the server
-  runs with ``SGLANG_RETURN_ORIGINAL_LOGPROB=1`` (``layers/sampler.py``).
+- Its log-probs are the model's own at temperature 1 and for greedy tokens. At other temperatures they are those of the
+  sampled distribution, the model's own only where the server runs with ``SGLANG_RETURN_ORIGINAL_LOGPROB=1``
+  (``layers/sampler.py``).
 - A seed has an effect with ``--enable-deterministic-inference`` only; the engine says so when it is made.
 - ``ignore_eos`` turns stop ids off too (``managers/schedule_batch.py``), so that the model's own end tokens must be
   among them where there are any.
@@ -18,12 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from arcforge_core.cli.progress import say
+from arcforge_core.console.progress import say
 from arcforge_core.contracts.engine import SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import SglangEngineConfig
-from arcforge_serving.errors import RemoteError
+from arcforge_serving.engine.errors import RemoteError
 from arcforge_serving.remote.engine import Answer, RemoteEngine
 
 
@@ -46,9 +47,15 @@ class SglangEngine(RemoteEngine):
     def check(self, params: SamplingParams) -> None:
         """Refuses what SGLang cannot do; see `RemoteEngine.check`."""
         super().check(params)
-        if params.temperature not in (0.0, 1.0) and not self.config.original_logprobs:
-            accepted = "log-probs would be another model's: start SGLang with SGLANG_RETURN_ORIGINAL_LOGPROB=1 and set"
-            raise ConfigError("temperature", params.temperature, f"{accepted} engine.original_logprobs=true")
+        if params.temperature in (0.0, 1.0) or self.config.original_logprobs != params.sampled_logprobs:
+            return
+        if params.sampled_logprobs:
+            accepted = (
+                "log-probs must be of the sampled distribution: start SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
+            )
+            raise ConfigError("temperature", params.temperature, f"{accepted}, with engine.original_logprobs=false")
+        accepted = "log-probs would be another model's: start SGLang with SGLANG_RETURN_ORIGINAL_LOGPROB=1 and set"
+        raise ConfigError("temperature", params.temperature, f"{accepted} engine.original_logprobs=true")
 
     def _ask(self, prompt: Sequence[int], params: SamplingParams, request: str) -> Answer:
         sampling = {

@@ -19,7 +19,7 @@ from arcforge_core.contracts.engine import SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import VllmEngineConfig
-from arcforge_serving.errors import RemoteError
+from arcforge_serving.engine.errors import RemoteError
 from arcforge_serving.remote.engine import Answer, RemoteEngine
 
 
@@ -33,6 +33,13 @@ class VllmEngine(RemoteEngine):
 
     def __init__(self, config: VllmEngineConfig, model: CausalLM) -> None:
         super().__init__(config, model)
+
+    def check(self, params: SamplingParams) -> None:
+        """Refuses what vLLM cannot do; see `RemoteEngine.check`."""
+        super().check(params)
+        if params.sampled_logprobs and params.temperature != 1.0:
+            accepted = "must be 1 (rollout.temperature): engine=vllm reports log-probs at temperature 1"
+            raise ConfigError("temperature", params.temperature, accepted)
 
     def _label(self) -> str:
         self._client.get("/v1/models")  # is there in every mode; the label is a matter of the development mode

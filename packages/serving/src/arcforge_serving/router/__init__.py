@@ -1,1 +1,1 @@
-"""Several engine processes behind one address."""
+"""A router and its engine processes."""

@@ -16,9 +16,9 @@ FIELDS = ("session_id", "prompt_cache_key")
 """Fields that name a session, the first that is there."""
 REPLY = re.compile(r"resp_(\d+-\d+)_")
 BLOCK, MOST_BLOCKS = 512, 512
-"""Characters of a block, about four tokens' worth of pages; what lies behind the last one decides nothing."""
+"""Characters of a block, about four tokens' worth of pages; the rest after the last whole block is ignored."""
 OPENING = 512
-"""Characters of a plain prompt that stand for its session."""
+"""Characters of a plain prompt that identify its session."""
 
 
 def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool, path: str = "") -> Wanted:
@@ -31,7 +31,7 @@ def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool, path:
         blocks: whether the prompt is to be cut into blocks, which costs reading all of it.
 
     Returns:
-        What is known. A session is what ``X-Session-Id`` says, or `FIELDS`, or else how the conversation begins: its
+        The features. The session is ``X-Session-Id``, or one of `FIELDS`, or else the start of the conversation: its
         system prompt and first message, or the first characters of a prompt, together with the field ``user``.
     """
     named, kept = headers.get(HEADER, ""), path.removeprefix(f"{RESPONSES}/")
@@ -74,7 +74,7 @@ def _opening(body: dict[str, Any]) -> str:
 
 
 def _blocks(body: dict[str, Any]) -> tuple[int, ...]:
-    """Returns a number for each whole block of the prompt, which stands for all before it too."""
+    """Returns a hash for each whole block of the prompt, which covers all earlier blocks too."""
     text = "".join(text for _, text in _parts(body))[: BLOCK * MOST_BLOCKS]
     found, number = [], 0
     for start in range(0, len(text) - BLOCK + 1, BLOCK):

@@ -18,10 +18,11 @@ from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.metrics import page, pages
 from arcforge_serving.router.problems import EXCEEDED, LIMITED, OVERLOADED, problem_at
 from arcforge_serving.router.relay import Counts, Relay
-from arcforge_serving.server.access import Access
-from arcforge_serving.server.auth import Level
-from arcforge_serving.server.guard import Guard, bounded
-from arcforge_serving.server.rates import RateLimitError
+from arcforge_serving.server.gate.access import Access
+from arcforge_serving.server.gate.auth import Level
+from arcforge_serving.server.gate.guard import Guard, bounded
+from arcforge_serving.server.gate.hosts import Hosted
+from arcforge_serving.server.gate.rates import RateLimitError
 
 ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 ENGINES = "/v1/router/engines"
@@ -43,7 +44,7 @@ def create_router(fleet: Fleet, guard: Guard, folder: Path) -> Starlette:
 
     Args:
         fleet: has the engines, and is started and stopped by the caller.
-        guard: who may ask for what; engines look at it too.
+        guard: keys, limits and rates; engines check them too.
         folder: for uploads of weights.
     """
     state = RouterState(fleet, FleetControl(fleet, folder), guard)
@@ -64,7 +65,8 @@ def create_router(fleet: Fleet, guard: Guard, folder: Path) -> Starlette:
 class _Router(Starlette):
     def build_middleware_stack(self) -> ASGIApp:
         """Returns the application with `Access` around it, for ids, and for the log of what no engine answers."""
-        return Access(super().build_middleware_stack())
+        state: RouterState = self.state.router
+        return Access(Hosted(super().build_middleware_stack(), lambda: state.guard.hosts, problem_at))
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -121,7 +123,7 @@ async def engines(request: Request) -> Response:
 
 
 async def act(request: Request) -> Response:
-    """Drains an engine, has it take requests again, or drains it and starts it anew."""
+    """Drains an engine, reopens it, or drains and restarts it."""
     state = _check(request, Level.ADMIN)
     member = _member(state.fleet, request.path_params["number"])
     match request.path_params["action"]:

@@ -1,7 +1,7 @@
-"""``/v1/rl`` for all engines at once.
+"""``/v1/rl`` for all engines together.
 
 One operation at a time, as with one engine. Every engine gets it; the answer is theirs. What they were given last is
-kept, so that an engine which is started anew gets it before it takes requests: no request is ever answered by weights
+kept, so that a restarted engine gets it before it accepts requests: no request is ever answered by weights
 that were replaced.
 """
 
@@ -104,7 +104,7 @@ class FleetControl:
 
     @property
     def paused(self) -> bool:
-        """Whether the engines stand still."""
+        """Whether the engines are paused."""
         return self._pause is not None
 
     @contextmanager
@@ -129,7 +129,7 @@ class FleetControl:
                 raise EngineError(f"{call.path} again: {answer.status_code} {answer.text[:500]}")
 
     async def handle(self, request: Request, content: bytes) -> Response:
-        """Answers a request below ``/v1/rl``, whose key was looked at; `content` is empty for an upload."""
+        """Answers a request below ``/v1/rl``, whose key was checked; `content` is empty for an upload."""
         path = request.url.path
         if path in (STATUS, ABORT):
             answer = await self._all(Call.of(request, content))
@@ -141,7 +141,7 @@ class FleetControl:
                 call = Call.of(request, content, await self._store(request) if path == UPLOAD else None)
             except UploadError as error:
                 return problem(error.status, str(error))
-            # to its end, whoever asked: a client that goes away leaves nothing half done
+            # to its end: a client that disconnects leaves nothing half done
             work = asyncio.ensure_future(self._change(call))
             try:
                 return await asyncio.shield(work)
@@ -161,7 +161,7 @@ class FleetControl:
             elif done and call.path in (UPDATE, UPLOAD):
                 version = max(int(answer.json()["weight_version"]) for answer in done.values())
                 self._keep(call.with_version(version))
-                # who did not take it is behind, and gets it in its next life
+                # an engine that did not apply it gets it in its next life
                 done = {n: a for n, a in done.items() if a.json()["weight_version"] == version}
             elif call.upload is not None:
                 call.upload.unlink()
@@ -245,7 +245,7 @@ def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _first(answers: dict[int, httpx.Response], good_is_enough: bool = False) -> Response:
-    """Returns the answer that stands for all: a good one; a refusal when all refuse, and with what each has said."""
+    """Returns one answer for all: a success, or a refusal with each engine's message if all refuse."""
     if not answers:
         return problem(503, "no engine answers now; try again later", OVERLOADED)
     codes = {answer.status_code for answer in answers.values()}

@@ -17,11 +17,12 @@ import torch
 from arcforge_core.errors import ArcforgeError
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.disaggregation.wiring import Wiring
+from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.server.admin import upload_limit
-from arcforge_serving.server.connections import connection_options
-from arcforge_serving.server.logs import log_config
-from arcforge_serving.server.run import Server, load_state
-from arcforge_serving.server.state import ServerState
+from arcforge_serving.server.gate.connections import connection_options
+from arcforge_serving.server.gate.logs import log_config
+from arcforge_serving.server.serve import Server, load_state
+from arcforge_serving.server.shared.state import ServerState
 
 Load = Callable[[ServeConfig], ServerState]
 
@@ -33,12 +34,12 @@ def run_engine(
 
     Args:
         config: of the whole server.
-        path: of the Unix socket to listen on, which nobody but the router reaches; its name is that of this life.
+        path: of the Unix socket to listen on, which only the router reaches; its name is that of this life.
         key: lets the router in.
-        router: is told ``("ready", bytes of the largest upload)`` or ``("failed", message)``, then (holder, tokens) of
-            what is taken where that is limited; its end is the router's.
-        wiring: of its role, where prompts are computed by others than decode.
-        load: makes what is served.
+        router: receives ``("ready", bytes of the largest upload)`` or ``("failed", message)``, then (holder, tokens)
+            if tokens are limited; it closes with the router.
+        wiring: of its role, with prefill engines.
+        load: builds the server's state.
     """
     os.setsid()  # Ctrl-C is the router's, which ends its engines in order
     if "OMP_NUM_THREADS" not in os.environ:
@@ -53,13 +54,15 @@ def run_engine(
         limited = config.tokens_per_minute is not None
         state.guard, state.life = state.guard.behind_router(key, spent if limited else None), Path(path).name
         if wiring is not None:
+            assert isinstance(state.engine, PagedEngine)  # the only engine that `load_state` builds
             wiring.connect(state.engine)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
+            listener.listen(2048)  # before the word: a router that connects at once waits, and is not refused
             options = {**connection_options(config), "log_config": log_config(config.log), "forwarded_allow_ips": "*"}
             server = Server(state, config.shutdown_seconds, **options)
             threading.Thread(target=_end_with, args=(router,), daemon=True).start()
-            router.send(("ready", upload_limit(state.engine.model)))
+            router.send(("ready", upload_limit(state.engine)))
             server.run(sockets=[listener])
     except ArcforgeError as error:
         with suppress(OSError):  # it has gone already, because of another engine

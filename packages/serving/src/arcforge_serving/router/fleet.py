@@ -1,6 +1,6 @@
 """The engines: which of them take requests, and what happens when one dies.
 
-Each has a task that starts it, asks it again and again whether it works, and starts it anew when it has ended or hangs.
+Each has a task that starts it, polls its health, and restarts it when it has ended or hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from arcforge_core.cli.progress import say
+from arcforge_core.console.progress import say
 from arcforge_serving.configs import RouterConfig
 from arcforge_serving.router.policies import Policy, Wanted
 from arcforge_serving.router.process import EngineError, Launch, Process
@@ -23,7 +23,7 @@ from arcforge_serving.router.process import EngineError, Launch, Process
 LONGEST_PAUSE = 30.0
 """Seconds between two tries to start an engine at most."""
 SETTLED = 60.0
-"""An engine that has lived for so many seconds may be started anew at once."""
+"""An engine that has lived this many seconds is restarted without a pause."""
 CONNECT = 5.0
 
 
@@ -42,7 +42,7 @@ class NoEngineError(Exception):
 
 
 class NoReplyError(Exception):
-    """The engine that has kept a reply is no more."""
+    """The engine process that stored a reply has ended."""
 
 
 @dataclass
@@ -51,13 +51,13 @@ class Member:
 
     Attributes:
         number: from 0.
-        prefill: whether it computes prompts for others, and takes no requests.
+        prefill: whether it computes prompts for others, and accepts no requests.
         state: of the present life.
         process, http: of the present life; None when there is none.
         in_flight: requests.
         restarts: lives before this one.
         problem: why it is not ready.
-        drained: whether it is to take nothing.
+        drained: whether it must not accept requests.
     """
 
     number: int
@@ -95,30 +95,30 @@ class Member:
                 self.idle.set()
 
     def show(self) -> dict[str, Any]:
-        """Returns what there is to say."""
+        """Returns its state as JSON."""
         role = {"prefill": True} if self.prefill else {}
         shown = {"engine": self.number, **role, "state": self.state.value, "in_flight": self.in_flight}
         return {**shown, "restarts": self.restarts, "problem": self.problem}
 
 
 async def nothing(member: Member) -> None:
-    """Brings a new engine up to date where there is nothing to bring."""
+    """Leaves a new engine as it is."""
 
 
 class Fleet:
     """The engines.
 
     Args:
-        config: how often they are looked at.
+        config: intervals of health checks.
         count: how many.
         policy: chooses.
         launch: makes an engine's next life.
-        prefill: how many more there are that take no requests.
+        prefill: how many more there are that only compute prompts.
 
     Attributes:
         members: all engines.
-        bring_up: is awaited with each engine that has started, before it takes requests.
-        changing: is held while engines are given something that those which join meanwhile would miss.
+        bring_up: awaited with each engine that has started, before it accepts requests.
+        changing: held while the engines are changed, so that an engine that joins meanwhile misses nothing.
     """
 
     def __init__(self, config: RouterConfig, count: int, policy: Policy, launch: Launch, prefill: int = 0) -> None:
@@ -144,7 +144,7 @@ class Fleet:
         """Returns the engine for a request.
 
         Args:
-            wanted: what is known of it.
+            wanted: its features.
             without: engines that it was tried on.
 
         Raises:
@@ -175,7 +175,7 @@ class Fleet:
         self._tasks = [asyncio.create_task(self._tend(member)) for member in self.members]
 
     async def stop(self, seconds: float) -> None:
-        """Has all engines end in order, and kills those that have not after so many seconds."""
+        """Has all engines end in order, and kills those that have not after `seconds`."""
         self.closing = True
         for task in self._tasks:
             task.cancel()
@@ -218,7 +218,7 @@ class Fleet:
             if member.state is not State.DEAD:
                 problem = await self._watch(member)
                 await self._bury(member, problem)
-                say(f"engine {member.number} {problem}; it is started anew")
+                say(f"engine {member.number} {problem}; restarting")
                 if time.monotonic() - began > SETTLED:
                     pause = 0.0
             await asyncio.sleep(pause)
@@ -275,19 +275,19 @@ class Fleet:
     # ---- one by one --------------------------------------------------------------------------------------------------
 
     def drain(self, member: Member) -> None:
-        """Has an engine take no more requests; those that it has go on."""
+        """Has an engine accept no more requests; present ones continue."""
         member.drained = True
         if member.state is State.READY:
             member.state = State.DRAINING
 
     def undrain(self, member: Member) -> None:
-        """Has it take requests again."""
+        """Has it accept requests again."""
         member.drained = False
         if member.state is State.DRAINING:
             member.state = State.READY
 
     async def restart(self, member: Member) -> None:
-        """Drains an engine and starts it anew; returns when its process was told to end."""
+        """Drains an engine and restarts it; returns once its process is stopping."""
         self.drain(member)
         await member.idle.wait()
         member.drained = False
@@ -295,7 +295,7 @@ class Fleet:
             member.process.stop()
 
     def drop(self, member: Member) -> None:
-        """Ends an engine that is not what the others are; it is started anew."""
+        """Kills an engine that differs from the others; it is restarted."""
         member.state = State.DEAD
         if member.process is not None:
             member.process.kill()

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator
 import httpx
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from arcforge_serving.router.fleet import Fleet, Member, State
 from arcforge_serving.router.relay import Counts
+from arcforge_serving.server.shared.metrics import page_of
 
 PREFIX = "arcforge:router_"
 SECONDS = 5.0
-"""An engine that takes longer is left out."""
+"""Engines that take longer are left out."""
 KEPT = ("authorization", "x-api-key")
 
 
@@ -49,12 +49,11 @@ def page(fleet: Fleet, counts: Counts, texts: dict[str, str], accept: str) -> tu
     registry = CollectorRegistry()
     registry.register(Together(texts))
     registry.register(Own(fleet, counts))
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return page_of(registry, accept)
 
 
 class Together(Collector):
-    """The engines' pages, one behind the other, family by family."""
+    """The engines' pages, concatenated by metric family."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = texts
@@ -68,6 +67,8 @@ class Together(Collector):
         families: dict[str, Metric] = {}
         for engine, text in self._texts.items():
             for family in text_string_to_metric_families(text):
+                if family.name.endswith("_created"):  # of a counter; OpenMetrics allows no family of that name
+                    continue
                 whole = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 whole.samples += [
                     sample._replace(labels={**sample.labels, "engine": engine}) for sample in family.samples
@@ -89,7 +90,7 @@ class Own(Collector):
         """Returns gauges and counters."""
         up = GaugeMetricFamily(f"{PREFIX}engine_up", "Whether the engine takes requests", labels=["engine"])
         flight = GaugeMetricFamily(f"{PREFIX}in_flight", "Requests that it has", labels=["engine"])
-        lives = CounterMetricFamily(f"{PREFIX}engine_restarts", "How often it was started anew", labels=["engine"])
+        lives = CounterMetricFamily(f"{PREFIX}engine_restarts", "Restarts", labels=["engine"])
         for member in self._fleet.members:
             up.add_metric([member.name], float(member.state is State.READY))
             flight.add_metric([member.name], member.in_flight)

@@ -1,7 +1,7 @@
 """Which engine a request goes to. Plain classes: no clock, no process, no wire.
 
-All of them see the same: what is known of a request, and how many requests each engine has in flight. A policy keeps
-to the engines that it is shown, so whoever asks leaves out those that are dead, drained or tried already.
+A policy sees a request's session and prefix, and the number of requests that each engine has in flight. It chooses
+among the engines that it is given; the caller leaves out those that are dead, drained or tried already.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Loads = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is known of a request.
+    """The features of a request.
 
     Attributes:
-        session: whose prefix it goes on from; empty when nothing says so.
-        blocks: for each block of the prompt a number that stands for it and all before it.
+        session: the conversation that it continues; empty if unknown.
+        blocks: for each block of the prompt, a hash of it and all earlier ones.
         life: of an engine that alone can answer, because it keeps a reply that is meant; None where any engine can.
     """
 
@@ -37,7 +37,7 @@ class Wanted:
 
 
 class Policy(Protocol):
-    """Chooses."""
+    """Chooses the engine of a request."""
 
     def choose(self, wanted: Wanted, loads: Loads) -> str:
         """Returns one of the engines of `loads`, of which there is at least one."""
@@ -99,7 +99,7 @@ class RoundRobin:
         return sorted(loads)[self._number % len(loads)]
 
     def forget(self, engine: str) -> None:
-        """Nothing is remembered."""
+        """Has no state to drop."""
 
 
 class LeastLoad:
@@ -109,12 +109,11 @@ class LeastLoad:
         self._turns = RoundRobin()
 
     def choose(self, wanted: Wanted, loads: Loads) -> str:
-        """Returns it."""
         least = min(loads.values())
         return self._turns.choose(wanted, {engine: load for engine, load in loads.items() if load == least})
 
     def forget(self, engine: str) -> None:
-        """Nothing is remembered."""
+        """Has no state to drop."""
 
 
 class SessionHash:
@@ -157,7 +156,7 @@ class SessionHash:
         return home
 
     def forget(self, engine: str) -> None:
-        """Its sessions start anew; others stay."""
+        """Its sessions are reassigned; others stay."""
         for session in [session for session, (home, _) in self._homes.items() if home == engine]:
             self._leave(session)
 
@@ -194,7 +193,6 @@ class PrefixAware:
         self._others = LeastLoad()
 
     def choose(self, wanted: Wanted, loads: Loads) -> str:
-        """Returns it."""
         open_ = self.bound.open(loads)
         known = {engine: self._known(engine, wanted.blocks) for engine in open_}
         most = max(known.values())

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
-from arcforge_serving.server.access import ANTHROPIC, ANTHROPIC_KINDS, record_of
+from arcforge_serving.server.gate.record import ANTHROPIC, ANTHROPIC_KINDS, record_of
 
 OVERLOADED, FAULT, INVALID = "overloaded_error", "server_error", "invalid_request_error"
 LIMITED, EXCEEDED = "rate_limit_error", "rate_limit_exceeded"

@@ -54,7 +54,7 @@ class Process(Protocol):
         """Asks it to end in order; without effect on one that has ended."""
 
     def kill(self) -> None:
-        """Ends it at once; without effect on one that has ended."""
+        """Kills it; without effect on one that has ended."""
 
 
 Launch = Callable[[int], Process]
@@ -67,9 +67,9 @@ class EngineProcess:
     Args:
         config: of the whole server.
         socket: where it shall listen; the file's name is its life's.
-        spent: is told which holder of a key has taken how many tokens.
+        spent: called with a holder of a key and a number of tokens.
         wiring: of its role.
-        load: makes what is served, there; a function that is found by its name. None loads the checkpoint.
+        load: builds the server's state in the process; a module-level function. None loads the checkpoint.
     """
 
     def __init__(
@@ -132,6 +132,5 @@ class EngineProcess:
             self._process.terminate()
 
     def kill(self) -> None:
-        """Ends it at once."""
         if self._process is not None and self._process.pid is not None:
             self._process.kill()

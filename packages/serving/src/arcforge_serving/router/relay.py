@@ -1,8 +1,8 @@
 """One request on its way to an engine and back.
 
-Nothing reaches the client before the engine has given something whole: all of a reply, or the first event of a stream.
-Until then the request may be tried on another engine. A stream goes on event by event, never in parts of one, so that
-an engine which dies leaves a stream that is right as far as it goes, and ends with an error.
+Nothing reaches the client before the engine has sent a whole reply, or the first event of a stream. Until then the
+request may be retried on another engine. A stream is relayed in whole events, so that after the death of an engine it
+is correct up to the error that ends it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from starlette.types import Message, Receive, Scope, Send
 from arcforge_serving.router.fleet import Fleet, Member, NoEngineError, NoReplyError
 from arcforge_serving.router.policies import Wanted
 from arcforge_serving.router.problems import FAULT, OVERLOADED, last_events, problem_at
-from arcforge_serving.server.access import record_of
+from arcforge_serving.server.gate.record import record_of
 
 HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 """Headers of one connection, not of the message."""
 NOT_PASSED_ON = {*HOP, "host", "content-length", "expect", "accept-encoding", "date", "server"}
+CHECKED = ("origin",)
+"""The router compares it with its own ``Host``; engines have other names."""
 OURS = ("x-request-id", "x-forwarded-for")
 """What the router says in place of the client."""
 PREVIOUS, NO_REPLY = "previous_response_id", "previous_response_not_found"
@@ -39,7 +41,7 @@ class Counts:
     """What the router has done.
 
     Attributes:
-        requests: by engine and outcome: ``done``, ``failed`` (before anything was sent), ``broken`` (behind that),
+        requests: by engine and outcome: ``done``, ``failed`` (before anything was sent), ``broken`` (after that),
             ``left`` by the client.
         retries: requests that were tried on another engine.
         refused: requests for which there was no engine.
@@ -57,9 +59,9 @@ class Relay:
 
     Args:
         fleet: has the engines.
-        counts: is told what came of it.
+        counts: counts its outcome.
         content: the request's body.
-        wanted: what is known of it.
+        wanted: its features.
     """
 
     def __init__(self, fleet: Fleet, counts: Counts, content: bytes, wanted: Wanted) -> None:
@@ -102,7 +104,7 @@ class Relay:
             await send_whole(send, busy, busy.content, {})
             return
         if gone:
-            message = "there is no such reply: engines keep theirs until they are started anew"
+            message = "there is no such reply: engines store theirs until they restart"
             problem = problem_at(request.scope, 404, message, param=PREVIOUS, code=NO_REPLY)
         elif tried:
             message = "the engine died before it answered, and so did every other that was tried"
@@ -165,7 +167,7 @@ class Attempt:
 
 def passed_on(request: Request) -> list[tuple[bytes, bytes]]:
     """Returns the headers that an engine gets: the client's, and from us the request's id and the client's address."""
-    headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1") not in (*NOT_PASSED_ON, *OURS)]
+    headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1") not in (*NOT_PASSED_ON, *CHECKED, *OURS)]
     ours = (record_of(request.scope).id, request.client.host if request.client else "")
     return headers + [(name.encode(), value.encode()) for name, value in zip(OURS, ours, strict=True) if value]
 

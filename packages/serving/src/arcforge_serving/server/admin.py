@@ -1,6 +1,6 @@
 """``/v1/rl``: what a trainer does with an engine: stands it still, ends requests, gives it new weights.
 
-All of it needs an admin key. One operation runs at a time, another one is refused with 409; aborting and looking go on.
+All routes need an admin key. One operation runs at a time, another is refused with 409, except abort and status.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from arcforge_core.checkpoint.pretrained import WEIGHTS, find_checkpoint
-from arcforge_core.checkpoint.sections import ordinary_shapes
 from arcforge_core.checkpoint.shards import ShardReader
+from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.errors import CheckpointError, ConfigError
-from arcforge_core.model.causal_lm import CausalLM
-from arcforge_serving.paged import PagedEngine
-from arcforge_serving.server.auth import Level
-from arcforge_serving.server.errors import RESPONSES, ErrorBody
-from arcforge_serving.server.guard import GuardedRoute, declare
-from arcforge_serving.server.metrics import Metrics
-from arcforge_serving.server.state import Server
+from arcforge_serving.server.gate.auth import Level
+from arcforge_serving.server.gate.guard import GuardedRoute, declare
+from arcforge_serving.server.shared.errors import RESPONSES, ErrorBody
+from arcforge_serving.server.shared.metrics import Metrics
+from arcforge_serving.server.shared.state import Server
 
 MIB = 2**20
 SLACK = 16 * MIB
@@ -78,12 +76,12 @@ class Control:
 
     Attributes:
         engine: is controlled.
-        metrics: is told how long updates take.
+        metrics: counts updates and their times.
         weights_root: folder below which updates may be read; None allows none.
-        operation: what is being done.
+        operation: the one in progress.
     """
 
-    engine: PagedEngine
+    engine: ServingEngine
     metrics: Metrics
     weights_root: Path | None = None
     operation: str | None = None
@@ -110,8 +108,8 @@ class Control:
 
     @property
     def most_bytes(self) -> int:
-        """Size of an upload."""
-        return upload_limit(self.engine.model)
+        """Size of an upload: the tensors, their names and shapes."""
+        return upload_limit(self.engine)
 
     def folder(self, path: str) -> Path:
         """Returns the folder of a checkpoint or run, which lies below the root with all of its files.
@@ -148,10 +146,9 @@ class Control:
         return {"weight_version": self.engine.weight_version, "seconds": seconds}
 
 
-def upload_limit(model: CausalLM) -> int:
-    """Returns the size of an upload: every tensor as float32, or as the model has it."""
-    wide = max(4, model.dtype.itemsize)
-    return SLACK + sum(wide * shape.numel() for shape in ordinary_shapes(model).values())
+def upload_limit(engine: ServingEngine) -> int:
+    """Returns the largest size of an upload in bytes."""
+    return SLACK + engine.limits.weight_bytes
 
 
 def inside(root: Path, path: Path) -> Path:

@@ -8,23 +8,28 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from arcforge_core import __version__
-from arcforge_serving.server import chat, completions, dashboard, info, page
-from arcforge_serving.server.access import Access, Record
+from arcforge_serving.server import info, metrics
 from arcforge_serving.server.admin import Control, admin_routes
-from arcforge_serving.server.dialects import anthropic, responses
-from arcforge_serving.server.errors import add_error_handlers
-from arcforge_serving.server.metrics import Metrics, metrics_route
-from arcforge_serving.server.state import ServerState
+from arcforge_serving.server.anthropic import routes as anthropic
+from arcforge_serving.server.gate.access import Access
+from arcforge_serving.server.gate.hosts import Hosted
+from arcforge_serving.server.gate.record import RequestRecord
+from arcforge_serving.server.openai import chat, completions
+from arcforge_serving.server.pages import dashboard, page
+from arcforge_serving.server.responses import routes as responses
+from arcforge_serving.server.shared.errors import add_error_handlers, answer_at
+from arcforge_serving.server.shared.state import ServerState
 
 
 def create_app(state: ServerState) -> FastAPI:
     """Returns the application; the engine is started and closed with it.
 
     Args:
-        state: what is served.
+        state: the engine, the tokenizer and the settings.
     """
 
     @asynccontextmanager
@@ -34,19 +39,17 @@ def create_app(state: ServerState) -> FastAPI:
         state.closing = True
         await asyncio.to_thread(state.engine.close)
 
-    app = _App(title="arcforge", version=__version__, lifespan=lifespan)
+    app = _App(title="arcforge", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.server = state
     add_error_handlers(app)
-    metrics = Metrics(state.engine, state.name)
-    state.observers.append(metrics)
-    control = Control(state.engine, metrics, state.weights_root)
+    control = Control(state.engine, state.metrics, state.weights_root)
     dialects = (chat.router, completions.router, anthropic.router, responses.router)
-    pages = (info.router, page.router, dashboard.router)
-    for router in (*dialects, *pages, metrics_route(metrics), admin_routes(control)):
+    pages = (info.router, metrics.router, page.router, dashboard.router)
+    for router in (*dialects, *pages, admin_routes(control)):
         app.include_router(router)
 
-    def answered(path: str, status: int, seconds: float, record: Record) -> None:
-        metrics.answered(path, status)
+    def answered(path: str, status: int, seconds: float, record: RequestRecord) -> None:
+        state.metrics.answered(path, status)
         if record.usage is not None:
             state.guard.rates.spend(record.holder, record.usage.completion)
 
@@ -55,11 +58,17 @@ def create_app(state: ServerState) -> FastAPI:
 
 
 class _App(FastAPI):
-    answered: Callable[[str, int, float, Record], None]
+    answered: Callable[[str, int, float, RequestRecord], None]
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Returns the application with `Access` around all of it, the answers to faults included."""
-        return Access(super().build_middleware_stack(), self.answered)
+        """Returns the application with `Access` around all of it, the answers to faults and refusals included."""
+        server: ServerState = self.state.server
+        hosted = Hosted(
+            super().build_middleware_stack(),
+            lambda: server.guard.hosts,
+            lambda scope, status, message: answer_at(scope, HTTPException(status, message)),
+        )
+        return Access(hosted, self.answered)
 
     def openapi(self) -> dict[str, Any]:
         """Returns the document without the status that FastAPI gives wrong requests; here it is 400."""

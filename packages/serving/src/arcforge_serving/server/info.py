@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from arcforge_core.errors import ConfigError
-from arcforge_serving.server.auth import Level
-from arcforge_serving.server.common import Body, Text, TokenId, check_ids
-from arcforge_serving.server.errors import RESPONSES, UnknownModelError
-from arcforge_serving.server.guard import GuardedRoute, declare
-from arcforge_serving.server.messages import Conversation
-from arcforge_serving.server.schemas import Detokenized, ModelCard, ModelList, Status, Tokens
-from arcforge_serving.server.state import Server, ServerState
+from arcforge_serving.server.gate.auth import Level
+from arcforge_serving.server.gate.guard import GuardedRoute, declare
+from arcforge_serving.server.openai.messages import ConversationFields
+from arcforge_serving.server.openai.schemas import (
+    AnthropicCard,
+    AnthropicList,
+    Detokenized,
+    ModelCard,
+    ModelList,
+    Status,
+    Tokens,
+)
+from arcforge_serving.server.shared.body import Body, Text, TokenId
+from arcforge_serving.server.shared.common import check_ids
+from arcforge_serving.server.shared.errors import RESPONSES, UnknownModelError, speaks_anthropic
+from arcforge_serving.server.shared.ignored import ignored_fields, note_ignored
+from arcforge_serving.server.shared.state import Server, ServerState
 
 router = APIRouter(responses=RESPONSES, route_class=GuardedRoute)
 
@@ -22,7 +34,7 @@ router = APIRouter(responses=RESPONSES, route_class=GuardedRoute)
 @router.get("/health", responses={503: {"model": Status}})
 @declare(Level.OPEN)
 async def health(server: Server) -> JSONResponse:
-    """Says whether the engine works."""
+    """Reports whether the engine works."""
     alive = server.engine.alive
     return JSONResponse({"status": "ok" if alive else "engine stopped"}, 200 if alive else 503)
 
@@ -30,7 +42,7 @@ async def health(server: Server) -> JSONResponse:
 @router.get("/ready", responses={503: {"model": Status}})
 @declare(Level.OPEN)
 async def ready(server: Server) -> JSONResponse:
-    """Says whether requests are taken: while the engine stands still they are, and wait for it to go on."""
+    """Reports whether requests are accepted; while the engine is paused they are, and wait."""
     if not server.engine.alive or server.closing:
         return JSONResponse({"status": "shutting down" if server.engine.alive else "engine stopped"}, 503)
     return JSONResponse({"status": "paused" if server.engine.paused else "ready"})
@@ -40,26 +52,36 @@ def _card(server: ServerState) -> ModelCard:
     return ModelCard(id=server.name, created=server.created, max_model_len=server.longest)
 
 
+def _anthropic_card(server: ServerState) -> AnthropicCard:
+    created = datetime.fromtimestamp(server.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return AnthropicCard(
+        id=server.name, display_name=server.name, created_at=created, max_input_tokens=server.longest,
+        max_tokens=server.longest,
+    )  # fmt: skip
+
+
 @router.get("/v1/models")
-async def models(server: Server) -> ModelList:
-    """Lists the model."""
+async def models(request: Request, server: Server) -> ModelList | AnthropicList:
+    """Lists the model; in Anthropic's form to requests with its header ``anthropic-version``."""
+    if speaks_anthropic(request.scope):
+        return AnthropicList(data=[_anthropic_card(server)], first_id=server.name, last_id=server.name)
     return ModelList(data=[_card(server)])
 
 
 @router.get("/v1/models/{name:path}")
-async def model(name: str, server: Server) -> ModelCard:
-    """Shows the model."""
+async def model(name: str, request: Request, server: Server) -> ModelCard | AnthropicCard:
+    """Shows the model; in Anthropic's form to requests with its header ``anthropic-version``."""
     if name != server.name:
         raise UnknownModelError(name, server.name)
-    return _card(server)
+    return _anthropic_card(server) if speaks_anthropic(request.scope) else _card(server)
 
 
-class TokenizeRequest(Conversation):
-    """A text, or a conversation, which is rendered."""
+class TokenizeRequest(ConversationFields):
+    """A text, or a conversation to render."""
 
     model: Text | None = None
     prompt: Text | None = None
-    add_special_tokens: bool = Field(default=True, description="a text begins as a document does")
+    add_special_tokens: bool = Field(default=True, description="begin as /v1/completions does")
     add_generation_prompt: bool = Field(default=True, description="begin the assistant's turn")
     return_token_strs: bool = False
 
@@ -72,14 +94,15 @@ def _tokens(body: TokenizeRequest, server: ServerState) -> Tokens:
     if body.prompt is None:
         ids = body.prompt_ids(server, body.known_tools(), generation_prompt=body.add_generation_prompt)
     else:
-        ids = [tokenizer.bos_id] * body.add_special_tokens + tokenizer.encode(body.prompt)
+        ids = tokenizer.encode_prompt(body.prompt) if body.add_special_tokens else tokenizer.encode(body.prompt)
     strings = [tokenizer.decode([id_]) for id_ in ids] if body.return_token_strs else None
     return Tokens(count=len(ids), max_model_len=server.longest, tokens=ids, token_strs=strings)
 
 
 @router.post("/tokenize")
-async def tokenize(body: TokenizeRequest, server: Server) -> Tokens:
-    """Gives the ids of a text, or those of the prompt that a conversation becomes."""
+async def tokenize(body: TokenizeRequest, request: Request, server: Server) -> Tokens:
+    """Returns the token ids of a text, or of a rendered conversation."""
+    note_ignored(request, server, ignored_fields(body))
     return await run_in_threadpool(_tokens, body, server)
 
 
@@ -92,7 +115,7 @@ class DetokenizeRequest(Body):
 
 @router.post("/detokenize")
 async def detokenize(body: DetokenizeRequest, server: Server) -> Detokenized:
-    """Gives the text of token ids, special tokens written out."""
+    """Returns the text of token ids, with special tokens."""
     _check_model(body.model, server)
     if body.tokens:
         check_ids("tokens", body.tokens, server)

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints both ways: the architectures that transformers knows, with equal logits (spec 1.7)."""
+"""Imports and exports Hugging Face checkpoints: architectures of transformers, with equal logits (spec 1.7)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from arcforge_core.checkpoint.atomic import replacing
 from arcforge_core.checkpoint.hf.folder import ARCHITECTURES, write_hf
-from arcforge_core.checkpoint.sections import CONFIG, state_of
+from arcforge_core.checkpoint.sections import CONFIG
 from arcforge_core.checkpoint.shards import SHARD_BYTES
+from arcforge_core.files.atomic import replacing
+from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.causal_lm import CausalLM
 
 if TYPE_CHECKING:
-    from arcforge_core.data.tokenizer import Tokenizer
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["ARCHITECTURES", "export_hf", "import_hf"]
 
@@ -26,20 +27,20 @@ def export_hf(
     tokenizer: Tokenizer | Path | None = None,
     max_shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Writes a directory that transformers opens, all or nothing.
+    """Writes a directory that transformers opens, atomically.
 
     MTP tensors are written as layer ``num_hidden_layers``, as releases do; transformers skips them.
 
     Args:
         model: any dtype.
-        directory: where to; a checkpoint that was there before is replaced.
-        architecture: a name of `ARCHITECTURES`; chosen from the attention when None.
+        directory: target; an existing checkpoint is replaced.
+        architecture: a name in `ARCHITECTURES`; chosen from the attention when None.
         tokenizer: a tokenizer, or a directory whose tokenizer files and chat template are copied.
-        max_shard_bytes: size of a file, before the next is begun.
+        max_shard_bytes: maximum size of a file.
 
     Raises:
-        CheckpointError: an unknown architecture, one for another attention, or a folder that cannot be written.
-        ConfigError: a field that the architecture has no words for.
+        CheckpointError: an unknown architecture, one for another attention, or a directory that cannot be written.
+        ConfigError: a field that the architecture cannot express.
     """
     with replacing(directory, marker=CONFIG) as folder:
         write_hf(
@@ -49,9 +50,9 @@ def export_hf(
 
 
 def import_hf(directory: str | Path, dtype: torch.dtype | None = None) -> CausalLM:
-    """Loads a directory that transformers' ``save_pretrained`` wrote or that a model was released as, in eval mode.
+    """Loads, in eval mode, a directory of a released model or one written by transformers' ``save_pretrained``.
 
-    The same as `load_pretrained`, which see.
+    Same as `load_pretrained`.
     """
     from arcforge_core.checkpoint.pretrained import load_pretrained
 

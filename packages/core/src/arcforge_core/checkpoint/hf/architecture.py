@@ -1,8 +1,8 @@
-"""What one architecture of transformers adds to the shared mapping: the words of its config.json.
+"""The mapping between an architecture's config.json in transformers and arcforge's configuration.
 
-Every field of `ModelConfig` is one of three. *Carried*: it stands in config.json under the same name. *Unused*: it does
-not change this architecture's logits (training settings, sizes of other attention variants), so it travels in a
-section of our own, ``"arcforge"``, which transformers keeps and ignores. *Derived*: `read` and `write` translate it.
+Every field of `ModelConfig` has one of three kinds. *Carried*: config.json has it under the same name. *Unused*: it
+does not change this architecture's logits (training settings, sizes of other attention variants), so it is stored in an
+additional section, ``"arcforge"``, which transformers keeps and ignores. *Derived*: `read` and `write` translate it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ MOE = {"n_shared_experts": 1, "routed_scaling_factor": 2.5, "n_group": 1, "topk_
 FIXED = {"hidden_act": "silu", "quantization_config": None}
 FIXED_MOE = {"norm_topk_prob": True, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1}
 RELEASED_MTP = {"depths": 1}
-"""Releases hold one module; how many depths it was trained for, no file says."""
+"""Releases contain one module; no file states the number of depths it was trained for."""
 TRAINING = ("name", "router_bias_rate", "balance_loss_weight", "mtp")
 
 
 @dataclass
 class Translated:
-    """A configuration in our words: fields of the model section, the attention variant and its fields."""
+    """A configuration in arcforge's terms: fields of the model section, the attention variant and its fields."""
 
     model: dict[str, Any]
     variant: str
@@ -50,11 +50,11 @@ class Architecture(ABC):
     """One ``model_type``.
 
     Attributes:
-        model_type, class_name: what config.json says.
-        variant: our attention: ``gqa``, ``mla`` or ``dsa``.
-        sizes: carried fields that must be there.
-        defaults: carried fields with what transformers takes when they are absent.
-        fixed: fields that our model cannot vary, with the only value it can hold.
+        model_type, class_name: as in config.json.
+        variant: arcforge's attention: ``gqa``, ``mla`` or ``dsa``.
+        sizes: required carried fields.
+        defaults: optional carried fields with the defaults of transformers.
+        fixed: fields that arcforge's model cannot vary, with the only supported value.
     """
 
     model_type: ClassVar[str]
@@ -74,22 +74,24 @@ class Architecture(ABC):
         """Returns the fields of config.json that are not carried."""
 
     def rotated(self, config: Mapping[str, Any], model: ModelConfig) -> dict[str, RotatedRows]:
-        """Returns the half-split projections, by name in a layer; none where RoPE is interleaved as ours."""
+        """Returns the half-split projections, by name in a layer; {} if RoPE is interleaved, as in arcforge."""
         return {}
 
     def read(self, config: Mapping[str, Any], where: str) -> Translated:
         """Translates a config.json.
 
         Raises:
-            CheckpointError: a field is missing or has a value that our model cannot hold.
+            CheckpointError: a field is missing or has an unsupported value.
         """
         for name, only in self.fixed.items():
             if (value := config.get(name, only)) != only:
-                raise CheckpointError(f"{where}: {name}={value!r}: our models hold {only!r} only")
+                raise CheckpointError(f"{where}: {name}={value!r}: must be {only!r}")
         model: dict[str, Any] = {}
         for name in self.sizes:
             if config.get(name) is None:
-                raise CheckpointError(f"{where}: {name}={config.get(name)!r}: architecture {self.model_type} needs it")
+                raise CheckpointError(
+                    f"{where}: {name}={config.get(name)!r}: required by architecture {self.model_type}"
+                )
             model[name] = config[name]
         for name, default in self.defaults.items():
             model[name] = default if config.get(name) is None else config[name]
@@ -99,7 +101,9 @@ class Architecture(ABC):
         except ConfigError as error:
             raise CheckpointError(f"{where}: {error}") from error
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise CheckpointError(f"{where}: a field is not of the type that {self.model_type} has: {error}") from error
+            raise CheckpointError(
+                f"{where}: a field does not have the type required by {self.model_type}: {error}"
+            ) from error
         for name in (*self.unused, "router_bias_rate", "balance_loss_weight"):
             model.setdefault(name, _stand_in(name))
         model |= {"name": self.model_type, "mtp": RELEASED_MTP}
@@ -109,7 +113,7 @@ class Architecture(ABC):
         """Returns the config.json of a model.
 
         Raises:
-            ConfigError: the architecture has no words for a field's value.
+            ConfigError: the architecture cannot express a field's value.
         """
         config = {
             "architectures": [self.class_name],
@@ -123,7 +127,7 @@ class Architecture(ABC):
         return config
 
     def own_section(self, model: ModelConfig, attention: AttentionConfig) -> dict[str, Any]:
-        """Returns what transformers has no use for."""
+        """Returns the fields that transformers does not use."""
         values = asdict(model)
         return {
             "model": {name: values[name] for name in (*self.unused, *TRAINING)},
@@ -131,11 +135,11 @@ class Architecture(ABC):
         }
 
     def _refuse_losses(self, config: Mapping[str, Any], model: ModelConfig) -> None:
-        """Reads back what was written: every field that matters must be the same."""
+        """Reads the written config back and raises `ConfigError` if a relevant field differs."""
         back, values = self.read(config, self.model_type), asdict(model)
         for name in values.keys() - {*self.unused, *TRAINING}:
             if back.model[name] != values[name]:
-                accepted = f"architecture {self.model_type} can only say {back.model[name]!r} here"
+                accepted = f"must be {back.model[name]!r} for architecture {self.model_type}"
                 raise ConfigError(f"model.{name}", values[name], accepted)
 
 
@@ -149,12 +153,12 @@ def dense_layers(config: Mapping[str, Any], layers: int, default: int) -> int:
     """Returns the number of leading dense layers, from ``mlp_layer_types`` or ``first_k_dense_replace``.
 
     Raises:
-        ConfigError: dense layers among or behind the mixtures.
+        ConfigError: dense layers among or after the sparse ones.
     """
     kinds = config.get("mlp_layer_types")
     if kinds is None:
         return min(int(config.get("first_k_dense_replace", default)), layers)
     dense = list(kinds).count("dense")
     if list(kinds) != ["dense"] * dense + ["sparse"] * (layers - dense):
-        raise ConfigError("mlp_layer_types", kinds, "our models hold leading dense layers only, sparse ones behind")
+        raise ConfigError("mlp_layer_types", kinds, "must be leading dense layers followed by sparse ones")
     return dense

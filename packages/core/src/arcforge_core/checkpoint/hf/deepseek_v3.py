@@ -1,4 +1,4 @@
-"""``deepseek_v3``: MLA with group-limited routing, and what all architectures with MLA share."""
+"""``deepseek_v3``: MLA with group-limited routing, and the base of all architectures with MLA."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import ConfigError
 
 LATENT_NORM_EPS = 1e-6
-"""What transformers builds MLA's latent norms with, whatever the config says."""
+"""eps of MLA's latent norms in transformers, whatever the config."""
 
 
 class DeepseekV3(Architecture):
@@ -42,7 +42,7 @@ class DeepseekV3(Architecture):
         refuse_partial(config)
         heads = config.get("num_key_value_heads") or model["num_attention_heads"]
         if heads != model["num_attention_heads"]:
-            accepted = f"MLA has as many as num_attention_heads={model['num_attention_heads']}"
+            accepted = f"must equal num_attention_heads={model['num_attention_heads']} with MLA"
             raise ConfigError("num_key_value_heads", heads, accepted)
         model["first_k_dense_replace"] = dense_layers(config, model["num_hidden_layers"], self.first_dense)
         model["latent_norm_eps"] = LATENT_NORM_EPS

@@ -1,4 +1,4 @@
-"""A Hugging Face directory of one of the known architectures, opened lazily and written shard by shard."""
+"""A Hugging Face directory of a supported architecture, opened lazily and written shard by shard."""
 
 from __future__ import annotations
 
@@ -18,42 +18,36 @@ from arcforge_core.checkpoint.hf.deepseek_v3 import DeepseekV3
 from arcforge_core.checkpoint.hf.glm4_moe import Glm4Moe
 from arcforge_core.checkpoint.hf.glm4_moe_lite import Glm4MoeLite
 from arcforge_core.checkpoint.hf.glm_moe_dsa import GlmMoeDsa
-from arcforge_core.checkpoint.hf.links import MTP_OWN_HEAD, Link, links
+from arcforge_core.checkpoint.hf.links import MTP_OWN_HEAD, links
 from arcforge_core.checkpoint.hf.llama import Llama
-from arcforge_core.checkpoint.sections import (
-    CONFIG,
-    check_shapes,
-    meta_model,
-    refuse_unknown,
-    state_of,
-    typed,
-    typed_attention,
-)
+from arcforge_core.checkpoint.sections import CONFIG, meta_model, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardReader, ShardWriter
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.contracts.checkpoint import Link
 from arcforge_core.errors import CheckpointError, nearest
-from arcforge_core.registry import registry
+from arcforge_core.model.adapt.state import check_shapes, state_of
+from arcforge_core.plugins.loader import registry
 
 if TYPE_CHECKING:
-    from arcforge_core.data.tokenizer import Tokenizer
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
     for architecture in (DeepseekV3(), Glm4Moe(), Glm4MoeLite(), GlmMoeDsa(), Llama())
 }
 OWN = "arcforge"
-"""The section of config.json that transformers has no use for."""
+"""The section of config.json that transformers ignores."""
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 BESIDE = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
-"""Files of a directory that say how text becomes ids and how to generate; they are copied as they are."""
+"""Files of a directory for tokenization, chat and generation settings; they are copied unchanged."""
 
 
 @dataclass(frozen=True)
 class LinkedState(Mapping[str, Tensor]):
-    """Tensors under our names, made of theirs when asked for.
+    """Tensors under arcforge's names, converted from the files' tensors on access.
 
     Attributes:
         shapes: of every tensor, without reading it.
@@ -64,7 +58,6 @@ class LinkedState(Mapping[str, Tensor]):
     shards: LazyState
 
     def __getitem__(self, name: str) -> Tensor:
-        """Reads and joins the parts."""
         link = self.links[name]
         return link.join([self.shards[part] for part in link.theirs])
 
@@ -75,14 +68,18 @@ class LinkedState(Mapping[str, Tensor]):
         return len(self.links)
 
 
+Layout = tuple[ModelConfig, AttentionConfig, Callable[[Mapping[str, Tensor]], LazyState]]
+"""A directory's model, and a function that checks the stored tensors against the model's state dict and returns them
+under our names; none is read yet."""
+
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def find_architecture(name: object, where: str) -> Architecture:
-    """Returns the architecture.
+    """Returns the architecture with this ``model_type``.
 
     Raises:
-        CheckpointError: it is not among the known ones; the nearest is named.
+        CheckpointError: the name is unknown; suggests the nearest.
     """
     if name not in ARCHITECTURES:
         known = ", ".join((OWN, *ARCHITECTURES))
@@ -90,12 +87,12 @@ def find_architecture(name: object, where: str) -> Architecture:
     return ARCHITECTURES[str(name)]
 
 
-def open_hf(directory: Path, config: Mapping[str, Any]) -> tuple[ModelConfig, AttentionConfig, LinkedState]:
-    """Opens a directory whose config.json has been read; all names and shapes are checked, no tensor is read.
+def hf_layout(directory: Path, config: Mapping[str, Any]) -> Layout:
+    """Returns the layout of a directory of a known architecture whose config.json has been read.
 
     Raises:
-        CheckpointError: an unknown architecture, a configuration that our model cannot hold, missing, surplus or
-            mis-shaped tensors, damaged files; named each.
+        CheckpointError: an unknown architecture, a configuration that our model cannot hold, or damaged files; each
+            is named. `arrange` raises it for missing, surplus or mis-shaped tensors.
     """
     where = str(directory / CONFIG)
     architecture = find_architecture(config.get("model_type"), where)
@@ -106,19 +103,21 @@ def open_hf(directory: Path, config: Mapping[str, Any]) -> tuple[ModelConfig, At
     if not any(name.startswith(mtp) for name in shards):  # config.json says 1 even where the module was dropped
         values["mtp"] = {**values["mtp"], "depths": 0}
     model_config = typed(ModelConfig, values, "model", where)
-    attention = _attention(translated, own["attention"], where)
-    state = state_of(meta_model(model_config, attention, where))
-    shapes = {name: tensor.shape for name, tensor in state.items()}
     rotated = architecture.rotated(config, model_config)
-    found = {link.ours: link for link in links(shapes, model_config.num_hidden_layers, rotated, shards.__contains__)}
-    parts = dict(_parts(found.values(), state))
-    ignored = _ignored(shards, model_config, mtp)
-    check_shapes(parts, {name: shape for name, shape in shards.shapes.items() if name not in ignored}, str(directory))
-    return model_config, attention, LinkedState(shapes, found, shards)
+
+    def arrange(state: Mapping[str, Tensor]) -> LazyState:
+        shapes = {name: tensor.shape for name, tensor in state.items()}
+        found = list(links(shapes, model_config.num_hidden_layers, rotated, shards.__contains__))
+        ignored = _ignored(shards, model_config, mtp)
+        stored = {name: shape for name, shape in shards.shapes.items() if name not in ignored}
+        check_shapes(dict(_parts(found, state)), stored, str(directory))
+        return LinkedState(shapes, {link.ours: link for link in found}, shards)
+
+    return model_config, _attention(translated, own["attention"], where), arrange
 
 
 def _own_section(config: Mapping[str, Any], architecture: Architecture, where: str) -> dict[str, Any]:
-    """Returns the section of ours; it must not overrule what the file says in transformers' words."""
+    """Returns the ``arcforge`` section; it must not override the fields in transformers' terms."""
     own = {"model": {}, "attention": {}, **(config.get(OWN) or {})}
     refuse_unknown(own, ("version", "model", "attention"), f"{OWN}.", where)
     refuse_unknown(own["model"], (*architecture.unused, *TRAINING), f"{OWN}.model.", where)
@@ -126,7 +125,7 @@ def _own_section(config: Mapping[str, Any], architecture: Architecture, where: s
 
 
 def _attention(translated: Translated, own: Mapping[str, Any], where: str) -> AttentionConfig:
-    """Makes the attention's config: the one that was saved, else our variant, else core's plain one."""
+    """Builds the attention's config: the saved one, else the architecture's variant, else core's plain one."""
     variant, options = translated.variant, translated.attention
     name = own.get("name", variant)
     if name == variant and name not in registry().names("attention") and variant != "dsa" and not any(options.values()):
@@ -137,17 +136,17 @@ def _attention(translated: Translated, own: Mapping[str, Any], where: str) -> At
 
 
 def _parts(found: Iterable[Link], state: Mapping[str, Tensor]) -> Iterator[tuple[str, torch.Size]]:
-    """Yields name and shape of every tensor of theirs."""
+    """Yields name and shape of every tensor in the files."""
     for link in found:
         for name, part in zip(link.theirs, link.split(state[link.ours]), strict=True):
             yield name, part.shape
 
 
 def _ignored(shards: ShardReader, config: ModelConfig, mtp: str) -> set[str]:
-    """Returns the names of tensors that say nothing new.
+    """Returns the names of redundant tensors.
 
     Raises:
-        CheckpointError: the MTP module has an embedding or a head of its own.
+        CheckpointError: the MTP module has its own embedding or head.
     """
     ignored = {name for name, shape in shards.shapes.items() if name.endswith("rotary_emb.inv_freq") or 0 in shape}
     if config.tie_word_embeddings:
@@ -156,7 +155,7 @@ def _ignored(shards: ShardReader, config: ModelConfig, mtp: str) -> set[str]:
     for copy, main in zip(MTP_OWN_HEAD, ("model.embed_tokens.weight", head), strict=True):
         if mtp + copy in shards:
             if main in shards and not torch.equal(shards[mtp + copy], shards[main]):
-                raise CheckpointError(f"{mtp}{copy} differs from {main}: our MTP module shares the main model's")
+                raise CheckpointError(f"{mtp}{copy} differs from {main}: the MTP module must share the main model's")
             ignored.add(mtp + copy)
     return ignored
 
@@ -165,10 +164,10 @@ def _ignored(shards: ShardReader, config: ModelConfig, mtp: str) -> set[str]:
 
 
 def default_architecture(config: ModelConfig, attention: AttentionConfig) -> str:
-    """Returns the architecture that holds a model; for MLA DeepSeek-V3's, whose dialect most programs know.
+    """Returns the architecture for a model; for MLA DeepSeek-V3's, which most programs support.
 
     Raises:
-        CheckpointError: the attention variant is in none of them.
+        CheckpointError: no architecture has the attention variant.
     """
     variant = _variant(attention)
     if variant == "mla":
@@ -176,7 +175,7 @@ def default_architecture(config: ModelConfig, attention: AttentionConfig) -> str
     if variant == "dsa":
         return GlmMoeDsa.model_type
     if variant != "gqa":
-        raise CheckpointError(f"attention={variant}: no architecture of transformers has it; they have gqa, mla, dsa")
+        raise CheckpointError(f"attention={variant}: must be gqa, mla or dsa for an architecture of transformers")
     plain = not (getattr(attention, "bias", False) or getattr(attention, "qk_norm", False) or config.mtp.depths)
     dense = config.first_k_dense_replace == config.num_hidden_layers
     return Llama.model_type if plain and dense and config.qk_rope_head_dim == config.head_dim else Glm4Moe.model_type
@@ -197,21 +196,21 @@ def write_hf(
     max_shard_bytes: int = SHARD_BYTES,
     track: Callable[[Sequence[Link]], Iterable[Link]] = iter,
 ) -> None:
-    """Writes a directory into a folder that exists; tensors are taken from `state` one at a time.
+    """Writes a checkpoint into an existing directory; tensors are taken from `state` one at a time.
 
     Args:
-        folder: where to.
+        folder: target directory.
         config: sizes of the model.
         attention: its attention.
-        state: its tensors under our names, a tied head left out.
+        state: its tensors under arcforge's names, without a tied head.
         architecture: ``model_type``; `default_architecture` when None.
         tokenizer: a tokenizer, or a directory whose tokenizer files, template and generation settings are copied.
-        max_shard_bytes: size of a file.
+        max_shard_bytes: maximum size of a file.
         track: wraps the loop, to show progress.
 
     Raises:
         CheckpointError: an unknown architecture, or one for another attention.
-        ConfigError: a field that the architecture has no words for.
+        ConfigError: a field that the architecture cannot express.
         OSError: a file cannot be written.
     """
     chosen = find_architecture(architecture or default_architecture(config, attention), "architecture")
@@ -219,7 +218,7 @@ def write_hf(
         fitting = ", ".join(name for name, a in ARCHITECTURES.items() if a.variant == _variant(attention)) or "none"
         raise CheckpointError(
             f"architecture {chosen.model_type} has attention {chosen.variant}, the model {_variant(attention)}; "
-            f"architectures with that: {fitting}"
+            f"architectures with the latter: {fitting}"
         )
     written = chosen.write(config, attention)
     shapes = {name: tensor.shape for name, tensor in state_of(meta_model(config, attention, "the model")).items()}
@@ -237,14 +236,14 @@ def write_hf(
 
 
 def write_tokenizer(tokenizer: Tokenizer | Path | None, folder: Path) -> dict[str, Any]:
-    """Writes or copies a tokenizer and returns config.json's token ids; without one they are null, not a default."""
+    """Writes or copies a tokenizer and returns config.json's token ids, which are null without a tokenizer."""
     if isinstance(tokenizer, Path):
         copy_beside(tokenizer, folder)
         # an adapter has no config.json beside its tokenizer
         known = json.loads((tokenizer / CONFIG).read_text(encoding="utf-8")) if (tokenizer / CONFIG).is_file() else {}
         if any(name in known for name in TOKEN_IDS):
             return {name: known.get(name) for name in TOKEN_IDS}
-        from arcforge_core.data.tokenizer import Tokenizer
+        from arcforge_core.tokenizer.tokenizer import Tokenizer
 
         tokenizer = Tokenizer.load(tokenizer) if (tokenizer / "tokenizer.json").is_file() else None
     elif tokenizer is not None:
@@ -255,7 +254,7 @@ def write_tokenizer(tokenizer: Tokenizer | Path | None, folder: Path) -> dict[st
 
 
 def copy_beside(source: Path, folder: Path) -> None:
-    """Copies the files that say how text becomes ids and how to generate."""
+    """Copies the files for tokenization, chat and generation settings."""
     for name in BESIDE:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)

@@ -41,7 +41,7 @@ class Glm4Moe(Architecture):
     def describe(self, model: ModelConfig, attention: AttentionConfig) -> dict[str, Any]:
         """Returns head sizes, dense layers, norms and biases."""
         partial = model.qk_rope_head_dim / model.head_dim
-        if int(model.head_dim * partial) < model.qk_rope_head_dim:  # the product fell just below the whole number
+        if int(model.head_dim * partial) < model.qk_rope_head_dim:  # the product was rounded below the integer
             partial = math.nextafter(partial, 1.0)
         return {
             "num_key_value_heads": model.num_key_value_heads,

@@ -18,11 +18,11 @@ class Glm4MoeLite(DeepseekV3):
     first_dense = 1
 
     def describe(self, model: ModelConfig, attention: AttentionConfig) -> dict[str, Any]:
-        """Adds the kind of every feed-forward, which is what transformers looks at."""
+        """Adds the type of every feed-forward, which transformers reads."""
         return {**super().describe(model, attention), **mlp_layer_types(model)}
 
 
 def mlp_layer_types(model: ModelConfig) -> dict[str, Any]:
-    """Returns the field that spells the dense and sparse layers out."""
+    """Returns the field that lists the dense and sparse layers."""
     dense = model.first_k_dense_replace
     return {"mlp_layer_types": ["dense"] * dense + ["sparse"] * (model.num_hidden_layers - dense)}

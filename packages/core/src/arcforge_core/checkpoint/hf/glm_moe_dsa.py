@@ -30,7 +30,7 @@ class GlmMoeDsa(DeepseekV3):
     unused = GQA_SIZES
 
     def derive(self, config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-        """Returns the indexers' pattern; a plain one is empty."""
+        """Returns the indexers' pattern; empty for a plain one."""
         super().derive(config, model)
         types = indexer_types(config, model["num_hidden_layers"])
         return {"indexer_types": types if "shared" in types else []}
@@ -38,17 +38,17 @@ class GlmMoeDsa(DeepseekV3):
     def describe(self, model: ModelConfig, attention: AttentionConfig) -> dict[str, Any]:
         """Adds the indexers' pattern."""
         if not getattr(attention, "index_relu", True):
-            raise ConfigError("attention.index_relu", False, f"architecture {self.model_type} has the ReLU")
+            raise ConfigError("attention.index_relu", False, f"must be true for architecture {self.model_type}")
         types = getattr(attention, "indexer_types", []) or ["full"] * model.num_hidden_layers
         return {**super().describe(model, attention), **mlp_layer_types(model), "indexer_types": types}
 
     def rotated(self, config: Mapping[str, Any], model: ModelConfig) -> dict[str, RotatedRows]:
-        """Returns nothing: always interleaved."""
+        """Returns {}: RoPE is always interleaved."""
         return {}
 
 
 def indexer_types(config: Mapping[str, Any], layers: int) -> list[str]:
-    """Returns ``full`` or ``shared`` for every layer, from whichever of the release's three fields is there."""
+    """Returns ``full`` or ``shared`` for every layer, from whichever of the release's three fields is present."""
     pattern = config.get("indexer_types") or config.get("index_topk_pattern")
     if pattern is not None:
         return [LETTERS.get(kind, kind) for kind in pattern]

@@ -1,7 +1,7 @@
-"""Which tensors of a Hugging Face directory make which tensor of ours, and back.
+"""Maps the tensors of a Hugging Face directory to arcforge's, and back.
 
-Most are the same under the same name. Three differ: rows of half-split RoPE are put into pairs, experts are stacked,
-and the MTP module is the layer after the last (``model.layers.{num_hidden_layers}``).
+Most have the same name and contents. Three differ: rows of half-split RoPE are reordered into pairs, experts are
+stacked, and the MTP module is the layer after the last (``model.layers.{num_hidden_layers}``).
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from arcforge_core.contracts.checkpoint import Link
+
 MTP_OWN_HEAD = ("embed_tokens.weight", "shared_head.head.weight")
 """Copies of the main model's embedding and head that some releases store with the MTP module."""
 
 
 @dataclass(frozen=True)
 class RotatedRows:
-    """The rows of a projection that half-split RoPE turns.
+    """The rows of a projection that half-split RoPE rotates.
 
-    The architecture pairs row i of a head's rotated part with row i + width / 2; ours are neighbours.
+    The architecture pairs row i of a head's rotated part with row i + width / 2; arcforge pairs adjacent rows.
 
     Attributes:
         head: rows of a head.
@@ -51,36 +53,19 @@ class RotatedRows:
         return torch.cat((before, rotated.flatten(1, 2), after), dim=1).flatten(0, 1)
 
 
-@dataclass(frozen=True)
-class Link:
-    """One tensor of ours and the tensors of theirs that it is made of.
-
-    Attributes:
-        ours: name in our state dict.
-        theirs: names in their files.
-        join: makes ours of theirs, given in this order.
-        split: the inverse.
-    """
-
-    ours: str
-    theirs: tuple[str, ...]
-    join: Callable[[list[Tensor]], Tensor]
-    split: Callable[[Tensor], list[Tensor]]
-
-
 def links(
     shapes: Mapping[str, torch.Size],
     num_hidden_layers: int,
     rotated: Mapping[str, RotatedRows],
     fused: Callable[[str], bool] = lambda name: False,
 ) -> Iterator[Link]:
-    """Yields a link for every tensor of ours.
+    """Yields a link for every arcforge tensor.
 
     Args:
-        shapes: of our state dict.
-        num_hidden_layers: the number of the MTP module's layer.
+        shapes: of arcforge's state dict.
+        num_hidden_layers: index of the MTP module's layer.
         rotated: half-split projections and norms by their name in a layer, e.g. ``self_attn.q_proj``.
-        fused: says whether stacked experts are stored under this name, as transformers holds them in memory.
+        fused: whether stacked experts are stored under this name, as transformers holds them in memory.
     """
     for ours, shape in shapes.items():
         theirs = re.sub(r"^mtp\.", f"model.layers.{num_hidden_layers}.", ours)
@@ -106,7 +91,7 @@ def _split_rows(rows: RotatedRows, tensor: Tensor) -> list[Tensor]:
 
 
 def _join_experts(parts: int, tensors: list[Tensor]) -> Tensor:
-    """Stacks matrices of equal shape: `parts` of each expert below one another, experts along a new first axis."""
+    """Concatenates the `parts` matrices of each expert along rows and stacks experts along a new first axis."""
     rows, columns = tensors[0].shape
     return torch.cat(tensors).view(-1, parts * rows, columns)
 

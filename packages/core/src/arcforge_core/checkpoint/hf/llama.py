@@ -20,11 +20,11 @@ from arcforge_core.checkpoint.hf.rope import refuse_partial
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import ConfigError
 
-MLA_ONLY = tuple(name for name in MLA_SIZES if name != "qk_rope_head_dim")  # GQA rotates so many of a head
+MLA_ONLY = tuple(name for name in MLA_SIZES if name != "qk_rope_head_dim")  # GQA's number of rotated dimensions
 
 
 class Llama(Architecture):
-    """Llama and its many relatives."""
+    """Llama and related models."""
 
     model_type, class_name, variant = "llama", "LlamaForCausalLM", "gqa"
     sizes = SIZES
@@ -43,11 +43,11 @@ class Llama(Architecture):
         """Returns the head sizes."""
         for name in ("bias", "qk_norm"):
             if getattr(attention, name, False):
-                raise ConfigError(f"attention.{name}", True, "architecture llama has none; use glm4_moe")
+                raise ConfigError(f"attention.{name}", True, "must be false for architecture llama; use glm4_moe")
         if model.mtp.depths:
-            raise ConfigError("model.mtp.depths", model.mtp.depths, "architecture llama has no MTP; use glm4_moe")
+            raise ConfigError("model.mtp.depths", model.mtp.depths, "must be 0 for architecture llama; use glm4_moe")
         if model.hidden_size % model.num_attention_heads:
-            accepted = f"architecture llama wants a multiple of num_attention_heads={model.num_attention_heads}"
+            accepted = f"must be a multiple of num_attention_heads={model.num_attention_heads} for architecture llama"
             raise ConfigError("model.hidden_size", model.hidden_size, accepted)
         return {"num_key_value_heads": model.num_key_value_heads, "head_dim": model.head_dim}
 

@@ -1,4 +1,4 @@
-"""RoPE's part of a config.json: ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling``."""
+"""The RoPE fields of config.json: ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling``."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ USED = {
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters, wherever they stand.
+    """Returns the parameters from either place.
 
     Raises:
-        ConfigError: they differ between kinds of layers.
+        ConfigError: they differ between types of layers.
     """
     found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     nested = [name for name, value in found.items() if isinstance(value, Mapping)]
     if nested:
-        raise ConfigError("rope_parameters", nested, "our models rotate all layers alike")
+        raise ConfigError("rope_parameters", nested, "must be the same for all layers")
     return found
 
 
@@ -39,14 +39,14 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``rope_theta`` and ``rope_scaling`` of the model section.
 
     Raises:
-        ConfigError: a type of scaling, or an option of it, that we do not have.
+        ConfigError: an unsupported type of scaling, or option of it.
     """
     found = parameters(config)
     kind = found.get("rope_type", found.get("type", "default"))
     if kind not in USED:
         raise ConfigError("rope_parameters.rope_type", kind, f"must be one of {', '.join(USED)}{nearest(kind, USED)}")
     if kind == "yarn" and not found.get("truncate", True):
-        raise ConfigError("rope_parameters.truncate", False, "our yarn has true only")
+        raise ConfigError("rope_parameters.truncate", False, "must be true with yarn")
     scaling = {name: found[name] for name in USED[kind] if found.get(name) is not None}
     if kind != "default":
         scaling.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
@@ -70,7 +70,7 @@ def refuse_partial(config: Mapping[str, Any]) -> None:
 
 
 def write_rope(model: ModelConfig) -> dict[str, Any]:
-    """Returns the fields of config.json; ``rope_theta`` stands at the top too, where older readers look."""
+    """Returns the fields of config.json; ``rope_theta`` is repeated at top level, where older readers expect it."""
     scaling = model.rope_scaling
     used = {name: asdict(scaling)[name] for name in USED[scaling.type]}
     written = {name: value for name, value in used.items() if value is not None}

@@ -1,1 +1,1 @@
-"""Conversations as training data: read, checked, filtered, rendered, with a loss mask for every token."""
+"""Conversations as training data: parsed, checked, filtered and rendered, with a loss mask for every token."""

@@ -1,4 +1,4 @@
-"""Conversations to tokens with a loss mask; what does not fit is cut at a turn's end or left out."""
+"""Conversations to tokens with a loss mask; long ones are cut at the end of a turn or dropped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from arcforge_core.chat.parser import split_reasoning
 from arcforge_core.contracts.chat import ChatTemplate, Rendered
+from arcforge_core.contracts.conversation import BadRecord, Conversation
 from arcforge_core.contracts.data import Example
-from arcforge_core.data.conversations.conversation import BadRecord, Conversation
 from arcforge_core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long an example may be.
+class LengthLimits:
+    """Length limits of an example.
 
     Attributes:
-        max_tokens: all of its tokens.
-        min_trained: those that are targets, at least.
-        cut: cut what is longer behind the last turn that fits, instead of leaving it out.
+        max_tokens: maximum number of tokens.
+        min_trained: minimum number of targets.
+        cut: cut longer examples after the last turn that fits, instead of dropping them.
     """
 
     max_tokens: int
@@ -31,11 +31,11 @@ class Limits:
 
 
 def turns(conversation: Conversation) -> Iterator[Conversation]:
-    """Yields the parts of a conversation that are rendered; each message of the assistant is trained on in one at most.
+    """Yields the parts of a conversation to render; each assistant message is trained on in at most one of them.
 
-    Interleaved thinking drops the reasoning before a user's message. So a conversation with reasoning before its last
-    user's message gives a part for each of the user's messages: all up to the next one, as the model saw it, with only
-    what answers this message trained on. Any other is one part.
+    Interleaved thinking drops the reasoning before a user message. A conversation with reasoning before its last user
+    message therefore gives one part per user message: everything up to the next user message, as the model saw it, with
+    only the answers to this message trained on. Any other conversation is one part.
     """
     messages = conversation.messages
     users = [n for n, message in enumerate(messages) if message.role == "user"]
@@ -50,14 +50,14 @@ def turns(conversation: Conversation) -> Iterator[Conversation]:
             yield replace(conversation, messages=seen)
 
 
-def make_example(conversation: Conversation, template: ChatTemplate, limits: Limits) -> Example:
-    """Returns a conversation, or a part of one, as tokens.
+def make_example(conversation: Conversation, template: ChatTemplate, limits: LengthLimits) -> Example:
+    """Encodes a conversation, or a part of one.
 
     Raises:
-        BadRecord: the template has no words for it, or it is too long or too short.
+        BadRecord: the template cannot express it, or it is too long or too short.
     """
     if not template.keeps_reasoning and any(m.reasoning and m.trained for m in conversation.messages):
-        raise BadRecord("there is reasoning, which the chat template does not render")
+        raise BadRecord("the chat template does not render reasoning")
     while True:
         rendered = _render(conversation, template)
         if len(rendered) <= limits.max_tokens:
@@ -80,11 +80,11 @@ def _render(conversation: Conversation, template: ChatTemplate) -> Rendered:
     try:
         return template.render(conversation.messages, conversation.tools, conversation.options, end_turn=True)
     except ConfigError as error:
-        raise BadRecord(f"the chat template refuses it: {error}") from error
+        raise BadRecord(f"the chat template rejects it: {error}") from error
 
 
 def _without_last_turn(conversation: Conversation) -> Conversation | None:
-    """Returns the beginning up to the assistant's message before the last one that has something to train on."""
+    """Returns the beginning up to the assistant message before the last one that is trained on."""
     ends = [n for n, message in enumerate(conversation.messages[:-1]) if message.role == "assistant"]
     if not ends:
         return None
@@ -97,10 +97,10 @@ def _without_last_turn(conversation: Conversation) -> Conversation | None:
 def _mask_parts(
     trained: list[bool], rendered: Rendered, index: int, parts: tuple[tuple[str, bool], ...], template: ChatTemplate
 ) -> None:
-    """Takes the parts of a message that are not trained out of the mask; a token across a border goes with the first.
+    """Removes the untrained parts of a message from the mask; a token across a boundary belongs to the first part.
 
     Raises:
-        BadRecord: the content's tokens are not found as they stand in the rendering.
+        BadRecord: the content's tokens do not occur unchanged in the rendering.
     """
     content = "".join(text for text, _ in parts)
     left = len(content) - len(content.lstrip())
@@ -111,7 +111,7 @@ def _mask_parts(
     own = [rendered.ids[n] for n in places]
     start = next((n for n in range(len(own) - len(ids), -1, -1) if own[n : n + len(ids)] == ids), None)
     if start is None:
-        raise BadRecord(f"messages[{index}]: its parts are not found in the rendering")
+        raise BadRecord(f"messages[{index}]: the content's parts do not occur in the rendering")
     borders = list(itertools.accumulate(len(text) for text, _ in parts))
     beginnings = [0, *(end + 1 for end in ends[:-1])]
     for n, beginning in enumerate(beginnings[: len(ids)]):
@@ -121,7 +121,7 @@ def _mask_parts(
 
 
 def num_bytes(ids: tuple[int, ...], trained: list[bool], template: ChatTemplate) -> int:
-    """Returns the UTF-8 bytes that the targets stand for; special tokens stand for none."""
+    """Returns the number of UTF-8 bytes that the targets encode; special tokens count 0."""
     targets = np.asarray(ids)[np.asarray(trained, dtype=np.bool_)]
     table_V = template.tokenizer.byte_lengths_V
     if table_V is not None:

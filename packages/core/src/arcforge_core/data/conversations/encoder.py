@@ -1,4 +1,4 @@
-"""Renders the conversations of one build and keeps count of them."""
+"""Renders the conversations of one build and collects their statistics."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from arcforge_core.configs import ConversationsDataConfig
 from arcforge_core.contracts.chat import ChatTemplate
+from arcforge_core.contracts.conversation import BadRecord, Conversation
 from arcforge_core.contracts.data import Document, Example
-from arcforge_core.data.conversations.conversation import BadRecord, Conversation
-from arcforge_core.data.conversations.encode import Limits, make_example, turns
+from arcforge_core.data.conversations.encode import LengthLimits, make_example, turns
 from arcforge_core.data.conversations.page import write_page
 from arcforge_core.data.conversations.rejections import LENGTH, Rejection
 from arcforge_core.data.conversations.statistics import Statistics
@@ -26,7 +26,7 @@ class ConversationEncoder:
 
     Attributes:
         exact: the tokenizer has a table of byte lengths, from which the examples' bytes are counted.
-        statistics: of what was encoded so far.
+        statistics: of all conversations encoded so far.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class ConversationEncoder:
         rejections: Sequence[Rejection],
     ) -> None:
         self._template, self._conversation = template, conversation
-        self._limits = Limits(config.max_tokens, config.min_trained_tokens, config.too_long == "cut")
+        self._limits = LengthLimits(config.max_tokens, config.min_trained_tokens, config.too_long == "cut")
         self._rejections = list(rejections)
         self.exact = template.tokenizer.byte_lengths_V is not None
         self.statistics = Statistics(read)
 
     def encode(self, document: Document) -> list[Example]:
-        """Returns a conversation's examples; those that are too long or too short are noted and left out."""
+        """Returns a conversation's examples; records and drops those that are too long or too short."""
         conversation = self._conversation(document)
         examples = []
         for part in turns(conversation):

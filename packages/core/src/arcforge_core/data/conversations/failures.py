@@ -1,6 +1,7 @@
-"""Which tool calls have failed: their messages stay in the conversation and out of the loss (spec 6).
+"""Finds failed tool calls: their messages stay in the conversation and out of the loss (spec 6).
 
-How the paper finds erroneous segments is not known. Here a result says it itself: by a mark, else by how it reads.
+The paper does not describe how it finds erroneous segments. Here a result counts as an error by its mark, or else by
+its text.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ READS_AS_FAILURE = re.compile(
     )""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""What the beginning of a result looks like whose call went wrong."""
+"""Matches the beginning of the result of a failed call."""
 
 
 def failed(messages: Sequence[Message], records: Sequence[Mapping[str, Any]]) -> Iterator[int]:
-    """Yields the index of every message of the assistant of whose calls at least one failed.
+    """Yields the index of every assistant message with at least one failed call.
 
     Args:
         messages: the conversation.
-        records: the same messages as they were found, with their marks.
+        records: the original messages, with their marks.
     """
     caller = None
     for index, message in enumerate(messages):
@@ -45,7 +46,7 @@ def failed(messages: Sequence[Message], records: Sequence[Mapping[str, Any]]) ->
 
 
 def is_failure(content: str, record: Mapping[str, Any]) -> bool:
-    """Whether a tool's result is an error: the first mark on its message decides, else its text does."""
+    """Whether a tool's result is an error: the first mark on its message decides, otherwise its text."""
     for mark in MARKS:
         if mark in record:
             return bool(record[mark])
@@ -61,7 +62,7 @@ def is_failure(content: str, record: Mapping[str, Any]) -> bool:
 
 
 def _says_failure(value: Mapping[str, Any]) -> bool:
-    """Whether a JSON result has an error in it."""
+    """Whether a JSON result contains an error."""
     if any(value.get(name) for name in MARKS) or value.get("success") is False or value.get("ok") is False:
         return True
     if str(value.get("status", "")).lower() in FAILED_STATUS:

@@ -1,51 +1,49 @@
-"""Filters of conversations: each says why one is left out, or nothing."""
+"""Filters of conversations; each returns the reason for dropping one, or None."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from typing import Protocol
 
 from arcforge_core.checkers import build_checker
 from arcforge_core.configs import ConversationsDataConfig
-from arcforge_core.data.conversations.conversation import BadRecord, Conversation
+from arcforge_core.contracts.conversation import BadRecord, Conversation
 from arcforge_core.data.conversations.format import format_flaw
-from arcforge_core.data.conversations.near import NearDuplicates
+from arcforge_core.data.near import WORDS
 from arcforge_core.errors import ArcforgeError
 
-WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]+")
-"""Words; characters where a script has no spaces between them."""
+NEAR_DUPLICATES, NEAR_PHRASE = "near_duplicates", 5
+"""The filter that compares all conversations that pass the others, and the words of a compared phrase."""
 PHRASE, FEWEST_WORDS = 8, 60
-"""Words that count as a phrase, and those of an answer below which nothing is called repetitive."""
+"""Words of a phrase, and the minimum number of words in an answer that can count as repetitive."""
 
 
 class Filter(Protocol):
-    """A rule; those about duplicates remember what they have let through."""
+    """A rule; duplicate filters remember the conversations that they have passed."""
 
     def __call__(self, conversation: Conversation) -> str | None:
-        """Returns why a conversation is left out; None keeps it."""
+        """Returns the reason for dropping a conversation; None keeps it."""
 
 
 def build_filters(config: ConversationsDataConfig) -> dict[str, Filter]:
-    """Returns the configured filters by name, in the order in which they are asked: cheap ones first."""
+    """Returns the configured filters by name, cheap ones first."""
     made: dict[str, Callable[[], Filter]] = {
         "format": lambda: format_flaw,
         "truncation": lambda: truncation,
         "repetition": lambda: lambda conversation: repetition(conversation, config.max_repetition),
         "duplicates": ExactDuplicates,
-        "near_duplicates": lambda: NearDuplicates(config.near_duplicates, words_of),
         "answers": lambda: wrong_answer,
     }
     return {name: make() for name, make in made.items() if name in config.filters}
 
 
 def truncation(conversation: Conversation) -> str | None:
-    """Finds conversations that were cut off: by their own word, at the end, or inside code."""
+    """Finds truncated conversations: marked as such, ending without an answer, or ending inside code."""
     last = conversation.messages[-1]
     if conversation.cut_off:
-        return "its finish_reason says that it was cut off"
+        return "its finish_reason marks it as truncated"
     if last.role != "assistant":
         return f"ends with a message of {last.role}"
     if last.content.count("```") % 2:
@@ -54,21 +52,21 @@ def truncation(conversation: Conversation) -> str | None:
 
 
 def repetition(conversation: Conversation, limit: float) -> str | None:
-    """Finds answers that say the same again and again.
+    """Finds answers that repeat themselves.
 
-    Measured is the share of phrases of 8 words that stood in the same message before.
+    Measures the share of 8-word phrases that occurred earlier in the same message.
     """
     for index, message in enumerate(conversation.messages):
         if message.role != "assistant" or not message.trained:
             continue
         share = repeated_share(f"{message.reasoning or ''}\n{message.content}")
         if share > limit:
-            return f"messages[{index}] repeats itself: {share:.0%} of its phrases stood there before"
+            return f"messages[{index}] repeats itself: {share:.0%} of its phrases occurred before"
     return None
 
 
 def repeated_share(text: str) -> float:
-    """Returns the share of a text's phrases that stood in it before; 0 for short texts."""
+    """Returns the share of a text's phrases that occurred earlier in it; 0 for short texts."""
     words = WORDS.findall(text)
     if len(words) < FEWEST_WORDS:
         return 0.0
@@ -77,13 +75,12 @@ def repeated_share(text: str) -> float:
 
 
 class ExactDuplicates:
-    """Conversations that say what an earlier one said, white space aside."""
+    """Drops exact copies of an earlier conversation, ignoring white space."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
     def __call__(self, conversation: Conversation) -> str | None:
-        """Returns the reason when this one has been there."""
         said = [
             (
                 m.role,
@@ -102,18 +99,18 @@ class ExactDuplicates:
         return None
 
 
-def words_of(conversation: Conversation) -> list[str]:
-    """Returns the words of all messages but the system's, in lower case."""
+def words_of(conversation: Conversation) -> str:
+    """Returns the text of all messages except the system's, with the arguments of tool calls."""
     texts = (f"{m.reasoning or ''} {m.content}" for m in conversation.messages if m.role != "system")
     calls = (json.dumps(dict(c.arguments), ensure_ascii=False) for m in conversation.messages for c in m.tool_calls)
-    return WORDS.findall(" ".join((*texts, *calls)).lower())
+    return " ".join((*texts, *calls))
 
 
 def wrong_answer(conversation: Conversation) -> str | None:
-    """Asks the checkers that the record names.
+    """Runs the checkers that the record names.
 
     Raises:
-        BadRecord: there is no such checker, or it cannot be asked.
+        BadRecord: a checker does not exist, or cannot judge the answer.
     """
     for check in conversation.checks:
         try:

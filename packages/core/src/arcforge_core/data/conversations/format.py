@@ -1,4 +1,4 @@
-"""Whether a conversation keeps to the protocol: who speaks after whom, calls, their results and their arguments."""
+"""Whether a conversation follows the protocol: order of roles, calls, their results and their arguments."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 from arcforge_core.chat.values import JSON_TYPES, permitted_types
 from arcforge_core.contracts.chat import Message, ToolCall
-from arcforge_core.data.conversations.conversation import OFF, Conversation
+from arcforge_core.contracts.conversation import OFF, Conversation
 from arcforge_core.data.conversations.parse import tools_by_name
-from arcforge_core.data.tokenizer import SPECIAL_TOKENS
+from arcforge_core.tokenizer.tokenizer import SPECIAL_TOKENS
 
 FOREIGN_TAGS = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "[INST]", "[/INST]")
 TAGS = (*SPECIAL_TOKENS, *FOREIGN_TAGS)
-"""What has no place in what somebody says: a rendering that was taken for text."""
+"""Template tags that must not occur in a message: a rendering was mistaken for text."""
 
 
 def format_flaw(conversation: Conversation) -> str | None:
-    """Returns what is wrong with a conversation, the first thing found; None when it is well-formed.
+    """Returns the first flaw of a conversation; None if it is well-formed.
 
-    Messages that are kept out of the loss may call what is not there: that is what made them errors.
+    Messages that are excluded from the loss may call tools that do not exist: that is why they are errors.
     """
     return next(_flaws(conversation), None)
 
@@ -27,26 +27,26 @@ def format_flaw(conversation: Conversation) -> str | None:
 def _flaws(conversation: Conversation) -> Iterator[str]:
     messages = conversation.messages
     if not any(message.role == "assistant" and message.trained for message in messages):
-        yield "no message of the assistant is trained on"
+        yield "no assistant message is trained on"
     for index, message in enumerate(messages):
         before = messages[index - 1] if index else None
         if message.role == "assistant":
             yield from _answer_flaws(conversation, index, before)
         elif message.role == "tool" and (before is None or not (before.role == "tool" or before.tool_calls)):
-            yield f"messages[{index}] is the result of no call"
+            yield f"messages[{index}] is a result without a call"
     yield from _result_flaws(messages)
 
 
 def _answer_flaws(conversation: Conversation, index: int, before: Message | None) -> Iterator[str]:
     message = conversation.messages[index]
     if before is not None and before.role == "assistant":
-        yield f"messages[{index}] is the second of the assistant in a row"
+        yield f"messages[{index}] is the second assistant message in a row"
     if not message.trained:
         return
     if message.reasoning and conversation.mode == OFF:
-        yield f"messages[{index}] has reasoning, and thinking is off"
+        yield f"messages[{index}] has reasoning, but thinking is off"
     if not message.content.strip() and not message.tool_calls:
-        yield f"messages[{index}] says nothing"
+        yield f"messages[{index}] is empty"
     said = f"{message.reasoning or ''}\n{message.content}"
     for tag in TAGS:
         if tag in said:
@@ -56,10 +56,10 @@ def _answer_flaws(conversation: Conversation, index: int, before: Message | None
 
 
 def call_flaws(call: ToolCall, conversation: Conversation) -> Iterator[str]:
-    """Yields what is wrong with a call: the tool, and its arguments by the schema's outermost level."""
+    """Yields the flaws of a call: its tool, and its arguments by the schema's outermost level."""
     tool = tools_by_name(conversation.tools).get(call.name)
     if tool is None:
-        yield f"calls {call.name!r}, which is no tool of the conversation"
+        yield f"calls {call.name!r}, which is not a tool of the conversation"
         return
     properties: Any = tool.parameters.get("properties") or {}
     for name in tool.parameters.get("required") or ():
@@ -68,7 +68,7 @@ def call_flaws(call: ToolCall, conversation: Conversation) -> Iterator[str]:
     for name, value in call.arguments.items():
         if name not in properties:
             if properties and tool.parameters.get("additionalProperties") is not True:
-                yield f"calls {call.name} with {name}, which it does not take"
+                yield f"calls {call.name} with {name}, which it does not accept"
             continue
         permitted = permitted_types(properties[name], tool.parameters)
         found = JSON_TYPES.get(type(value))
@@ -77,7 +77,7 @@ def call_flaws(call: ToolCall, conversation: Conversation) -> Iterator[str]:
 
 
 def _result_flaws(messages: tuple[Message, ...]) -> Iterator[str]:
-    """Yields calls and results that do not match; calls at the very end wait for theirs."""
+    """Yields calls and results that do not match; calls at the very end may lack results."""
     for index, message in enumerate(messages):
         if not message.tool_calls or index == len(messages) - 1:
             continue
@@ -87,9 +87,9 @@ def _result_flaws(messages: tuple[Message, ...]) -> Iterator[str]:
                 break
             results.append(later)
         if len(results) != len(message.tool_calls):
-            yield f"messages[{index}] makes {len(message.tool_calls)} calls, and {len(results)} results follow"
+            yield f"messages[{index}] makes {len(message.tool_calls)} calls, but {len(results)} results follow"
             continue
         wanted = {call.id for call in message.tool_calls} - {None}
         given = {result.tool_call_id for result in results} - {None}
         if wanted and given and wanted != given:
-            yield f"messages[{index}]: the results' ids are not those of the calls"
+            yield f"messages[{index}]: the results' ids differ from those of the calls"

@@ -1,4 +1,4 @@
-"""Records to conversations: OpenAI's messages and ShareGPT's turns, with the marks that keep text out of the loss."""
+"""Parses records: OpenAI's messages and ShareGPT's turns, with marks that exclude text from the loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from arcforge_core.chat.openai import messages_from_openai, options_from_openai, tools_from_openai
 from arcforge_core.contracts.chat import Message, Tool
-from arcforge_core.data.conversations.conversation import OFF, OPTIONS, BadRecord, Check, Conversation
+from arcforge_core.contracts.conversation import OFF, OPTIONS, BadRecord, Check, Conversation
 from arcforge_core.data.conversations.failures import failed
 from arcforge_core.errors import ConfigError, nearest
 
@@ -20,9 +20,9 @@ SPEAKERS = {
     "system": "system",
     "function_call": "assistant",
 }
-"""ShareGPT's names of who speaks, and ours."""
+"""ShareGPT's names of speakers, mapped to roles."""
 CUT_OFF = ("length", "max_tokens")
-"""Values of ``finish_reason`` that say that a limit ended the answer."""
+"""Values of ``finish_reason`` for answers that hit a limit."""
 
 
 def parse(record: Mapping[str, Any], form: str, thinking: str, mask_errors: bool) -> Conversation:
@@ -30,12 +30,12 @@ def parse(record: Mapping[str, Any], form: str, thinking: str, mask_errors: bool
 
     Args:
         record: its fields.
-        form: ``openai``, ``sharegpt``, or ``auto``, which looks.
+        form: ``openai``, ``sharegpt``, or ``auto``, which detects it.
         thinking: mode of records that name none and have reasoning; without reasoning it is ``off``.
-        mask_errors: keep messages whose tool calls failed out of the loss.
+        mask_errors: exclude messages whose tool calls failed from the loss.
 
     Raises:
-        BadRecord: it is none, with the reason.
+        BadRecord: the record is not a conversation, with the reason.
     """
     try:
         found = _openai_messages(record, form)
@@ -65,13 +65,13 @@ def parse(record: Mapping[str, Any], form: str, thinking: str, mask_errors: bool
 
 
 def _openai_messages(record: Mapping[str, Any], form: str) -> list[dict[str, Any]]:
-    """Returns the record's messages as OpenAI has them."""
+    """Returns the record's messages in OpenAI's format."""
     name = next((name for name in ("messages", "conversations", "conversation") if name in record), None)
     if name is None:
-        raise BadRecord(f"there are neither messages nor conversations, but {', '.join(record) or 'nothing'}")
+        raise BadRecord(f"the record must have messages or conversations, but has {', '.join(record) or 'nothing'}")
     found = record[name]
     if not isinstance(found, list) or not found or not all(isinstance(message, dict) for message in found):
-        raise BadRecord(f"{name} must be a list of objects with at least one")
+        raise BadRecord(f"{name} must be a list of at least one object")
     if form == "auto":
         form = "sharegpt" if all("from" in message for message in found) else "openai"
     if form == "sharegpt":
@@ -106,7 +106,7 @@ def _from_sharegpt(message: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _tools(value: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns the tools; some data sets have them as JSON in a string."""
+    """Returns the tools; some data sets store them as JSON in a string."""
     if isinstance(value, str) and value.strip():
         try:
             value = json.loads(value)
@@ -128,7 +128,7 @@ def _content(message: Mapping[str, Any]) -> Any:
 
 
 def _parts(message: Mapping[str, Any], where: str) -> tuple[tuple[str, bool], ...]:
-    """Returns the parts of a content and whether each is trained; nothing when none is kept out."""
+    """Returns the parts of a content and whether each is trained; () if all are trained."""
     content = message.get("content")
     if not isinstance(content, list) or message.get("role") != "assistant":
         return ()
@@ -157,7 +157,7 @@ def _split_think(message: Message) -> Message:
 
 
 def _options(record: Mapping[str, Any], default: str) -> Any:
-    """Returns how to render: the record's ``thinking``, a mode's name or the field of a request, or the default."""
+    """Returns rendering options: the record's ``thinking``, a mode's name or a request's field, or the default."""
     said = record.get("thinking")
     if isinstance(said, str):
         if said not in OPTIONS:
@@ -187,7 +187,7 @@ def _check(message: int, named: Any) -> Check:
 
 
 def _files(value: Any) -> dict[str, str] | None:
-    """Returns the files that tools find; None where the record has none."""
+    """Returns the initial files for tools; None if the record has none."""
     if value is None:
         return None
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
@@ -203,5 +203,4 @@ def _text(record: Mapping[str, Any], name: str) -> str:
 
 
 def tools_by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    """Returns the tools by name."""
     return {tool.name: tool for tool in tools}

@@ -1,4 +1,4 @@
-"""Records that were left out: each with its file, line, rule and reason."""
+"""Rejected records, each with its file, line, rule and reason."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 INVALID, LENGTH = "invalid", "length"
-"""Rules beside the filters: no conversation at all, and too long or too short in tokens."""
+"""Rules besides the filters: not a conversation, and too long or too short in tokens."""
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """One record that is not trained on.
+    """A record that is not trained on.
 
     Attributes:
-        file, line: where it stands; see `Row`.
+        file, line: its location; see `Row`.
         corpus: ``chat``, ``reasoning`` or ``agent``.
         rule: `INVALID`, `LENGTH`, or the filter's name.
         reason: in words.
@@ -29,7 +29,7 @@ class Rejection:
 
 
 def summary(rejections: Sequence[Rejection], read: int) -> str:
-    """Returns how many were left out by which rule, with the first of each."""
+    """Returns the number of rejected records by rule, with the first of each."""
     counts = Counter(rejection.rule for rejection in rejections)
     first = {r.rule: r for r in reversed(rejections)}
     parts = (

@@ -1,4 +1,4 @@
-"""Counts of a corpus of conversations: tokens, share that is trained on, lengths, modes, tools, sources, rejects."""
+"""Statistics of a corpus of conversations: tokens, trained share, lengths, modes, tools, sources, rejected records."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from arcforge_core.contracts.conversation import Conversation
 from arcforge_core.contracts.data import Example
-from arcforge_core.data.conversations.conversation import Conversation
 from arcforge_core.data.conversations.rejections import Rejection
 
 UNNAMED = "(not named)"
 
 
 class Statistics:
-    """Grows by conversation and example.
+    """Accumulates counts over conversations and examples.
 
     Args:
-        read: records by corpus, those that were left out included.
+        read: records by corpus, including the rejected ones.
     """
 
     def __init__(self, read: Counter[str]) -> None:
@@ -31,7 +31,7 @@ class Statistics:
         self._masked: Counter[str] = Counter()
 
     def add_conversation(self, corpus: str, conversation: Conversation) -> None:
-        """Counts a conversation that is kept, its messages and calls."""
+        """Counts a kept conversation, its messages and calls."""
         for counts in self._of(corpus, conversation):
             counts["conversations"] += 1
         for message in conversation.messages:
@@ -42,7 +42,7 @@ class Statistics:
                 self._tools[call.name] += 1
 
     def add_example(self, corpus: str, conversation: Conversation, example: Example) -> None:
-        """Counts an example's tokens; its length falls into the smallest power of two that holds it."""
+        """Counts an example's tokens; its length is counted at the next power of two."""
         trained = sum(example.trained or ())
         for counts in self._of(corpus, conversation):
             counts.update(examples=1, tokens=len(example.ids), trained=trained)
@@ -54,7 +54,7 @@ class Statistics:
         return [self._counts[kind][name] for kind, name in groups.items()]
 
     def figures(self, rejections: Sequence[Rejection]) -> dict[str, Any]:
-        """Returns all counts; ``read`` of a corpus is what is kept and what is left out."""
+        """Returns all counts; ``read`` of a corpus is the sum of kept and rejected records."""
         rejected: dict[str, Counter[str]] = defaultdict(Counter)
         for rejection in rejections:
             rejected[rejection.rule][rejection.corpus] += 1

@@ -1,1 +1,1 @@
-"""Evaluation by generation: conversations are played by a model, turn by turn, and its answers checked."""
+"""Evaluation by generation: a model plays conversations turn by turn, and its answers are checked."""

@@ -1,4 +1,4 @@
-"""``arcforge-eval suite=conversations``: plays held-out conversations and checks what is answered."""
+"""``arcforge-eval suite=conversations``: plays held-out conversations and checks the answers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import dataclasses
 from pathlib import Path
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer
-from arcforge_core.cli.figures import Figures
 from arcforge_core.config.schema import EvalConfig, PlayConfig
 from arcforge_core.configs import ConversationsSuiteConfig
+from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.eval.conversations.evaluate import FIGURES_FILE, evaluate
 from arcforge_core.eval.conversations.figures import headline, table
+from arcforge_core.files.rundir import dated_folder
 from arcforge_core.ops.hardware import build_hardware
-from arcforge_core.train.rundir import dated_folder
 
 
-def measure_conversations(config: EvalConfig) -> Figures:
-    """Plays, prints a table, writes figures and transcripts, and returns the figures with their folder.
+def measure_conversations(config: EvalConfig) -> Result:
+    """Plays, prints a table, writes figures and rollouts, and returns the figures with their folder.
 
     Raises:
         CheckpointError: there is no usable checkpoint.
@@ -40,11 +40,11 @@ def measure_conversations(config: EvalConfig) -> Figures:
     except OSError as error:
         raise ArcforgeError(f"cannot write below {folder}: {error.strerror or error}") from error
     print(f"{checkpoint}\n{table(report.figures)}\n{folder / FIGURES_FILE}")
-    return Figures(folder, headline(report.figures))
+    return Result(folder, headline(report.figures))
 
 
 def check_files(config: PlayConfig) -> None:
-    """Refuses a configuration that names nothing to play."""
+    """Raises ConfigError if the configuration names no files."""
     if not config.files:
         accepted = "name files or folders, as files=[outputs/conversations/heldout]"
         raise ConfigError(f"{config.prefix}files", [], accepted)

@@ -1,58 +1,59 @@
-"""Evaluates a model by generation: loads conversations, plays them, counts."""
+"""Evaluates a model by generation: loads conversations, rolls them out and counts the results."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from arcforge_core.chat.load import build_chat_template
-from arcforge_core.cli.progress import say, track
 from arcforge_core.config.schema import PlayConfig
+from arcforge_core.console.progress import say, track
 from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.contracts.engine import Engine
-from arcforge_core.contracts.toolbox import Toolbox
-from arcforge_core.data.conversations.conversation import BadRecord
+from arcforge_core.contracts.environment import Environment, Task
 from arcforge_core.data.conversations.rejections import INVALID, Rejection, summary
-from arcforge_core.data.tokenizer import Tokenizer
-from arcforge_core.errors import ConfigError, DataError
-from arcforge_core.eval.conversations.figures import by_source
-from arcforge_core.eval.conversations.items import Item, Items, load_items
-from arcforge_core.eval.conversations.play import Player
-from arcforge_core.eval.conversations.played import Played
+from arcforge_core.episodes.agent import Dialogue, PolicyAgent, SamplingSetup, build_dialogue
+from arcforge_core.episodes.conversation_tasks import ConversationTask, Loaded, load_tasks
+from arcforge_core.episodes.conversations import ConversationEnvironment
+from arcforge_core.episodes.lockstep import Lockstep
+from arcforge_core.episodes.rollout import Rollout, roll_out
+from arcforge_core.errors import ArcforgeError, ConfigError, DataError
+from arcforge_core.eval.conversations.figures import by_source, conversation_row
+from arcforge_core.generation.generate import evaluating
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.generate import evaluating
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
-ENGINES, TOOLBOXES = ("paged", "simple"), ("sandbox", "recorded")
-"""What is taken where nothing is named: the first that is installed."""
-FIGURES_FILE, TRANSCRIPTS_FILE = "generation.json", "transcripts.jsonl"
+ENGINES, ENVIRONMENTS = ("paged", "simple"), ("sandbox_conversations", "conversations")
+"""The default is the first that is installed."""
+FAILED = "failed"
+"""Rule of rejections whose rollout failed because of the infrastructure."""
+FIGURES_FILE, ROLLOUTS_FILE = "generation.json", "rollouts.jsonl"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        played: in the order of the files.
-        read: records of each source.
-        rejections: records that could not be played.
+        rollouts: in the order of the files.
+        read: number of records by source.
+        rejections: records that could not be played or whose rollout failed.
     """
 
-    played: list[Played]
+    rollouts: list[Rollout]
     read: Mapping[str, int]
     rejections: Sequence[Rejection] = field(default_factory=list)
 
     @property
     def figures(self) -> dict[str, dict[str, float]]:
-        """Returns figures by source."""
-        return by_source(self.played)
+        return by_source(self.rollouts)
 
     def write(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Writes figures with their settings, and all transcripts."""
+        """Writes the figures with their settings, and all rollouts."""
         found = {
             "settings": dict(settings),
             "figures": self.figures,
@@ -60,107 +61,167 @@ class Report:
             "rejected": [asdict(rejection) for rejection in self.rejections],
         }
         (folder / FIGURES_FILE).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        with (folder / TRANSCRIPTS_FILE).open("w", encoding="utf-8") as file:
-            for played in self.played:
-                file.write(json.dumps(played.as_row(), ensure_ascii=True) + "\n")
+        with (folder / ROLLOUTS_FILE).open("w", encoding="utf-8") as file:
+            for rollout in self.rollouts:
+                file.write(json.dumps(conversation_row(rollout), ensure_ascii=True) + "\n")
 
 
 def evaluate(model: CausalLM, tokenizer: Tokenizer, config: PlayConfig, *, quiet: bool = False) -> Report:
-    """Plays what the configuration names once and returns what came of it.
+    """Plays each configured conversation once.
 
     Args:
         model: its mode is restored.
-        tokenizer: the model's.
-        config: what is played, and how.
-        quiet: show no progress.
+        tokenizer: tokenizer of the model.
+        config: the conversations and the options of playing them.
+        quiet: shows no progress.
 
     Raises:
-        ConfigError: the tokenizer has no chat template, or a component cannot be had or cannot work here.
-        DataError: nothing can be played.
+        ConfigError: the tokenizer has no chat template, or a component is missing or cannot work here.
+        DataError: no conversation can be played.
     """
-    with table_of(model, tokenizer, config) as (player, items):
-        tries = [(item, 0) for item in items.chosen]
-        ended = player.play(tries)
-        shown = ended if quiet else track(ended, "playing conversations", len(tries))
-        by_key = {played.item.key: played for played in shown}
-    return Report([by_key[item.key] for item in items.chosen], items.read, items.rejections)
+    environment, read = open_conversations(config, build_chat_template(tokenizer), model.config.max_position_embeddings)
+    ended = sample_tasks(model, tokenizer, config, environment, environment.tasks)
+    rollouts = sorted(
+        ended if quiet else track(ended, "playing conversations", len(environment.tasks)),
+        key=lambda rollout: rollout.number,
+    )
+    kept = [rollout for rollout in rollouts if rollout.outcome.failure is None]
+    return Report(kept, read, [*environment.rejections, *failures(rollouts)])
+
+
+def failures(rollouts: Sequence[Rollout]) -> list[Rejection]:
+    """Returns the failures of rollouts, one per record.
+
+    Raises:
+        ArcforgeError: all of them failed.
+    """
+    found = {one.task.key: (one, one.outcome.failure) for one in rollouts if one.outcome.failure is not None}
+    if found and all(rollout.outcome.failure is not None for rollout in rollouts):
+        first = rollouts[0].outcome.failure
+        assert first is not None
+        raise ArcforgeError(f"all rollouts failed; the first: {first.kind}: {first.reason}")
+    rejections = []
+    for one, failure in found.values():
+        task = one.task
+        file, line = (task.file, task.line) if isinstance(task, ConversationTask) else (task.key, 0)
+        rejections.append(Rejection(file, line, one.domain, FAILED, f"{failure.kind}: {failure.reason}"))
+    return rejections
 
 
 def check_evaluation(config: PlayConfig) -> None:
-    """Refuses what could not be played, before a model is there.
+    """Checks before a model is loaded that the conversations can be played.
 
     Raises:
         ConfigError, DataError: see `evaluate`.
     """
-    items = load_items(config.files, f"{config.prefix}files", config.limit, config.seed)
-    registry().get("engine", config.engine or _first("engine", *ENGINES))
-    with build_toolbox(config.toolbox, items.chosen):
-        pass  # it can be had, and can work here
+    registry().get("engine", config.engine or _first("engine", ENGINES))
+    build_environment(config, load_tasks(config.files, f"{config.prefix}files", config.limit, config.seed))
 
 
-@contextmanager
-def table_of(model: CausalLM, tokenizer: Tokenizer, config: PlayConfig) -> Iterator[tuple[Player, Items]]:
-    """Yields a player and what it can play; the rest is among the rejections, which are told.
+def open_conversations(
+    config: PlayConfig, template: ChatTemplate, positions: int
+) -> tuple[ConversationEnvironment, dict[str, int]]:
+    """Returns an environment with the playable tasks, and the number of records by source; prints the rejections.
 
     Raises:
         ConfigError, DataError: see `evaluate`.
     """
-    template = build_chat_template(tokenizer)
-    items = load_items(config.files, f"{config.prefix}files", config.limit, config.seed)
-    with evaluating(model), build_toolbox(config.toolbox, items.chosen) as toolbox:
-        chosen, rejections = playable(items.chosen, template, toolbox, model.config.max_position_embeddings)
-        rejections = [*items.rejections, *rejections]
-        if rejections:
-            say(f"conversations: {summary(rejections, sum(items.read.values()) + len(items.rejections))}")
-        if not chosen:
-            first = rejections[0]
-            raise DataError(f"{config.prefix}files: nothing can be played: {first.file}:{first.line}: {first.reason}")
-        engine = default_engine(config.engine, model)
-        player = Player(engine, template, toolbox, config, model.config.max_position_embeddings)
-        yield player, Items(chosen, items.read, rejections)
+    loaded = load_tasks(config.files, f"{config.prefix}files", config.limit, config.seed)
+    environment = build_environment(config, loaded)
+    kept = []
+    for task in environment.tasks:
+        flaw = _prompt_flaw(task, template, positions)
+        if flaw:
+            environment.rejections.append(Rejection(task.file, task.line, task.source, INVALID, flaw))
+        else:
+            kept.append(task)
+    environment.tasks, rejections = kept, environment.rejections
+    if rejections:
+        say(f"conversations: {summary(rejections, sum(loaded.read.values()) + len(loaded.rejections))}")
+    if not kept:
+        first = rejections[0]
+        raise DataError(f"{config.prefix}files: no conversation is playable: {first.file}:{first.line}: {first.reason}")
+    return environment, loaded.read
 
 
-def playable(
-    items: Sequence[Item], template: ChatTemplate, toolbox: Toolbox, positions: int
-) -> tuple[list[Item], list[Rejection]]:
-    """Returns the items that can be begun, and why the others cannot."""
-    kept, rejections = [], []
-    for item in items:
-        try:
-            toolbox.open(item.key, item.conversation)
-            toolbox.close(item.key)
-            conversation = item.conversation
-            given = item.turns[0].given
-            prompt = template.render(given, conversation.tools, conversation.options, generation_prompt=True)
-            if len(prompt) >= positions:
-                raise BadRecord(f"its prompt has {len(prompt)} tokens, and the model {positions} positions")
-        except (BadRecord, ConfigError) as error:
-            rejections.append(Rejection(item.file, item.line, item.source, INVALID, str(error)))
-            continue
-        kept.append(item)
-    return kept, rejections
+def _prompt_flaw(task: ConversationTask, template: ChatTemplate, positions: int) -> str:
+    conversation, given = task.conversation, task.questions[0].given
+    try:
+        prompt = template.render(given, conversation.tools, conversation.options, generation_prompt=True)
+    except ConfigError as error:
+        return str(error)
+    full = f"its prompt has {len(prompt)} tokens, and the model {positions} positions"
+    return full if len(prompt) >= positions else ""
+
+
+def sample_tasks(
+    model: CausalLM,
+    tokenizer: Tokenizer,
+    config: PlayConfig,
+    environment: Environment,
+    tasks: Sequence[Task],
+    samples: int = 1,
+    *,
+    thinking: bool = False,
+) -> Iterator[Rollout]:
+    """Yields `samples` rollouts of each task as they end; rollout `number` belongs to task ``number // samples``.
+
+    The seeds of a rollout depend on its task and sample number only, not on the rest of the batch.
+    """
+    dialogue: Dialogue = build_dialogue(tokenizer, thinking, f"{config.prefix}thinking")
+    positions = model.config.max_position_embeddings
+    setup = SamplingSetup(dialogue, config.max_new_tokens, config.temperature, positions)
+    tries = [(task, sample) for task in tasks for sample in range(samples)]
+    with evaluating(model):
+        lockstep = Lockstep(default_engine(config.engine, model), waits_for_tools=True)
+        agents = (
+            PolicyAgent(lockstep, number, setup, f"{config.seed}/{_name(task)}/{sample}")
+            for number, (task, sample) in enumerate(tries)
+        )
+        yield from roll_out(environment, (task for task, _ in tries), agents, lockstep, width=config.batch_size)
+
+
+def _name(task: Task) -> str:
+    return f"{task.source}/{task.line}" if isinstance(task, ConversationTask) else task.key
 
 
 def default_engine(name: str | None, model: CausalLM) -> Engine:
-    """Returns an engine of that name with its defaults."""
-    component = registry().get("engine", name or _first("engine", *ENGINES))
+    """Builds an engine, the default one if `name` is None, with its default options."""
+    component = registry().get("engine", name or _first("engine", ENGINES))
     engine: Engine = component.load()(component.load_schema()(), model)
     return engine
 
 
-def build_toolbox(name: str | None, items: Sequence[Item]) -> Toolbox:
-    """Returns the toolbox of that name with its defaults; where nobody may call anything, the plainest."""
+def build_environment(config: PlayConfig, loaded: Loaded) -> ConversationEnvironment:
+    """Builds the configured environment over loaded records; the plain one by default if no record has tools.
+
+    Raises:
+        ConfigError: the environment does not play records, or cannot work here.
+    """
+    name = config.environment
     if name is None:
-        calls = any(item.conversation.tools for item in items)
-        name = _first("toolbox", *TOOLBOXES) if calls else "recorded"
-        if calls and name == "recorded":
-            say("tool calls are not run but answered as recorded: pip install arcforge-rl brings toolbox=sandbox")
-    component = registry().get("toolbox", name)
-    toolbox: Toolbox = component.load()(component.load_schema()())
-    return toolbox
+        calls = any(task.conversation.tools for task in loaded.tasks)
+        name = _first("environment", ENVIRONMENTS) if calls else ENVIRONMENTS[-1]
+        if calls and name == ENVIRONMENTS[-1]:
+            say(f"tool calls get the recorded results; environment={ENVIRONMENTS[0]} needs pip install arcforge-rl")
+    if not plays_records(name):
+        accepted = f"must play conversation records, like {' and '.join(ENVIRONMENTS)}"
+        raise ConfigError(f"{config.prefix}environment", name, accepted)
+    component = registry().get("environment", name)
+    options = {"limit": config.limit, "max_calls": config.max_calls, "seed": config.seed, "split": "all"}
+    environment: ConversationEnvironment = component.load()(
+        component.load_schema()(files=list(config.files), **options), loaded
+    )
+    return environment
 
 
-def _first(kind: str, *names: str) -> str:
-    """Returns the first of the names that is registered, or the last."""
+def plays_records(name: str | None) -> bool:
+    """Returns whether an environment plays conversation records; None, the default, does."""
+    target = ConversationEnvironment if name is None else registry().get("environment", name).load()
+    return isinstance(target, type) and issubclass(target, ConversationEnvironment)
+
+
+def _first(kind: str, names: Sequence[str]) -> str:
+    """Returns the first registered name, or the last one."""
     known = registry().names(kind)
     return next((name for name in names if name in known), names[-1])

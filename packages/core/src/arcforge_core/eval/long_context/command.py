@@ -10,35 +10,35 @@ from typing import Any
 from rich.console import Console
 
 from arcforge_core.checkpoint.pretrained import load_with_tokenizer
-from arcforge_core.cli.figures import Figures
-from arcforge_core.cli.progress import say
 from arcforge_core.config.schema import DataConfig, EvalConfig
 from arcforge_core.configs import LongContextSuiteConfig, SimpleEngineConfig
+from arcforge_core.console.progress import say
+from arcforge_core.console.result import Result
 from arcforge_core.contracts.data import DocumentSource
-from arcforge_core.data.sources import digest
+from arcforge_core.data.sources.text import digest
 from arcforge_core.data.split import heldout_documents
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.eval.long_context.endpoint import ApproximateTokenizer, Endpoint
 from arcforge_core.eval.long_context.figures import headline, table, write_figures
 from arcforge_core.eval.long_context.report import LongContextReport
 from arcforge_core.eval.long_context.run import Grid, engine_completer, filler_texts, lengths_in, run_grid, settings_of
 from arcforge_core.eval.run import chosen_checkpoint
-from arcforge_core.model.engine import SimpleEngine
+from arcforge_core.generation.engine import SimpleEngine
 from arcforge_core.ops.hardware import build_hardware
-from arcforge_core.registry import registry
+from arcforge_core.plugins.loader import registry
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 OUTPUT = Path("outputs/long_context")
 
 
-def measure_long_context(config: EvalConfig) -> Figures:
+def measure_long_context(config: EvalConfig) -> Result:
     """Measures, prints a table, writes the report with its figures, and returns the scores with the report's folder.
 
     Raises:
         ArcforgeError: the endpoint fails; finished cells are kept.
         CheckpointError: there is no usable checkpoint.
-        ConfigError: a length beyond the model's or too short for a task, or options that exclude each other.
-        DataError: no held-out text, or the output holds another evaluation.
+        ConfigError: a length exceeds the model's or is too short for a task, or options exclude each other.
+        DataError: there is no held-out text, or the output folder holds another evaluation.
     """
     suite = config.suite
     assert isinstance(suite, LongContextSuiteConfig)
@@ -48,7 +48,7 @@ def measure_long_context(config: EvalConfig) -> Figures:
     Console(markup=False, highlight=False).print(table(report))
     print(f"page {page}")
     scores = {f"score_{length}": score for length, score in report.by_length().items()}
-    return Figures(output, {"score": report.overall(), **scores})
+    return Result(output, {"score": report.overall(), **scores})
 
 
 def _measure_checkpoint(config: EvalConfig, suite: LongContextSuiteConfig) -> tuple[Path, LongContextReport]:
@@ -94,7 +94,7 @@ def heldout_texts(data: DataConfig) -> Sequence[str]:
 
 
 def weights_digest(folder: Path) -> str:
-    """Returns a short hash of a checkpoint's weights, by the names, sizes and times of their files."""
+    """Returns a short hash of the names, sizes and modification times of a checkpoint's weight files."""
     stats = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
     return digest([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
 
@@ -110,7 +110,7 @@ def _tokenizer(path: str | None) -> Tokenizer | ApproximateTokenizer:
 
 
 def _output(suite: LongContextSuiteConfig, name: str, settings: dict[str, Any]) -> Path:
-    """Returns the folder of the results: by default one for each evaluation, the same when it is run again."""
+    """Returns the results folder; the default depends on the evaluation only, so a rerun finds it again."""
     output = OUTPUT / f"{name}-{digest(settings)[:8]}" if suite.output is None else Path(suite.output)
-    say(f"results go to {output}; the same command goes on after an interruption")
+    say(f"results go to {output}; the same command resumes after an interruption")
     return output

@@ -1,4 +1,4 @@
-"""Completions of any server with OpenAI's API, and lengths where its tokenizer is not at hand."""
+"""Completions from any server with OpenAI's API, and approximate lengths where its tokenizer is unavailable."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ SHOWN_CHARACTERS = 200
 
 
 class ApproximateTokenizer:
-    """Counts a digit, or up to four other characters, as a token; near enough for English and code."""
+    """Counts a digit, or up to four other characters, as a token; close enough for English and code."""
 
     words = "approximate tokens (a digit, or four other characters: no tokenizer was given)"
 
     def encode(self, text: str) -> list[str]:
-        """Returns the pieces."""
+        """Splits `text` into pieces of about one token."""
         return re.findall(r"\d|\D{1,4}", text)
 
 
 class Endpoint:
-    """A client of ``POST /v1/completions``, to be used as a context and called as a `Completer`."""
+    """A client of ``POST /v1/completions``: a context manager that is called as a `Completer`."""
 
     def __init__(self, url: str, model: str | None = None, key: str | None = None) -> None:
         """Opens no connection yet.
 
         Args:
-            url: with or without ``/v1`` at its end.
-            model: its name there; None sends none.
+            url: with or without a trailing ``/v1``.
+            model: the server's name for it; None sends none.
             key: sent as a bearer token.
 
         Raises:
-            ArcforgeError: httpx is not installed, or the URL is none.
+            ArcforgeError: httpx is not installed, or the URL is invalid.
         """
         try:
             import httpx
@@ -58,7 +58,7 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """The model and where it is, without what a URL may hold of a password."""
+        """The model and its URL, without credentials."""
         return f"{self._model or 'model'} at {self._shown}"
 
     def __enter__(self) -> Endpoint:
@@ -70,10 +70,10 @@ class Endpoint:
         self._client.close()
 
     def __call__(self, examples: Sequence[Example]) -> list[str]:
-        """Returns what the model says after each prompt.
+        """Returns the model's completion of each prompt.
 
         Raises:
-            ArcforgeError: the server cannot be reached, refuses, or answers something else than a completion.
+            ArcforgeError: the server cannot be reached, refuses, or does not answer with a completion.
         """
         with ThreadPoolExecutor(REQUESTS_AT_A_TIME) as pool:
             return list(pool.map(self._complete, examples))
@@ -93,9 +93,9 @@ class Endpoint:
         try:
             text = reply.json()["choices"][0]["text"]
         except (ValueError, LookupError, TypeError) as error:
-            raise self._error(f"the answer is no completion: {reply.text[:SHOWN_CHARACTERS]!r}") from error
+            raise self._error(f"the reply is not a completion: {reply.text[:SHOWN_CHARACTERS]!r}") from error
         if not isinstance(text, str):
-            raise self._error(f"the answer is no completion: its text is {text!r:.{SHOWN_CHARACTERS}}")
+            raise self._error(f"the reply is not a completion: its text is {text!r:.{SHOWN_CHARACTERS}}")
         return text
 
     def _error(self, what: str) -> ArcforgeError:
@@ -103,7 +103,7 @@ class Endpoint:
 
 
 def _reason(reply: Any) -> str:
-    """Returns the message of an error in OpenAI's shape, else the beginning of the text."""
+    """Returns the message of an error in OpenAI's format, otherwise the beginning of the text."""
     try:
         return str(reply.json()["error"]["message"])
     except (ValueError, LookupError, TypeError):

@@ -1,25 +1,27 @@
-"""What a report looks like: a table, heat maps of depth by length, and a page with both. The palette is viridis."""
+"""Shows a report as a table, as heat maps of depth by length (palette viridis), and as a page with both."""
 
 from __future__ import annotations
 
-import io
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
 from arcforge_core.eval.long_context.report import FILE, LongContextReport
+from arcforge_core.report.charts import chart_style, inline_svg
+from arcforge_core.report.html import card
+from arcforge_core.report.html import table as html_table
+from arcforge_core.report.page import Page, Section
 
 COLUMNS = 4
 MISSING = "missing"
 
 
 def headline(report: LongContextReport) -> str:
-    """Returns what the figures say of what, in a line."""
+    """Returns a one-line description of the figures."""
     settings = report.settings
     return f"{settings['subject']}: % of the answers given; lengths in {settings['lengths_in']}"
 
@@ -37,19 +39,16 @@ def table(report: LongContextReport) -> Table:
 def write_figures(report: LongContextReport, folder: Path) -> Path:
     """Writes ``long_context.png``, ``.svg`` and ``.html`` beside the report and returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    svg = io.StringIO()
-    with matplotlib.rc_context({"font.size": 8, "svg.hashsalt": "long_context"}):
+    with chart_style("long_context"):
         figure = heat_maps(report)
         figure.savefig(folder / "long_context.png", dpi=160, facecolor="white")
-        figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
-    (folder / "long_context.svg").write_text(svg.getvalue(), encoding="utf-8")
-    page = folder / "long_context.html"
-    page.write_text(_page(report, svg.getvalue()[svg.getvalue().index("<svg") :]), encoding="utf-8")
-    return page
+        figure.savefig(folder / "long_context.svg", facecolor="white", metadata={"Date": None})
+        maps = inline_svg(figure, "Scores by depth and length")
+    return _page(report, maps).write(folder / "long_context.html")
 
 
 def heat_maps(report: LongContextReport) -> Figure:
-    """Draws one map per task: a column for each length, a row for each depth, the beginning of the context on top."""
+    """Draws one map per task: a column per length and a row per depth, with the beginning of the context on top."""
     rows = -(-len(report.tasks) // COLUMNS)
     columns = min(COLUMNS, len(report.tasks))
     width = max(2.2, 0.55 * len(report.lengths) + 1)
@@ -74,6 +73,7 @@ def _heat_map(axes: Any, report: LongContextReport, task: str) -> Any:
         if np.isfinite(value):
             color = "black" if value > 0.6 else "white"
             axes.text(column, row, f"{100 * value:.0f}", ha="center", va="center", color=color, fontsize=7)
+    axes.grid(False)
     axes.set_title(task)
     axes.set_xticks(range(len(report.lengths)), [_short(length) for length in report.lengths])
     axes.set_yticks(range(len(depths)), ["all" if depth is None else f"{depth:g}" for depth in depths])
@@ -89,7 +89,7 @@ def _short(length: int) -> str:
 
 
 def _rows(report: LongContextReport) -> list[list[str]]:
-    """The tasks' scores by length in percent, then their means."""
+    """Returns the scores of the tasks by length in percent, then their means."""
     rows = [[task, *(_percent(report.score(task, length)) for length in report.lengths)] for task in report.tasks]
     return [*rows, ["all tasks", *map(_percent, report.by_length().values())]]
 
@@ -98,25 +98,18 @@ def _percent(score: float | None) -> str:
     return MISSING if score is None else f"{100 * score:.1f}"
 
 
-def _page(report: LongContextReport, svg: str) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("task", *(f"{length:,}" for length in report.lengths)))
-    body = "\n".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in _rows(report))
+def _page(report: LongContextReport, maps: str) -> Page:
+    head = ["task", *(f"{length:,}" for length in report.lengths)]
     settings = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in report.settings.items())
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Long context</title>
-<style>body{{font:15px system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}}
-table{{border-collapse:collapse;display:block;overflow-x:auto}}
-td,th{{padding:.3rem .7rem;border-bottom:1px solid #8884;text-align:left;font-variant-numeric:tabular-nums}}
-dl{{display:grid;grid-template-columns:max-content auto;gap:.2rem 1rem}}dd{{margin:0}}
-svg{{max-width:100%;height:auto}}</style></head><body>
-<h1>Long context</h1>
-<p>{escape(headline(report))}. Depth is the share of the context before what is asked for, 0 its beginning.</p>
-<table><thead><tr>{head}</tr></thead><tbody>
-{body}
-</tbody></table>
-{svg}
-<h2>Settings</h2>
-<dl>{settings}</dl>
-<p><a href="{FILE}">{FILE}</a></p>
-</body></html>
-"""
+    return Page(
+        kind="evaluation",
+        title="Long context",
+        subtitle=f"{escape(headline(report))}. "
+        "Depth is the share of the context that precedes the answer; 0 is the beginning.",
+        sections=[
+            Section("Scores", card("", html_table(head, [[escape(cell) for cell in row] for row in _rows(report)]))),
+            Section("Depth by length", card("", maps)),
+            Section("Settings", card("", f"<dl>{settings}</dl>")),
+        ],
+        footer=f'<a href="{FILE}">{FILE}</a>',
+    )

@@ -1,4 +1,4 @@
-"""Filler text, and how much of it makes a prompt as long as it may be."""
+"""Filler text, and the amount of it that fills a prompt up to its limit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from arcforge_core.errors import DataError
 
 SEARCH_WIDTH = 40
-"""Characters within which a place between two words is looked for."""
+"""Distance in characters within which `insert` searches for a word boundary."""
 
 
 class Filler:
-    """Text of documents without end: one from a random line on, then the others in random order, again and again."""
+    """Endless text: one document from a random line on, then the others in random order, repeated."""
 
     def __init__(self, texts: Sequence[str], draw: random.Random) -> None:
         """`texts` are documents; blank ones are left out.
 
         Raises:
-            DataError: there is no text.
+            DataError: all documents are blank.
         """
         self._texts = [text for text in texts if text.strip()]
         if not self._texts:
@@ -29,7 +29,7 @@ class Filler:
         self._text = first[first.rfind("\n", 0, line) + 1 :]
 
     def take(self, characters: int) -> str:
-        """Returns the first characters; every call begins at the same one."""
+        """Returns the first `characters` characters; every call starts at the same place."""
         while len(self._text) < characters:
             order = self._draw.sample(self._texts, len(self._texts))
             self._text = "\n".join([self._text, *order])
@@ -37,10 +37,10 @@ class Filler:
 
 
 def largest(measure: Callable[[int], int], limit: int, least: int) -> int | None:
-    """Returns the largest n >= `least` with ``measure(n) <= limit``; None when `least` itself is too much.
+    """Returns the largest n >= `least` with ``measure(n) <= limit``, or None if `least` is already too large.
 
-    `measure` grows without end, by and large: where it goes up and down by a little, n is one of the largest.
-    It is called few times, because each call tokenises a whole prompt.
+    `measure` must grow without bound; where it is not quite monotonic, n is close to the largest.
+    It is called a few times only, because each call tokenises a whole prompt.
     """
     low = least
     at_low = start = measure(least)
@@ -49,12 +49,12 @@ def largest(measure: Callable[[int], int], limit: int, least: int) -> int | None
     high, at_high, tries = low, at_low, 0
     while at_high <= limit:
         low, at_low, tries = high, at_high, tries + 1
-        rate = (low - least) / (at_low - start) if at_low > start else 3.0  # characters or words a token
+        rate = (low - least) / (at_low - start) if at_low > start else 3.0  # characters or words per token
         high = low + max(2**tries, round(1.05 * rate * (limit - at_low)))
         at_high = measure(high)
     halve = False
     while high - low > 1 and at_low < limit:
-        # by proportion, which is nearly right at once; every other time by halves, so that it always ends soon
+        # by proportion, which is nearly right the first time; every other time by bisection, which bounds the calls
         share = 0.5 if halve else (limit - at_low) / (at_high - at_low)
         halve = not halve
         middle = min(high - 1, max(low + 1, low + round(share * (high - low))))
@@ -80,7 +80,7 @@ def insert(filler: str, needles: Sequence[tuple[float, str]]) -> str:
 
 
 def _between_words(text: str, place: int) -> int:
-    """Returns the place nearest to `place` that has white space beside it, or `place` itself when none is near."""
+    """Returns the position nearest to `place` next to white space, or `place` itself if none is near."""
     for distance in range(SEARCH_WIDTH):
         for near in (place - distance, place + distance):
             if near in (0, len(text)) or (0 < near < len(text) and (text[near - 1].isspace() or text[near].isspace())):

@@ -1,6 +1,6 @@
-"""What each task asks: its templates, its needles and their places, and the prompt around any amount of filling.
+"""The plan of each task: its templates, its needles and their depths, and the prompt around any amount of filler.
 
-The templates are short, so that a context of 128 tokens of a small vocabulary holds them.
+The templates are short enough for a context of 128 tokens of a small vocabulary.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from arcforge_core.data.needles import EVALUATION_DEPTHS, EVALUATION_SYLLABLES, draw_words
+from arcforge_core.configs import EVALUATION_DEPTHS
+from arcforge_core.data.sources.needles import EVALUATION_SYLLABLES, draw_words
 from arcforge_core.errors import DataError
 from arcforge_core.eval.long_context.fitting import Filler, insert
 
@@ -27,13 +28,13 @@ TEMPLATES = (NEEDLE, ASK_CODE, ASK_CODES, LINK, ASK_NAMES, WORD_LIST, ASK_WORDS,
 
 DISTRACTORS = 4
 ASKED = 3
-"""Values of one key, keys of one question, names of one chain, and words that are to be found."""
+"""Values of one key, keys of one question, names of one chain, and words to be found."""
 CHAINS = 2
 ZIPF_EXPONENT = 2.0
 WORDS_PER_REPEAT = 300
-"""Of a list of so many words an uncommon one occurs once, in a list of twice so many twice, and so on."""
+"""In a list of this many words an uncommon word occurs once, in a list of twice as many twice, and so on."""
 COMMON_TIMES = 4
-"""A common word occurs so many times as often as an uncommon one."""
+"""Ratio of the frequencies of common and uncommon words."""
 PASSAGE_CHARACTERS = 240
 QUOTE = re.compile(r'(?<!\S)[^\s"]+(?: [^\s"]+){2,4}(?!\S)')
 """Three to five words of one line."""
@@ -41,14 +42,14 @@ QUOTE = re.compile(r'(?<!\S)[^\s"]+(?: [^\s"]+){2,4}(?!\S)')
 
 @dataclass(frozen=True)
 class Setting:
-    """What a task is drawn from.
+    """The inputs from which a task is drawn.
 
     Attributes:
-        name: of the example, from which further random generators are made.
+        name: name of the example, the seed of further random generators.
         draw: the example's generator.
         texts: the documents.
-        taken: the words of the documents, none of which may be a key.
-        depth: the depth that is asked for, if any.
+        taken: words of the documents, which must not be keys.
+        depth: the requested depth, if any.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Setting:
     depth: float | None
 
     def words(self, count: int, size: int = 2) -> list[str]:
-        """Returns distinct words that the documents do not have."""
+        """Returns distinct words that do not occur in the documents."""
         return draw_words(self.draw, EVALUATION_SYLLABLES, count, size, self.taken)
 
     def values(self, count: int) -> list[str]:
@@ -70,19 +71,19 @@ class Setting:
         return sorted(self.draw.sample(EVALUATION_DEPTHS, count))
 
     def one_depth(self) -> float:
-        """Returns the depth that is asked for, or draws one."""
+        """Returns the requested depth, or draws one."""
         return self.draw.choice(EVALUATION_DEPTHS) if self.depth is None else self.depth
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An example before its filling.
+    """An example before filler is added.
 
     Attributes:
-        build: the prompt around n characters of filler, or of n words.
-        answers: what is asked for.
+        build: returns the prompt with n characters of filler, or with a list of n words.
+        answers: the expected answers.
         least: the smallest n.
-        depth: where it stands, if at one place.
+        depth: depth of the answer if it is at one place.
     """
 
     build: Callable[[int], str]
@@ -97,7 +98,7 @@ def single(setting: Setting) -> Plan:
 
 
 def multi_key(setting: Setting) -> Plan:
-    """One needle among others of other keys."""
+    """One needle among needles of other keys."""
     return _codes(setting, distractors=DISTRACTORS)
 
 
@@ -113,7 +114,7 @@ def _codes(setting: Setting, distractors: int) -> Plan:
 
 
 def multi_value(setting: Setting) -> Plan:
-    """Several needles of one key, all asked for."""
+    """Several needles of one key; the question asks for all."""
     [key], values = setting.words(1), setting.values(ASKED)
     needles = [
         (depth, NEEDLE.format(key=key, value=value)) for depth, value in zip(setting.depths(ASKED), values, strict=True)
@@ -122,7 +123,7 @@ def multi_value(setting: Setting) -> Plan:
 
 
 def multi_query(setting: Setting) -> Plan:
-    """Several needles of several keys, all asked for."""
+    """Several needles of several keys; the question asks for all."""
     keys, values = setting.words(ASKED), setting.values(ASKED)
     needles = [
         (depth, NEEDLE.format(key=key, value=value))
@@ -134,7 +135,7 @@ def multi_query(setting: Setting) -> Plan:
 
 
 def variable_tracking(setting: Setting) -> Plan:
-    """Chains of names, the first of each with a value; asked for are all names of one chain."""
+    """Chains of names, the first of each with a value; the question asks for all names of one chain."""
     names, values = setting.words(CHAINS * ASKED), setting.values(CHAINS)
     chains = [names[n * ASKED : (n + 1) * ASKED] for n in range(CHAINS)]
     links = [
@@ -171,7 +172,7 @@ def common_words(setting: Setting) -> Plan:
 
 
 def frequent_words(setting: Setting) -> Plan:
-    """A list in which the frequencies of words fall as in a language, by Zipf's law."""
+    """A list in which word frequencies follow Zipf's law, as in a language."""
     common, pool = _list_words(setting)
 
     def build(n: int) -> str:
@@ -182,11 +183,11 @@ def frequent_words(setting: Setting) -> Plan:
         ]
         return _word_list(setting, words + pool[::-1][: n - len(words)])
 
-    return Plan(build, tuple(common), 33)  # from there on the third and the fourth are apart at every n
+    return Plan(build, tuple(common), 33)  # from 33 on, the third and the fourth word differ in frequency at every n
 
 
 def _list_words(setting: Setting) -> tuple[list[str], list[str]]:
-    """Returns the words that are to be found, the most common first, and the others."""
+    """Returns the words to be found, the most common first, and the others."""
     words = draw_words(setting.draw, EVALUATION_SYLLABLES, ASKED + WORDS_PER_REPEAT)
     return words[:ASKED], words[ASKED:]
 
@@ -197,7 +198,7 @@ def _word_list(setting: Setting, words: Sequence[str]) -> str:
 
 
 def qa(setting: Setting) -> Plan:
-    """Passages of different documents under random titles; asked for is the title of the one with a quotation."""
+    """Passages of different documents under random titles; the question asks for the title of a quoted passage."""
     depth = setting.one_depth()
     passage, quote, others = _quotation(setting)
     [title] = setting.words(1, size=3)
@@ -220,7 +221,7 @@ def qa(setting: Setting) -> Plan:
 
 
 def _quotation(setting: Setting) -> tuple[str, str, list[str]]:
-    """Returns a passage, words from its beginning that occur nowhere else, and the other documents."""
+    """Returns a passage, words from its beginning that occur nowhere else, and the remaining documents."""
     if len(setting.texts) < 2:
         raise DataError("long context: the task qa needs at least two documents")
     for _ in range(200):
@@ -233,9 +234,9 @@ def _quotation(setting: Setting) -> tuple[str, str, list[str]]:
             quote = setting.draw.choice(found)
             if sum(other.count(quote) for other in setting.texts) == 1:
                 others = [*setting.texts[:number], *setting.texts[number + 1 :]]
-                more = Filler(others, setting.draw).take(2 * PASSAGE_CHARACTERS - len(passage))  # after a text's end
+                more = Filler(others, setting.draw).take(2 * PASSAGE_CHARACTERS - len(passage))  # the text is short
                 return passage + more, quote, others
-    raise DataError("long context: the documents hold no words that occur once only, as the task qa needs")
+    raise DataError("long context: the task qa needs words that occur only once, and the documents have none")
 
 
 PLANS: dict[str, Callable[[Setting], Plan]] = {

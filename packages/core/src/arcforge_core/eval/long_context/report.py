@@ -1,4 +1,4 @@
-"""The results of an evaluation: cells of (task, length, depth), kept in ``long_context.json`` as they are finished."""
+"""The results of an evaluation: cells of (task, length, depth), written to ``long_context.json`` one by one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Cell:
     """The examples of one task, length and depth.
 
     Attributes:
-        task: its name.
+        task: name of the task.
         length: tokens of context and answer.
-        depth: share of the context before what is asked for; None for tasks that ask for several places.
-        scores: of each example, in order of its index: the same examples whatever was measured.
-        prompt_tokens: mean of the prompts.
+        depth: share of the context before the answer; None for tasks with answers at several places.
+        scores: one per example, by index; every subject gets the same examples.
+        prompt_tokens: mean length of the prompts in tokens.
     """
 
     task: str
@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def place(self) -> tuple[str, int, float | None]:
-        """What tells cells apart."""
+        """Task, length and depth, which identify the cell."""
         return self.task, self.length, self.depth
 
     @property
@@ -47,32 +47,32 @@ class Cell:
 
 @dataclass
 class LongContextReport:
-    """Finished cells.
+    """The finished cells of an evaluation.
 
     Attributes:
-        settings: what was measured and with which examples; cells of other settings are not comparable.
-        cells: in the order in which they were measured.
+        settings: the subject and the examples; cells with other settings are not comparable.
+        cells: in the order of measurement.
     """
 
     settings: dict[str, Any]
     cells: list[Cell] = field(default_factory=list)
 
     def add(self, cell: Cell) -> None:
-        """Adds a cell, in place of one with another number of examples."""
+        """Adds a cell, replacing one with another number of examples."""
         self.cells = [c for c in self.cells if c.place != cell.place] + [cell]
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks that there are, in the order of the cells."""
+        """The measured tasks, in the order of the cells."""
         return list(dict.fromkeys(cell.task for cell in self.cells))
 
     @property
     def lengths(self) -> list[int]:
-        """The lengths that there are, ascending."""
+        """The measured lengths, ascending."""
         return sorted({cell.length for cell in self.cells})
 
     def score(self, task: str, length: int) -> float | None:
-        """Returns the mean over depths; None when nothing was measured."""
+        """Returns the mean over depths, or None if nothing was measured."""
         scores = [cell.score for cell in self.cells if (cell.task, cell.length) == (task, length)]
         return mean(scores) if scores else None
 
@@ -85,12 +85,12 @@ class LongContextReport:
         return mean(self.by_length().values())
 
     def only(self, places: Iterable[tuple[str, int, float | None]]) -> LongContextReport:
-        """Returns the report of the cells at `places`, in that order; those that are not there are left out."""
+        """Returns a report of the cells at `places`, in that order, without those not yet measured."""
         found = {cell.place: cell for cell in self.cells}
         return LongContextReport(self.settings, [found[place] for place in places if place in found])
 
     def write(self, folder: Path) -> None:
-        """Writes ``long_context.json``; a process that dies leaves the former one."""
+        """Writes ``long_context.json`` atomically."""
         content = {
             "schema": SCHEMA,
             "settings": self.settings,
@@ -104,7 +104,7 @@ class LongContextReport:
 
 
 def read_report(folder: Path) -> LongContextReport | None:
-    """Returns the report in a folder, None when it has none.
+    """Returns the report in a folder, or None if there is none.
 
     Raises:
         DataError: the file is damaged.
@@ -120,14 +120,14 @@ def read_report(folder: Path) -> LongContextReport | None:
         ]
         return LongContextReport(dict(content["settings"]), cells)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged, delete it to start anew: {type(error).__name__}: {error}") from error
+        raise DataError(f"{path}: damaged, delete it to start over: {type(error).__name__}: {error}") from error
 
 
 def resume(folder: Path, settings: dict[str, Any]) -> LongContextReport:
-    """Returns the report in a folder to go on with, or an empty one.
+    """Returns the report to continue from a folder, or an empty one.
 
     Raises:
-        DataError: the folder holds cells of other settings, or a damaged file.
+        DataError: the folder holds cells with other settings, or a damaged file.
     """
     found = read_report(folder)
     if found is None:

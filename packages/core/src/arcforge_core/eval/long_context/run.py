@@ -1,4 +1,4 @@
-"""Measures a model on the tasks, cell by cell, short lengths first; finished cells are kept and not measured again."""
+"""Measures a model on the tasks, cell by cell, short lengths first; a rerun skips finished cells."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from arcforge_core.cli.progress import track
+from arcforge_core.configs import LONG_CONTEXT_TASKS as TASKS
+from arcforge_core.console.progress import track
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.eval.long_context.report import Cell, LongContextReport, resume
-from arcforge_core.eval.long_context.tasks import TASKS, TASKS_WITH_DEPTH, Encodes, Example, ExampleMaker, score
+from arcforge_core.eval.long_context.tasks import TASKS_WITH_DEPTH, Encodes, Example, ExampleMaker, score
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.data import Document
     from arcforge_core.contracts.engine import Engine
-    from arcforge_core.data.tokenizer import Tokenizer
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 Completer = Callable[[Sequence[Example]], Sequence[str]]
-"""Gives what a model says after each prompt, greedily, `Example.max_new_tokens` tokens of it at most."""
+"""Returns the greedy completion of each prompt, at most `Example.max_new_tokens` tokens long."""
 BATCH_TOKENS = 32768
-"""Tokens of the prompts that an engine is given at once, unless one is longer."""
+"""Prompt tokens per call of the engine; a longer prompt gets a call of its own."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured: `samples` examples for each task, length and depth."""
+    """The cells to measure: `samples` examples for each task, length and depth."""
 
     tasks: Sequence[str] = TASKS
     lengths: Sequence[int] = (256, 512, 1024)
@@ -44,7 +45,7 @@ class Grid:
             raise ConfigError("samples", self.samples, "must be at least 1")
 
     def places(self) -> list[tuple[str, int, float | None]]:
-        """Returns the cells; a task without depth has one for each length, of as many examples as the others' all."""
+        """Returns the cells; a task without depth has one per length, with the examples of all depths together."""
         return [
             (task, length, depth)
             for length in sorted(set(self.lengths))
@@ -53,11 +54,10 @@ class Grid:
         ]
 
     def count(self, task: str) -> int:
-        """Returns the number of examples of a task's cells."""
+        """Returns the number of examples in each cell of a task."""
         return self.samples if task in TASKS_WITH_DEPTH else self.samples * len(set(self.depths))
 
     def examples(self, maker: ExampleMaker, place: tuple[str, int, float | None]) -> list[Example]:
-        """Returns the examples of a cell."""
         task, length, depth = place
         return [maker.make(task, length, depth=depth, seed=self.seed, index=n) for n in range(self.count(task))]
 
@@ -78,16 +78,16 @@ def evaluate_long_context(
     """Measures an engine; equal documents, tokenizer and seed give every model the same examples.
 
     Args:
-        engine: generates; it must allow ``max(lengths)`` positions.
-        tokenizer: of its model.
-        documents: whose text fills the prompts; texts that training has not seen. Generated ones are left out.
+        engine: the engine to measure; it must allow ``max(lengths)`` positions.
+        tokenizer: tokenizer of its model.
+        documents: filler for the prompts, not seen in training; generated documents are skipped.
         tasks, lengths, depths, samples, seed: see `Grid`.
-        subject: what is measured, in words; part of what must be equal to go on with a report.
-        output: a folder in which the report is kept; an earlier one there is gone on with.
+        subject: description of the model; part of the settings that must be equal to continue a report.
+        output: folder of the report; an earlier report there is continued.
 
     Raises:
-        ConfigError: an unknown task, or a length that is too short for a task; nothing has been generated.
-        DataError: no text, or `output` holds another evaluation.
+        ConfigError: a task is unknown, or a length is too short for a task; raised before generating.
+        DataError: there is no text, or `output` holds another evaluation.
     """
     texts = filler_texts(documents)
     settings = settings_of(subject, lengths_in(tokenizer), texts, seed)
@@ -96,12 +96,12 @@ def evaluate_long_context(
 
 
 def settings_of(subject: str, lengths_in: str, texts: Sequence[str], seed: int, **more: str) -> dict[str, Any]:
-    """Returns what must be equal for cells to belong to one report."""
+    """Returns the settings that all cells of a report share."""
     return {"subject": subject, "lengths_in": lengths_in, **more, "texts": texts_hash(texts), "seed": seed}
 
 
 def lengths_in(tokenizer: Tokenizer) -> str:
-    """Returns in what lengths are counted, in words."""
+    """Returns the unit of lengths, in words."""
     return f"tokens of tokenizer {tokenizer.sha256[:12]}"
 
 
@@ -113,10 +113,10 @@ def run_grid(
     settings: dict[str, Any],
     output: Path | None,
 ) -> LongContextReport:
-    """Measures whatever completes prompts; `settings` are those of `settings_of`.
+    """Measures any completer of prompts; `settings` come from `settings_of`.
 
     Raises:
-        ConfigError: as `evaluate_long_context`; nothing has been completed.
+        ConfigError: as `evaluate_long_context`, before completing any prompt.
         DataError: as `evaluate_long_context`.
     """
     maker = ExampleMaker(texts, tokenizer)
@@ -124,7 +124,7 @@ def run_grid(
     places = grid.places()
     done = {cell.place for cell in report.cells if len(cell.scores) == grid.count(cell.task)}
     for place in places:
-        if place[1] == min(grid.lengths):  # where a length can be too short
+        if place[1] == min(grid.lengths):  # fails early if the shortest length is too short
             grid.examples(maker, place)
     for place in track([p for p in places if p not in done], "long-context cells"):
         examples = grid.examples(maker, place)
@@ -136,12 +136,12 @@ def run_grid(
 
 
 def filler_texts(documents: Iterable[Document]) -> list[str]:
-    """Returns the texts of documents that are no generated episodes."""
-    return [document.text for document in documents if document.text_of is None]
+    """Returns the texts of documents that are not generated episodes."""
+    return [document.text for document in documents if not document.text_of]
 
 
 def texts_hash(texts: Sequence[str]) -> str:
-    """Returns a short hash of the texts in their order."""
+    """Returns a short hash of the texts and their order."""
     found = hashlib.sha256()
     for text in texts:
         found.update(hashlib.sha256(text.encode()).digest())
@@ -149,7 +149,7 @@ def texts_hash(texts: Sequence[str]) -> str:
 
 
 def engine_completer(engine: Engine, tokenizer: Tokenizer) -> Completer:
-    """Returns a completer of an engine; prompts look like the beginning of a document in training."""
+    """Returns a completer that uses an engine; prompts look like the beginning of a document in training."""
 
     def complete(examples: Sequence[Example]) -> list[str]:
         return [text for batch in _batches(examples) for text in _complete(engine, tokenizer, batch)]

@@ -1,7 +1,7 @@
 """Tasks in the manner of RULER (Hsieh et al., 2024), of any length in tokens of any tokenizer.
 
-`ExampleMaker.make` gives an example as a function of (seed, task, length, depth, index) and the documents; `score`
-judges a completion. A prompt ends with the beginning of its answer, for models that only continue text.
+`ExampleMaker.make` returns an example as a function of (seed, task, length, depth, index) and the documents; `score`
+scores a completion. A prompt ends with the beginning of its answer, because base models only continue text.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Protocol
 
+from arcforge_core.configs import LONG_CONTEXT_TASKS as TASKS
 from arcforge_core.errors import ConfigError, nearest
 from arcforge_core.eval.long_context.fitting import largest
 from arcforge_core.eval.long_context.plans import PLANS, Setting
 
-TASKS = tuple(PLANS)
 TASKS_WITH_DEPTH = ("single", "multi_key", "qa")
-"""Tasks that ask for what stands at one place; the others ask for all of several places, or for the whole."""
+"""Tasks whose answer is at one place; the answers of the others are at several places, or in the whole context."""
 SLACK_TOKENS = 8
-"""Generated beyond the tokens of the answers: other signs between them, a few words before."""
+"""Tokens generated beyond those of the answers, for other separators or a few leading words."""
 
 
 class Encodes(Protocol):
-    """A tokenizer, as far as it is needed here."""
+    """The part of a tokenizer that `ExampleMaker` needs."""
 
     def encode(self, text: str, /) -> Sized:
-        """Returns the tokens of `text`, or anything that is as long."""
+        """Returns the tokens of `text`, or any object of that length."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Example:
     Attributes:
         task: one of `TASKS`.
         prompt: context and question.
-        answers: all that the completion should hold.
-        length: tokens that were asked for. A token that begins the text, the prompt and `max_new_tokens` fit in it.
-        depth: share of the context before what is asked for; None for tasks that ask for several places.
-        max_new_tokens: how much to generate.
-        prompt_tokens: what the prompt takes, without a token that begins the text.
+        answers: strings that the completion should contain.
+        length: requested tokens; BOS, the prompt and `max_new_tokens` fit in them.
+        depth: share of the context before the answer; None for tasks with answers at several places.
+        max_new_tokens: limit of the completion in tokens.
+        prompt_tokens: length of the prompt in tokens, without BOS.
     """
 
     task: str
@@ -54,7 +54,7 @@ class Example:
 
 
 class ExampleMaker:
-    """Makes examples of one tokenizer whose filler is the text of given documents."""
+    """Makes examples for one tokenizer, with the text of given documents as filler."""
 
     def __init__(self, documents: Sequence[str], tokenizer: Encodes) -> None:
         """`documents` are texts; `tokenizer` is anything with an `encode` whose results have a length."""
@@ -63,17 +63,17 @@ class ExampleMaker:
         self._tokenizer = tokenizer
 
     def make(self, task: str, length: int, *, depth: float | None = None, seed: int = 0, index: int = 0) -> Example:
-        """Returns example number `index`; the same arguments give the same one.
+        """Returns example number `index`; equal arguments give equal examples.
 
         Args:
             task: one of `TASKS`.
-            length: tokens of a beginning token, the prompt and the answer together, at most and as near as can be.
-            depth: for tasks of `TASKS_WITH_DEPTH` the share of the context before what is asked for; None draws one.
-            seed, index: which example.
+            length: upper limit of the tokens of BOS, prompt and answer together, used as far as possible.
+            depth: for `TASKS_WITH_DEPTH`, the share of the context before the answer; None draws one.
+            seed, index: select the example.
 
         Raises:
-            ConfigError: an unknown task, a depth that is none, or a length that is too short; the least is named.
-            DataError: the documents do not suffice.
+            ConfigError: an unknown task, an invalid depth, or a length that is too short; the minimum is named.
+            DataError: the documents are too few.
         """
         if task not in PLANS:
             raise ConfigError("tasks", task, f"must be one of {', '.join(TASKS)}{nearest(task, TASKS)}")
@@ -95,6 +95,6 @@ class ExampleMaker:
 
 
 def score(example: Example, completion: str) -> float:
-    """Returns the share of the answers that the completion contains, RULER's string match."""
+    """Returns the share of the answers that the completion contains (RULER's string match)."""
     said = completion.lower()
     return sum(answer.lower() in said for answer in example.answers) / len(example.answers)

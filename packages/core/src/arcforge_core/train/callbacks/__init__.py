@@ -1,1 +1,1 @@
-"""What happens around training steps: metrics, evaluation, checkpoints, progress, stopping."""
+"""Callbacks of training: metrics, evaluation, checkpoints, progress, stopping."""

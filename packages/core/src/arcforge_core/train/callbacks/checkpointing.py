@@ -1,4 +1,4 @@
-"""Saves the run every N steps, when held-out text improves and at its end; restores optimizer and random states."""
+"""Saves the run every N steps, when held-out loss improves and at the end; restores optimizer and random states."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.eval.bits_per_byte import BitsPerByte
-from arcforge_core.train.callbacks.evaluation import Evaluation
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.module import TrainingModule
 from arcforge_core.train.snapshot import (
     Options,
@@ -25,30 +24,21 @@ from arcforge_core.train.state import best_checkpoint, checkpoints, comparable, 
 
 
 class Checkpointing(L.Callback):
-    """Checkpoints at optimizer-step boundaries only: a Lightning batch is a step.
+    """Saves checkpoints at optimizer-step boundaries only: a Lightning batch is a step.
 
-    With ``trainer.checkpoint_async`` the state is copied in host memory and a thread writes the copy while training
-    goes on: a later save waits for it, and its errors surface at the next step.
+    With ``trainer.checkpoint_async`` the state is copied to host memory, and a thread writes the copy while training
+    continues: a later save waits for it, and its errors are raised at the next step.
 
     Args:
         run_dir: the run.
         tokenizer: saved beside the model.
-        evaluation: says how good the model is on held-out text; it comes before this callback. None where that is not
-            what is learnt.
         restored: the state that a resumed run starts from.
-        keep_best: save whenever held-out text improves, and keep the best checkpoint.
+        keep_best: whether to save whenever ``module.heldout`` improves, and to keep the best checkpoint. Callbacks
+            that evaluate must come before this one.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        tokenizer: Tokenizer,
-        evaluation: Evaluation | None,
-        restored: TrainingState | None,
-        *,
-        keep_best: bool,
-    ) -> None:
-        self.run_dir, self.tokenizer, self.evaluation, self.restored = run_dir, tokenizer, evaluation, restored
+    def __init__(self, run_dir: Path, tokenizer: Tokenizer, restored: TrainingState | None, *, keep_best: bool) -> None:
+        self.run_dir, self.tokenizer, self.restored = run_dir, tokenizer, restored
         self.keep_best = keep_best
         self.saved_step = restored.step if restored else -1
         self._options: Options = []
@@ -58,7 +48,7 @@ class Checkpointing(L.Callback):
         self._writing: Future[None] | None = None
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Restores what the start of a fit builds or consumes: optimizer and random states."""
+        """Restores optimizer and random states: the start of a fit builds the one and uses the other."""
         assert isinstance(module, TrainingModule)
         self._options = optimizer_options(optimizer_of(module))
         if self.restored is not None:
@@ -71,27 +61,26 @@ class Checkpointing(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Saves when it is due, or when an evaluation after this step was the best so far."""
+        """Saves every N steps, and when an evaluation after this step was the best so far."""
         assert isinstance(module, TrainingModule)
         if self._writing is not None and self._writing.done():
             self._wait()
-        last = self.evaluation.last if self.evaluation else None
-        heldout = last if last is not self._heldout else None
-        self._heldout = last
+        heldout = module.heldout if module.heldout is not self._heldout else None
+        self._heldout = module.heldout
         settings = module.settings.trainer
         improved = self.keep_best and heldout is not None and self._improves(heldout)
         if module.progress.step % settings.checkpoint_every == 0 or improved:
             self._save(trainer, module, heldout)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Saves the end of the run, or the point of interruption, and sees to it that it is on disk."""
+        """Saves the end of the run, or the point of interruption, and waits until it is on disk."""
         assert isinstance(module, TrainingModule)
         self._save(trainer, module, None)
         self._wait()
         self._writer.shutdown()
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
-        """Lets a save that is under way finish."""
+        """Waits for a save in progress."""
         self._wait()
         self._writer.shutdown()
 
@@ -103,7 +92,7 @@ class Checkpointing(L.Callback):
         return True
 
     def _save(self, trainer: L.Trainer, module: TrainingModule, heldout: BitsPerByte | None) -> None:
-        """Saves this step once."""
+        """Saves this step, unless it is saved already."""
         if not trainer.is_global_zero or self.saved_step == module.progress.step:
             return
         self._wait()
@@ -112,7 +101,7 @@ class Checkpointing(L.Callback):
         keep = settings.keep_checkpoints, self.keep_best
         asynchronous = settings.checkpoint_async
         if asynchronous is None:
-            asynchronous = module.device.type != "cpu"  # there, writing takes the cores that train
+            asynchronous = module.device.type != "cpu"  # on the CPU, writing would compete with training for cores
         if asynchronous:
             moments = [t for of_one in state.optimizer["state"].values() for t in of_one.values()]
             state = host_copy(state, [t for t in moments if isinstance(t, Tensor)])
@@ -123,7 +112,7 @@ class Checkpointing(L.Callback):
         self.saved_step = module.progress.step
 
     def _wait(self) -> None:
-        """Waits for the save that is under way and raises its error."""
+        """Waits for the save in progress and raises its error."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

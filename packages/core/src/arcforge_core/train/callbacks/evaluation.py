@@ -7,49 +7,46 @@ from typing import Any
 
 import lightning as L
 
-from arcforge_core.data.pipeline import Corpus
-from arcforge_core.eval.bits_per_byte import BitsPerByte, bits_per_byte
-from arcforge_core.train.callbacks.metrics import append_row
+from arcforge_core.data.tokens.pipeline import Corpus
+from arcforge_core.eval.bits_per_byte import bits_per_byte
+from arcforge_core.train.callbacks.metrics import append_row, log_scalars
 from arcforge_core.train.module import LanguageModelModule
 
 
 class Evaluation(L.Callback):
-    """Writes ``eval.csv``: a part of the held-out text every N steps, all of it by `evaluate` at the end.
+    """Writes ``eval.csv``: evaluates part of the held-out text every N steps, and all of it by `evaluate` at the end.
 
     Args:
-        corpus: where the held-out text comes from.
-        run_dir: where the file goes.
+        corpus: source of the held-out text.
+        run_dir: folder of the file.
     """
 
     def __init__(self, corpus: Corpus, run_dir: Path) -> None:
         self.corpus, self.run_dir = corpus, run_dir
-        self.last: BitsPerByte | None = None
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Evaluates when it is due."""
+        """Evaluates every N steps."""
         assert isinstance(module, LanguageModelModule)
         if module.progress.step % module.config.trainer.eval_every == 0 and module.fraction() < 1.0:
             self.evaluate(trainer, module, module.config.trainer.eval_tokens)
 
-    def evaluate(self, trainer: L.Trainer, module: LanguageModelModule, max_tokens: int | None) -> BitsPerByte:
-        """Evaluates on at most `max_tokens` held-out tokens (None: all) and writes a row."""
+    def evaluate(self, trainer: L.Trainer, module: LanguageModelModule, max_tokens: int | None) -> None:
+        """Evaluates on at most `max_tokens` held-out tokens (None: all), sets ``module.heldout`` and writes a row."""
         settings = module.config.trainer
         batches = self.corpus.heldout_batches(settings.sequence_length, settings.micro_batch_tokens, max_tokens)
-        self.last = bits_per_byte(module.model, batches)
+        found = module.heldout = bits_per_byte(module.model, batches)
         progress = module.progress
         row = {
             "step": progress.step,
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 3),
-            "loss": self.last.loss,
-            "bits_per_byte": self.last.bits_per_byte,
-            "num_bytes": self.last.num_bytes,
+            "loss": found.loss,
+            "bits_per_byte": found.bits_per_byte,
+            "num_bytes": found.num_bytes,
         }
         if trainer.is_global_zero:
-            append_row(self.run_dir / "eval.csv", row)
-            if trainer.logger is not None:
-                scalars = {"heldout_loss": self.last.loss, "heldout_bits_per_byte": self.last.bits_per_byte}
-                trainer.logger.log_metrics(scalars, step=progress.step)
-        return self.last
+            append_row(self.run_dir / "eval.csv", row, key=("step", "num_bytes"))
+            scalars = {"heldout_loss": found.loss, "heldout_bits_per_byte": found.bits_per_byte}
+            log_scalars(trainer, scalars, progress.step)

@@ -9,12 +9,12 @@ from typing import Any
 import lightning as L
 from rich.console import Console
 
-from arcforge_core.data.tokenizer import Tokenizer
 from arcforge_core.eval.conversations.evaluate import Report, evaluate
-from arcforge_core.eval.conversations.figures import headline, table
-from arcforge_core.train.callbacks.metrics import append_row
+from arcforge_core.eval.conversations.figures import conversation_row, headline, table
+from arcforge_core.files.rundir import write_json
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_core.train.callbacks.metrics import append_row, log_scalars
 from arcforge_core.train.module import LanguageModelModule
-from arcforge_core.train.rundir import write_json
 
 GENERATION_FILE, ROWS_FILE = "generation.json", "generation.csv"
 COLUMNS = (
@@ -24,33 +24,34 @@ COLUMNS = (
 
 
 class Generation(L.Callback):
-    """Writes ``generation.csv``, a row for each source, and ``generation.json``, which has some conversations, too.
+    """Writes ``generation.csv`` with a row per source, and ``generation.json``, which also has sample conversations.
 
     Args:
-        tokenizer: the model's.
-        run_dir: where the files go.
-        console: where the last table is printed.
+        tokenizer: tokenizer of the model.
+        run_dir: folder of the files.
+        console: prints the last table.
     """
 
     def __init__(self, tokenizer: Tokenizer, run_dir: Path, console: Console) -> None:
         self.tokenizer, self.run_dir, self.console = tokenizer, run_dir, console
 
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Evaluates the initial model of a new run."""
+        assert isinstance(module, LanguageModelModule)
+        if module.config.generation.before and module.progress.step == 0:
+            self.evaluate(trainer, module)
+
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Evaluates when it is due; at the end `evaluate` is called for itself."""
+        """Evaluates every N steps; the session calls `evaluate` at the end."""
         assert isinstance(module, LanguageModelModule)
         every = module.config.generation.every
         if every is not None and module.progress.step % every == 0 and module.fraction() < 1.0:
             self.evaluate(trainer, module)
 
-    def before(self, trainer: L.Trainer, module: LanguageModelModule) -> None:
-        """Evaluates what the run begins with, if that is wanted."""
-        if module.config.generation.before:
-            self.evaluate(trainer, module)
-
     def evaluate(self, trainer: L.Trainer, module: LanguageModelModule) -> None:
-        """Plays once and writes what came of it; nothing where no files are named."""
+        """Plays all conversations once and writes the figures; does nothing if no files are configured."""
         config = module.config.generation
         if not config.files or not trainer.is_global_zero:
             return
@@ -58,10 +59,8 @@ class Generation(L.Callback):
         step = module.progress.step
         for source, figures in report.figures.items():
             cells = {name: figures.get(name, "") for name in COLUMNS}
-            append_row(self.run_dir / ROWS_FILE, {"step": step, "source": source, **cells})
-        if trainer.logger is not None:
-            scalars = {f"generation_{name}": value for name, value in headline(report.figures).items()}
-            trainer.logger.log_metrics(scalars, step=step)
+            append_row(self.run_dir / ROWS_FILE, {"step": step, "source": source, **cells}, key=("step", "source"))
+        log_scalars(trainer, {f"generation_{name}": value for name, value in headline(report.figures).items()}, step)
         found = {
             "step": step,
             "figures": report.figures,
@@ -74,24 +73,24 @@ class Generation(L.Callback):
 
 
 def shown(report: Report, count: int) -> list[dict[str, Any]]:
-    """Returns transcripts of `count` conversations of each source, the first of them."""
+    """Returns the rows of the first `count` conversations of each source."""
     rows: dict[str, list[dict[str, Any]]] = {}
-    for played in report.played:
-        of_source = rows.setdefault(played.item.source, [])
+    for rollout in report.rollouts:
+        of_source = rows.setdefault(rollout.domain, [])
         if len(of_source) < count:
-            of_source.append(played.as_row())
+            of_source.append(conversation_row(rollout))
     return [row for of_source in rows.values() for row in of_source]
 
 
 def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """Returns the evaluations of a run by step; none where it was never evaluated."""
+    """Returns the evaluations of a run by step; empty if there were none."""
     path = run_dir / GENERATION_FILE
     found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["evaluations"] if path.exists() else []
     return found
 
 
 def figures_of(run_dir: Path) -> dict[str, float]:
-    """Returns the last headline figures, and those of step 0 with ``_before`` behind their names."""
+    """Returns the last headline figures, and those of step 0 with the suffix ``_before``."""
     evaluations = read_evaluations(run_dir)
     if not evaluations:
         return {}

@@ -1,120 +1,128 @@
-"""Gathers scalars and writes one row every N steps: CSV files and TensorBoard."""
+"""Writes the rows of ``metrics.csv``, averages of scalars over steps, to the file and to the run's loggers."""
 
 from __future__ import annotations
 
 import csv
-import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from torch import Tensor
 
-from arcforge_core.model.params import training_flops_per_token
-from arcforge_core.train.module import LanguageModelModule, StepRecord
+from arcforge_core.files.rundir import write_text
+from arcforge_core.train.module import TrainingModule
+
+METRICS_FILE = "metrics.csv"
+NOT_AVERAGED = ("lr",)
+"""Figures for which a row has the value of its last step."""
 
 
-def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Appends to a CSV file whose header is that of its first row."""
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
+def append_row(path: Path, row: Mapping[str, Any], key: Sequence[str] = ()) -> None:
+    append_rows(path, [row], key)
+
+
+def append_rows(path: Path, rows: Sequence[Mapping[str, Any]], key: Sequence[str] = ()) -> None:
+    """Appends rows to a CSV file; adds missing columns to the file, and leaves columns absent from the rows empty.
+
+    Args:
+        path: the file; created with a header if it does not exist.
+        rows: at least one; all have the columns of the first.
+        key: rows in the file with the same values in these columns are removed: a run that is resumed at its last step
+            evaluates that step again.
+    """
+    header = list(rows[0])
+    if key:
+        _drop_rows(path, key, {tuple(str(row[name]) for name in key) for row in rows})
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            header = next(csv.reader(file))
+        new = [name for name in rows[0] if name not in header]
         if new:
-            writer.writeheader()
-        writer.writerow(row)
+            header += new
+            _, *lines = path.read_text(encoding="utf-8").splitlines()
+            write_text(path, "\n".join([",".join(header), *(line + "," * len(new) for line in lines)]) + "\n")
+    else:
+        path.write_text(",".join(header) + "\r\n", encoding="utf-8", newline="")
+    with path.open("a", newline="", encoding="utf-8") as file:
+        csv.DictWriter(file, header).writerows(rows)
+
+
+def _drop_rows(path: Path, key: Sequence[str], values: Collection[tuple[str, ...]]) -> None:
+    """Removes the rows with these values in the columns of `key` from a file, if there are any."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [
+        line
+        for line, row in zip(lines[1:], csv.DictReader(lines), strict=True)
+        if tuple(row.get(name) for name in key) not in values
+    ]
+    if len(kept) < len(lines) - 1:
+        write_text(path, "".join([*lines[:1], *kept]))
+
+
+def log_scalars(trainer: L.Trainer, scalars: Mapping[str, float], step: int) -> None:
+    """Passes scalars to every logger of the run."""
+    for logger in trainer.loggers:
+        logger.log_metrics(dict(scalars), step=step)
 
 
 class MetricsWriter(L.Callback):
-    """Writes ``metrics.csv`` and ``experts.csv``; means over the steps since the last row.
-
-    MFU is (6 x active matmul parameters + attention) FLOPs of the tokens trained on, MTP by its share of them, over
-    the time spent in steps and over the matmul rate measured in this process. The optimizer's arithmetic counts as time
-    and not as FLOPs, Muon's Newton-Schulz products included: a step that needs fewer of them is the better one.
+    """Writes ``metrics.csv``: the figures of `StepRecord`, as means over the steps since the last row.
 
     Args:
-        run_dir: where the files go.
+        run_dir: folder of the file.
         every: steps between rows.
-        peak_flops: measured matmul rate in the compute dtype.
+
+    Attributes:
+        last_row: the last written row.
     """
 
-    def __init__(self, run_dir: Path, every: int, peak_flops: float) -> None:
-        self.run_dir, self.every, self.peak_flops = run_dir, every, peak_flops
+    def __init__(self, run_dir: Path, every: int = 1) -> None:
+        self.run_dir, self.every = run_dir, every
         self.last_row: dict[str, float] = {}
-        self.total_tokens, self.total_seconds, self.total_flops = 0, 0.0, 0.0
-        self._reset()
-
-    def _reset(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.loads: dict[int, Tensor] = {}
-        self.steps, self.tokens, self.seconds, self.flops, self.grad_norm = 0, 0, 0.0, 0.0, 0.0
-
-    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        """Starts the step's clock; what callbacks do between steps does not count."""
-        self._start = time.perf_counter()
+        self.sums: dict[str, Tensor | float] = {}
+        self.steps = 0
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Adds the step; writes a row when it is due."""
-        assert isinstance(module, LanguageModelModule) and module.record is not None
-        record = module.record
-        self.seconds += time.perf_counter() - self._start
+        """Adds the step; writes a row every `every` steps."""
+        assert isinstance(module, TrainingModule) and module.record is not None
         self.steps += 1
-        self.tokens += record.batch.num_tokens
-        self.grad_norm += record.grad_norm
-        self.flops += self._step_flops(module, record)
-        for name, value in record.result.losses.items():
-            self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value
-        for layer, load_E in record.result.expert_loads.items():
-            self.loads[layer] = self.loads.get(layer, torch.zeros_like(load_E)) + load_E
+        for name, value in module.record.figures.items():
+            add = name in self.sums and name not in NOT_AVERAGED
+            self.sums[name] = self.sums[name] + value if add else value
         if module.progress.step % self.every == 0 or module.progress.step == 1:
             self.write(trainer, module)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Writes what is left."""
-        assert isinstance(module, LanguageModelModule)
+        """Writes a row for the steps since the last one."""
+        assert isinstance(module, TrainingModule)
         if self.steps:
             self.write(trainer, module)
 
-    def _step_flops(self, module: LanguageModelModule, record: StepRecord) -> float:
-        keys_T = torch.cat([micro.batch.positions_T + 1 for micro in record.batch.micros])
-        per_token = training_flops_per_token(module.model, keys_T)
-        mtp = record.result.mtp_tokens * module.model.config.mtp.depths * per_token.mtp_depth
-        return record.batch.num_tokens * per_token.main + mtp
+    def columns(self) -> dict[str, float]:
+        """Returns additional columns for the next row."""
+        return {}
 
-    def write(self, trainer: L.Trainer, module: LanguageModelModule) -> None:
-        """Writes one row of means and starts anew."""
-        assert module.record is not None
+    def write(self, trainer: L.Trainer, module: TrainingModule) -> None:
+        """Writes a row and resets the sums."""
         progress = module.progress
-        self.total_tokens += self.tokens
-        self.total_seconds += self.seconds
-        self.total_flops += self.flops
-        row: dict[str, float] = {
+        self.last_row = {
             "step": progress.step,
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 3),
             "progress": module.fraction(),
-            "lr": module.record.lr,
-            **{name: float(value) / self.steps for name, value in self.sums.items()},
-            "grad_norm": self.grad_norm / self.steps,
-            "tokens_per_s": self.tokens / self.seconds,
-            "mfu": self.flops / self.seconds / self.peak_flops,
+            **{name: self._mean(name, total) for name, total in self.sums.items()},
+            **self.columns(),
         }
-        self.last_row = row
         if trainer.is_global_zero:
-            append_row(self.run_dir / "metrics.csv", row)
-            for layer, load_E in sorted(self.loads.items()):
-                for expert, share in enumerate((load_E / load_E.sum()).tolist()):
-                    cells = {"step": progress.step, "layer": layer, "expert": expert, "share": share}
-                    append_row(self.run_dir / "experts.csv", cells)
-            if trainer.logger is not None:
-                trainer.logger.log_metrics({k: v for k, v in row.items() if k != "step"}, step=progress.step)
-        self._reset()
+            append_row(self.run_dir / METRICS_FILE, self.last_row)
+            log_scalars(trainer, {k: v for k, v in self.last_row.items() if k != "step"}, progress.step)
+        self.sums, self.steps = {}, 0
 
-    def averages(self) -> dict[str, float]:
-        """Returns tokens/s and MFU over all steps of this sitting."""
-        if not self.total_seconds:
-            return {}
-        flops_per_s = self.total_flops / self.total_seconds
-        return {"tokens_per_s": self.total_tokens / self.total_seconds, "mfu": flops_per_s / self.peak_flops}
+    def _mean(self, name: str, total: Tensor | float) -> float:
+        value = float(total) if isinstance(total, Tensor) else total
+        return value if self.steps == 1 or name in NOT_AVERAGED else value / self.steps

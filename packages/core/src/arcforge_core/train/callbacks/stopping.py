@@ -8,13 +8,13 @@ from typing import Any
 
 import lightning as L
 
-from arcforge_core.train.module import TrainingModule, in_any_process
+from arcforge_core.train.module import TrainingModule
 
 
 class Stopping(L.Callback):
-    """Stops at the end of the step in which the budget is used up or a signal came.
+    """Stops at the end of the step in which the budget runs out or a signal arrives.
 
-    The first Ctrl-C (or SIGTERM) asks for a stop, so that a checkpoint can be saved; a second one interrupts at once.
+    The first Ctrl-C (or SIGTERM) requests a stop, so that a checkpoint can be saved; a second one interrupts the step.
     """
 
     def __init__(self) -> None:
@@ -22,14 +22,14 @@ class Stopping(L.Callback):
         self._previous: dict[int, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Takes the signals; restarts the clock, so that start-up does not use up the budget."""
+        """Installs the signal handlers; restarts the clock, so that start-up does not use up the budget."""
         assert isinstance(module, TrainingModule)
         module.progress.restart_clock()
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._ask)
         except ValueError:
-            # Only the main thread may take signals; elsewhere the caller stops the run.
+            # Only the main thread may handle signals; elsewhere the caller stops the run.
             self._previous.clear()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
@@ -39,14 +39,13 @@ class Stopping(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Stops when it is time."""
         assert isinstance(module, TrainingModule)
-        self.interrupted = in_any_process(self.interrupted)
+        self.interrupted = module.in_any_process(self.interrupted)
         if self.interrupted or module.fraction() >= 1.0:
             trainer.should_stop = True
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
-        """Gives the signals back."""
+        """Restores the previous signal handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()

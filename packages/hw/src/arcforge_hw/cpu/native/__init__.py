@@ -1,7 +1,7 @@
-"""Kernels in C++: compiled when they are first needed, and kept for the next process.
+"""C++ kernels, compiled on first use and cached for later processes.
 
-They are plain functions of pointers and sizes. They share torch's OpenMP threads, because the library that torch has
-loaded is found under the same name; they know nothing else of torch, so that a build takes seconds and outlives it.
+They are plain functions of pointers and sizes. They use torch's OpenMP threads, because the loader finds the library
+that torch has loaded under the same name, but depend on nothing else in torch: builds take seconds and outlive it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,17 +26,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from arcforge_core.cache import cache_folder
-from arcforge_core.cli.progress import say
+from arcforge_core.console.progress import say
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.contracts.hardware import YES, Verdict
+from arcforge_core.files.cache import cache_folder
 
 log = logging.getLogger("arcforge.ops")
 
 FOLDER = Path(__file__).parent
 SOURCES = (
-    "attention.cpp", "attention_pairs.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp", "indexer_kl.cpp",
-    "layer.cpp", "likeliest.cpp", "quant.cpp", "race.cpp", "record.cpp", "rms_norm.cpp", "select.cpp",
+    "argmax_logprob.cpp", "attention.cpp", "attention_pairs.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp",
+    "indexer_kl.cpp", "layer.cpp", "quant.cpp", "record.cpp", "rms_norm.cpp", "sample.cpp", "select.cpp",
     "sparse_mla.cpp",
 )  # fmt: skip
 HEADERS = (
@@ -47,10 +47,16 @@ FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
 
+FEW_ROWS = 16
+"""Maximum rows for which one C++ call is faster than separate ops, and unpacking quantised weights in registers is
+faster than whole products."""
+MATRIX_ROWS = {torch.float32: 16, torch.bfloat16: 64, torch.float64: 16}
+"""The same for products of plain matrices; with more rows torch's products reuse the weights better."""
+
 
 @dataclass(frozen=True)
 class Library:
-    """The compiled kernels, or why there are none."""
+    """The compiled kernels, or the reason why there are none."""
 
     functions: ctypes.CDLL | None
     reason: str
@@ -61,20 +67,20 @@ class Library:
 
 
 def compiler() -> str:
-    """Returns the command of the C++ compiler, ``$CXX`` or ``g++``; it may not be there."""
+    """Returns the command of the C++ compiler, ``$CXX`` or ``g++``; it may not be installed."""
     return os.environ.get("CXX") or "g++"
 
 
 def missing_compiler() -> str:
-    """Returns why nothing can be compiled, or nothing where there is a compiler."""
+    """Returns the reason why nothing can be compiled; empty if there is a compiler."""
     if shutil.which(compiler()) is None:
-        return f"no C++ compiler: {compiler()} is not found (install g++ or set CXX)"
+        return f"no C++ compiler: {compiler()} not found (install g++ or set CXX)"
     return ""
 
 
 @functools.cache
 def library() -> Library:
-    """Returns the kernels, compiled now unless they have been; the answer holds for the process."""
+    """Returns the kernels, compiled on the first call; the result is cached for the process."""
     found = shutil.which(compiler())
     if found is None:
         return Library(None, missing_compiler())
@@ -88,11 +94,11 @@ def library() -> Library:
 
 
 def built(compiler: str) -> Path:
-    """Returns the shared library of the sources as they are, for this compiler and this processor.
+    """Returns the shared library of the current sources for this compiler and processor.
 
     Raises:
-        OSError: there is no place to keep it.
-        subprocess.CalledProcessError: it does not compile; ``stderr`` says why.
+        OSError: no directory to store it is writable.
+        subprocess.CalledProcessError: it does not compile; ``stderr`` has the reason.
     """
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     parts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
@@ -107,12 +113,12 @@ def built(compiler: str) -> Path:
             unfinished = Path(scratch) / path.name
             command = [compiler, *FLAGS, *(str(FOLDER / name) for name in SOURCES), "-o", str(unfinished)]
             subprocess.run(command, capture_output=True, text=True, check=True)
-            unfinished.replace(path)  # whoever else has compiled it meanwhile has made the same
+            unfinished.replace(path)  # a concurrent compilation has the same result
     return path
 
 
 def processor() -> str:
-    """Returns what ``-march=native`` depends on: the processor's instructions where the system tells them."""
+    """Returns the input of ``-march=native``: the processor's instructions, if the system reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux
@@ -120,13 +126,23 @@ def processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
+TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_double}
+REAL = TYPES["d"]
+
+
+def types(signature: str) -> list[type]:
+    """Returns the ctypes of a signature such as ``"3p i d"``: three pointers, an int64 and a double."""
+    return [TYPES[part[-1]] for part in signature.split() for _ in range(int(part[:-1] or 1))]
+
+
 @functools.cache
-def function(name: str, arguments: Sequence[type]) -> Callable[..., None]:
-    """Returns a C function that returns nothing; `arguments` are ctypes' types."""
+def function(name: str, signature: str) -> Callable[..., None]:
+    """Returns a C function without a return value; `types` parses the signature."""
     functions = library().functions
-    assert functions is not None  # a kernel is only chosen when there is a library
+    assert functions is not None  # kernels are only selected if there is a library
     found = getattr(functions, name)
-    found.argtypes, found.restype = list(arguments), None
+    arguments = types(signature)
+    found.argtypes, found.restype = arguments, None
 
     def call(*args: Any) -> None:
         if _listening.to is not None:
@@ -136,8 +152,18 @@ def function(name: str, arguments: Sequence[type]) -> Callable[..., None]:
     return call
 
 
+def by_dtype(name: str, signature: str) -> Callable[[torch.dtype], Callable[..., None]]:
+    """Returns a function from the dtype of the tensors to the C function ``arcforge_{name}_{dtype}``."""
+
+    @functools.cache
+    def of(dtype: torch.dtype) -> Callable[..., None]:
+        return function(f"arcforge_{name}_{suffix(dtype)}", signature)
+
+    return of
+
+
 Listener = Callable[[str, Sequence[type], tuple[Any, ...]], None]
-"""Told the name, the types and the arguments of a C function that is about to be called."""
+"""Called with the name, the types and the arguments of a C function before its call."""
 
 
 class _Listening(threading.local):
@@ -149,7 +175,7 @@ _listening = _Listening()
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tells this thread's calls to `listener`; what is checked before a call is not, as it may be made again."""
+    """Reports this thread's C calls to `listener`; skips checks of values, which may differ on replay."""
     _listening.to = listener
     try:
         yield
@@ -157,18 +183,15 @@ def listening(listener: Listener) -> Iterator[None]:
         _listening.to = None
 
 
-POINTER, SIZE, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-
-
 @functools.cache
 def suffix(dtype: torch.dtype) -> str:
-    """Returns the end of a function's name for tensors of this dtype."""
+    """Returns the suffix of a C function's name for tensors of this dtype."""
     return str(dtype).removeprefix("torch.")
 
 
 @functools.cache
 def vector_bytes() -> int:
-    """Returns the size of the vectors that the library was compiled for."""
+    """Returns the vector size that the library was compiled for, in bytes."""
     functions = library().functions
     assert functions is not None
     size: int = functions.arcforge_vector_bytes()
@@ -176,29 +199,29 @@ def vector_bytes() -> int:
 
 
 def padded(width: int, dtype: torch.dtype) -> int:
-    """Returns the values of a row that is filled up to whole vectors of `dtype`."""
+    """Returns the length of a row padded to whole vectors of `dtype`."""
     lanes = vector_bytes() // dtype.itemsize
     return -(-width // lanes) * lanes
 
 
 @functools.cache
 def whole_vectors(width: int, dtype: torch.dtype) -> bool:
-    """Says whether rows need no padding, in a dtype that products are computed in as it is."""
+    """Returns whether rows need no padding, in a dtype that products use directly."""
     return dtype in (torch.float32, torch.bfloat16, torch.float64) and padded(width, dtype) == width
 
 
 def direct(*tensors: Tensor) -> bool:
-    """Says whether C can be called without torch knowing: nothing is differentiated, traced or without memory."""
+    """Returns whether C can be called without a torch op: no tensor is differentiated, traced or without memory."""
     if torch.compiler.is_compiling() or (is_in_torch_dispatch_mode() and _listening.to is None):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
 def pointers(*tensors: Tensor) -> list[int]:
-    """Returns where tensors begin.
+    """Returns the addresses of tensors.
 
     Raises:
-        ValueError: one is not contiguous, or not in this machine's memory: C would read something else.
+        ValueError: one is not contiguous, or not in this machine's memory, so C would read other bytes.
     """
     for x in tensors:
         if not x.is_contiguous() or x.device.type != "cpu":
@@ -206,21 +229,34 @@ def pointers(*tensors: Tensor) -> list[int]:
     return [x.data_ptr() for x in tensors]
 
 
+def output(kernel: Callable[[torch.dtype], Callable[..., None]], given: Iterable[Tensor], *numbers: Any) -> Tensor:
+    """Returns the output of a kernel, of the shape and dtype of its first input.
+
+    Args:
+        kernel: of `by_dtype`; its arguments are the inputs, the output, `numbers` and the number of threads.
+        given: inputs in order; made contiguous.
+    """
+    tensors = [x.contiguous() for x in given]
+    out = torch.empty_like(tensors[0])
+    kernel(out.dtype)(*pointers(*tensors, out), *numbers, torch.get_num_threads())
+    return out
+
+
 def check_dtypes(*tensors: Tensor) -> None:
-    """Raises `ValueError` unless all have the dtype of the first, after which the C function is chosen."""
+    """Raises `ValueError` unless all have the dtype of the first, which selects the C function."""
     for x in tensors[1:]:
         if x.dtype != tensors[0].dtype:
             raise ValueError(f"a C++ kernel needs tensors of one dtype, not {tensors[0].dtype} and {x.dtype}")
 
 
 def check_shape(name: str, x: Tensor, *shape: int) -> None:
-    """Raises `ValueError` unless a tensor has this shape: C would read beyond its end, or the wrong values."""
+    """Raises `ValueError` unless a tensor has this shape: C would read out of bounds, or the wrong values."""
     if x.shape != shape:
         raise ValueError(f"{name} must be {list(shape)}, not {list(x.shape)}")
 
 
 def page_table(pages: Pages | None) -> tuple[int, int, int]:
-    """Returns the C arguments of a page table: where it begins, pages of a segment, rows of a page."""
+    """Returns the C arguments of a page table: its address, pages per segment, rows per page."""
     if pages is None:
         return 0, 0, 0
     (table_at,) = pointers(pages.table_NP)
@@ -228,9 +264,9 @@ def page_table(pages: Pages | None) -> tuple[int, int, int]:
 
 
 def check_segments(cu_query: Tensor, cu_key: Tensor, tokens: int, keys: int, pages: Pages | None = None) -> None:
-    """Raises `ValueError` unless these are the segments of so many tokens and keys, each with a key for every token.
+    """Raises `ValueError` unless the segments have this many tokens and keys, and each a key for every token.
 
-    With `pages`, of so many rows that hold the pages, and no segment has more keys than its pages hold.
+    With `pages`, there must be this many rows for the pages, and no segment may have more keys than its pages hold.
     """
     if _listening.to is not None:
         return
@@ -250,6 +286,6 @@ def check_segments(cu_query: Tensor, cu_key: Tensor, tokens: int, keys: int, pag
 
 
 def check_rows(rows_TK: Tensor, keys: int) -> None:
-    """Raises `IndexError` when a selected row is none of so many keys."""
+    """Raises `IndexError` when a selected row is not below this number of keys."""
     if _listening.to is None and rows_TK.numel() and int(rows_TK.max()) >= keys:
-        raise IndexError(f"key {int(rows_TK.max())} is selected and there are {keys}")
+        raise IndexError(f"selected key {int(rows_TK.max())}: must be below {keys}, the number of keys")

@@ -1,6 +1,6 @@
 // Causal attention inside short segments: one segment and key/value group at a time, packed once, so that scores of
 // some queries and all of the segment's keys stay in the cache from the product to the gradient. Of a selection, scores
-// of all keys are computed and those of others dropped.
+// of all keys are computed and those of unselected keys dropped.
 //
 // Keys and values are also packed transposed: a row of scores is a sum of their rows, without sums across a vector.
 // A segment's sums are made by one thread in a fixed order: results do not depend on the number of threads.

@@ -26,7 +26,7 @@ int64_t halves(int64_t n) { return (n + 1) / 2; }
 
 Pair pair_of(BFloat16 first, BFloat16 second) { return first.bits | Pair(second.bits) << 16; }
 
-// Pair d of a row of `width` values, zero behind its end.
+// Pair d of a row of `width` values, zero past its end.
 Pair neighbours(const BFloat16* row, int64_t d, int64_t width) {
   return pair_of(row[2 * d], 2 * d + 1 < width ? row[2 * d + 1] : BFloat16{0});
 }
@@ -39,7 +39,7 @@ void turn(const BFloat16* x, int64_t step, int64_t rows, int64_t width, Matrix<P
       for (int64_t j = first; j < first + SOME; j++) to.row(d)[j] = j < rows ? neighbours(x + j * step, d, width) : 0;
 }
 
-// x as halves(rows) rows of pairs of two rows, zero behind its width.
+// x as halves(rows) rows of pairs of two rows, zero past its width.
 void zip(const BFloat16* x, int64_t step, int64_t rows, int64_t width, Matrix<Pair>& to) {
   for (int64_t j = 0; j < rows; j += 2) {
     const BFloat16 *even = x + j * step, *odd = even + step;

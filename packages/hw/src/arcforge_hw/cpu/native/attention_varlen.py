@@ -1,8 +1,8 @@
 """Causal attention inside short segments in C++, over all visible keys or over selected ones.
 
-Of the forward pass only a number per query and head is kept. Tiles of a few hundred keys are too small for calls of
-torch's operators: with segments of 200 tokens and heads of 32 these take most of the time. A segment and key/value head
-is one thread's work, so longer segments are left to tiled products.
+The forward pass keeps one number per query and head. Tiles of a few hundred keys are too small for torch's operators:
+with segments of 200 tokens and heads of 32 the calls take most of the time. One thread computes a segment and key/value
+head, so longer segments use tiled products instead.
 
 Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size, N selected keys.
 """
@@ -15,21 +15,12 @@ import torch
 from torch import Tensor
 
 from arcforge_hw.cpu import attention_varlen as tiled
-from arcforge_hw.cpu.native import (
-    POINTER,
-    REAL,
-    SIZE,
-    check_dtypes,
-    check_segments,
-    check_shape,
-    function,
-    pointers,
-    suffix,
-)
+from arcforge_hw.cpu import native
 
 SHORT = 512
-"""Keys of a segment up to which a thread takes it as a whole."""
-SIZES = (SIZE, SIZE, SIZE, SIZE, SIZE, SIZE, REAL, SIZE)
+"""Maximum keys of a segment that one thread computes."""
+_attention = native.by_dtype("attention", "8p 6i d i")
+_attention_backward = native.by_dtype("attention_backward", "11p 6i d i")
 
 
 def _sizes(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, selected: int, scale: float) -> Any:
@@ -40,47 +31,42 @@ def _sizes(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, select
 def _check(
     q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, indices_TN: Tensor | None
 ) -> None:
-    check_dtypes(q_THK, k_SGK, v_SGV)
+    native.check_dtypes(q_THK, k_SGK, v_SGV)
     (heads, width), (keys, groups) = q_THK.shape[1:], k_SGK.shape[:2]
-    check_shape("k_SGK", k_SGK, keys, groups, width)
-    check_shape("v_SGV", v_SGV, keys, groups, v_SGV.shape[-1])
+    native.check_shape("k_SGK", k_SGK, keys, groups, width)
+    native.check_shape("v_SGV", v_SGV, keys, groups, v_SGV.shape[-1])
     if heads % groups:
         raise ValueError(f"{heads} heads cannot share {groups} key/value heads evenly")
-    check_segments(cu_query, cu_key, len(q_THK), keys)
+    native.check_segments(cu_query, cu_key, len(q_THK), keys)
     if indices_TN is None:
         return
     if len(indices_TN) != len(q_THK) or indices_TN.dtype != torch.int64:
-        raise ValueError(f"{len(q_THK)} tokens need int64 selections of as many rows, not {list(indices_TN.shape)}")
+        raise ValueError(f"indices_TN {list(indices_TN.shape)}: must be int64 with {len(q_THK)} rows")
     query_N, key_N = cu_query.diff().long(), cu_key.diff().long()
     own_T = torch.arange(len(q_THK)) - (cu_query[:-1].long()).repeat_interleave(query_N)
     last_T = own_T + (key_N - query_N).repeat_interleave(query_N)
     if bool((indices_TN.amax(1) > last_T).any()):
-        raise IndexError("a query selects a key that it does not see")
+        raise IndexError("indices_TN selects a key that its query does not see")
 
 
 def _pointer(indices_TN: Tensor | None) -> int:
-    return 0 if indices_TN is None else pointers(indices_TN)[0]
+    return 0 if indices_TN is None else native.pointers(indices_TN)[0]
 
 
 @torch.library.custom_op("arcforge_native::attention_varlen", mutates_args=())
 def _forward(
-    q_THK: Tensor,
-    k_SGK: Tensor,
-    v_SGV: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    indices_TN: Tensor | None,
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, indices_TN: Tensor | None,
     scale: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Returns the output [T, H, V] and the logarithm of each softmax's sum [T, H], fp32 or wider."""
-    run = function(f"arcforge_attention_{suffix(q_THK.dtype)}", (*[POINTER] * 8, *SIZES))
+    run = _attention(q_THK.dtype)
     _check(q_THK, k_SGK, v_SGV, cu_query, cu_key, indices_TN)
     q, k, v, queries, keys = (x.contiguous() for x in (q_THK, k_SGK, v_SGV, cu_query.long(), cu_key.long()))
     indices = None if indices_TN is None else indices_TN.contiguous()
     out_THV = q.new_empty(*q.shape[:2], v.shape[-1])
     lse_TH = q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
     sizes = _sizes(q, k, v, queries, 0 if indices is None else indices.shape[1], scale)
-    run(*pointers(q, k, v, queries, keys), _pointer(indices), *pointers(out_THV, lse_TH), *sizes)
+    run(*native.pointers(q, k, v, queries, keys), _pointer(indices), *native.pointers(out_THV, lse_TH), *sizes)
     return out_THV, lse_TH
 
 
@@ -92,27 +78,20 @@ def _(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, *_: Any) -> tuple[Tensor, Ten
 
 @torch.library.custom_op("arcforge_native::attention_varlen_backward", mutates_args=())
 def _backward(
-    grad_THV: Tensor,
-    q_THK: Tensor,
-    k_SGK: Tensor,
-    v_SGV: Tensor,
-    lse_TH: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    indices_TN: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad_THV: Tensor, q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, lse_TH: Tensor, cu_query: Tensor, cu_key: Tensor,
+    indices_TN: Tensor | None, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of q, k and v."""
-    run = function(f"arcforge_attention_backward_{suffix(q_THK.dtype)}", (*[POINTER] * 11, *SIZES))
+    run = _attention_backward(q_THK.dtype)
     _check(q_THK, k_SGK, v_SGV, cu_query, cu_key, indices_TN)
-    check_dtypes(q_THK, grad_THV)
-    check_shape("grad_THV", grad_THV, *q_THK.shape[:2], v_SGV.shape[-1])
+    native.check_dtypes(q_THK, grad_THV)
+    native.check_shape("grad_THV", grad_THV, *q_THK.shape[:2], v_SGV.shape[-1])
     grad, q, k, v, lse = (x.contiguous() for x in (grad_THV, q_THK, k_SGK, v_SGV, lse_TH))
     queries, keys = cu_query.long(), cu_key.long()
     indices = None if indices_TN is None else indices_TN.contiguous()
-    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))  # zeros: keys may lie behind the last segment's
+    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))  # zeros: there may be keys after the last segment's
     sizes = _sizes(q, k, v, queries, 0 if indices is None else indices.shape[1], scale)
-    run(*pointers(grad, q, k, v, lse, queries, keys), _pointer(indices), *pointers(dq, dk, dv), *sizes)
+    run(*native.pointers(grad, q, k, v, lse, queries, keys), _pointer(indices), *native.pointers(dq, dk, dv), *sizes)
     return dq, dk, dv
 
 
@@ -149,14 +128,8 @@ def attention_varlen(
 
 
 def selected_attention(
-    q_THK: Tensor,
-    k_SGK: Tensor,
-    v_SGV: Tensor,
-    indices_TK: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    scale: float,
-) -> Tensor:
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, indices_TK: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float,
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.selected_attention`."""
     out_THV: Tensor = _forward(q_THK, k_SGK, v_SGV, cu_query, cu_key, indices_TK, scale)[0]
     return out_THV

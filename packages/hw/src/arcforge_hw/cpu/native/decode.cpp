@@ -59,7 +59,7 @@ struct Partial {
   A *out, *top, *total;
 };
 
-// What a thread works in.
+// A thread's work buffers.
 template <typename A>
 struct Scratch {
   std::vector<A> query, keys, values, scores;

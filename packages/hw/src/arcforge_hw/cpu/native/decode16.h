@@ -16,7 +16,7 @@ constexpr int VALUES = 2;  // vectors of bfloat16 that a tile sums
 constexpr int VALUES = 1;
 #endif
 
-// Where the rows of up to BLOCK keys and values begin; behind the last one they repeat it.
+// Where the rows of up to BLOCK keys and values begin; after the last one they repeat it.
 struct Places {
   const BFloat16 *key[BLOCK], *value[BLOCK];
   int64_t count = 0;
@@ -108,7 +108,7 @@ inline void weigh_block(float* row, int64_t seen, float scale, float* out, int64
   total += sum;
 }
 
-// Calls with M, how many rows a tile has, and the first of them: fours, and what is left.
+// Calls with M, how many rows a tile has, and the first of them: fours, then the rest.
 template <typename Use>
 inline void in_tiles(int64_t rows, Use&& use) {
   int64_t r = 0;

@@ -1,4 +1,4 @@
-// What surrounds attention when few tokens are decoded: weights are read once, and little else is done.
+// Layers around attention for few decoded tokens: weights are read once, with little other work.
 //
 // T rows, K inputs, N outputs, E experts, f expert width. Widths of inputs are whole vectors.
 #include <vector>

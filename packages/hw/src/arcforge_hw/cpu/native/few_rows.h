@@ -40,7 +40,7 @@ inline BFloat16 gated(BFloat16 gate, BFloat16 up) {
   return out;
 }
 
-// What is computed of values that are kept in T.
+// The compute type of values stored in T.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 
@@ -103,7 +103,7 @@ inline void turn_row(const T* from, const A* cos, const A* sin, A sign, T* to, i
   }
 }
 
-// What a token's experts are made of: gate_up [E, 2f, D], down [E, D, f]; `chosen` experts of each token with gates.
+// The weights of a token's experts: gate_up [E, 2f, D], down [E, D, f]; `chosen` experts of each token with gates.
 template <typename T>
 struct Experts {
   const T *gate_up, *down;

@@ -1,4 +1,4 @@
-// What the indexer learns from over selected keys: for each query KL(p || softmax(I)), where p is the mean over heads of
+// The indexer's loss over selected keys: for each query KL(p || softmax(I)), where p is the mean over heads of
 // the attention weights and I are the index scores. The gradient of the scores is softmax(I) - p, in closed form.
 //
 // T queries, S keys, H heads, K selected keys, C latent plus rope, X index heads, D index head size.

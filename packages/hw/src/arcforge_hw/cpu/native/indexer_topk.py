@@ -1,4 +1,4 @@
-"""Index scores, head sums and the selection in C++: many queries by panels of keys, few as keys are read.
+"""Index scores, head sums and selection in C++: many queries by panels of keys, few queries in one pass over the keys.
 
 Shapes: T query tokens, S keys, I index heads, D index head size, K top-k.
 """
@@ -11,41 +11,25 @@ from torch import Tensor
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.ops.quant import SCALE_BYTES, wide_rows
 from arcforge_core.ops.reference import laid_out
-from arcforge_hw.cpu.native import (
-    POINTER,
-    SIZE,
-    check_segments,
-    check_shape,
-    direct,
-    function,
-    page_table,
-    pointers,
-    suffix,
-)
+from arcforge_hw.cpu import native
 
-ARGUMENTS = (*[POINTER] * 5, SIZE, POINTER, *[SIZE] * 6, POINTER, SIZE)
+_function = native.by_dtype("index", "5p i p 6i p i")
 
 
 def _select(
-    q_TID: Tensor,
-    k_SD: Tensor,
-    w_TI: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    topk: int,
-    use_relu: bool,
+    q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tensor, topk: int, use_relu: bool,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     tokens, heads, width = q_TID.shape
-    check_shape("k_SD", k_SD, len(k_SD), width + (SCALE_BYTES if k_SD.dtype == torch.int8 else 0))
-    check_shape("w_TI", w_TI, tokens, heads)
-    check_segments(cu_query, cu_key, tokens, len(k_SD), pages)
+    native.check_shape("k_SD", k_SD, len(k_SD), width + (SCALE_BYTES if k_SD.dtype == torch.int8 else 0))
+    native.check_shape("w_TI", w_TI, tokens, heads)
+    native.check_segments(cu_query, cu_key, tokens, len(k_SD), pages)
     if k_SD.dtype not in (torch.float32, torch.bfloat16, torch.int8):
         k_SD = k_SD.float()
     selected_TK = torch.empty(tokens, topk, dtype=torch.int64)
     tensors = [x.contiguous() for x in (q_TID.float(), k_SD, w_TI.float(), cu_query.int(), cu_key.int())]
-    function(f"arcforge_index_{suffix(k_SD.dtype)}", ARGUMENTS)(
-        *pointers(*tensors), len(cu_query) - 1, *page_table(pages), heads, width, topk, use_relu,
+    _function(k_SD.dtype)(
+        *native.pointers(*tensors), len(cu_query) - 1, *native.page_table(pages), heads, width, topk, use_relu,
         selected_TK.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return selected_TK
@@ -64,18 +48,12 @@ def _(q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tenso
 
 
 def indexer_topk(
-    q_TID: Tensor,
-    k_SD: Tensor,
-    w_TI: Tensor,
-    cu_query: Tensor,
-    cu_key: Tensor,
-    topk: int,
-    use_relu: bool = True,
+    q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, cu_query: Tensor, cu_key: Tensor, topk: int, use_relu: bool = True,
     pages: Pages | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """See `arcforge_core.ops.reference.indexer_topk`."""
     q_TID, k_SD, w_TI = q_TID.detach(), k_SD.detach(), w_TI.detach()
-    if direct(q_TID, k_SD, w_TI):
+    if native.direct(q_TID, k_SD, w_TI):
         return _select(q_TID, k_SD, w_TI, cu_query, cu_key, topk, use_relu, pages)
     k_SD = wide_rows(laid_out(k_SD, cu_key, pages))
     selected_TK: Tensor = _indexer_topk(q_TID, k_SD, w_TI, cu_query, cu_key, topk, use_relu)

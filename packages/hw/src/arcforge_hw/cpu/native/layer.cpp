@@ -1,4 +1,4 @@
-// What surrounds attention while few tokens are decoded: several ops in one parallel region each, so that neither calls
+// Layers around attention for few decoded tokens: several ops in one parallel region each, so that neither calls
 // nor waiting for threads cost more than reading the weights.
 //
 // T tokens, D hidden, Q query latent, H heads, N nope, R rope, V value size, C latent plus rope, L latent, I index heads,

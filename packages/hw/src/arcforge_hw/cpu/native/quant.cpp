@@ -114,7 +114,7 @@ void quant_moe(const T* x, const T* router, const float* bias, int64_t experts, 
   for (int64_t n = 0; n < tokens * hidden; n++) narrow(float(out[n]) + float(common[n]), out + n);
 }
 
-// Rows of a cache: int8, and each row's scale behind it.
+// Rows of a cache: int8, each followed by its scale.
 template <typename T>
 void records(const T* x, int8_t* out, int64_t rows, int64_t width, int64_t threads) {
 #pragma omp parallel for num_threads(threads_for(rows * width, threads)) schedule(static)

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "few_rows.h"
@@ -69,7 +70,7 @@ inline int64_t place_of_wide(int64_t column) {
 #endif
 }
 
-// Row r as int8 times a scale, as `quant.quantise` rounds it; what is not finite has a scale that is not.
+// Row r as int8 times a scale, as `quant.quantise` rounds it; a row with a non-finite value has a non-finite scale.
 template <typename T>
 void lay_integers(const T* x, int64_t columns, Activations& a, int64_t r) {
   float largest = 0.0f, poison = 0.0f;
@@ -79,7 +80,7 @@ void lay_integers(const T* x, int64_t columns, Activations& a, int64_t r) {
     largest = size > largest ? size : largest;
     poison += value * 0.0f;
   }
-  const float scale = std::max(largest / 127.0f, 1e-5f) + poison;
+  const float scale = std::max(largest / 127.0f, std::numeric_limits<float>::min()) + poison;
   int8_t* to = &a.integers[r * a.width()];
   int32_t sum = 0;
   std::fill_n(to, a.width(), int8_t(0));

@@ -33,6 +33,6 @@ void call(void (*function)(Args...), const int64_t* words) {
 
 }  // namespace arcforge
 
-// What is recorded of a function: the same with its arguments in an array.
+// The recorded form of a function: the same with its arguments in an array.
 #define ARCFORGE_RECORDED(NAME) \
   extern "C" void NAME##_recorded(const int64_t* words) { arcforge::call(NAME, words); }

@@ -1,7 +1,7 @@
-"""Records the C calls of a step, to make them all again in one call.
+"""Records the C calls of a step, to replay them in one call.
 
-A step of few tokens is some fifty C functions of some 30 us each; between them, the interpreter and torch take as long
-again. What a step does depends on shapes alone, so the second time it is a list of functions and of places in memory.
+A step of few tokens makes about fifty C calls of about 30 us each; the interpreter and torch take as long again between
+them. The calls depend on shapes only, so from the second step on they are a list of functions and addresses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_shape, function, library, listening, pointers, suffix
+from arcforge_hw.cpu import native
 
 log = logging.getLogger("arcforge.ops")
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ NEW = (aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new
 
 
 class _UnrecordableError(Exception):
-    """An operator of torch that there is no C function for."""
+    """A torch operator without a C function."""
 
 
 def _add(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
@@ -35,18 +35,18 @@ def _add(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
     if x.shape != y.shape or x.dtype != y.dtype or x.dtype not in (torch.float32, torch.bfloat16, torch.float64):
         raise _UnrecordableError(f"aten.add of {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}")
     out = torch.empty_like(x)
-    add = function(f"arcforge_add_{suffix(x.dtype)}", (POINTER, POINTER, POINTER, SIZE))
-    add(*pointers(x, y, out), x.numel())
+    add = native.function(f"arcforge_add_{native.suffix(x.dtype)}", "3p i")
+    add(*native.pointers(x, y, out), x.numel())
     return out
 
 
 def _store(store: Tensor, dim: int, slots_T: Tensor, rows: Tensor) -> Tensor:
-    check_shape("rows", rows, len(slots_T), *store.shape[1:])
+    native.check_shape("rows", rows, len(slots_T), *store.shape[1:])
     if dim != 0 or store.dtype != rows.dtype or slots_T.dtype != torch.int64:
         raise _UnrecordableError(f"aten.index_copy_ along {dim} of {store.dtype} and {rows.dtype} at {slots_T.dtype}")
     bytes_of_row = store[0].numel() * store.element_size()
-    run = function("arcforge_store_rows", (POINTER, POINTER, POINTER, SIZE, SIZE))
-    run(*pointers(store, slots_T, rows), len(slots_T), bytes_of_row)
+    run = native.function("arcforge_store_rows", "3p 2i")
+    run(*native.pointers(store, slots_T, rows), len(slots_T), bytes_of_row)
     return store
 
 
@@ -61,7 +61,7 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     for number, x in enumerate(parts):
         kept.append(torch.arange(rows) * len(parts) + number)
         _store(pieces, 0, kept[-1], x)
-    out.__dict__["kept"] = kept  # as long as the result, which is kept as long as the recording
+    out.__dict__["kept"] = kept  # lives as long as the result, which lives as long as the recording
     return out
 
 
@@ -71,7 +71,7 @@ def _narrow(x: Tensor, dtype: torch.dtype | None = None, *_: Any, **__: Any) -> 
     if x.dtype != torch.float32 or dtype != torch.bfloat16 or not x.is_contiguous():
         raise _UnrecordableError(f"aten.to from {x.dtype} to {dtype}")
     out = torch.empty_like(x, dtype=dtype)
-    function("arcforge_narrow_rows", (POINTER, POINTER, SIZE))(*pointers(x, out), x.numel())
+    native.function("arcforge_narrow_rows", "2p i")(*native.pointers(x, out), x.numel())
     return out
 
 
@@ -82,7 +82,7 @@ INSTEAD: dict[Any, Callable[..., Tensor]] = {
     aten._to_copy: _narrow,
     aten.to: _narrow,
 }
-"""What a step has between kernels, in C."""
+"""The C functions of torch operators between kernels."""
 
 
 def _same_memory(out: Tensor | Sequence[Tensor], x: Tensor) -> bool:
@@ -91,7 +91,7 @@ def _same_memory(out: Tensor | Sequence[Tensor], x: Tensor) -> bool:
 
 
 class _Watch(TorchDispatchMode):
-    """Keeps what torch makes, and lets nothing pass that would be missing later."""
+    """Keeps the tensors that torch creates, and rejects operators that the replay would miss."""
 
     def __init__(self, kept: list[Any]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and torch would import its compiler, which takes seconds
+        return False  # otherwise torch imports its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         packet = func.overloadpacket
@@ -117,15 +117,15 @@ class _Call(ctypes.Structure):
 
 
 def _word(kind: type, value: Any) -> int:
-    if kind is REAL:
+    if kind is native.REAL:
         word: int = struct.unpack("q", struct.pack("d", value))[0]
         return word
     return int(value or 0)
 
 
 def record(step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
-    """Runs a step and returns what runs it again; see `arcforge_core.contracts.hardware.Recorder`."""
-    functions = library().functions
+    """Runs a step and returns a function that replays it; see `arcforge_core.contracts.hardware.Recorder`."""
+    functions = native.library().functions
     if functions is None:
         return None
     made: list[tuple[str, list[int]]] = []
@@ -137,7 +137,7 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
         made.append((name, [_word(kind, value) for kind, value in zip(kinds, args, strict=True)]))
 
     try:
-        with torch.inference_mode(), _Watch(kept), listening(note):
+        with torch.inference_mode(), _Watch(kept), native.listening(note):
             out = step()
     except _UnrecordableError as reason:
         log.info("steps are not recorded: %s", reason)
@@ -147,11 +147,11 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
         kept.append((ctypes.c_int64 * len(words))(*words))
         call.function = ctypes.cast(getattr(functions, f"{name}_recorded"), ctypes.c_void_p).value
         call.words = ctypes.addressof(kept[-1])
-    replay = function("arcforge_replay", (POINTER, SIZE))
+    replay = native.function("arcforge_replay", "p i")
 
     def again() -> Tensor:
         replay(ctypes.addressof(calls), len(calls))
         return out
 
-    again.__dict__["kept"] = kept  # what the calls read and write lives as long as they can be made
+    again.__dict__["kept"] = kept  # keeps the tensors of the calls alive as long as the function
     return again

@@ -1,6 +1,6 @@
-"""RMSNorm that is differentiated, of many rows of bfloat16: one pass over memory forward, one backward.
+"""RMSNorm in C++: one call without gradients; with them, in bfloat16, one pass over memory forward and one backward.
 
-The products around it take half the time that they take in float32, so that torch's ten passes weigh more.
+In bfloat16 the neighbouring products take half their float32 time, so torch's ten passes weigh more.
 
 Shapes: N rows, D width.
 """
@@ -12,22 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arcforge_hw.cpu import native
 from arcforge_hw.cpu import rms_norm as operators
-from arcforge_hw.cpu.native import POINTER, REAL, SIZE, check_dtypes, check_shape, function, pointers
 
 BLOCK = 64
-"""Rows whose gradients of the weight are summed at a time."""
+"""Rows whose weight gradients are summed at a time."""
+_few_rows = native.by_dtype(
+    "rms_norm",
+    "p i 2p 2i d i",
+)
 
 
 @torch.library.custom_op("arcforge_native::rms_norm", mutates_args=())
 def _forward(x_ND: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Returns the normed rows, and one over each row's root mean square [N]."""
+    """Returns the normed rows, and the reciprocal of each row's root mean square [N]."""
     rows, width = x_ND.shape
-    check_shape("weight", weight_D, width)
+    native.check_shape("weight", weight_D, width)
     x_ND, weight_D = x_ND.contiguous(), weight_D.float().contiguous()
     out_ND, rstd_N = torch.empty_like(x_ND), weight_D.new_empty(rows)
-    run = function("arcforge_rms_norm_forward", (*[POINTER] * 4, SIZE, SIZE, REAL, SIZE))
-    run(*pointers(x_ND, weight_D, out_ND, rstd_N), rows, width, eps, torch.get_num_threads())
+    run = native.function("arcforge_rms_norm_forward", "4p 2i d i")
+    run(*native.pointers(x_ND, weight_D, out_ND, rstd_N), rows, width, eps, torch.get_num_threads())
     return out_ND, rstd_N
 
 
@@ -40,12 +44,12 @@ def _(x_ND: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def _backward(grad_ND: Tensor, x_ND: Tensor, weight_D: Tensor, rstd_N: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the gradients of x and of the weight."""
     rows, width = x_ND.shape
-    check_dtypes(x_ND, grad_ND)
-    check_shape("grad_ND", grad_ND, rows, width)
+    native.check_dtypes(x_ND, grad_ND)
+    native.check_shape("grad_ND", grad_ND, rows, width)
     grad_ND, x_ND, wide_D = grad_ND.contiguous(), x_ND.contiguous(), weight_D.float().contiguous()
     dx_ND, sums = torch.empty_like(x_ND), wide_D.new_empty(-(-rows // BLOCK), width)
-    run = function("arcforge_rms_norm_backward", (*[POINTER] * 6, *[SIZE] * 4))
-    run(*pointers(grad_ND, x_ND, wide_D, rstd_N, dx_ND, sums), rows, width, BLOCK, torch.get_num_threads())
+    run = native.function("arcforge_rms_norm_backward", "6p 4i")
+    run(*native.pointers(grad_ND, x_ND, wide_D, rstd_N, dx_ND, sums), rows, width, BLOCK, torch.get_num_threads())
     return dx_ND, sums.sum(0).to(weight_D.dtype)
 
 
@@ -71,7 +75,20 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Norm over the last axis; see `arcforge_core.ops.reference.rms_norm`."""
+    """See `arcforge_core.ops.reference.rms_norm`."""
+    if not native.direct(x, weight):
+        return differentiable(x, weight, eps)
+    native.check_shape("weight", weight, x.shape[-1])
+    x_TD, weight = x.reshape(-1, x.shape[-1]), weight.to(x.dtype).contiguous()
+    x_TD = x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
+    out = x.new_empty(x.shape)
+    run, threads = _few_rows(x.dtype), torch.get_num_threads()
+    run(x_TD.data_ptr(), x_TD.stride(0), weight.data_ptr(), out.data_ptr(), *x_TD.shape, eps, threads)
+    return out
+
+
+def differentiable(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm` with gradients."""
     if x.dtype != torch.bfloat16 or torch.compiler.is_compiling():
         return operators.rms_norm(x, weight, eps)
     out: Tensor = _forward(x.reshape(-1, x.shape[-1]), weight, eps)[0]

@@ -64,7 +64,7 @@ inline void keep(Vector<A>& x) {
 #endif
 }
 
-// What is above zero, and zero for NaN.
+// max(x, 0), and zero for NaN.
 inline Vector<float> positive(Vector<float> x) {
 #if defined(__AVX512F__)
   return (Vector<float>)_mm512_max_ps((__m512)x, _mm512_setzero_ps());
@@ -230,7 +230,7 @@ inline void fetch(const A* from, int64_t values) {
 }
 
 // out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors. Where b comes
-// from memory, so many rows are fetched `ahead`; there may be none.
+// from memory, this many rows are fetched `ahead`; there may be none.
 template <typename A>
 inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
                      int64_t width, A* out, int64_t stride, int64_t ahead = 0) {

@@ -89,8 +89,8 @@ inline void put_sums(const Vector<float> (&sum)[M][COLUMNS], float* out, int64_t
 constexpr int COLUMNS = 2;  // half as many registers
 #endif
 
-// FETCH times as many values as a row has are asked for meanwhile, from `ahead` on: piece by piece, as many requests at once
-// have the processor wait, and in the order of memory, which it can then read ahead by itself. Into the second cache, for
+// FETCH times as many values as a row has are prefetched meanwhile, from `ahead` on: piece by piece, because many parallel
+// requests stall the processor, and in the order of memory, which its own prefetcher recognises. Into the second cache, for
 // which more requests can wait than for the first.
 template <int M, int N, int FETCH>
 inline void dot_pairs_tile(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride, int64_t width,
@@ -112,7 +112,7 @@ inline void dot_pairs_tile(const BFloat16* a, int64_t a_stride, const BFloat16* 
     for (int j = 0; j < N; j++) out[i * stride + j] = sum_lanes<float>(sum[i][j]);
 }
 
-// N columns of the product below; with EACH, tiles of four rows ask for so many rows of the next columns.
+// N columns of the product below; with EACH, tiles of four rows prefetch this many rows of the next columns.
 template <int N, int EACH>
 inline void dot_pairs_panel(const BFloat16* a, int64_t a_stride, int64_t rows, const BFloat16* b, int64_t b_stride,
                             int64_t width, float* out, int64_t stride) {

@@ -1,4 +1,4 @@
-// What the two forms of attention inside short segments share: sizes, segments, and rows of scores.
+// Shared by the two forms of attention inside short segments: sizes, segments, and rows of scores.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 //
 // Scores of many queries are computed a panel of keys at a time; a key's dot products with all heads stay in registers
 // until they are summed, so that nothing but the sums is written. Ties go to the lower key and keys come out ascending:
-// the k-th largest score is found first, then what is above it is taken and, of what equals it, as many as are missing.
+// the k-th largest score is found first, then all scores above it are taken and as many equal ones as are missing.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -35,7 +35,7 @@ struct Candidate {
   int32_t key;
 };
 
-// What one thread needs to select with.
+// One thread's buffers for selection.
 struct Scratch {
   std::vector<uint32_t> counts = std::vector<uint32_t>(BINS), sample;
   std::vector<Candidate> candidates, ordered;
@@ -106,7 +106,7 @@ void select(const uint32_t* ranks, int64_t n, int64_t k, Scratch& scratch, int64
     best(ranks, n, k, scratch, out);
 }
 
-// Keys of int8 have their scale behind them, byte by byte.
+// Keys of int8 are followed by the bytes of their scale.
 template <typename T>
 constexpr int64_t row_of(int64_t width) {
   return std::is_same_v<T, int8_t> ? width + 4 : width;
@@ -121,7 +121,7 @@ inline float scale_of(const T* key, int64_t width) {
 
 // ---- many queries ------------------------------------------------------------------------------------------------
 
-// Keys as panels [width, PANEL], zeros behind the last one.
+// Keys as panels [width, PANEL], zeros after the last one.
 template <typename T>
 std::vector<float> pack_panels(const Keys<T>& k, int64_t keys, int64_t width, int64_t threads) {
   const int64_t panels = (keys + PANEL - 1) / PANEL;

@@ -1,4 +1,4 @@
-// What kernels over selected keys share: gathered rows, probabilities, and sums that many queries give to one key.
+// Shared by kernels over selected keys: gathered rows, probabilities, and sums that many queries give to one key.
 //
 // T queries, S keys, H heads, K selected keys. A row number of -1 is no key, and no query selects a key twice.
 #pragma once
@@ -13,7 +13,7 @@ namespace arcforge {
 constexpr int64_t KEYS_AT_ONCE = 32;        // whose values stay in the first cache while the heads pass over them
 constexpr int64_t KEPT = int64_t(1) << 22;  // coefficients of the queries whose gradients are added together
 
-// Slots of a selection up to its last key: what is behind them costs nothing.
+// Slots of a selection up to its last key: later slots cost nothing.
 inline int64_t used_slots(const int64_t* rows, int64_t selected) {
   while (selected > 0 && rows[selected - 1] < 0) selected--;
   return selected;
@@ -37,7 +37,7 @@ void widen_rows(const T* x, int64_t count, int64_t width, double scale, A* to) {
 }
 
 // result[h] = sum over keys of weight[h][k] * entry[k], the first `width` values of rows `stride` apart; a head's weights
-// lie `weight_stride` behind those of the head before.
+// lie `weight_stride` after those of the previous head.
 template <typename A>
 void weigh(const A* weight, int64_t weight_stride, int64_t heads, int64_t keys, const A* entries, int64_t stride,
            int64_t width, A* result, std::vector<A*>& places) {
@@ -48,7 +48,7 @@ void weigh(const A* weight, int64_t weight_stride, int64_t heads, int64_t keys, 
              places.data(), heads);
 }
 
-// Makes probabilities of scores; what is no key gets none. Returns the log of the sum of their exponentials.
+// Makes probabilities of scores; padding gets none. Returns the log of the sum of their exponentials.
 template <typename A>
 A softmax(A* scores, const int64_t* rows, int64_t selected) {
   A top = -INFINITY, total = 0;
@@ -61,7 +61,7 @@ A softmax(A* scores, const int64_t* rows, int64_t selected) {
 }
 
 // Attention weights of one query over its first `keys` slots: query and entries are padded rows, the query is scaled,
-// a head's weights lie `selected` behind those of the head before.
+// a head's weights lie `selected` after those of the previous head.
 template <typename A>
 void probabilities(const A* query, const A* entries, int64_t stride, const int64_t* rows, int64_t heads, int64_t keys,
                    int64_t selected, A* probs) {

@@ -1,0 +1,54 @@
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+def say(message: str) -> None:
+    """Prints one line to standard error, flushed."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def track(iterable: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Yields the items and shows progress.
+
+    A terminal gets a bar with the remaining time; other outputs get a line every few seconds and one at the end, so
+    that a short job's log file stays short.
+
+    Args:
+        iterable: the items to process.
+        description: the activity, e.g. ``tokenising``.
+        total: number of items; taken from `iterable` if it has a length.
+    """
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    return _bar(iterable, description, total) if sys.stderr.isatty() else _lines(iterable, description, total)
+
+
+def _bar(iterable: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield from progress.track(iterable, description=description, total=total)
+
+
+def _lines(iterable: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    start = last = time.monotonic()
+    count = 0
+    for count, item in enumerate(iterable, 1):
+        yield item
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES:
+            last = now
+            say(f"{description}: {count:,}{f' of {total:,}' if total else ''} ({now - start:.0f} s)")
+    say(f"{description}: {count:,} in {time.monotonic() - start:.1f} s")

@@ -1,1 +1,0 @@
-"""What environments are built from, and the plainest of them."""

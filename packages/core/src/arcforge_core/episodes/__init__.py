@@ -1,0 +1,1 @@
+"""Playing a task: environments, rewards, tools, agents."""

@@ -1,0 +1,118 @@
+"""Many programs share one engine: it is called when every program waits for it, with all requests in one batch.
+
+So batch composition does not depend on the speed of programs, and a deterministic engine gives deterministic rollouts.
+The engine does not wait for programs that await a tool, unless configured to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
+
+
+class EngineLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock stops while an engine computes, so that a blocked loop triggers no timeout.
+
+    Attributes:
+        blocked: seconds spent in engines.
+    """
+
+    blocked = 0.0
+
+    def time(self) -> float:
+        """Returns monotonic seconds without those spent in engines."""
+        return super().time() - self.blocked
+
+
+@dataclass
+class _Request:
+    number: int
+    prompt: Sequence[int]
+    params: SamplingParams
+    answer: asyncio.Future[GenerationOutput]
+
+
+@dataclass
+class Lockstep:
+    """Batches the requests of programs on one event loop.
+
+    Attributes:
+        engine: None if no program needs one.
+        waits_for_tools: whether the engine waits for programs that are `away`: batch composition then does not depend
+            on tool latency, but the slowest tool delays every program.
+    """
+
+    engine: Engine | None
+    waits_for_tools: bool = False
+    _playing: int = 0
+    _waiting: list[_Request] = field(default_factory=list)
+
+    @contextmanager
+    def program(self) -> Iterator[None]:
+        """Runs the block as a program that the engine waits for."""
+        self._playing += 1
+        try:
+            yield
+        finally:
+            self._playing -= 1
+            self._serve_soon()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Marks the block as waiting for something other than the engine, which does not wait for it."""
+        if self.waits_for_tools:
+            yield
+            return
+        self._playing -= 1
+        self._serve_soon()
+        try:
+            yield
+        finally:
+            self._playing += 1
+
+    async def ask(self, number: int, prompt: Sequence[int], params: SamplingParams) -> GenerationOutput:
+        """Samples from the engine after a prompt; `number` is the program's and orders the batch."""
+        request = _Request(number, prompt, params, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._serve_soon()
+        return await request.answer
+
+    @property
+    def _all_wait(self) -> bool:
+        return len(self._waiting) == self._playing
+
+    def _serve_soon(self) -> None:
+        """Schedules a call of the engine after all ready callbacks: another program may begin, or send a request."""
+        if self._waiting and self._all_wait:
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Calls the engine in this thread if all programs still wait.
+
+        OpenMP keeps a thread pool for each computing thread. With two pools there would be more threads than cores:
+        they would sleep between products instead of spinning, and a step would take several times as long.
+        """
+        if not self._waiting or not self._all_wait:
+            return
+        requests, self._waiting = sorted(self._waiting, key=lambda request: request.number), []
+        assert self.engine is not None
+        prompts, params = [request.prompt for request in requests], [request.params for request in requests]
+        start, loop = time.monotonic(), asyncio.get_running_loop()
+        try:
+            outputs = self.engine.generate(prompts, params)
+        except Exception as error:
+            for request in requests:
+                if not request.answer.done():
+                    request.answer.set_exception(error)
+            return
+        finally:
+            if isinstance(loop, EngineLoop):
+                loop.blocked += time.monotonic() - start
+        for request, output in zip(requests, outputs, strict=True):
+            if not request.answer.done():  # its program was cancelled
+                request.answer.set_result(output)

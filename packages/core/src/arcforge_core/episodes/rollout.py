@@ -1,0 +1,210 @@
+"""The loop that plays tasks: concurrent programs, one engine, a record per rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from arcforge_core.contracts.algorithm import Branch
+from arcforge_core.contracts.chat import Tool
+from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Failure, Outcome, Reply, Task
+from arcforge_core.episodes.agent import PolicyAgent
+from arcforge_core.episodes.lockstep import EngineLoop, Lockstep
+from arcforge_core.episodes.rewards import failure_of
+from arcforge_core.errors import CheckpointError, ConfigError
+
+T = TypeVar("T")
+
+Clock = Callable[[str], AbstractContextManager[None]]
+"""Times a block as the phase ``sampling``, including tools, or ``scoring``: the verifiers after it."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One attempt at a task.
+
+    Attributes:
+        number: number of the attempt.
+        task: the attempted task.
+        domain: domain of the task.
+        episode: the conversation.
+        outcome: the rewards.
+        branches: the tokens of the policy; empty for other agents.
+        truncated: whether the policy's last reply was truncated.
+        tools: the tools last offered to the policy.
+    """
+
+    number: int
+    task: Task
+    domain: str
+    episode: Episode
+    outcome: Outcome
+    branches: Sequence[Branch] = ()
+    truncated: bool = False
+    tools: Sequence[Tool] = ()
+
+    @property
+    def rollout_id(self) -> str:
+        """Unique among the rollouts of one call of `roll_out`."""
+        return f"{self.task.key}#{self.number}"
+
+    def as_row(self) -> dict[str, Any]:
+        """Returns the rollout as plain data, one line of ``rollouts.jsonl``."""
+        return {
+            "task_key": self.task.key,
+            "rollout_id": self.rollout_id,
+            "prompt": self.task.prompt,
+            "completion": self.episode.reply.text,
+            "finish_reason": self.episode.finish_reason,
+            "rewards": dict(self.outcome.rewards),
+            "reasons": dict(self.outcome.reasons),
+            "failure": None if self.outcome.failure is None else asdict(self.outcome.failure),
+            "messages": [asdict(message) for message in self.episode.messages],
+            "branches": [
+                {name: getattr(branch, name) for name in ("ids", "sampled", "logprobs", "versions")}
+                for branch in self.branches
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class FailedTask(Task):
+    """Takes the place of a task that the environment failed to make; its rollouts are failures.
+
+    Attributes:
+        failure: the reason.
+    """
+
+    failure: Failure
+
+
+def take_task(environment: Environment, index: int) -> Task:
+    """Returns task number `index`, or a `FailedTask` if the environment raises.
+
+    Raises:
+        ConfigError, CheckpointError: the environment cannot work, whatever the task is.
+    """
+    try:
+        return environment.task(index)
+    except (ConfigError, CheckpointError):
+        raise
+    except Exception as error:
+        return FailedTask(f"task {index}", "", "", failure_by(error))
+
+
+def failure_by(error: Exception) -> Failure:
+    """Returns what an error of an environment's own code says: an infrastructure failure, or one of the code."""
+    return failure_of(error) or Failure("environment", f"{type(error).__name__}: {error}")
+
+
+def roll_out(
+    environment: Environment,
+    tasks: Iterable[Task],
+    agents: Iterable[Agent],
+    lockstep: Lockstep,
+    *,
+    numbers: Iterable[int] | None = None,
+    width: int | None = None,
+    clock: Clock | None = None,
+) -> Iterator[Rollout]:
+    """Yields scored rollouts in the order in which they end.
+
+    When an episode ends, the next one starts before the engine is called again, so batches stay full until the last
+    few episodes. Verifiers run while other episodes continue. If an environment raises or an engine fails, that
+    rollout is a failure, and the others continue. The same holds for a `FailedTask`.
+
+    Args:
+        environment: plays and scores the tasks.
+        tasks: one task per rollout, consumed lazily.
+        agents: one solver per task, consumed lazily.
+        lockstep: batches the requests of agents to an engine.
+        numbers: numbers of the rollouts; None: 0, 1, ...
+        width: concurrent episodes; None: all.
+        clock: times the phases.
+
+    Raises:
+        ConfigError, CheckpointError: the environment or the engine cannot work.
+    """
+    entries: Iterator[Entry] = zip(
+        itertools.count() if numbers is None else numbers, zip(tasks, agents, strict=True), strict=False
+    )
+    if width is None:
+        everything = list(entries)
+        entries, width = iter(everything), len(everything)
+    with asyncio.Runner(loop_factory=EngineLoop) as runner:
+        crew = _Crew(environment, lockstep, entries, clock or (lambda phase: nullcontext()))
+        working = runner.get_loop().create_task(crew.work(width))
+        while (rollout := runner.run(crew.ended.get())) is not None:
+            yield rollout
+        runner.run(_result(working))
+
+
+Entry = tuple[int, tuple[Task, Agent]]
+
+
+class _Crew:
+    """Workers that play the entries of one iterator."""
+
+    def __init__(self, environment: Environment, lockstep: Lockstep, entries: Iterator[Entry], clock: Clock) -> None:
+        self.environment, self.lockstep, self.entries, self.clock = environment, lockstep, entries, clock
+        self.ended: asyncio.Queue[Rollout | None] = asyncio.Queue()
+        self._judging: list[asyncio.Task[None]] = []
+
+    async def work(self, workers: int) -> None:
+        """Plays and scores all entries; puts None into the queue at the end and after an error."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                with self.clock("sampling"):
+                    await asyncio.gather(*[group.create_task(self._play(group)) for _ in range(workers)])
+                with self.clock("scoring"):
+                    await asyncio.gather(*self._judging)
+        finally:
+            self.ended.put_nowait(None)
+
+    async def _play(self, group: asyncio.TaskGroup) -> None:
+        for number, (task, agent) in self.entries:
+            episode: Episode | Failure
+            if isinstance(task, FailedTask):
+                episode = task.failure
+            else:
+                with self.lockstep.program():
+                    episode = await _caught(self.environment.run(task, Agents(agent, away=self.lockstep.away)))
+            self._judging.append(group.create_task(self._judge(number, task, agent, episode)))
+
+    async def _judge(self, number: int, task: Task, agent: Agent, episode: Episode | Failure) -> None:
+        policy = agent if isinstance(agent, PolicyAgent) else None
+        found: Outcome | Failure
+        if policy is not None and policy.failure is not None:
+            found = policy.failure
+        elif isinstance(episode, Failure):
+            found = episode
+        else:
+            found = await _caught(self.environment.score(task, episode))
+        outcome = Outcome.failed(found) if isinstance(found, Failure) else found
+        episode = Episode((), Reply(finish_reason="error"), "error") if isinstance(episode, Failure) else episode
+        branches, truncated, tools = (policy.recorded, policy.truncated, policy.tools) if policy else ((), False, ())
+        environment = self.environment
+        domain = environment.domain if isinstance(task, FailedTask) else environment.domain_of(task)
+        self.ended.put_nowait(Rollout(number, task, domain, episode, outcome, branches, truncated, tools))
+
+
+async def _caught(work: Coroutine[Any, Any, T]) -> T | Failure:
+    """Returns the result of an environment's method, or its failure."""
+    try:
+        return await work
+    except (ConfigError, CheckpointError):
+        raise
+    except Exception as error:
+        return failure_by(error)
+
+
+async def _result(working: asyncio.Task[None]) -> None:
+    """Raises the first error of an exception group."""
+    try:
+        await working
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors

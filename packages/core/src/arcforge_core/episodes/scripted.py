@@ -1,0 +1,28 @@
+"""Solvers that follow a script, for oracles, cheats and silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arcforge_core.contracts.chat import ChatOptions, Message, Tool
+from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Reply, Script, Task
+
+SILENCE: Script = (Reply(),)
+
+
+class ScriptedAgent:
+    """Gives the replies of a script, one per turn, and empty replies after the last one."""
+
+    def __init__(self, script: Script) -> None:
+        self._rest = iter(script)
+
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
+    ) -> Reply:
+        return next(self._rest, Reply())
+
+
+async def play(environment: Environment, task: Task, script: Script) -> tuple[Episode, Outcome]:
+    """Plays a task with a scripted solver and scores it."""
+    episode = await environment.run(task, Agents(ScriptedAgent(script)))
+    return episode, await environment.score(task, episode)

@@ -1,0 +1,39 @@
+"""A lock that one process holds on a folder; the system releases it however the process ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from arcforge_core.console.progress import say
+from arcforge_core.errors import ArcforgeError
+
+LOCK = ".lock"
+"""The locked file in the folder; it contains the process id of its last holder and stays."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds an exclusive ``flock`` on ``folder/.lock``; a file system without locks is reported on stderr and used.
+
+    Raises:
+        ArcforgeError: another process holds it; the message has its id.
+        OSError: the file cannot be created.
+    """
+    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            holder = file.read().strip() or "with an id that it has not written yet"
+            where = os.path.relpath(folder)
+            raise ArcforgeError(f"{where} is in use by process {holder}: wait until it ends, or stop it") from error
+        except OSError as error:
+            say(f"{file.name} cannot be locked ({error.strerror}): no second process may use this folder")
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield

@@ -1,0 +1,1 @@
+"""Drawing tokens from a model."""

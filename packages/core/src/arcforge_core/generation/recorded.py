@@ -1,0 +1,234 @@
+"""Decoding steps, recorded once per shape and then replayed.
+
+Shapes: T tokens, D hidden, N sequences, P pages.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from arcforge_core.contracts.attention import LayerCache, Recordable, Rope
+from arcforge_core.contracts.batch import Group, Pages, SequenceBatch
+from arcforge_core.contracts.hardware import Recorder
+from arcforge_core.model.cache import PagedCache, PagedLayerCache
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.mtp import MtpModule
+from arcforge_core.ops import Fused
+
+Inputs = tuple[Tensor, ...]
+"""Tensors [T, D]: the embedded tokens of a step; for an MTP step also the hidden states."""
+
+STEPS = 64
+"""Maximum number of recordings per cache; the least recently used one is evicted."""
+
+
+class InPages(PagedLayerCache):
+    """A layer's cache that never returns a view: keys move between steps, and the page table gives their addresses."""
+
+    def read(self, name: str, batch: SequenceBatch, group: Group, window: int | None = None) -> Tensor:
+        """Raises `TypeError`: a layer that reads its cache this way must return None from `branch`."""
+        raise TypeError(f"a step that reads {name} without the page table cannot be replayed")
+
+    def paged(self, name: str, batch: SequenceBatch, group: Group) -> tuple[Tensor, Pages | None]:
+        """Returns an entry's rows and the pages of the group's keys."""
+        return self.entries[name], group.pages(self.page_size)
+
+
+@dataclass
+class Step:
+    """A recording and its input tensors; `again` replays it."""
+
+    inputs: Inputs
+    rope: Rope
+    batch: SequenceBatch
+    again: Callable[[], Tensor]
+
+    def run(self, inputs: Inputs, rope: Rope, batch: SequenceBatch) -> Tensor:
+        """Returns the hidden states [T, D] of a step of the recorded shape."""
+        (group,), (own,) = batch.plan.groups(), self.batch.plan.groups()
+        assert group.pages_NP is not None and own.pages_NP is not None and self.batch.write_slots_T is not None
+        with torch.inference_mode():  # tensors created in inference mode can only be written to in it
+            for place, value in zip((*self.inputs, *self.rope), (*inputs, *rope), strict=True):
+                place.copy_(value)
+            self.batch.write_slots_T.copy_(batch.write_slots_T)  # type: ignore[arg-type]
+            own.cu_key.copy_(group.cu_key)
+            own.pages_NP[:, : group.pages_NP.shape[1]] = group.pages_NP
+        return self.again().clone()
+
+
+Run = Callable[[Inputs, SequenceBatch, Rope, Sequence[PagedLayerCache]], Tensor]
+"""A step: inputs, batch, rotary tables and the layers' caches to hidden states [T, D]."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a model whose steps are recorded.
+
+    Attributes:
+        name: key of its recordings.
+        root: the module that contains it.
+        blocks: its layers.
+        layers: their caches.
+        run: one step.
+    """
+
+    name: str
+    root: nn.Module
+    blocks: Sequence[nn.Module]
+    layers: Sequence[PagedLayerCache]
+    run: Run
+
+
+class RecordedSteps:
+    """The recorded steps of a part of one model on one cache."""
+
+    def __init__(self, model: CausalLM, part: Part, recorder: Recorder) -> None:
+        self.model, self.part, self.layers, self.recorder = model, part, list(part.layers), recorder
+        self.steps: OrderedDict[Hashable, Step | None] = OrderedDict()
+        self.seen: set[Hashable] = set()
+        modules = list(part.root.modules())
+        held = [values for m in modules for values in (m._parameters, m._buffers)]
+        self.places = [(values, name) for values in held for name, x in values.items() if x is not None]
+        self.hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        attentions = [block.self_attn for block in part.blocks]
+        self.attentions = [attention for attention in attentions if isinstance(attention, Recordable)]
+        self.recordable = len(self.attentions) == len(attentions)
+        self.rows = self._rows()
+        self.made_for = self._state()
+
+    def _rows(self) -> int:
+        """Returns the largest number of tokens that all bound fused ops support."""
+        parts = (part for module in self.part.root.modules() for part in vars(module).values())
+        return min((part.rows for part in parts if isinstance(part, Fused) and part.rows), default=self.recorder.rows)
+
+    def _state(self) -> tuple[Any, ...]:
+        """Returns the state besides shapes that a recording depends on: addresses of weights and cache, bound ops."""
+        weights = [place[name] for place, name in self.places]
+        caches = [x for layer in self.layers for x in layer.entries.values()]
+        tensors = [0 if x is None else x.data_ptr() for x in (*weights, *caches)]
+        return self.model.bindings, torch.get_num_threads(), *tensors
+
+    def replay(self, inputs: Inputs, rope: Rope, batch: SequenceBatch) -> Tensor | None:
+        """Returns the hidden states [T, D] of the part; None if the step has to be run instead."""
+        if batch.num_tokens > self.rows or not self.recordable or any(self.hooks):
+            return None
+        branches = [attention.branch(batch) for attention in self.attentions]
+        if None in branches:
+            return None
+        if self._state() != self.made_for:
+            self.steps.clear()
+            self.seen.clear()
+            self.made_for = self._state()
+        (group,) = batch.plan.groups()
+        assert group.pages_NP is not None
+        width = 1 << (group.pages_NP.shape[1] - 1).bit_length()
+        key = (tuple(batch.query_lengths()), width, *branches)
+        if key not in self.seen:  # a shape is recorded the second time it occurs
+            self.seen.add(key)
+            return None
+        if key not in self.steps:
+            self.steps[key] = self._record(inputs, rope, batch, width)
+            if len(self.steps) > STEPS:
+                self.steps.popitem(last=False)
+        self.steps.move_to_end(key)
+        step = self.steps[key]
+        if step is None:
+            return None
+        self._check_pages(group)
+        return step.run(inputs, rope, batch)
+
+    def _check_pages(self, group: Group) -> None:
+        """Raises `ValueError` when the table names a page outside the cache: the C code would read out of bounds."""
+        for layer in self.layers:
+            rows = min(len(entry) for entry in layer.entries.values())
+            if group.num_pages * layer.page_size > rows:
+                raise ValueError(f"the page table names page {group.num_pages - 1}, the cache has {rows} rows")
+
+    def _record(self, inputs: Inputs, rope: Rope, batch: SequenceBatch, width: int) -> Step | None:
+        assert batch.pages_NP is not None and batch.write_slots_T is not None
+        pages_NP = batch.pages_NP.new_zeros(batch.num_segments, width)
+        pages_NP[:, : batch.pages_NP.shape[1]] = batch.pages_NP
+        own = SequenceBatch.build(
+            batch.query_lengths(), batch.past_lengths, write_slots_T=batch.write_slots_T.clone(), pages_NP=pages_NP
+        )
+        own_inputs, own_rope = tuple(x_TD.clone() for x_TD in inputs), (rope[0].clone(), rope[1].clone())
+        (group,) = own.plan.groups()
+        # these properties are computed lazily: read them before the recording starts
+        own.num_tokens, own.page_runs, group.num_pages, group.key_lengths  # noqa: B018
+        caches = [InPages(layer.entries, layer.states, layer.page_size) for layer in self.layers]
+        again = self.recorder.record(lambda: self.part.run(own_inputs, own, own_rope, caches))
+        return None if again is None else Step(own_inputs, own_rope, own, again)
+
+
+class Recorded:
+    """A model's steps on one cache: replays a decoding step that matches a recording, otherwise runs the model.
+
+    Recordings are freed with this object: keep one per cache.
+    """
+
+    def __init__(self, model: CausalLM, cache: PagedCache) -> None:
+        self.model, self.cache = model, cache
+        self.steps: dict[str, RecordedSteps] = {}
+        self.layers = Part("layers", model.model, list(model.model.layers), cache.layers, partial(_run_layers, model))
+
+    def hidden(self, tokens_T: Tensor, batch: SequenceBatch) -> Tensor:
+        """Returns the normed hidden states [T, D] of `CausalLM.hidden`."""
+        self.model.check_positions(batch)
+        return self._step(self.layers, (self.model.embed(tokens_T),), batch)
+
+    def draft(self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch) -> Tensor:
+        """Returns the normed hidden states [T, D] of an MTP step on ``cache.mtp``.
+
+        They can be passed to the head, and to the next step, which appends a position.
+        """
+        return self._step(self._mtp("draft", _draft), (self.model.embed(next_tokens_T), hidden_TD), batch)
+
+    def write_cache(self, next_tokens_T: Tensor, hidden_TD: Tensor, batch: SequenceBatch) -> None:
+        """Writes the MTP module's entries of tokens into ``cache.mtp``, from their hidden states and next tokens.
+
+        An entry depends only on its own token's two inputs, so entries may be written in any order.
+        """
+        self._step(self._mtp("write", _write), (self.model.embed(next_tokens_T), hidden_TD), batch)
+
+    def _mtp(self, name: str, run: Callable[..., Tensor]) -> Part:
+        mtp, cache = self.model.mtp, self.cache.mtp
+        if mtp is None or cache is None:
+            raise ValueError("drafting needs an MTP module and a cache with entries for it")
+        return Part(name, mtp, [mtp], [cache], partial(run, mtp))
+
+    def _step(self, part: Part, inputs: Inputs, batch: SequenceBatch) -> Tensor:
+        """Replays or runs a step of a part and returns its hidden states [T, D]."""
+        model, rope = self.model, self.model.rope(batch)
+        decoding = batch.plan.only_decodes and not torch.is_grad_enabled() and not model.training
+        if decoding and (recorder := model.ops.recorder) is not None:
+            if part.name not in self.steps:
+                self.steps[part.name] = RecordedSteps(model, part, recorder)
+            replayed_TD = self.steps[part.name].replay(inputs, rope, batch)
+            if replayed_TD is not None:
+                return replayed_TD
+        return part.run(inputs, batch, rope, part.layers)
+
+
+def _run_layers(
+    model: CausalLM, inputs: Inputs, batch: SequenceBatch, rope: Rope, caches: Sequence[LayerCache]
+) -> Tensor:
+    (x_TD,) = inputs
+    return model.run_layers(x_TD, batch, rope, caches).hidden_TD
+
+
+def _draft(mtp: MtpModule, inputs: Inputs, batch: SequenceBatch, rope: Rope, caches: Sequence[LayerCache]) -> Tensor:
+    embedding_TD, hidden_TD = inputs
+    return mtp.step(embedding_TD, hidden_TD, batch, rope, caches[0]).x_TD
+
+
+def _write(mtp: MtpModule, inputs: Inputs, batch: SequenceBatch, rope: Rope, caches: Sequence[LayerCache]) -> Tensor:
+    embedding_TD, hidden_TD = inputs
+    mtp.write_cache(embedding_TD, hidden_TD, batch, rope, caches[0])
+    return embedding_TD  # unused, but a recording returns a tensor

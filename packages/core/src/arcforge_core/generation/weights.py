@@ -1,0 +1,84 @@
+"""Replaces a model's weights, all or none."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.model.adapt.quantised import quantised_state
+from arcforge_core.model.adapt.state import check_state
+from arcforge_core.model.causal_lm import CausalLM
+
+
+def checksum(state: Mapping[str, Tensor]) -> str:
+    """Returns the SHA-256 of names, dtypes, shapes and bytes, in the order of names."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def next_version(present: int, version: int | None) -> int:
+    """Returns the version after an update.
+
+    Raises:
+        ConfigError: it is not above the current one, so outputs of the two could not be told apart.
+    """
+    if version is not None and version <= present:
+        raise ConfigError("version", version, f"must be above the current version, {present}")
+    return present + 1 if version is None else version
+
+
+def stage_weights(
+    model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None
+) -> dict[str, Tensor]:
+    """Validates a state dict and prepares it for copying; the model is not modified.
+
+    Args:
+        model: its parameters keep their dtype, device and memory; for quantised models the state is quantised likewise.
+        state: tensors by name; a tied head may be absent.
+        what: name of the update, for errors.
+        wanted: expected `checksum` of the state; None skips the comparison.
+
+    Returns:
+        The tensors in the model's dtypes and on its devices (those of `state` itself where these are the same), in
+        quantised form for a quantised model.
+
+    Raises:
+        CheckpointError: names, shapes or dtype kinds do not match, the checksum differs, or a value is not finite in
+            the model's dtype.
+    """
+    check_state(model, state, what)
+    if wanted is not None and (found := checksum(state)) != wanted:
+        raise CheckpointError(f"{what}: the checksum of the tensors is {found}, not {wanted}")
+    present, staged = model.state_dict(), {}
+    quantised = quantised_state(model)
+    forms = {} if quantised is None else quantised.forms
+    for name, tensor in state.items():
+        own = present["model.embed_tokens.weight" if name in forms else name]  # quantised from this dtype
+        if tensor.is_floating_point() != own.is_floating_point():
+            raise CheckpointError(f"{what}: {name} is {tensor.dtype}, the model's is {own.dtype}")
+        # convert before the first copy: memory may run out here, and a copy between equal dtypes cannot fail
+        staged[name] = tensor.to(own.device, own.dtype)
+        if own.is_floating_point() and not bool(staged[name].isfinite().all()):
+            raise CheckpointError(f"{what}: {name} is not finite in {own.dtype}")
+    return staged if quantised is None else quantised.of(staged)
+
+
+@torch.no_grad()
+def install_weights(model: CausalLM, staged: Mapping[str, Tensor]) -> None:
+    """Copies the result of `stage_weights` into the model, in place."""
+    present = model.state_dict()
+    for name, tensor in staged.items():
+        present[name].copy_(tensor)
+
+
+def replace_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None) -> None:
+    """Runs `stage_weights`, then `install_weights`: all weights or none."""
+    install_weights(model, stage_weights(model, state, what, wanted))

@@ -1,0 +1,1 @@
+"""In-place changes of weights: LoRA adapters, quantised linears."""

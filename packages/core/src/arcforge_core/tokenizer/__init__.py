@@ -1,0 +1,1 @@
+"""Tokenizers and the chat templates that ship with them."""

@@ -1,1 +1,0 @@
-"""Checkers that run programs or ask the maker of a puzzle."""

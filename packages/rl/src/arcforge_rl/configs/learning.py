@@ -1,0 +1,197 @@
+"""Schemas of ``arcforge-rl``; torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from arcforge_core.config.schema import (
+    AlgorithmConfig,
+    CorrectionConfig,
+    EngineConfig,
+    EnvironmentConfig,
+    RunConfig,
+    StepsConfig,
+    check_at_least,
+    check_between,
+    check_budget,
+    check_choice,
+    check_minimums,
+)
+from arcforge_core.configs import ReportConfig
+from arcforge_core.errors import ConfigError
+from arcforge_rl.configs.commands import THINKING
+
+
+@dataclass
+class OwnCorrectionConfig(CorrectionConfig):
+    """The algorithm's correction: `icepop` for `algorithm=icepop` and `opd`, `double_sided` for its own, else none."""
+
+    name: str = "own"
+
+
+@dataclass
+class RlReportConfig(ReportConfig):
+    """The report of runs that have an algorithm."""
+
+    name: str = "algorithm"
+
+
+@dataclass
+class RolloutConfig:
+    """What is sampled for a step, and how."""
+
+    groups: int = 8
+    """Tasks of a step."""
+    group_size: int = 8
+    """Rollouts of each task."""
+    max_new_tokens: int = 128
+    """Tokens of one reply at most."""
+    temperature: float = 1.0
+    """The policy is softmax(logits / temperature): sampled, trained and compared with reference and teacher as such."""
+    thinking: str = "off"
+    """``on`` or ``off``: how the chat template begins a reply."""
+    drop_equal: bool = True
+    """Leave out groups whose rewards are all equal, and sample others in their place. Ignored where such groups teach
+    (`algorithm=opd`) and with `rollout.group_size=1`."""
+    refills: int = 2
+    """How often a step samples others in place of those left out; then it trains on fewer groups."""
+
+    def __post_init__(self) -> None:
+        check_minimums(self, "rollout", groups=1, group_size=1, max_new_tokens=1, refills=0)
+        if not 0.0 < self.temperature < float("inf"):
+            raise ConfigError("rollout.temperature", self.temperature, "must be above 0: greedy rollouts are all alike")
+        check_choice("rollout.thinking", self.thinking, THINKING)
+
+
+@dataclass
+class CurriculumConfig:
+    """Which tasks are tried: all in turn, or those of a pool that are neither too easy nor too hard."""
+
+    pool: int | None = None
+    """Tasks 0 to pool - 1, again and again; None: 0, 1, 2, ... without end, and no pass rates."""
+    low: float = 0.0
+    """A task of the pool whose last pass rate was below is passed over."""
+    high: float = 1.0
+    """Above likewise."""
+    revisit: int = 4
+    """Every so many rounds through the pool a task is tried again that was passed over."""
+
+    def __post_init__(self) -> None:
+        check_minimums(self, "curriculum", pool=1, revisit=1)
+        check_between("curriculum.low", self.low, 0.0, 1.0)
+        check_between("curriculum.high", self.high, self.low, 1.0)
+        if self.pool is None and (self.low, self.high) != (0.0, 1.0):
+            raise ConfigError("curriculum.pool", None, "pass rates are of tasks that come again: set a pool")
+
+
+@dataclass
+class EvaluationConfig:
+    """How held-out tasks are tried every `trainer.eval_every` steps, before the first and at the end."""
+
+    tasks: int = 128
+    """Held-out tasks 0, 1, ...; 0 evaluates nothing."""
+    samples: int = 4
+    """Tries at each: pass@k for k = 1, 2, 4, ... up to it, and maj@k."""
+    temperature: float = 1.0
+    """0 is greedy: one try says all."""
+
+    def __post_init__(self) -> None:
+        check_minimums(self, "evaluation", tasks=0, samples=1, temperature=0.0)
+        if self.temperature == 0.0 and self.samples > 1:
+            raise ConfigError("evaluation.samples", self.samples, "greedy tries are all the same: 1 is enough")
+
+
+@dataclass
+class PolicyTrainerConfig(StepsConfig):
+    """How a policy is trained. A step is: sample, score, train, hand the weights to the engine."""
+
+    precision: str = "fp32"
+    """``fp32``, because engine and trainer must agree on log-probabilities; ``bf16``; ``auto``."""
+    eval_every: int = 10
+    checkpoint_every: int = 10
+    updates: int = 1
+    """Optimizer steps on the rollouts of a step, each on its share of the groups; 1 is on-policy."""
+    replay_routing: bool = False
+    """In all updates of a step, give each token the experts that it had when the step began."""
+    freeze_indexer: bool = True
+    """Keep DSA's indexer as it is (GLM-5, 3.2)."""
+    max_gap: float | None = None
+    """Largest mean difference of log-probabilities between trainer and engine, over tokens that the present weights
+    sampled; above it the run ends. None: 1e-4 in fp32, 0.05 in bf16, no limit with quantised engine weights."""
+    shown: int = 1
+    """Groups of each step whose tokens are kept for the report."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_minimums(self, "trainer", updates=1, shown=0)
+        if self.replay_routing and self.updates == 1:
+            accepted = "must be false: with trainer.updates=1 the routing is that of the beginning"
+            raise ConfigError("trainer.replay_routing", True, accepted)
+        if self.max_gap is not None and not self.max_gap > 0:
+            raise ConfigError("trainer.max_gap", self.max_gap, "must be greater than 0")
+
+
+@dataclass
+class MonitorConfig:
+    """When a run warns, or ends. Figures are means over `window` steps; the beginning is the first such mean."""
+
+    window: int = 5
+    """Steps."""
+    entropy_low: float = 0.1
+    """Warn where the entropy is below this share of its beginning."""
+    entropy_high: float = 3.0
+    """Warn where it is above this multiple of its beginning."""
+    masked: float = 0.1
+    """Warn where the correction masks a greater share of the tokens."""
+    gap: float = 0.5
+    """Warn where the mean log-prob gap is above this share of its limit (`trainer.max_gap`); of 0.05 without one."""
+    idle_steps: int = 20
+    """End the run with an error after this many steps in a row that trained no token; 0: never."""
+
+    def __post_init__(self) -> None:
+        check_minimums(self, "monitor", window=1, entropy_high=1.0, gap=0.0, idle_steps=0)
+        check_between("monitor.entropy_low", self.entropy_low, 0.0, 1.0)
+        check_between("monitor.masked", self.masked, 0.0, 1.0)
+
+
+@dataclass
+class CriticConfig:
+    """The critic of `algorithm=ppo`: a linear layer on the policy's last hidden states."""
+
+    lr: float = 1e-3
+    """Of AdamW without decay, for the layer alone."""
+
+    def __post_init__(self) -> None:
+        check_at_least("critic.lr", self.lr, 0.0)
+
+
+@dataclass
+class RlConfig(RunConfig):
+    """The root of ``arcforge-rl``."""
+
+    environment: EnvironmentConfig = MISSING
+    """Held-out tasks are those of ``split=heldout``; training takes ``environment.split``."""
+    algorithm: AlgorithmConfig = MISSING
+    correction: CorrectionConfig = MISSING
+    engine: EngineConfig = MISSING
+    """Samples the rollouts, in this process."""
+    trainer: PolicyTrainerConfig = field(default_factory=PolicyTrainerConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    teachers: dict[str, str] = field(default_factory=dict)
+    """Checkpoints of `algorithm=opd`: domain -> folder; ``default`` for the domains that are not named."""
+    name: str = "rl"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_budget(self.trainer)
+        if self.init is None and self.resume is None:
+            raise ConfigError("init", None, "a checkpoint to begin with must be named, as init=outputs/latest")
+        if self.trainer.updates > self.rollout.groups:
+            accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"
+            raise ConfigError("trainer.updates", self.trainer.updates, accepted)

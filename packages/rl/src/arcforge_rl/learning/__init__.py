@@ -1,1 +1,0 @@
-"""Learning from rollouts: packing, log-probabilities, the Lightning module, the loop."""

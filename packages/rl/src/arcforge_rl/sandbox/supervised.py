@@ -1,0 +1,309 @@
+"""Sandboxes owned by a keeper: the common base of `bubblewrap` and `landlock`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import shlex
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arcforge_core.config.schema import SandboxConfig
+from arcforge_core.contracts.sandbox import (
+    WORKSPACE,
+    Command,
+    CommandStatus,
+    ExecResult,
+    SandboxError,
+    SandboxFault,
+    SandboxLimits,
+    SandboxProbe,
+)
+from arcforge_rl.configs.commands import LocalSandboxConfig
+from arcforge_rl.sandbox.cgroups import find_parents
+from arcforge_rl.sandbox.client import KeeperClient
+from arcforge_rl.sandbox.files import FileOperations
+from arcforge_rl.sandbox.streams import Collector, Feeder
+
+log = logging.getLogger("arcforge.sandbox")
+
+SCRIPT_BYTES = 30_000
+"""Maximum bytes of a command's arguments and variables: they go through one packet, escaped, and one pipe's buffer."""
+
+
+@dataclass
+class Shell:
+    """A confined process that waits for its command."""
+
+    number: int
+    ended: asyncio.Future[dict[str, Any]]
+    stdin: Feeder
+    stdout: Collector
+    stderr: Collector
+
+    def close(self) -> None:
+        """Closes its pipes."""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            stream.close()
+
+
+class KeptSandbox(FileOperations):
+    """A sandbox of a keeper.
+
+    Args:
+        client: the keeper.
+        box: its number in the keeper.
+        work: its work directory, as the keeper sees it.
+        own_view: whether ``/workspace`` is a path inside; otherwise `work` is.
+    """
+
+    def __init__(self, client: KeeperClient, box: int, work: str, limits: SandboxLimits, own_view: bool) -> None:
+        self.client, self.box, self.work, self.limits, self.own_view = client, box, work, limits, own_view
+        self.ready: list[Shell] = []
+        self.stopped = False
+
+    async def prepare(self) -> None:
+        """Starts the process of the next `exec` in advance."""
+        self._check_open()
+        shell = await self._spawn()
+        if self.stopped:
+            shell.close()
+            self._check_open()
+        self.ready.append(shell)
+
+    async def exec(self, command: Command) -> ExecResult:
+        """Runs a command; see the contract."""
+        self._check_open()
+        script = self._script(command)
+        limits = command.limits or self.limits
+        shell = self.ready.pop() if self.ready else await self._spawn()
+        try:
+            return await self._run(shell, script, command.stdin, limits)
+        except asyncio.CancelledError:
+            self.client.kill(shell.number)
+            raise
+        finally:
+            shell.close()
+
+    async def _spawn(self) -> Shell:
+        (stdin, our_in), (our_out, stdout), (our_err, stderr) = os.pipe(), os.pipe(), os.pipe()
+        feeder, out, err = Feeder(our_in), Collector(our_out), Collector(our_err)
+        try:
+            number, ended = await self.client.spawn(self.box, [stdin, stdout, stderr])
+        except BaseException:
+            for stream in (feeder, out, err):
+                stream.close()
+            raise
+        return Shell(number, ended, feeder, out, err)
+
+    async def _run(self, shell: Shell, script: str, stdin: bytes, limits: SandboxLimits) -> ExecResult:
+        killed: list[CommandStatus] = []
+
+        def kill(outcome: CommandStatus) -> None:
+            if not killed:
+                killed.append(outcome)
+                self.client.kill(shell.number)
+
+        start = time.perf_counter()
+        for stream in (shell.stdout, shell.stderr):
+            stream.start(limits.output_bytes, lambda: kill(CommandStatus.OUTPUT_LIMIT))
+        self.client.run(shell.number, script, limits)
+        shell.stdin.start(stdin)
+        timer = self.client.loop.call_later(limits.wall_seconds, kill, CommandStatus.TIMEOUT)
+        try:
+            end = await asyncio.shield(shell.ended)
+        finally:
+            timer.cancel()
+        out, err = shell.stdout.finish(), shell.stderr.finish()
+        seconds = time.perf_counter() - start
+        if self.stopped:
+            raise SandboxError("the sandbox was stopped while a command ran")
+        if end["error"]:
+            raise SandboxFault(end["error"])
+        if end["code"] is None and not killed and not end["kills"]:
+            raise SandboxFault(f"the sandbox did not start: {err.decode(errors='replace').strip()[-2000:]}")
+        outcome, code = classify(end["code"], end["kills"], killed)
+        return ExecResult(outcome, code, out, err, seconds)
+
+    def _script(self, command: Command) -> str:
+        """Returns a shell script that executes the command."""
+        for name in command.env:
+            if not name.isidentifier() or not name.isascii():
+                raise SandboxError(f"env: {name!r} is not a valid variable name")
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+        directory = shlex.quote(self.locate(command.cwd))
+        if any(0xD800 <= ord(sign) < 0xE000 for text in (*command.argv, *command.env.values()) for sign in text):
+            raise SandboxError("argv and env: must be text without lone surrogates")
+        script = "\n".join([f"cd {directory} || exit 127", *exports, f"exec {shlex.join(command.argv)}"])
+        if not command.argv or "\0" in script:
+            raise SandboxError("argv: must name a program and contain no NUL")
+        if len(script.encode()) > SCRIPT_BYTES:
+            raise SandboxError(f"argv and env: must be at most {SCRIPT_BYTES} bytes; write a file or pass it as stdin")
+        return script
+
+    def locate(self, path: str) -> str:
+        """Returns a path as a command of this sandbox sees it."""
+        relative = path.removeprefix(WORKSPACE).lstrip("/") if f"{path}/".startswith(f"{WORKSPACE}/") else path
+        root = WORKSPACE if self.own_view else self.work
+        return os.path.join(root, relative) if relative else root
+
+    async def snapshot(self, target: Path) -> None:
+        """Copies ``/workspace`` into the new directory `target`."""
+        self._check_open()
+        await self.client.ask("copy", box=self.box, target=str(target.absolute()))
+
+    async def stop(self) -> None:
+        if self.stopped:
+            return
+        self.stopped = True
+        for shell in self.ready:
+            shell.close()
+        if self.client.lost is None:
+            await self.client.ask("close", box=self.box)
+
+    def _check_open(self) -> None:
+        if self.stopped:
+            raise SandboxError("the sandbox has been stopped")
+
+
+def classify(code: int | None, kills: int, killed: list[CommandStatus]) -> tuple[CommandStatus, int | None]:
+    """Returns how a command ended; reads 128 + n as signal n, as shells do, because nothing else is reported."""
+    if killed:
+        return killed[0], None
+    if kills and code != 0:
+        return CommandStatus.OUT_OF_MEMORY, None
+    assert code is not None
+    return (CommandStatus.SIGNAL, code - 128) if 128 < code < 128 + 65 else (CommandStatus.EXIT, code)
+
+
+class KeptBackend:
+    """A backend whose sandboxes a keeper owns; the keeper starts with the first sandbox.
+
+    A subclass defines `name`, `own_view`, `requirements`, `gaps`, `describe` and `facts`.
+    """
+
+    name: str
+    own_view: bool
+
+    def __init__(self, config: LocalSandboxConfig) -> None:
+        self.config = config
+        self.limits = limits_of(config)
+        self.client: KeeperClient | None = None
+        self.starting = asyncio.Lock()
+        self.boxes = itertools.count()
+
+    def keeper_config(self) -> dict[str, Any]:
+        """Returns the keeper's configuration; raises `SandboxError` if the machine lacks a requirement."""
+        if sys.platform != "linux":
+            raise SandboxError(f"{self.name} needs Linux, this is {sys.platform}")
+        return {
+            "way": self.name,
+            **self.requirements(),
+            "read_only": visible(self.config.read_only),
+            "cgroups": [[p.folder, p.version, p.controllers] for p in find_parents(self.config.cgroup)],
+        }
+
+    def requirements(self) -> dict[str, Any]:
+        """Returns the keeper's further settings; raises `SandboxError` if the machine lacks a requirement."""
+        raise NotImplementedError
+
+    def gaps(self) -> tuple[str, ...]:
+        """Returns the limits that are weaker here than the contract requires."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Returns the result of a successful probe, in words."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, str]:
+        """Returns the properties of this machine that the backend needs."""
+        raise NotImplementedError
+
+    def probe(self) -> SandboxProbe:
+        """Runs a program in a sandbox of a temporary keeper."""
+        with ThreadPoolExecutor(1) as threads:  # the caller may be on an event loop
+            return threads.submit(asyncio.run, self._try()).result()
+
+    async def _try(self) -> SandboxProbe:
+        trial = type(self)(self.config)
+        try:
+            async with trial:
+                sandbox = await trial.open()
+                gaps = (*self.gaps(), *sandbox.client.gaps)
+                done = await sandbox.exec(Command(("/bin/sh", "-c", "echo ok")))
+            if done.stdout != b"ok\n":
+                raise SandboxError(
+                    f"a trial ended with {done.outcome.value} {done.code}: {done.stderr.decode(errors='replace')}"
+                )
+            return SandboxProbe(True, self.describe(), gaps, self.facts())
+        except Exception as error:  # on any error, untrusted code must not run here
+            return SandboxProbe(False, str(error), facts=self.facts())
+
+    async def open(self, base: Path | None = None, limits: SandboxLimits | None = None) -> KeptSandbox:
+        """Returns a fresh sandbox."""
+        limits = limits or self.limits
+        if base is not None and not base.is_dir():
+            raise SandboxError(f"base {base} is not a directory")
+        async with self.starting:
+            if (
+                self.client is not None and self.client.lost is not None
+            ):  # the keeper was killed, and its sandboxes with it
+                await self.close()
+            if self.client is None:
+                client = KeeperClient(self.keeper_config())
+                await client.start()
+                self.client = client
+                for gap in (*self.gaps(), *client.gaps):
+                    log.warning("sandbox %s: %s", self.name, gap)
+        number = next(self.boxes)
+        answer = await self.client.ask(
+            "open", box=number, disk=limits.disk_bytes, base=None if base is None else str(base.absolute())
+        )
+        return KeptSandbox(self.client, number, answer["work"], limits, self.own_view)
+
+    async def close(self) -> None:
+        """Ends every sandbox."""
+        if self.client is not None:
+            client, self.client = self.client, None
+            await client.stop()
+
+    async def __aenter__(self) -> KeptBackend:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+def memory_gap(cgroup: str | None) -> tuple[str, ...]:
+    """Returns the gap where no control group limits memory."""
+    if any("memory" in parent.controllers for parent in find_parents(cgroup)):
+        return ()
+    return (
+        "memory is limited per process and not in total, what is written to memfd, System V memory and sockets not at "
+        "all, and an out-of-memory kill looks like any other: no control group with the memory controller can be "
+        "created here",
+    )
+
+
+def limits_of(config: SandboxConfig) -> SandboxLimits:
+    """Returns the limits in a sandbox's config."""
+    return SandboxLimits(
+        cpu_seconds=config.cpu_seconds,
+        wall_seconds=config.wall_seconds,
+        memory_bytes=config.memory_mb << 20,
+        processes=config.processes,
+    )
+
+
+def visible(chosen: list[str]) -> list[str]:
+    """Returns the host paths that commands may read in addition to the system's, as real paths."""
+    for path in chosen:
+        if not os.path.isabs(path) or not os.path.exists(path):
+            raise SandboxError(f"read_only: {path} must be an absolute path that exists")
+    return list(chosen)

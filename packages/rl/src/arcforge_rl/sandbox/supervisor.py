@@ -1,0 +1,420 @@
+"""The keeper: a small single-threaded process that owns the sandboxes of one backend.
+
+Started as ``python -m arcforge_rl.sandbox.supervisor CONFIG FD``. It forks the commands, so that a training process
+with gigabytes of memory and many threads need not. When the other end of the socket closes, even by ``kill -9``, it
+kills every command, removes control groups and directories, and ends; mounts end with its namespace.
+
+Messages are JSON, one per packet. In: ``open``, ``spawn`` (with descriptors), ``run``, ``kill``, ``copy``, ``close``.
+Out: an answer to ``open``, ``copy`` and ``close`` by ``id``, and ``spawned`` and ``ended`` by ``exec``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcforge_core.contracts.sandbox import SandboxBoundError
+from arcforge_rl.sandbox import system
+from arcforge_rl.sandbox.boxes import (
+    BLOCK,
+    HAND_OVER,
+    HIGHEST,
+    INPUT,
+    SCRIPT,
+    STATUS,
+    STDERR,
+    STDOUT,
+    Box,
+    Boxes,
+    LandlockBoxes,
+    NamespaceBoxes,
+)
+from arcforge_rl.sandbox.cgroups import Group, Parent, sweep
+from arcforge_rl.sandbox.trees import copy_tree, remove_tree
+
+MESSAGE = 1 << 18
+PROCESSES = "{{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }}"
+"""bash and busybox accept the first form, dash the second."""
+OPEN_FILES = 512
+"""Limit per process."""
+FIXED_LIMITS = {resource.RLIMIT_CORE: 0, resource.RLIMIT_MSGQUEUE: 0, resource.RLIMIT_MEMLOCK: 1 << 16}
+"""Inherited by commands from the keeper, which needs none of it."""
+WAYS: dict[str, Callable[[dict[str, Any]], Boxes]] = {"bubblewrap": NamespaceBoxes, "landlock": LandlockBoxes}
+
+
+@dataclass
+class Running:
+    """A confined process, waiting or running.
+
+    Attributes:
+        box: number of its sandbox.
+        pid: our child: bubblewrap, or the supervisor.
+        status: descriptor on which it reports.
+        release: descriptor written to when the command may start.
+        script: descriptor for the limits and the command.
+        child: first process of the sandbox, None until it is reported.
+        awaited: processes that must end first: our child, and the first process of the sandbox.
+        code: exit code as reported, None if nothing was run.
+    """
+
+    box: int
+    pid: int
+    status: int
+    release: int
+    script: int
+    child: int | None = None
+    awaited: set[int] = field(default_factory=set)
+    text: bytes = b""
+    code: int | None = None
+    kills: int = 0
+    error: str | None = None
+    doomed: bool = False
+
+
+class Keeper:
+    """State and loop of the process."""
+
+    def __init__(self, config: dict[str, Any], control: socket.socket) -> None:
+        self.parents = [Parent(folder, version, tuple(names)) for folder, version, names in config["cgroups"]]
+        self.counted = {name for parent in self.parents for name in parent.controllers}
+        self.nproc_by_namespace = config["way"] == "bubblewrap"
+        self.control = control
+        system.prctl(system.SET_SUBREAPER, 1)
+        sweep(self.parents)
+        self.boxes = WAYS[config["way"]](config)
+        self.opened: dict[int, tuple[Box, Group]] = {}
+        self.running: dict[int, Running] = {}
+        self.closing: dict[int, int] = {}
+        self.copying: dict[int, tuple[int, list[dict[str, Any]]]] = {}
+        self.selector = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        """Handles messages and ends of processes until the other side disconnects."""
+        self.selector.register(self.control, selectors.EVENT_READ, self.receive)
+        self.send({"ready": True, "gaps": self.boxes.gaps})
+        try:
+            while True:
+                for key, _ in self.selector.select():
+                    key.data()
+        except (ConnectionError, EOFError):
+            self.end()
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.control.send(json.dumps(message).encode())
+
+    def receive(self) -> None:
+        """Handles one message; an error is its answer."""
+        data, fds, _, _ = socket.recv_fds(self.control, MESSAGE, 8)
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        if not data:
+            raise EOFError
+        message = json.loads(data)
+        do = message["do"]
+        if do == "open":
+            self.answer(message, self.open)
+        elif do == "spawn":
+            try:
+                self.spawn(message, fds)
+            except (OSError, KeyError) as error:
+                report = {"code": None, "kills": 0, "error": f"{type(error).__name__}: {error}"}
+                self.send({"exec": message["exec"], "ended": True, **report})
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        elif do == "run":
+            self.run(message)
+        elif do == "kill":
+            self.kill(message["exec"])
+        elif do == "copy":
+            self.copy(message)
+        elif do == "close":
+            self.close(message)
+
+    def answer(self, message: dict[str, Any], act: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Performs the action and answers with its result or the error."""
+        try:
+            self.send({"id": message["id"], **act(message)})
+        except Exception as error:  # a hostile tree may be too deep for Python's recursion
+            self.send({"id": message["id"], **told(error)})
+
+    def open(self, message: dict[str, Any]) -> dict[str, Any]:
+        number = message["box"]
+        group = Group(self.parents, str(number))
+        try:
+            box = self.boxes.open(str(number), message["disk"], message["base"])
+        except Exception:
+            group.remove()
+            raise
+        self.opened[number] = (box, group)
+        return {"work": box.work}
+
+    def copy(self, message: dict[str, Any]) -> None:
+        """Copies the work directory of an idle sandbox in a separate process, so that other sandboxes do not wait."""
+        number, target = message["box"], message["target"]
+        try:
+            if number in self.copying or any(r.box == number and r.script < 0 for r in self.running.values()):
+                raise ValueError("a command or another copy is running in the sandbox")
+            box, _ = self.opened[number]
+            os.mkdir(target)
+        except (OSError, ValueError, KeyError) as error:
+            self.send({"id": message["id"], **told(error)})
+            return
+        report, report_end = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                system.prctl(system.SET_PDEATHSIG, signal.SIGKILL)
+                self.control.close()  # its end tells the caller that the keeper is gone
+                copy_tree(box.work, target, box.room())
+            except BaseException as error:
+                remove_tree(target)
+                os.write(report_end, json.dumps(told(error)).encode())
+            finally:
+                os._exit(0)
+        os.close(report_end)
+        self.copying[number] = pid, []
+        self.selector.register(report, selectors.EVENT_READ, lambda: self.copied(message, report))
+
+    def copied(self, message: dict[str, Any], report: int) -> None:
+        """Answers, and starts the work that waited for the copy."""
+        number, answer = message["box"], json.loads(os.read(report, MESSAGE) or "{}")
+        self.selector.unregister(report)
+        os.close(report)
+        pid, waiting = self.copying.pop(number)
+        if os.waitpid(pid, 0)[1]:
+            answer = {"error": "the copying process was killed"}
+        self.send({"id": message["id"], **answer})
+        for command in waiting:
+            self.run(command)
+        if number in self.closing:
+            self.close_if_idle(number)
+
+    def spawn(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Starts a confined process that waits for its script."""
+        number, name = message["box"], message["exec"]
+        box, _ = self.opened[number]
+        status, status_end = os.pipe()
+        block, release = os.pipe()
+        script_end, script = os.pipe()
+        streams = dict(zip((INPUT, STDOUT, STDERR), fds, strict=True))
+        try:
+            pid = self.boxes.start(box, {**streams, STATUS: status_end, BLOCK: block, SCRIPT: script_end})
+        except OSError:
+            for fd in (status, release, script):
+                os.close(fd)
+            raise
+        finally:
+            for fd in (status_end, block, script_end):
+                os.close(fd)
+        self.running[name] = Running(number, pid, status, release, script)
+        self.await_end(name, pid)
+        self.selector.register(status, selectors.EVENT_READ, lambda: self.hear(name))
+
+    def await_end(self, name: int, pid: int) -> None:
+        """Watches a process of a command; the end of the last one ends the command."""
+        handle = os.pidfd_open(pid)
+        self.running[name].awaited.add(handle)
+        self.selector.register(handle, selectors.EVENT_READ, lambda: self.over(name, handle))
+
+    def hear(self, name: int) -> None:
+        """Reads a report of bubblewrap or the supervisor: first the process, then how the command ended."""
+        running = self.running[name]
+        data = os.read(running.status, 4096)
+        running.text += data
+        *lines, running.text = running.text.split(b"\n")
+        for line in lines:
+            report = json.loads(line)
+            if "child-pid" in report:
+                running.child = report["child-pid"]
+                try:
+                    self.await_end(name, running.child)
+                    # it has no children yet, and creates none before its release
+                    self.opened[running.box][1].enter(running.child)
+                except ProcessLookupError:  # it is dead and already reaped
+                    pass
+                except OSError as error:
+                    running.error, running.doomed = f"the control group cannot be entered: {error}", True
+                if running.doomed:
+                    self.kill(name)
+                self.send({"exec": name, "spawned": True})
+            running.code = report.get("exit-code", running.code)
+        if not data:
+            self.selector.unregister(running.status)
+            os.close(running.status)
+            running.status = -1
+            self.finish(name)
+
+    def run(self, message: dict[str, Any]) -> None:
+        """Sets the limits and releases the command."""
+        running = self.running.get(message["exec"])
+        if running is None or running.child is None or running.doomed:
+            return
+        if running.box in self.copying:
+            self.copying[running.box][1].append(message)
+            return
+        limits, (box, group) = message["limits"], self.opened[running.box]
+        try:
+            group.limit(limits["memory_bytes"], limits["processes"] + 1)  # one is bubblewrap's in there
+            running.kills = group.out_of_memory()
+        except OSError as error:  # its files already exceed its memory limit
+            running.error = f"the limits cannot be set: {error}"
+            self.kill(message["exec"])
+            return
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # it is dead and its end will be reported; or nothing reads the release
+            script = f"{self.bounds(limits, box)}\n{message['script']}{HAND_OVER}\n"
+            os.write(running.script, script.encode())
+            os.close(running.script)
+            running.script = -1
+            os.write(running.release, b"1")
+
+    def bounds(self, limits: dict[str, Any], box: Box) -> str:
+        """Returns shell commands that set the limits of a process.
+
+        The confined shell sets them itself, because processes are then counted in its own user namespace, and root in a
+        container may not set another user's limits. A limit that cannot be set ends the command.
+        """
+        seconds, processes = max(1, round(limits["cpu_seconds"])), limits["processes"]
+        lines = [f"ulimit -St {seconds}", f"ulimit -Ht {seconds + 1}", f"ulimit -f {limits['disk_bytes'] // 512}"]
+        lines.append(f"ulimit -n {OPEN_FILES}")
+        if self.nproc_by_namespace:
+            lines.append(PROCESSES.format(processes + 1))  # the namespace's first process counts
+        elif "pids" not in self.counted:
+            lines.append(PROCESSES.format(threads_of(box.user or os.getuid()) + processes))
+        if "memory" not in self.counted:  # with a group, it would only break programs that reserve more than they use
+            lines.append(f"ulimit -v {limits['memory_bytes'] // 1024}")
+        return " && ".join(["true", *lines]) + " || exit 126"
+
+    def kill(self, name: int) -> None:
+        """Kills a command, if it has not ended."""
+        running = self.running.get(name)
+        if running is None:
+            return
+        running.doomed = True  # without bubblewrap its child would wait forever: kill the child first, once it is known
+        if running.child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.boxes.kill(running.pid, running.child)
+
+    def over(self, name: int, handle: int) -> None:
+        """Handles the end of one of a command's processes."""
+        running = self.running[name]
+        self.selector.unregister(handle)
+        os.close(handle)
+        running.awaited.remove(handle)
+        self.finish(name)
+
+    def finish(self, name: int) -> None:
+        """Reports the end when all processes of the command are gone."""
+        running = self.running[name]
+        if running.awaited or running.status >= 0:
+            return
+        self.reap(running)
+        os.close(running.release)
+        if running.script >= 0:
+            os.close(running.script)
+        del self.running[name]
+        _, group = self.opened[running.box]
+        kills = group.out_of_memory() - running.kills
+        self.send({"exec": name, "ended": True, "code": running.code, "kills": kills, "error": running.error})
+        if running.box in self.closing:
+            self.close_if_idle(running.box)
+
+    def reap(self, running: Running) -> None:
+        """Reaps dead processes: if bubblewrap ends before the sandbox's first process, that becomes our child."""
+        os.waitpid(running.pid, 0)
+        if running.child is not None:
+            with contextlib.suppress(ChildProcessError):  # already reaped by bubblewrap or the supervisor
+                os.waitpid(running.child, 0)
+
+    def close(self, message: dict[str, Any]) -> None:
+        """Ends a sandbox after its commands."""
+        number = message["box"]
+        self.closing[number] = message["id"]
+        for name, running in list(self.running.items()):
+            if running.box == number:
+                self.kill(name)
+        self.close_if_idle(number)
+
+    def close_if_idle(self, number: int) -> None:
+        """Removes a sandbox's files and groups once its last command has ended."""
+        if number in self.copying or any(running.box == number for running in self.running.values()):
+            return
+        box, group = self.opened.pop(number)
+        self.answer({"id": self.closing.pop(number)}, lambda _: self.remove(box, group))
+
+    def remove(self, box: Box, group: Group) -> dict[str, Any]:
+        self.boxes.close(box)
+        group.remove()
+        return {}
+
+    def end(self) -> None:
+        """Kills all commands and removes all sandboxes."""
+        self.send = lambda message: None  # type: ignore[method-assign]
+        for name, running in list(self.running.items()):
+            self.kill(name)
+            while running.status >= 0:  # until the first process is reported, if it is not yet, and to the end
+                self.hear(name)
+            if name in self.running:
+                self.reap(running)
+        for pid, _ in self.copying.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        for box, group in self.opened.values():
+            self.remove(box, group)
+        self.boxes.end()
+
+
+def told(error: BaseException) -> dict[str, Any]:
+    """Returns an error as a part of an answer."""
+    if isinstance(error, SandboxBoundError):
+        return {"error": str(error), "bound": error.bound, "limit": error.limit}
+    return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+def threads_of(user: int) -> int:
+    """Returns the number of a user's processes and threads on this machine."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == user:
+                    count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:  # it has ended
+                continue
+    return count
+
+
+def main() -> None:
+    """Reads the configuration and serves."""
+    os.setsid()  # a terminal's Ctrl-C is for the caller, which then closes the socket
+    config = json.loads(sys.argv[1])
+    control = socket.socket(fileno=int(sys.argv[2]))
+    try:
+        keeper = Keeper(config, control)
+    except (OSError, ValueError) as error:
+        control.send(json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}).encode())
+        return
+    control.set_inheritable(False)
+    for limit, bound in FIXED_LIMITS.items():
+        resource.setrlimit(limit, (bound, bound))
+    while os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) < HIGHEST:
+        pass  # reserves descriptors, so that later ones do not collide with a confined process's numbers
+    gc.freeze()  # a collection would write to pages shared with forked processes
+    gc.disable()
+    keeper.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Training on rollouts: packing, log-probabilities, the Lightning module, the loop."""

@@ -1,0 +1,55 @@
+"""Builds the algorithm and the correction of a run."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from arcforge_core.contracts.algorithm import Algorithm
+from arcforge_core.errors import ConfigError
+from arcforge_core.plugins.loader import registry
+from arcforge_rl.configs.algorithms import BoundsConfig
+from arcforge_rl.configs.learning import OwnCorrectionConfig, RlConfig
+
+OWN = {"icepop": "icepop", "double_sided": "double_sided", "opd": "icepop"}
+"""Preset of ``correction=own`` by algorithm; `opd` is eq. 1 with other advantages, so pop belongs to it too."""
+
+
+def correction_of(config: RlConfig) -> BoundsConfig:
+    """Returns the bounds of a run's correction; `own` takes the algorithm's preset, see `OWN`."""
+    correction = config.correction
+    if isinstance(correction, OwnCorrectionConfig):
+        return preset(OWN.get(config.algorithm.name, "none"))
+    assert isinstance(correction, BoundsConfig)
+    return correction
+
+
+def preset(name: str) -> BoundsConfig:
+    """Returns ``correction=<name>``."""
+    text = resources.files("arcforge_rl.conf").joinpath("correction", f"{name}.yaml").read_text(encoding="utf-8")
+    fields: Any = OmegaConf.to_container(OmegaConf.create(text))
+    del fields["defaults"]
+    return BoundsConfig(**fields)
+
+
+def build_algorithm(config: RlConfig) -> Algorithm:
+    """Builds the algorithm around its correction.
+
+    Raises:
+        ConfigError: they are incompatible, or the algorithm compares rollouts of a task and there is only one per task.
+    """
+    algorithm: Algorithm = (
+        registry().get("algorithm", config.algorithm.name).load()(config.algorithm, correction_of(config))
+    )
+    if config.rollout.group_size == 1 and getattr(algorithm, "compares", False):
+        accepted = f"must be at least 2: algorithm={config.algorithm.name} compares the rollouts of a task"
+        raise ConfigError("rollout.group_size", 1, accepted)
+    return algorithm
+
+
+def drops_equal(config: RlConfig, algorithm: Algorithm) -> bool:
+    """Returns whether to replace groups of equal rewards: only if they give no gradient and have several rollouts."""
+    teaches = config.rollout.group_size == 1 or getattr(algorithm, "equal_teaches", False)
+    return config.rollout.drop_equal and not teaches

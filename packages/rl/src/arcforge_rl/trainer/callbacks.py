@@ -1,0 +1,172 @@
+"""Callbacks of reinforcement learning: rollouts to a file, evaluations on held-out tasks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from rich.console import Console
+
+from arcforge_core.chat.openai import message_for_template
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars
+from arcforge_rl.rollouts.collect import TracedRollout
+from arcforge_rl.trainer.figures import ALL, evaluation_figures, rights
+from arcforge_rl.trainer.module import PolicyModule
+from arcforge_rl.trainer.tensorboard import log_samples
+
+EVALUATIONS_FILE, ROLLOUTS_FILE, HELDOUT_FILE = "evaluations.csv", "rollouts.jsonl", "heldout.csv"
+
+
+class RolloutWriter(L.Callback):
+    """Writes ``rollouts.jsonl``, one line per rollout.
+
+    Args:
+        run_dir: folder of the file.
+        tokenizer: tokenizer of the policy.
+    """
+
+    def __init__(self, run_dir: Path, tokenizer: Tokenizer) -> None:
+        self.path, self.tokenizer = run_dir / ROLLOUTS_FILE, tokenizer
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Removes the rollouts of steps that will be repeated."""
+        assert isinstance(module, PolicyModule)
+        if self.path.exists():
+            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]
+            kept = [line for line in whole if json.loads(line)["step"] <= module.progress.step]
+            self.path.write_text("".join(kept), encoding="utf-8")
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Writes the rollouts of the step."""
+        assert isinstance(module, PolicyModule) and module.record is not None
+        collected, shown = module.record.result, module.config.trainer.shown
+        with self.path.open("a", encoding="utf-8") as file:
+            for number, group in enumerate((*collected.kept, *collected.dropped)):
+                learnt = number < len(collected.kept)
+                for rollout in group:
+                    line = {"step": module.progress.step, **as_row(rollout), "learnt": learnt}
+                    if learnt and number < shown:
+                        line["tokens"] = token_rows(rollout, self.tokenizer)
+                    file.write(json.dumps(line, ensure_ascii=True) + "\n")
+
+
+class Evaluations(L.Callback):
+    """Evaluates on held-out tasks every `trainer.eval_every` steps.
+
+    Writes ``evaluations.csv``, one row per domain, and ``heldout.csv``, one row per task.
+
+    Args:
+        run_dir: folder of the files.
+        console: prints a line per domain; None prints nothing.
+
+    Attributes:
+        first, last: figures by domain; in a resumed run `first` is still the evaluation at its original start.
+        groups: the rollouts of the last evaluation, task by task.
+        last_step: the step of the last evaluation, -1 before any.
+    """
+
+    def __init__(self, run_dir: Path, console: Console | None = None) -> None:
+        self.run_dir, self.console = run_dir, console
+        self.groups: list[list[TracedRollout]] = []
+        self.first = first_evaluation(run_dir / EVALUATIONS_FILE)
+        self.last: dict[str, dict[str, float]] | None = None
+        self.last_step = -1
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Evaluates the initial policy of a new run."""
+        assert isinstance(module, PolicyModule)
+        if self.first is None and module.progress.step == 0:
+            self.evaluate(trainer, module)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Evaluates every N steps; the session calls `evaluate` at the end."""
+        assert isinstance(module, PolicyModule)
+        if module.progress.step % module.config.trainer.eval_every == 0:
+            self.evaluate(trainer, module)
+
+    def evaluate(self, trainer: L.Trainer, module: PolicyModule) -> None:
+        """Plays the held-out tasks, if there are any. The time does not count as training."""
+        if not module.config.evaluation.tasks:
+            return
+        self.groups = module.sampler.evaluate()
+        self.last = evaluation_figures(self.groups)
+        self.first = self.first or self.last
+        self.last_step = module.progress.step
+        if trainer.is_global_zero:
+            self._write(trainer, module, self.last)
+        module.progress.restart_clock()
+
+    def _write(self, trainer: L.Trainer, module: PolicyModule, found: dict[str, dict[str, float]]) -> None:
+        place = {"step": self.last_step, "seconds": round(module.progress.seconds, 3)}
+        for domain, figures in found.items():
+            append_row(self.run_dir / EVALUATIONS_FILE, {**place, "domain": domain, **figures}, key=("step", "domain"))
+            if self.console is not None:
+                shown = "  ".join(f"{name} {value:.1%}" for name, value in figures.items() if "@" in name)
+                length = f"length {figures['length']:.0f}"
+                self.console.print(f"held-out {domain} at step {self.last_step}: {shown}  {length}")
+        rows = [
+            {"step": self.last_step, "task": n, "domain": group[0].domain, "right": right, "tries": len(group)}
+            for n, (group, right) in enumerate(zip(self.groups, rights(self.groups), strict=True))
+            if not any(rollout.outcome.failure for rollout in group)
+        ]
+        append_rows(self.run_dir / HELDOUT_FILE, rows, key=("step", "task"))
+        log_scalars(trainer, {f"heldout_{name}": value for name, value in found[ALL].items()}, self.last_step)
+        rollouts = module.record.result.everything if module.record else ()
+        log_samples(trainer.loggers, self.last_step, self.groups[0], rollouts)
+
+
+def first_evaluation(path: Path) -> dict[str, dict[str, float]] | None:
+    """Returns the figures by domain of the first evaluation in a file, or None."""
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        row.pop("domain"): {name: float(cell) for name, cell in row.items() if cell}
+        for row in rows
+        if row["step"] == rows[0]["step"]
+    } or None
+
+
+def as_row(rollout: TracedRollout) -> dict[str, Any]:
+    """Returns the human-readable part of a rollout."""
+    return {
+        "group": rollout.trace.group_id,
+        "rollout": rollout.trace.rollout_id,
+        "task": rollout.task.key,
+        "domain": rollout.domain,
+        "messages": [message_for_template(message) for message in rollout.episode.messages],
+        "answer": rollout.task.answer,
+        "rewards": dict(rollout.outcome.rewards),
+        "reasons": dict(rollout.outcome.reasons),
+        "length": rollout.trace.num_sampled,
+        "truncated": rollout.trace.truncated,
+        **({"failure": asdict(failure)} if (failure := rollout.outcome.failure) else {}),
+    }
+
+
+def token_rows(rollout: TracedRollout, tokenizer: Tokenizer) -> list[list[dict[str, Any]]]:
+    """Returns the tokens of each branch as text, sampled ones with log-probability, advantage and factor."""
+    found = []
+    for branch in rollout.trace.branches:
+        rows: list[dict[str, Any]] = []
+        for place, token in enumerate(branch.ids):
+            row: dict[str, Any] = {"text": tokenizer.decode([token])}
+            if branch.sampled[place]:
+                row["logprob"] = round(branch.logprobs[place], 5)
+                for name, stream in (("advantage", "advantages"), ("factor", "factor")):
+                    if stream in branch.streams:
+                        row[name] = round(float(branch.streams[stream][place]), 5)
+            rows.append(row)
+        found.append(rows)
+    return found

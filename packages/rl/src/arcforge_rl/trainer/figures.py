@@ -1,0 +1,84 @@
+"""Figures of the rollouts of a step, and of evaluations on held-out tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from arcforge_core.errors import ArcforgeError
+from arcforge_rl.best_of.figures import majority_is_right, pass_figures
+from arcforge_rl.rollouts.collect import Collected, TracedRollout
+
+ALL = "all"
+RIGHT = 1.0 - 1e-9
+
+
+def rollout_figures(collected: Collected) -> dict[str, float]:
+    """Returns means over all successful rollouts of a step, and the counts."""
+    everything = [rollout for rollout in collected.everything if rollout.outcome.failure is None]
+    names = sorted({name for rollout in everything for name in rollout.outcome.rewards})
+    lengths = [rollout.trace.num_sampled for rollout in everything]
+    figures = {name: sum(r.outcome.rewards.get(name, 0.0) for r in everything) / len(everything) for name in names}
+    return {
+        "reward": figures.pop("reward"),
+        **{f"reward_{name}": value for name, value in figures.items()},
+        "groups": len(collected.kept),
+        **collected.counts,
+        "length": sum(lengths) / len(lengths),
+        "truncated": sum(rollout.trace.truncated for rollout in everything) / len(everything),
+        "sampled_tokens": sum(lengths),
+    }
+
+
+def evaluation_figures(groups: Sequence[Sequence[TracedRollout]]) -> dict[str, dict[str, float]]:
+    """Returns ``pass@k``, ``maj@k``, the mean reward and the mean length of each domain, and of all as `ALL`.
+
+    A task with a failed rollout is left out and counted in ``failed_tasks``.
+    """
+    whole = complete(groups)
+    failed = {} if len(whole) == len(groups) else {"failed_tasks": float(len(groups) - len(whole))}
+    groups = whole
+    domains: dict[str, list[Sequence[TracedRollout]]] = {}
+    for group in groups:
+        domains.setdefault(group[0].domain, []).append(group)
+    return {**{domain: _measure(of) for domain, of in sorted(domains.items())}, ALL: _measure(groups) | failed}
+
+
+def complete(groups: Sequence[Sequence[TracedRollout]]) -> list[Sequence[TracedRollout]]:
+    """Returns the groups in which no rollout failed.
+
+    Raises:
+        ArcforgeError: there is no such group.
+    """
+    found = [group for group in groups if all(rollout.outcome.failure is None for rollout in group)]
+    if groups and not found:
+        raise ArcforgeError(f"each of the {len(groups)} held-out tasks has a failed rollout: nothing can be measured")
+    return found
+
+
+def rights(groups: Sequence[Sequence[TracedRollout]]) -> list[int]:
+    """Returns the number of right rollouts of each task."""
+    return [sum(is_right(rollout) for rollout in group) for group in groups]
+
+
+def is_right(rollout: TracedRollout) -> bool:
+    """Returns whether a rollout has the full reward."""
+    return rollout.outcome.failure is None and rollout.outcome.reward >= RIGHT
+
+
+def failures(figures: Mapping[str, float]) -> str:
+    """Returns a text with the number of failed rollouts of a step by kind; empty if none failed."""
+    kinds = {name.removeprefix("failed_"): count for name, count in figures.items() if name.startswith("failed_")}
+    return ", ".join(f"{count:.0f} {kind}" for kind, count in kinds.items())
+
+
+def _measure(groups: Sequence[Sequence[TracedRollout]]) -> dict[str, float]:
+    count = len(groups[0])
+    figures: dict[str, float] = {"tasks": len(groups), **pass_figures(rights(groups), count)}
+    if count > 1:
+        votes = [[(r.episode.reply.text.strip(), is_right(r)) for r in group] for group in groups]
+        figures[f"maj@{count}"] = sum(map(majority_is_right, votes)) / len(groups)
+    rollouts = [rollout for group in groups for rollout in group]
+    figures["reward"] = sum(rollout.outcome.reward for rollout in rollouts) / len(rollouts)
+    figures["length"] = sum(rollout.trace.num_sampled for rollout in rollouts) / len(rollouts)
+    figures["truncated"] = sum(rollout.trace.truncated for rollout in rollouts) / len(rollouts)
+    return figures

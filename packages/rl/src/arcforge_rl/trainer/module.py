@@ -1,0 +1,368 @@
+"""The Lightning module of reinforcement learning, independent of the algorithm: streams and losses.
+
+A Lightning batch is a step: sample, score, train, sync the weights to the engine. With several processes, each samples
+and trains on its part; see `arcforge_rl.processes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
+
+from arcforge_core.contracts.algorithm import Algorithm, PolicyTokens, Trace
+from arcforge_core.contracts.engine import Engine
+from arcforge_core.errors import ArcforgeError
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.train.module import StepRecord, TrainingModule
+from arcforge_core.train.step import NonFiniteError, clip_gradients
+from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.processes import add_gradients, gather, part, share_stream
+from arcforge_rl.rollouts.collect import Collected
+from arcforge_rl.rollouts.sampler import Sampler
+from arcforge_rl.trainer.critic import Critic
+from arcforge_rl.trainer.figures import rollout_figures
+from arcforge_rl.trainer.routing import RoutingReplay
+from arcforge_rl.trainer.streams import Teachers, add_logprobs, add_stream
+from arcforge_rl.trainer.tokens import PolicyMicro, Read, pack, read, write_stream
+from arcforge_rl.trainer.weight_sync import hand_over
+
+STREAMS = ("reference", "teacher", "values", "returns")
+"""Streams available to losses besides the fields of `PolicyTokens`."""
+
+
+GAPS = {"fp32": 1e-4, "bf16": 0.05}
+"""Default limits of the mean log-probability difference between trainer and engine."""
+
+
+@dataclass
+class Gaps:
+    """Absolute differences of log-probs between trainer and engine, in nats, as sums over tokens.
+
+    Tokens sampled with the current weights measure the engine's error; those of older weights include drift.
+
+    Attributes:
+        present: sum over tokens of the current weight version.
+        present_count: number of these tokens.
+        widest: largest gap of these tokens.
+        stale: sum over the other tokens.
+        stale_count: number of the other tokens.
+    """
+
+    present: float = 0.0
+    present_count: int = 0
+    widest: float = 0.0
+    stale: float = 0.0
+    stale_count: int = 0
+
+    @classmethod
+    def of(cls, gap_S: Tensor, present_S: Tensor) -> Gaps:
+        """Returns the gaps of a micro-batch; `present_S` is bool."""
+        new_S, old_S = gap_S[present_S], gap_S[~present_S]
+        found = cls(present_count=len(new_S), stale_count=len(old_S))
+        if len(new_S):
+            found.present, found.widest = float(new_S.mean()) * len(new_S), float(new_S.max())
+        if len(old_S):
+            found.stale = float(old_S.mean()) * len(old_S)
+        return found
+
+    def merge(self, other: Gaps) -> None:
+        """Adds those of another micro-batch or process."""
+        self.present, self.present_count = self.present + other.present, self.present_count + other.present_count
+        self.stale, self.stale_count = self.stale + other.stale, self.stale_count + other.stale_count
+        self.widest = max(self.widest, other.widest)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Returns the mean and the largest gap, and with stale tokens their share and mean gap, the drift."""
+        found: dict[str, float] = {}
+        if self.present_count:
+            found = {"logprob_gap": self.present / self.present_count, "logprob_gap_max": self.widest}
+        if self.stale_count:
+            share = self.stale_count / (self.present_count + self.stale_count)
+            found |= {"stale": share, "logprob_drift": self.stale / self.stale_count}
+        return found
+
+
+@dataclass
+class Sums:
+    """Sums over the micro-batches of an update.
+
+    Attributes:
+        sums: losses, and means times tokens.
+        count: tokens.
+        gaps: log-prob gaps.
+    """
+
+    sums: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+    gaps: Gaps = field(default_factory=Gaps)
+
+    def add(self, count: int, losses: Mapping[str, float], means: Mapping[str, float], gaps: Gaps) -> None:
+        """Adds the sums of a micro-batch."""
+        self.merge(Sums({**losses, **{name: value * count for name, value in means.items()}}, count, gaps))
+
+    def merge(self, other: Sums) -> None:
+        """Adds those of another micro-batch or process."""
+        self.count += other.count
+        self.gaps.merge(other.gaps)
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Returns losses, means over tokens, and the gaps."""
+        means = {n: value if n.endswith("loss") else value / self.count for n, value in self.sums.items()}
+        return means | self.gaps.figures
+
+
+class PolicyModule(TrainingModule):
+    """Trains a policy on what it samples.
+
+    Args:
+        model: the policy.
+        config: the run.
+        algorithm: scores traces and makes losses.
+        sampler: rolls out with the engine.
+        reference: the initial policy; required if the algorithm uses it.
+        teachers: required if the algorithm uses them.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        config: RlConfig,
+        algorithm: Algorithm,
+        sampler: Sampler,
+        reference: CausalLM | None = None,
+        teachers: Teachers | None = None,
+    ) -> None:
+        super().__init__(model, config)
+        self.config, self.algorithm, self.sampler = config, algorithm, sampler
+        self.teachers = teachers
+        self._reference = [reference]  # in a list, so that it is not trained, moved or saved as a submodule
+        self.critic: Critic | None = None
+        self._critic_optimizer: torch.optim.Optimizer | None = None
+        if "values" in algorithm.needs:
+            self.critic = Critic(model.config.hidden_size)
+            self._critic_optimizer = torch.optim.AdamW(self.critic.parameters(), config.critic.lr, weight_decay=0.0)
+        self._routing = RoutingReplay(model) if config.trainer.replay_routing else None
+        self._mine: set[str] = set()  # rollouts that this process learns from
+        self.record: StepRecord[Collected] | None = None
+        self._weight_version: int | None = None
+        self._idle = 0
+
+    @property
+    def weight_version(self) -> int:
+        """Version of the policy's weights, recorded with their sampled tokens; the engine's version before a step."""
+        if self._weight_version is None:
+            self._weight_version = self.engine.weight_version
+        return self._weight_version
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that samples."""
+        return self.sampler.engine
+
+    def training_step(self, batch: int, batch_idx: int) -> None:
+        """Takes one step.
+
+        Raises:
+            NonFiniteError: names the step and the tensor; the weights are those of the previous update.
+            ArcforgeError: trainer and engine disagree by more than `trainer.max_gap`, a reward is not finite, every
+                rollout failed, or no token was trained in `monitor.idle_steps` steps.
+        """
+        version = self.weight_version
+        collected = self.sampler.collect(self.progress.step)
+        figures, clock = rollout_figures(collected), collected.clock
+        if collected.kept:
+            with clock("training"):
+                self._prepare(collected.traces)
+                parts = parts_of(collected, self.config.trainer.updates)
+                weights = [weight_of(traces) for traces in parts]
+                updates = [self._update(of, sum(weights) / weight) for of, weight in zip(parts, weights, strict=True)]
+                share_stream(collected.traces, "factor")
+            figures |= means_of(updates)
+        self._check_idle(collected)
+        self.progress.step += 1
+        with clock("handover"):
+            self._weight_version = version + 1
+            self.sync_weights(self._weight_version)
+        self.progress.tokens += sum(trace.num_sampled for trace in collected.traces)
+        self.share_clock()
+        self.record = StepRecord(figures | self.sampler.curriculum.figures | clock.figures, collected)
+
+    def sync_weights(self, version: int | None = None) -> None:
+        """Gives the engine the weights of this step."""
+        hand_over(self.model, self.engine, version)
+
+    def _prepare(self, traces: Sequence[Trace]) -> None:
+        """Computes the streams that the algorithm requires, and lets it score the traces."""
+        needs, most, mine = self.algorithm.needs, self.config.trainer.micro_batch_tokens, part(traces)
+        self._mine = {trace.rollout_id for trace in mine}
+        if self._routing is not None:
+            self._routing.forget()
+        if "reference" in needs:
+            assert self._reference[0] is not None
+            add_logprobs(mine, "reference", self._reference[0], most, self._temperature)
+        if "teacher" in needs:
+            assert self.teachers is not None
+            self.teachers.add(mine, most, self._temperature)
+        if self.critic is not None:
+            critic = self.critic
+            add_stream(mine, "values", most, self.model.device, lambda micro: critic(self._read(micro).hidden_SD))
+        if self.config.trainer.updates > 1:
+            add_stream(mine, "old", most, self.model.device, self._old)
+        for name in ("reference", "teacher", "values", "old"):
+            share_stream(traces, name)
+        self.algorithm.score(traces)
+
+    @property
+    def _temperature(self) -> float:
+        return self.config.rollout.temperature
+
+    def _read(self, micro: PolicyMicro) -> Read:
+        return read(self.model, micro, self._temperature)
+
+    def _old(self, micro: PolicyMicro) -> Tensor:
+        if self._routing is None:
+            return self._read(micro).logprobs_S
+        with self._routing.recording(micro):
+            return self._read(micro).logprobs_S
+
+    def _update(self, traces: Sequence[Trace], scale: float) -> dict[str, float]:
+        """Takes one optimizer step on some of a step's traces; returns its figures.
+
+        Args:
+            traces: part of the step's traces.
+            scale: factor that makes their weights sum to that of the step.
+        """
+        optimizer = self.scheduled_optimizer()
+        total = Sums()
+        try:
+            mine = [trace for trace in traces if trace.rollout_id in self._mine]
+            for found in gather(self._accumulate_all(mine, scale)):
+                if isinstance(found, str):
+                    raise NonFiniteError(found)
+                total.merge(found)
+            add_gradients(self.named_parameters())
+            norm = clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"step {self.progress.step + 1}: {error}") from error
+        figures = total.figures
+        self._check_gap(figures.get("logprob_gap", 0.0))
+        for one in (optimizer, self._critic_optimizer):
+            if one is not None:
+                one.step()
+                one.zero_grad()
+        return {**figures, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
+
+    def _accumulate_all(self, traces: Sequence[Trace], scale: float) -> Sums | str:
+        """Adds the gradient of this process's traces; returns its figures, or an error if a value is not finite."""
+        found = Sums()
+        strategy = self.trainer.strategy
+        alone = strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
+        try:
+            with alone:  # processes have different numbers of micro-batches: gradients are reduced at the end
+                for micro in pack(traces, self.config.trainer.micro_batch_tokens):
+                    found.add(len(micro.target_S), *self._accumulate(micro.to(self.model.device), scale))
+        except NonFiniteError as error:
+            return str(error)
+        return found
+
+    def _accumulate(self, micro: PolicyMicro, scale: float) -> tuple[dict[str, float], dict[str, float], Gaps]:
+        """Adds a micro-batch's gradient; returns its losses, its means over tokens, and its log-prob gaps."""
+        with self._routing.replaying(micro) if self._routing is not None else nullcontext():
+            found = self._read(micro)
+        tokens = policy_tokens(micro, found, self.critic)
+        loss = self.algorithm.loss(tokens)
+        parts = {name: scale * value for name, value in loss.parts.items()}
+        for name, value in parts.items():
+            if not torch.isfinite(value):
+                raise NonFiniteError(f"the loss {name} is {float(value.detach())}")
+        self.manual_backward(sum(parts.values(), torch.zeros((), device=found.logprobs_S.device)))
+        write_stream(micro, "factor", loss.factor_T)
+        gap_S = (tokens.old_T - tokens.rollout_T).abs()
+        means = {name: float(value) for name, value in loss.metrics.items()}
+        means["entropy"] = float(found.entropy_S.mean())
+        gaps = Gaps.of(gap_S, micro.version_S == self.weight_version)
+        return {f"{name}_loss": float(value.detach()) for name, value in parts.items()}, means, gaps
+
+    def _check_gap(self, gap: float) -> None:
+        limit = gap_limit(self.config)
+        if limit is not None and not gap <= limit:
+            raise ArcforgeError(
+                f"step {self.progress.step + 1}: trainer and engine disagree by {gap:.2g} nats a token on average; "
+                f"trainer.max_gap is {limit:g}. They compute different models: check engine, weights and precision"
+            )
+
+    def _check_idle(self, collected: Collected) -> None:
+        self._idle = 0 if any(trace.num_sampled for trace in collected.traces) else self._idle + 1
+        if 0 < self.config.monitor.idle_steps <= self._idle:
+            left_out = ", ".join(f"{count} {name}" for name, count in collected.counts.items() if count)
+            raise ArcforgeError(
+                f"step {self.progress.step + 1}: no token was trained in {self._idle} steps (monitor.idle_steps); "
+                f"left out in this step: {left_out}. Check the task's difficulty, the rewards and rollout.drop_equal"
+            )
+
+    def extra_state(self) -> dict[str, Any]:
+        """Returns additional state for checkpoints: the curriculum and the critic."""
+        critic = None
+        if self.critic is not None and self._critic_optimizer is not None:
+            critic = {"head": self.critic.state_dict(), "optimizer": self._critic_optimizer.state_dict()}
+        return {"curriculum": self.sampler.curriculum.state, "critic": critic}
+
+    def restore_extra(self, state: Mapping[str, Any]) -> None:
+        """Restores the result of `extra_state`."""
+        self.sampler.curriculum.state = state["curriculum"]
+        if self.critic is not None and self._critic_optimizer is not None:
+            self.critic.load_state_dict(state["critic"]["head"])
+            self._critic_optimizer.load_state_dict(state["critic"]["optimizer"])
+
+
+def policy_tokens(micro: PolicyMicro, found: Read, critic: Critic | None) -> PolicyTokens:
+    """Returns the tokens for the loss. Without a stream ``old`` the policy has not changed since the step began."""
+    streams = micro.streams
+    return PolicyTokens(
+        logprobs_T=found.logprobs_S,
+        old_T=streams.get("old", found.logprobs_S.detach()),
+        rollout_T=micro.rollout_S,
+        advantages_T=streams["advantages"],
+        weights_T=streams["weights"],
+        trace_T=micro.trace_S,
+        streams={name: streams[name] for name in STREAMS if name in streams},
+        values_T=critic(found.hidden_SD) if critic is not None else None,
+    )
+
+
+def means_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean of each figure over the updates that have it."""
+    values: dict[str, list[float]] = {}
+    for update in updates:
+        for name, value in update.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(of) / len(of) for name, of in values.items()}
+
+
+def parts_of(collected: Collected, updates: int) -> list[list[Trace]]:
+    """Returns the traces of each update: whole groups, round-robin. Fewer groups than updates give fewer updates."""
+    parts = [[rollout.trace for group in collected.kept[n::updates] for rollout in group] for n in range(updates)]
+    return [part for part in parts if part]
+
+
+def weight_of(traces: Sequence[Trace]) -> float:
+    """Returns the sum of the weights of all sampled tokens."""
+    return sum(float(b.streams["weights"][b.index_T].sum()) for trace in traces for b in trace.branches)
+
+
+def gap_limit(config: RlConfig) -> float | None:
+    """Returns the largest accepted mean log-prob gap; None is no limit."""
+    if config.trainer.max_gap is not None:
+        return config.trainer.max_gap
+    quantised = getattr(config.engine, "weights", "none") != "none"
+    return None if quantised else GAPS.get(config.trainer.precision, GAPS["bf16"])

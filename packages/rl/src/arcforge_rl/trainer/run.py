@@ -1,0 +1,192 @@
+"""The work of ``arcforge-rl``: what reinforcement learning adds to a training `Session`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from omegaconf import OmegaConf
+
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.console.result import Result
+from arcforge_core.contracts.algorithm import Algorithm
+from arcforge_core.contracts.environment import FAILURES
+from arcforge_core.contracts.hardware import Hardware
+from arcforge_core.episodes.agent import build_dialogue
+from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.files.rundir import write_json
+from arcforge_core.generation.engine import build_engine
+from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_core.train.callbacks.console import ConsoleProgress
+from arcforge_core.train.callbacks.metrics import METRICS_FILE, MetricsWriter
+from arcforge_core.train.prepare import compute_dtype, freeze
+from arcforge_core.train.session import Hooks, Parts, Session
+from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.sampler import Sampler, build_environment
+from arcforge_rl.trainer.build import build_algorithm, drops_equal
+from arcforge_rl.trainer.callbacks import EVALUATIONS_FILE, HELDOUT_FILE, Evaluations, RolloutWriter
+from arcforge_rl.trainer.dashboard import Dashboard
+from arcforge_rl.trainer.figures import ALL
+from arcforge_rl.trainer.module import PolicyModule
+from arcforge_rl.trainer.monitor import WARNINGS_FILE, Monitoring
+from arcforge_rl.trainer.report.page import write_report
+from arcforge_rl.trainer.streams import Teachers
+
+SHOWN = {
+    "reward": "reward {:.3f}",
+    "groups": "groups {:.0f}",
+    "length": "length {:.0f}",
+    "logprob_gap": "gap {:.1e}",
+    "entropy": "entropy {:.3f}",
+    **{f"failed_{kind}": f"failed: {{:.0f}} {kind}" for kind in FAILURES},
+}
+"""Columns of ``metrics.csv`` that the console shows."""
+
+
+def run(config: RlConfig) -> Result:
+    """Trains a policy as configured and writes the run's folder; see `Session`.
+
+    Raises:
+        ConfigError, CheckpointError: before any work starts.
+        NonFiniteError, ArcforgeError: a loss, a gradient or the engine went wrong; the last checkpoint is kept.
+    """
+    algorithm = build_algorithm(config)
+    with Session(config) as session:
+        if session.restored is not None:
+            init = begun_with(session.run_dir, config.init)
+        else:  # resolved: when the run is resumed, a link may lead to the run itself
+            init = str(find_checkpoint(str(config.init)).resolve())
+        session.config = config = replace(config, init=init)
+        return session.run(PolicyTraining(config, algorithm))
+
+
+class PolicyTraining(Hooks):
+    """Runs that learn from their own rollouts."""
+
+    # fields without which the earlier steps would mean something else
+    fixed: tuple[str, ...] = ("algorithm.name", "environment.", "rollout.", "curriculum.", "optimizer.name", "seed")
+    tables: tuple[str, ...] = (METRICS_FILE, EVALUATIONS_FILE, HELDOUT_FILE, WARNINGS_FILE)
+
+    def __init__(self, config: RlConfig, algorithm: Algorithm) -> None:
+        self.config, self.algorithm = config, algorithm
+
+    def build(self, session: Session) -> Parts:
+        """Builds policy, engine and environment. A step samples for itself, so that no rollout precedes its weights."""
+        self.module, self.tokenizer = build(self.config, self.algorithm, session.hardware)
+        return Parts(self.module, self.tokenizer, itertools.count())
+
+    def callbacks(self, session: Session) -> list[L.Callback]:
+        """Returns metrics, rollouts, evaluations and progress; the engine gets the weights that the fit starts from."""
+        if session.restored is not None:
+            self.module.sync_weights()
+        run_dir, console = session.run_dir, session.console
+        live = console.is_terminal
+        self.evaluations = Evaluations(run_dir, None if live else console)
+        if not session.first:
+            return [self.evaluations]
+        monitoring, metrics = Monitoring(run_dir, METRICS_FILE, console), MetricsWriter(run_dir)
+        writers = [monitoring, metrics, RolloutWriter(run_dir, self.tokenizer)]
+        if live:
+            return [*writers, self.evaluations, Dashboard(console, self.evaluations, monitoring)]
+        return [*writers, ConsoleProgress(console, metrics, SHOWN, pause=0.0), self.evaluations]
+
+    def finish(self, session: Session) -> None:
+        """Evaluates, unless the last step did."""
+        if self.evaluations.last_step != self.module.progress.step:
+            self.evaluations.evaluate(session.trainer, self.module)
+
+    def report(self, session: Session, status: str) -> dict[str, float | str]:
+        """Writes ``summary.json`` and the report."""
+        figures = summarise(self.module, self.evaluations)
+        write_json(session.run_dir / "summary.json", {"status": status, **figures})
+        Result(session.run_dir, figures).show(
+            f"{self.config.algorithm.name} on {self.config.environment.name}: {status}"
+        )
+        session.console.print(f"report {os.path.relpath(write_report(session.run_dir))}")
+        return {**figures}
+
+
+def summarise(module: PolicyModule, evaluations: Evaluations) -> dict[str, float]:
+    """Returns the final figures: progress, the last step, and pass@k and maj@k before and after training."""
+    progress = module.progress
+    figures: dict[str, float] = {"steps": progress.step, "tokens": progress.tokens, "seconds": progress.seconds}
+    if module.record is not None:
+        figures |= {f"last_{name}": module.record.figures[name] for name in ("reward", "length")}
+    for when, found in (("before", evaluations.first), ("after", evaluations.last)):
+        for domain, of in (found or {}).items():
+            place = "" if domain == ALL else f"_{domain}"
+            figures |= {
+                f"{name}{place}_{when}": value for name, value in of.items() if name.startswith(("pass@", "maj@"))
+            }
+    return figures
+
+
+def begun_with(run_dir: Path, named: str | None) -> str:
+    """Returns the checkpoint that a run started from, as its ``config.yaml`` names it.
+
+    Raises:
+        ConfigError: another one is named; the run's own do not count, because ``outputs/latest`` is the run now.
+        CheckpointError: the run's configuration cannot be read.
+    """
+    try:
+        saved: Any = OmegaConf.load(run_dir / "config.yaml")
+        begun = str(saved["init"])
+    except Exception as error:  # YAML's own errors have no base in common
+        raise CheckpointError(f"cannot read how {os.path.relpath(run_dir)} was configured: {error}") from error
+    if named is not None:
+        found = find_checkpoint(named).resolve()
+        if str(found) != begun and run_dir.resolve() not in found.parents:
+            raise ConfigError("init", named, f"this run began with {begun}: leave init out to resume it")
+    return begun
+
+
+def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[PolicyModule, Tokenizer]:
+    """Loads the policy, the engine's copy of it, and the algorithm's reference or teachers.
+
+    Raises:
+        ConfigError: parts that do not go together, or an environment that cannot work here.
+        CheckpointError: a checkpoint cannot be read, or has no tokenizer.
+    """
+    L.seed_everything(config.seed, verbose=False)
+    folder = find_checkpoint(str(config.init))
+    if not (folder / "tokenizer.json").is_file():
+        raise CheckpointError(f"init={config.init}: {folder} has no tokenizer.json")
+    tokenizer = Tokenizer.load(folder)
+    dialogue = build_dialogue(tokenizer, config.rollout.thinking == "on")
+    training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
+    dtype = compute_dtype(config, hardware)
+
+    def load(kept: torch.dtype = torch.float32) -> CausalLM:
+        model = load_pretrained(folder, kept, Ops(hardware, config.trainer.deterministic))
+        model = model.to(hardware.device_type)
+        model.set_compute_dtype(dtype)
+        return model
+
+    model = load().train()
+    freeze(model, config.trainer.trainable)
+    if config.trainer.freeze_indexer:
+        for name, parameter in model.named_parameters():
+            if ".indexer." in name:
+                parameter.requires_grad_(False)
+    model.activation_checkpointing = config.trainer.activation_checkpointing
+    # the engine's copy is kept in the dtype that it computes in: no call casts a weight
+    engine = build_engine(config.engine, load(dtype).requires_grad_(False))
+    curriculum = Curriculum(config.curriculum, config.seed)
+    positions = model.config.max_position_embeddings
+    drop_equal = drops_equal(config, algorithm)
+    sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
+    reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
+    teachers = None
+    if "teacher" in algorithm.needs:
+        teachers = Teachers(config.teachers, tokenizer, Ops(hardware, config.trainer.deterministic))
+    elif config.teachers:
+        raise ConfigError("teachers", sorted(config.teachers), f"algorithm={config.algorithm.name} asks no teacher")
+    return PolicyModule(model, config, algorithm, sampler, reference, teachers), tokenizer

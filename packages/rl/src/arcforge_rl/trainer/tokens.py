@@ -1,0 +1,160 @@
+"""Whole traces as micro-batches of ragged tokens, and the log-probabilities of their sampled tokens under a model.
+
+T: tokens of a micro-batch; S: sampled tokens; N: branches; R: traces; D: hidden; V: vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from arcforge_core.contracts.algorithm import Branch, Trace
+from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.generation.sampling import log_probs
+from arcforge_core.model.causal_lm import CausalLM
+
+CHUNK = 1 << 22
+"""Maximum logits in memory at a time."""
+
+
+@dataclass(frozen=True)
+class PolicyMicro:
+    """Whole traces as one ragged batch.
+
+    Attributes:
+        tokens_T: int64, every branch up to the token before its last sampled one.
+        batch: its segments, one per branch.
+        row_S: int64, the row of `tokens_T` whose hidden state predicts each sampled token.
+        target_S: int64, the sampled tokens.
+        rollout_S: fp32, log-probabilities recorded while sampling.
+        version_S: int64, weight versions that sampled the tokens.
+        trace_S: int64, indices into `traces`.
+        streams: fp32 [S] by name.
+        traces: the traces in order.
+    """
+
+    tokens_T: Tensor
+    batch: SequenceBatch
+    row_S: Tensor
+    target_S: Tensor
+    rollout_S: Tensor
+    version_S: Tensor
+    trace_S: Tensor
+    streams: Mapping[str, Tensor]
+    traces: Sequence[Trace]
+
+    def to(self, device: torch.device | str) -> PolicyMicro:
+        """Returns a copy with its tensors on a device."""
+        moved = {name: getattr(self, name).to(device) for name in ("tokens_T", "row_S", "target_S")}
+        moved |= {name: getattr(self, name).to(device) for name in ("rollout_S", "version_S", "trace_S")}
+        streams = {name: stream_S.to(device) for name, stream_S in self.streams.items()}
+        return replace(self, batch=self.batch.to(device), streams=streams, **moved)
+
+    def branches(self) -> list[Branch]:
+        """Returns the branches with sampled tokens, in segment order."""
+        return [branch for trace in self.traces for branch in trace.branches if branch.num_sampled]
+
+
+def pack(traces: Sequence[Trace], max_tokens: int) -> list[PolicyMicro]:
+    """Returns micro-batches of at most `max_tokens` tokens; a longer trace gets its own. Traces are never cut."""
+    parts: list[list[Trace]] = []
+    room = 0
+    for trace in traces:
+        length = sum(_length(branch) for branch in trace.branches)
+        if not parts or length > room:
+            parts.append([])
+            room = max_tokens
+        parts[-1].append(trace)
+        room -= length
+    return [_micro(part) for part in parts]
+
+
+@dataclass(frozen=True)
+class Read:
+    """Output of a model for the sampled tokens of a micro-batch, fp32.
+
+    Attributes:
+        logprobs_S: natural-log probabilities at the temperature of the rollouts.
+        entropy_S: entropy of the distribution of each token, detached.
+        hidden_SD: hidden states that predict the tokens.
+    """
+
+    logprobs_S: Tensor
+    entropy_S: Tensor
+    hidden_SD: Tensor
+
+
+def read(model: CausalLM, micro: PolicyMicro, temperature: float) -> Read:
+    """Runs a model on a micro-batch. Logits are computed in chunks and recomputed for the gradient, never S x V.
+
+    Args:
+        model: the policy, or another one that is compared with it.
+        micro: the tokens.
+        temperature: divides the logits.
+    """
+    hidden_SD = model.hidden(micro.tokens_T, micro.batch).hidden_TD[micro.row_S]
+    rows = max(1, CHUNK // model.config.vocab_size)
+    parts = []
+    for part_SD, target_S in zip(hidden_SD.split(rows), micro.target_S.split(rows), strict=True):
+        if torch.is_grad_enabled() and len(hidden_SD) > rows:
+            parts.append(checkpoint(_score, model, part_SD, target_S, temperature, use_reentrant=False))
+        else:
+            parts.append(_score(model, part_SD, target_S, temperature))
+    logprobs, entropies = zip(*parts, strict=True)
+    return Read(torch.cat(logprobs), torch.cat(entropies), hidden_SD)
+
+
+def _score(model: CausalLM, hidden_SD: Tensor, target_S: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    logprobs_SV = log_probs(model.logits(hidden_SD), [temperature])
+    with torch.no_grad():
+        entropy_S = -(logprobs_SV.exp() * logprobs_SV).sum(-1)
+    return logprobs_SV.gather(1, target_S[:, None]).squeeze(1), entropy_S
+
+
+def write_stream(micro: PolicyMicro, name: str, value_S: Tensor) -> None:
+    """Writes values of the sampled tokens of a micro-batch into its branches, fp32."""
+    branches = micro.branches()
+    for branch, part_S in zip(
+        branches, value_S.float().cpu().split([branch.num_sampled for branch in branches]), strict=True
+    ):
+        branch.streams[name] = torch.zeros(len(branch.ids)).index_copy_(0, branch.index_T, part_S)
+
+
+def _length(branch: Branch) -> int:
+    """Returns the number of input tokens needed to predict the branch's last sampled token."""
+    return int(branch.index_T[-1]) if branch.num_sampled else 0
+
+
+def _micro(traces: list[Trace]) -> PolicyMicro:
+    tokens: list[int] = []
+    lengths, rows, targets, rollout, versions, owners = [], [], [], [], [], []
+    streams: dict[str, list[Tensor]] = {}
+    for number, trace in enumerate(traces):
+        for branch in trace.branches:
+            if not branch.num_sampled:
+                continue
+            index_S = branch.index_T
+            rows.append(index_S - 1 + len(tokens))
+            lengths.append(_length(branch))
+            tokens += branch.ids[: lengths[-1]]
+            targets.append(torch.tensor(branch.ids)[index_S])
+            rollout.append(torch.tensor(branch.logprobs, dtype=torch.float32)[index_S])
+            versions.append(torch.tensor(branch.versions)[index_S])
+            owners.append(torch.full_like(index_S, number))
+            for name, stream_T in branch.streams.items():
+                streams.setdefault(name, []).append(stream_T[index_S])
+    return PolicyMicro(
+        torch.tensor(tokens, dtype=torch.int64),
+        SequenceBatch.build(lengths),
+        torch.cat(rows),
+        torch.cat(targets),
+        torch.cat(rollout),
+        torch.cat(versions),
+        torch.cat(owners),
+        {name: torch.cat(parts) for name, parts in streams.items()},
+        traces,
+    )

@@ -1,0 +1,7 @@
+"""``python -m arcforge_serving COMMAND ...`` is ``arcforge COMMAND ...``."""
+
+import sys
+
+from arcforge_core.cli.main import main
+
+sys.exit(main())

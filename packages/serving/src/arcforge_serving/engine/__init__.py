@@ -1,0 +1,5 @@
+"""The paged engine."""
+
+from arcforge_core.moved import forward
+
+__getattr__ = forward(__name__, "facade")

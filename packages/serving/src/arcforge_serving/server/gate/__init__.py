@@ -1,0 +1,1 @@
+"""Who may ask: listening, keys, rates, access log."""

@@ -1,0 +1,168 @@
+"""The part of a chat request that becomes a prompt: messages, tools, and how to render them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+
+from arcforge_core.chat.openai import messages_from_openai, options_from_openai, tools_from_openai
+from arcforge_core.contracts.chat import ChatTemplate, Tool
+from arcforge_core.errors import ConfigError
+from arcforge_serving.server.shared.body import Body, OpenBody, Text
+from arcforge_serving.server.shared.common import CACHED, check_length
+from arcforge_serving.server.shared.ignored import Refused, ignored
+from arcforge_serving.server.shared.state import ServerState
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+TEXT_ONLY = "this model reads and writes text only"
+
+
+class Part(OpenBody):
+    """A part of a message's content; refusals of other servers are texts."""
+
+    type: Literal["text"]
+    text: Text
+    prompt_cache_breakpoint: dict[str, Any] | None = ignored(CACHED)
+    cache_control: dict[str, Any] | None = ignored(CACHED)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refusal_as_text(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("type") == "refusal":
+            return {"type": "text", "text": given.get("refusal")}
+        return given
+
+
+class Function(OpenBody):
+    """The called function."""
+
+    name: Text
+    arguments: Text | dict[str, Any] = ""
+
+
+class Call(OpenBody):
+    """A call in an assistant's message."""
+
+    id: Text | None = None
+    type: Literal["function"] = "function"
+    function: Function
+    index: int | None = None
+
+
+class ChatMessage(OpenBody):
+    """A message. Unknown fields that are empty are not even counted."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[Part] | None = None
+    reasoning_content: Text | None = None
+    reasoning: Text | None = None
+    tool_calls: list[Call] = Field(default=[])
+    tool_call_id: Text | None = None
+    name: Text | None = ignored("templates do not render it")
+    refusal: Text | None = ignored("templates do not render it")
+    cache_control: dict[str, Any] | None = ignored(CACHED)
+    audio: Annotated[Any, Refused(TEXT_ONLY)] = None
+    function_call: Annotated[Any, Refused("calls are given as tool_calls")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_fields(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: value for key, value in given.items() if key in KEPT_EMPTY or value not in (None, [], {}, "")}
+
+    @property
+    def rendered(self) -> list[str]:
+        """The texts that every template renders whole but for white space at their ends; a model's may be shortened."""
+        if self.content is None or self.role == "assistant":
+            return []
+        return [self.content.strip()] if isinstance(self.content, str) else [part.text.strip() for part in self.content]
+
+
+KEPT_EMPTY = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+
+FunctionName = Annotated[Text, Field(min_length=1, max_length=256, pattern=r"^[^\s<>{}\"]+$")]
+
+
+class FunctionDefinition(OpenBody):
+    """A function that may be called."""
+
+    name: FunctionName
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(OpenBody):
+    """A tool."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+    _given: dict[str, Any] = PrivateAttr()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(given)
+        function = {key: value for key, value in given["function"].items() if key in FunctionDefinition.model_fields}
+        made._given = {key: function if key == "function" else given[key] for key in given if key in cls.model_fields}
+        return made
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The definition as the client wrote it, key order included, for templates; without unknown fields."""
+        return self._given
+
+
+class Thinking(Body):
+    """Z.ai's switches."""
+
+    type: Literal["enabled", "disabled"] = "enabled"
+    clear_thinking: bool = True
+
+
+class ConversationFields(Body):
+    """Messages to render."""
+
+    messages: list[ChatMessage] = Field(default=[])
+    tools: list[ToolDefinition] = Field(default=[])
+    chat_template_kwargs: dict[str, Any] = Field(default={}, description="enable_thinking, clear_thinking")
+    thinking: Thinking | None = None
+    reasoning_effort: Effort | None = Field(
+        default=None, description="none and minimal turn the reasoning off; templates with levels receive it"
+    )
+
+    def known_tools(self) -> list[Tool]:
+        return tools_from_openai([tool.given for tool in self.tools])
+
+    def prompt_ids(self, server: ServerState, tools: list[Tool], *, generation_prompt: bool = True) -> list[int]:
+        """Returns the token ids of the conversation.
+
+        Raises:
+            ConfigError: the model has no chat template, or cannot render this.
+        """
+        if not self.messages:
+            raise ConfigError("messages", [], "must hold at least one message")
+        check_length([text for message in self.messages for text in message.rendered], server)
+        options = options_from_openai(_given(self))
+        messages = messages_from_openai([_given(message) for message in self.messages])
+        template = template_of(server)
+        return list(template.render(messages, tools, options, generation_prompt=generation_prompt).ids)
+
+
+def template_of(server: ServerState) -> ChatTemplate:
+    """Returns the model's chat template.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if server.template is None:
+        accepted = f"{server.name} has no chat template, only /v1/completions works: {server.no_template}"
+        raise ConfigError("messages", server.name, accepted)
+    return server.template
+
+
+def _given(part: BaseModel) -> dict[str, Any]:
+    """Returns the fields that a client set."""
+    return part.model_dump(exclude_unset=True)

@@ -1,0 +1,130 @@
+"""Serves one engine: loads a checkpoint and listens until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from arcforge_core.chat.load import build_chat_template
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer, open_checkpoint
+from arcforge_core.console.progress import say
+from arcforge_core.errors import ConfigError
+from arcforge_core.generation.engine import build_engine, check_engine
+from arcforge_core.ops.hardware import build_hardware
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_serving.configs import ServeConfig
+from arcforge_serving.engine.paged import PagedEngine
+from arcforge_serving.server.app import create_app
+from arcforge_serving.server.gate.connections import connection_options
+from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.gate.listening import listen, url
+from arcforge_serving.server.gate.logs import log_config
+from arcforge_serving.server.shared.response_store import ResponseStore
+from arcforge_serving.server.shared.state import ServerState
+
+SECONDS_TO_SEND = 5.0
+"""For slow clients to receive the ends of their streams."""
+
+
+def serve(config: ServeConfig) -> None:
+    """Serves until SIGINT (exit code 0) or SIGTERM; running requests may finish within ``shutdown_seconds``.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        ConfigError: the address cannot be listened on, or not without a key; a key or folder cannot be used; sizes do
+            not fit the number format of the weights.
+    """
+    guard = Guard.of(config, os.environ)
+    weights_root(config)
+    listener = listen(config.host, config.port, keys=bool(guard.keys.users))
+    with listener:
+        state = load_state(config)
+        if state.template is None:
+            say(f"no chats: {state.no_template}")
+        print(f"{state.name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
+        options = {**connection_options(config), "log_config": log_config(config.log)}
+        server = Server(state, config.shutdown_seconds, **options)
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
+            say("stopped")
+
+
+def load_state(config: ServeConfig) -> ServerState:
+    """Loads the checkpoint and the engine of a configuration.
+
+    Raises:
+        CheckpointError, ConfigError: see `serve`.
+    """
+    guard, root = Guard.of(config, os.environ), weights_root(config)
+    folder = find_checkpoint(config.checkpoint)
+    name = config.served_name or folder.resolve().name
+    checkpoint = open_checkpoint(folder)
+    check_engine(config.engine, checkpoint.config, checkpoint.attention)
+    model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
+    engine = build_engine(config.engine, model)
+    assert isinstance(engine, PagedEngine)  # the config has said so
+    state = state_of(engine, tokenizer, name)
+    state.guard, state.weights_root = guard, root
+    state.share_prefixes = config.share_prefixes
+    state.token_id_style, state.responses = config.token_id_style, ResponseStore(config.responses_mb * 2**20)
+    return state
+
+
+def state_of(engine: PagedEngine, tokenizer: Tokenizer, name: str) -> ServerState:
+    """Returns the state of a server, with the tokenizer's chat template if it has a usable one."""
+    try:
+        return ServerState(engine, tokenizer, name, build_chat_template(tokenizer))
+    except ConfigError as error:
+        return ServerState(engine, tokenizer, name, None, str(error))
+
+
+class Server(uvicorn.Server):
+    """Serves an application, and ends its streams properly when it is stopped.
+
+    Args:
+        state: the engine, the tokenizer and the settings.
+        shutdown_seconds: how long running requests may continue.
+        log_level: of uvicorn.
+        options: further options of uvicorn.
+    """
+
+    def __init__(self, state: ServerState, shutdown_seconds: float, log_level: str = "warning", **options: Any) -> None:
+        cut_off = round(shutdown_seconds + SECONDS_TO_SEND)
+        super().__init__(
+            uvicorn.Config(create_app(state), log_level=log_level, timeout_graceful_shutdown=cut_off, **options)
+        )
+        self._state, self._shutdown_seconds = state, shutdown_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts no more requests, lets running ones continue for `shutdown_seconds`, then aborts the rest."""
+        self._state.closing = True
+        ending = asyncio.create_task(self._abort_later())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _abort_later(self) -> None:
+        await asyncio.sleep(self._shutdown_seconds)
+        if self._state.engine.alive:
+            await asyncio.to_thread(self._state.engine.abort)
+
+
+def weights_root(config: ServeConfig) -> Path | None:
+    """Returns the folder below which weight updates may be read.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    if config.weights_root is None:
+        return None
+    root = Path(config.weights_root)
+    if not root.is_dir():
+        raise ConfigError("weights_root", config.weights_root, "must be a folder")
+    return root.resolve()

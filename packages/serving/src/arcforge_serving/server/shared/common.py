@@ -1,0 +1,173 @@
+"""Fields of both generating routes: sampling, stop conditions, structured output, and the contents of the reply."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.errors import ConfigError
+from arcforge_serving.server.shared.body import MOST_STOPS, Body, StopString, Text, TokenId
+from arcforge_serving.server.shared.detokenize import StopWatch
+from arcforge_serving.server.shared.errors import ContextLengthError, UnknownModelError
+from arcforge_serving.server.shared.ignored import Refused, ignored
+from arcforge_serving.server.shared.jobs import Job
+from arcforge_serving.server.shared.state import ServerState
+from arcforge_serving.server.shared.structured import MatcherFactory, StructuredRequest
+
+MOST_TOP = 20
+CACHED = "prefixes are cached automatically"
+ONE_TIER = "there is one tier"
+NOTHING_STORED = "no reply is stored by it"
+UNMODERATED = "this server does not moderate"
+LARGEST = 2**62
+
+
+class StreamOptions(Body):
+    """Options of a stream."""
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = ignored("chunks are not padded")
+
+
+class GenerateRequest(StructuredRequest):
+    """Fields of both generating routes. Names beyond OpenAI's are vLLM's."""
+
+    model: Text | None = None
+    n: int = Field(default=1, ge=1, le=128)
+    temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=-1, description="0 and -1 keep all")
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    seed: int | None = Field(default=None, ge=0, lt=LARGEST)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
+        default={}, description="token id -> number added to its logit"
+    )
+    stop: StopString | Annotated[list[StopString], Field(max_length=MOST_STOPS)] = Field(default=[])
+    stop_token_ids: list[TokenId] = Field(default=[])
+    ignore_eos: bool = Field(default=False, description="continue past the model's own stop tokens")
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    priority: int = Field(default=0, ge=-100, le=100, description="higher ones run first; keys bound it")
+    user: Text = Field(default="", description="part of a session's name where no other field names it")
+    return_token_ids: bool = Field(default=False, description="token ids of prompt and output, and weight versions")
+    session_id: str | None = Field(default=None, description="requests of one session go to one engine of several")
+    metadata: dict[str, Any] | None = ignored(NOTHING_STORED)
+    store: bool | None = ignored(NOTHING_STORED)
+    prompt_cache_key: str | None = ignored(CACHED)
+    prompt_cache_options: dict[str, Any] | None = ignored(CACHED)
+    prompt_cache_retention: str | None = ignored(CACHED)
+    safety_identifier: str | None = ignored("users are not reported")
+    service_tier: str | None = ignored(ONE_TIER)
+    moderation: Annotated[Any, Refused(UNMODERATED)] = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def prompt_only(self) -> bool:
+        """Whether the reply contains the prompt only."""
+        return False
+
+    def check(self, server: ServerState) -> None:
+        """Checks across fields.
+
+        Raises:
+            UnknownModelError: another model is requested.
+            ConfigError: fields that contradict each other.
+        """
+        if self.model is not None and self.model != server.name:
+            raise UnknownModelError(self.model, server.name)
+        if self.stream_options is not None and not self.stream:
+            raise ConfigError("stream_options", "given", "needs stream=true")
+
+    def jobs(
+        self,
+        server: ServerState,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int | None,
+        *,
+        ends: Sequence[int],
+        top_logprobs: int,
+        prompt_logprobs: bool = False,
+        matcher: MatcherFactory | None = None,
+    ) -> list[Job]:
+        """Returns ``n`` sequences for each prompt, in order, each with its own seed.
+
+        Args:
+            server: has the limits.
+            prompts: token ids.
+            max_tokens: None is as many as the context has room for.
+            ends: the model's own stop tokens.
+            top_logprobs, prompt_logprobs, matcher: see `SamplingParams`.
+
+        Raises:
+            ContextLengthError: there is no room for prompt and output.
+            ConfigError: more sequences than may ever wait, or a key of `logit_bias` that is no token id.
+        """
+        most = server.engine.limits.waiting
+        if len(prompts) * self.n > most:
+            raise ConfigError("n", self.n, f"prompts times n must be at most {most}")
+        seed = secrets.randbelow(LARGEST) if self.seed is None else self.seed
+        stop_ids = tuple(dict.fromkeys([*(() if self.ignore_eos else ends), *self.stop_token_ids]))
+        hidden = frozenset((*stop_ids, server.tokenizer.eos_id))
+        biases = {_token_id(key): bias for key, bias in self.logit_bias.items()}
+        jobs: list[Job] = []
+        for prompt in prompts:
+            room = server.longest - len(prompt)
+            if (max_tokens or 1) > room:
+                raise ContextLengthError(len(prompt), max_tokens, server.longest)
+            for _ in range(self.n):
+                watch = StopWatch(server.tokenizer, self.stops, hidden) if self.stops else None
+                params = SamplingParams(
+                    max_tokens or room, self.temperature, self.top_p, max(self.top_k, 0), self.min_p,
+                    stop_token_ids=stop_ids, should_stop=watch, seed=seed + len(jobs),
+                    presence_penalty=self.presence_penalty, frequency_penalty=self.frequency_penalty,
+                    repetition_penalty=self.repetition_penalty, logit_bias=biases,
+                    top_logprobs=top_logprobs, prompt_logprobs=prompt_logprobs, matcher=matcher,
+                )  # fmt: skip
+                jobs.append(Job(prompt, params, self.stops, hidden))
+        return jobs
+
+
+def check_length(texts: Sequence[str], server: ServerState) -> None:
+    """Refuses texts of a prompt that are too long by their bytes alone, before they are encoded.
+
+    Raises:
+        ContextLengthError: even if each token were the widest, they would not fit.
+    """
+    widest = server.tokenizer.widest
+    if widest is not None and (least := -(-sum(len(text.encode()) for text in texts) // widest)) >= server.longest:
+        raise ContextLengthError(least, None, server.longest, at_least=True)
+
+
+def check_ids(field: str, ids: Sequence[int], server: ServerState) -> None:
+    """Refuses an empty list, and ids that the model does not have.
+
+    Raises:
+        ConfigError: names the first such id.
+    """
+    if not ids:
+        raise ConfigError(field, [], "must hold at least one token")
+    vocabulary = server.engine.limits.vocabulary
+    outside = next((id_ for id_ in ids if not 0 <= id_ < vocabulary), None)
+    if outside is not None:
+        raise ConfigError(field, outside, f"token ids must be in [0, {vocabulary}), not {outside}")
+
+
+def _token_id(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) < 10):
+        raise ConfigError("logit_bias", key, f"keys must be token ids, not {key[:40]!r}")
+    return int(key)

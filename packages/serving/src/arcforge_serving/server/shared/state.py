@@ -1,0 +1,88 @@
+"""State that all routes share: one object per application, in ``app.state.server``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Protocol
+
+from fastapi import Depends, Request
+
+from arcforge_core.contracts.chat import ChatTemplate
+from arcforge_core.contracts.serving_engine import ServingEngine
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_serving.engine.grammar import Grammars
+from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.shared.metrics import Metrics
+from arcforge_serving.server.shared.response_store import ResponseStore
+
+
+class Cancellable(Protocol):
+    """A generation that can be ended."""
+
+    def cancel(self) -> None:
+        """Ends it; no effect on one that has ended."""
+
+
+@dataclass
+class ServerState:
+    """The engine, the tokenizer and the settings of an application.
+
+    Attributes:
+        engine: generates; the application starts and closes it.
+        tokenizer: of the model.
+        name: the model's, in requests and replies.
+        template: renders chats; None when the model has none.
+        no_template: why there is none.
+        metrics: counts and times of requests.
+        created: seconds since 1970.
+        closing: whether new requests are refused, because the server shuts down.
+        guard: keys, limits and rates.
+        weights_root: folder below which updates of the weights may be read; None reads none from folders.
+        share_prefixes: whether requests of different keys share cached prefixes.
+        token_id_style: where chats have the ids of their prompts, ``vllm`` or ``sglang``.
+        responses: replies of ``/v1/responses`` that can be continued.
+        life: of an engine of a router, the name of its process; part of the ids of stored replies.
+        open: generations that have not ended, by the ids of their requests.
+    """
+
+    engine: ServingEngine
+    tokenizer: Tokenizer
+    name: str
+    template: ChatTemplate | None = None
+    no_template: str = ""
+    metrics: Metrics = field(init=False)
+    created: int = field(default_factory=lambda: int(time.time()))
+    closing: bool = False
+    guard: Guard = field(default_factory=Guard)
+    weights_root: Path | None = None
+    share_prefixes: bool = False
+    token_id_style: str = "vllm"
+    responses: ResponseStore = field(default_factory=ResponseStore)
+    life: str = ""
+    open: dict[str, list[Cancellable]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.engine, self.name)
+
+    @property
+    def longest(self) -> int:
+        """Tokens that prompt and output may have together."""
+        return self.engine.limits.tokens
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Makes matchers for structured output."""
+        return Grammars(self.tokenizer, self.engine.limits.vocabulary)
+
+
+def server_of(request: Request) -> ServerState:
+    """Returns the state of the application that serves a request."""
+    state: ServerState = request.app.state.server
+    return state
+
+
+Server = Annotated[ServerState, Depends(server_of)]
+"""A route's parameter of this type is the state."""

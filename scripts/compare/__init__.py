@@ -1,0 +1,1 @@
+"""What `scripts/loss_compare` is made of; needs nothing but the standard library."""

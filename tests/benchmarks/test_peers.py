@@ -1,0 +1,65 @@
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def peers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("_peers", BENCHMARKS / "_peers.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["_peers"] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def clock(*seconds: float) -> Callable[[], float]:
+    """Returns what takes these seconds, call after call, the last ones for ever."""
+    left = list(seconds)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_the_fastest_setting_that_fits_is_taken_and_the_others_are_listed(peers: ModuleType) -> None:
+    runs = {"slow first": clock(3.0, 1.0), "steady": clock(2.0), "compiled": clock(60.0, 0.5), "hopeless": clock(9.0)}
+
+    def prepare(name: str) -> Callable[[], float]:
+        if name == "wrong":
+            raise peers.Unfit("loss 3 is not 2")
+        if name == "refused":
+            raise RuntimeError("no kernel for this machine")
+        return runs[name]
+
+    candidates = ["steady", "slow first", "hopeless", "wrong", "refused"]
+    swept = peers.sweep(candidates, prepare, lambda best: ["compiled"] if best == "slow first" else [])
+    assert swept.best == "compiled"
+    assert swept.run() == 0.5
+    assert swept.tried["slow first"] == 1.0
+    reasons = {name: why for name, why in swept.tried.items() if isinstance(why, str)}
+    assert reasons.keys() == {"hopeless", "wrong", "refused"}
+    assert (
+        "too slow" in reasons["hopeless"]
+        and "loss 3 is not 2" in reasons["wrong"]
+        and "no kernel" in reasons["refused"]
+    )
+    with pytest.raises(SystemExit, match="nothing to compare"):
+        peers.sweep(["wrong"], prepare)
+
+
+def test_every_combination_of_attention_experts_and_dtype_is_a_candidate(peers: ModuleType) -> None:
+    found = peers.peers(("fp32", "bf16"), peers.EXPERTS, batch=8)
+    assert len({str(peer) for peer in found}) == 3 * 2 * 2
+    assert {peer.attention for peer in found} == {"sdpa", "eager", "flex_attention"}
+    assert str(peers.Peer("sdpa", "eager", "bf16", True, 4)) == "sdpa+eager+bf16+compile+by 4"
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)
+def test_only_the_helper_chooses_settings_of_transformers(path: Path) -> None:
+    """A benchmark that names an attention of its own may not compare with the peer at its best."""
+    if path.name != "_peers.py":
+        assert "attn_implementation" not in path.read_text()

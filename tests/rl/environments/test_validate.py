@@ -1,0 +1,56 @@
+"""`arcforge-env validate` passes what is sound, and names what is not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from arcforge_core.config.compose import compose_config
+from arcforge_core.contracts.environment import Reply
+from arcforge_core.episodes.copy import CopyEnvironment
+from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_rl.cli import main
+from arcforge_rl.configs.commands import ValidateConfig
+from arcforge_rl.environments.validate import run
+
+
+def config(*overrides: str) -> ValidateConfig:
+    return compose_config("env_validate", ValidateConfig, list(overrides))
+
+
+def test_sound_environments_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    tallies = run(config("environment=copy", "episodes=3"))
+    assert {kind: (t.played, t.right) for kind, t in tallies.items()} == {
+        "oracle": (3, 3), "silence": (3, 3), "question": (3, 3), "cheat": (21, 21)
+    }  # fmt: skip
+    assert "must earn" in capsys.readouterr().out
+
+
+def test_an_oracle_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CopyEnvironment, "oracle", lambda self, task: [Reply("nothing")])
+    with pytest.raises(ArcforgeError, match=r"copy: oracle must earn 1: task 0 .* earned 0: the first line"):
+        run(config("environment=copy", "episodes=2"))
+
+
+def test_a_cheat_that_pays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CopyEnvironment, "cheats", lambda self, task: [[Reply("no")], [Reply(task.answer)]])
+    with pytest.raises(ArcforgeError, match="copy: cheat must earn 0: task 0"):
+        run(config("environment=copy", "episodes=2"))
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="episodes=0"):
+        config("episodes=0")
+
+
+def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", "environment=copy", "episodes=1"])
+    assert main() == 0
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "run", "agent=noop", "episodes=1", f"output_dir={tmp_path}"])
+    assert main() == 0
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", "--help"])
+    assert main() == 0
+    assert "arcforge-env validate: Check an environment" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "valdate"])
+    assert main() == 2
+    assert "did you mean 'validate'" in capsys.readouterr().err

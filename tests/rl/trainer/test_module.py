@@ -1,0 +1,50 @@
+"""Sums over micro-batches, and which gap between trainer and engine ends a run."""
+
+import pytest
+import torch
+from tests.rl.trainer.conftest import Compose
+
+from arcforge_rl.trainer.module import Gaps, Sums, gap_limit
+
+
+def test_losses_are_summed_figures_weighed_by_tokens_and_the_widest_gap_kept() -> None:
+    ours, theirs = Sums(), Sums()
+    ours.add(3, {"policy_loss": 0.5}, {"entropy": 1.0}, Gaps(0.75, 3, 0.25))
+    ours.add(1, {"policy_loss": 0.25}, {"entropy": 2.0}, Gaps(0.125, 1, 0.125))
+    theirs.add(4, {"policy_loss": 1.0, "kl_loss": 0.5}, {"entropy": 0.25}, Gaps(0.25, 4, 0.0625))
+    ours.merge(theirs)  # of another process
+    assert ours.count == 8
+    assert ours.figures == {
+        "policy_loss": 1.75,
+        "entropy": (3 * 1.0 + 1 * 2.0 + 4 * 0.25) / 8,
+        "kl_loss": 0.5,
+        "logprob_gap": (0.75 + 0.125 + 0.25) / 8,
+        "logprob_gap_max": 0.25,
+    }
+
+
+def test_the_gap_is_of_tokens_of_the_present_weights_and_the_drift_of_the_others() -> None:
+    gap_S, present_S = torch.tensor([0.5, 1e-6, 0.25, 3e-6]), torch.tensor([False, True, False, True])
+    found = Gaps.of(gap_S, present_S).figures
+    wanted = {"logprob_gap": 2e-6, "logprob_gap_max": 3e-6, "stale": 0.5, "logprob_drift": 0.375}
+    assert found == pytest.approx(wanted)
+    assert Gaps.of(gap_S, torch.zeros(4, dtype=torch.bool)).figures.keys() == {"stale", "logprob_drift"}
+    assert "stale" not in Gaps.of(gap_S, torch.ones(4, dtype=torch.bool)).figures
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ((), 1e-4),
+        (("trainer.precision=bf16",), 0.05),
+        (("trainer.max_gap=0.5",), 0.5),
+        (("engine=paged", "engine.weights=w8a8"), None),
+        (("engine=paged", "engine.weights=w8a8", "trainer.max_gap=0.5"), 0.5),
+    ],
+)
+def test_the_largest_gap_is_that_of_the_precision_unless_one_is_set(
+    small_run: Compose, options: tuple[str, ...], limit: float | None
+) -> None:
+    if "engine=paged" in options:
+        pytest.importorskip("arcforge_serving")
+    assert gap_limit(small_run(*options)) == limit

@@ -1,0 +1,159 @@
+"""Two processes, started by torchrun, learn what one learns; one that is killed continues as if it had not been."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.rl.trainer.conftest import small_overrides
+
+from arcforge_core import load_pretrained
+from arcforge_core.train.state import checkpoints
+from arcforge_rl import processes
+
+SCRIPT = str(Path(__file__).with_name("learn.py"))
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+SPREAD = ("rollout.group_size=8", "rollout.groups=5", "evaluation.tasks=5")
+
+
+def command(folder: Path, policy: Path, launcher: list[str], *options: str) -> list[str]:
+    return [sys.executable, *launcher, SCRIPT, *small_overrides(policy, folder), *SPREAD, *options]
+
+
+def learn(folder: Path, policy: Path, launcher: list[str], *options: str) -> Path:
+    """Runs to the end and returns the run's folder."""
+    done = subprocess.run(command(folder, policy, launcher, *options), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(list(folder.glob("*/*-rl"))) == 1, "only the first process writes"
+    return (folder / "latest").resolve()
+
+
+def table(run: Path, name: str) -> list[dict[str, str]]:
+    with (run / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+
+
+def shown(line: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tokens of a rollout that the report shows."""
+    return [token for branch in line.get("tokens", []) for token in branch]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_pretrained(checkpoints(run)[-1]).state_dict()
+
+
+@pytest.mark.slow(reason="starts interpreters with torch, two of them for each run")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("rollout.group_size=5", "trainer.micro_batch_tokens=16"),  # of unlike numbers of micro-batches
+        ("algorithm=ppo", "trainer.updates=2", "trainer.max_steps=2"),
+    ],
+    ids=["icepop", "ppo and two updates"],
+)
+def test_two_processes_learn_what_one_learns(tmp_path: Path, policy: Path, options: tuple[str, ...]) -> None:
+    two = learn(tmp_path / "two", policy, TWO, *options)
+    one = learn(tmp_path / "one", policy, [], *options)
+    for name, weight in weights(one).items():
+        torch.testing.assert_close(weights(two)[name], weight, atol=2e-5, rtol=1e-3)
+    assert table(two, "evaluations.csv")[0] | {"seconds": ""} == table(one, "evaluations.csv")[0] | {"seconds": ""}
+    ours, theirs = table(two, "metrics.csv"), table(one, "metrics.csv")
+    assert len(ours) == len(theirs)
+    for mine, wanted in zip(ours, theirs, strict=True):
+        for name, cell in wanted.items():
+            if cell and "seconds" not in name and "gap" not in name and name != "progress":
+                assert float(mine[name]) == pytest.approx(float(cell), rel=1e-3, abs=1e-4), name
+    for mine, wanted in zip(lines(two), lines(one), strict=True):
+        for name in ("rollout", "task", "rewards", "learnt"):
+            assert mine[name] == wanted[name]
+        factors = [
+            [token.get("factor") for branch in of.get("tokens", []) for token in branch] for of in (mine, wanted)
+        ]
+        assert [f is None for f in factors[0]] == [f is None for f in factors[1]]
+
+
+@pytest.mark.nightly(reason="three runs of two processes each")
+def test_two_processes_go_on(tmp_path: Path, policy: Path) -> None:
+    whole = learn(tmp_path / "whole", policy, TWO, "trainer.max_steps=4")
+    learn(tmp_path / "parts", policy, TWO, "trainer.max_steps=2")
+    parts = learn(tmp_path / "parts", policy, TWO, "trainer.max_steps=4", "resume=latest")
+    resumed, wanted = weights(parts), weights(whole)
+    assert all(torch.equal(resumed[name], wanted[name]) for name in wanted)
+    assert [row["reward"] for row in table(parts, "metrics.csv")] == [
+        row["reward"] for row in table(whole, "metrics.csv")
+    ]
+
+
+@pytest.mark.nightly(reason="three commands in processes of their own, one of them killed")
+def test_a_killed_run_ends_in_the_same_rewards(tmp_path: Path, policy: Path) -> None:
+    """SIGKILL between two checkpoints, by the commands that people type."""
+    options = ("trainer.max_steps=16", "trainer.checkpoint_every=3", "trainer.eval_every=4")
+    whole = learn(tmp_path / "whole", policy, [], *options)
+    killed = tmp_path / "cut" / "latest" / "metrics.csv"
+    with subprocess.Popen(command(tmp_path / "cut", policy, [], *options), stdout=subprocess.DEVNULL) as process:
+        while not killed.exists() or killed.read_bytes().count(b"\n") < 6:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.005)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert 5 <= len(table(killed.parent, "metrics.csv")) < 16 and not (killed.parent / "summary.json").exists()
+    rest = learn(tmp_path / "cut", policy, [], *options, "resume=latest")
+    untimed = [[{n: cell for n, cell in row.items() if "seconds" not in n} for row in table(of, "metrics.csv")]
+               for of in (rest, whole)]  # fmt: skip
+    assert untimed[0] == untimed[1] and len({row["reward"] for row in untimed[0]}) > 5
+    assert lines(rest) == lines(whole)
+    assert table(rest, "heldout.csv") == table(whole, "heldout.csv")
+    ours, theirs = weights(rest), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = list(range(7))
+    parts = []
+    for rank in range(3):
+        monkeypatch.setattr(processes, "place", lambda rank=rank: (rank, 3))
+        parts.append(processes.part(items))
+    assert sorted(item for some in parts for item in some) == items
+    monkeypatch.setattr(processes, "gather", lambda value: parts)
+    assert processes.whole(parts[0]) == items
+
+
+def test_a_gradient_that_only_another_process_has_is_summed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all processes name what they have, and take the names in one order."""
+    parameters = {name: torch.nn.Parameter(torch.zeros(2)) for name in ("ours", "none", "both", "its")}
+    for name in ("ours", "both"):
+        parameters[name].grad = torch.ones(2)
+    order = []
+
+    class Sent:
+        def wait(self) -> None:
+            """Is there."""
+
+    def add(gradient: torch.Tensor, async_op: bool) -> Sent:
+        order.append(next(name for name, of in parameters.items() if of.grad is gradient))
+        gradient += {"both": 4.0, "its": 2.0, "ours": 0.0}[order[-1]]
+        return Sent()
+
+    monkeypatch.setattr(processes, "place", lambda: (0, 2))
+    monkeypatch.setattr(processes, "gather", lambda value: [value, {"its", "both"}])
+    monkeypatch.setattr(processes.dist, "all_reduce", add)
+    processes.add_gradients(parameters.items())
+    found = {name: None if of.grad is None else of.grad.tolist() for name, of in parameters.items()}
+    assert found == {"ours": [1.0, 1.0], "none": None, "both": [5.0, 5.0], "its": [2.0, 2.0]}
+    assert order == ["both", "its", "ours"]
+
+
+def test_alone_nothing_is_exchanged() -> None:
+    assert processes.place() == (0, 1)
+    assert processes.gather("x") == ["x"]
+    assert processes.whole([1, 2]) == [1, 2] == list(processes.part([1, 2]))

@@ -1,0 +1,15 @@
+"""The page that describes the API, in a browser."""
+
+
+def test_routes_unfold_to_their_fields_and_nothing_is_loaded_from_elsewhere(context, served):
+    asked = []
+    context.on("request", lambda request: asked.append(request.url))
+    page = context.new_page()
+    page.goto(f"{served[1]}/docs")
+    chat = page.locator(".route", has_text="/v1/chat/completions").first
+    chat.locator("summary").first.click()
+    messages = chat.locator("li", has_text="messages").first
+    assert "list of ChatMessage" in messages.inner_text()
+    messages.locator("summary").first.click()
+    assert "tool_call_id" in messages.inner_text()
+    assert all(url.startswith(served[1]) for url in asked) and len(asked) >= 4

@@ -1,0 +1,104 @@
+"""Requests that are made to take long: refused by their size, or worked on while others are answered."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import llguidance
+import pytest
+
+from arcforge_core.tokenizer.tokenizer import Tokenizer
+
+CODE = "def add(left, right):\n    return left + right\n"
+MANY = {f"property_{number}": {"type": "string"} for number in range(5000)}
+SCHEMA = {"type": "object", "properties": MANY, "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+BLOWN_UP = [
+    "(((a{1,50}){1,50}){1,50}){1,50}", "(.|\\n){0,50000}", "(" * 5000 + ")" * 5000, r"(?:.{1,1000}|\d{1,1000}){1,1000}",
+    "(a|aa)+b" * 20, "(a|b)*a(a|b){25}",
+]  # fmt: skip
+
+
+class Uncompiled:
+    """An `LLMatcher` that must not be made."""
+
+    grammar_from_lark, grammar_from_regex, grammar_from_json_schema = (
+        staticmethod(getattr(llguidance.LLMatcher, f"grammar_from_{kind}")) for kind in ("lark", "regex", "json_schema")
+    )
+
+    def __init__(self, *args, **options):
+        pytest.fail("it was compiled")
+
+
+def post(client, path, **body):
+    return client.post(path, json={"max_tokens": 1, **body})
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/completions", {"prompt": CODE * 80_000}), ("/v1/completions", {"prompt": ["a", CODE * 80_000]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": CODE * 80_000}]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": CODE * 400}] * 200}),
+    ("/v1/messages", {"model": "small", "messages": [{"role": "user", "content": CODE * 80_000}]}),
+    ("/v1/responses", {"input": CODE * 80_000, "max_tokens": None}),
+])  # fmt: skip
+def test_prompts_that_cannot_fit_are_refused_before_they_are_encoded(client, monkeypatch, path, body):
+    monkeypatch.setattr(Tokenizer, "_encoding", lambda *args: pytest.fail("it was encoded"))
+    reply = post(client, path, **body)
+    said = "prompt is too long" if path == "/v1/messages" else "at least"  # Anthropic's sentence has no room for it
+    assert reply.status_code == 400 and said in reply.json()["error"]["message"]
+
+
+def test_prompts_that_fit_are_not_refused_by_their_length(client):
+    space = " " * 5000  # one token is many of them
+    assert post(client, "/v1/completions", prompt="a").status_code == 200
+    assert client.post("/tokenize", json={"prompt": CODE * 2000}).json()["count"] > 1024
+    messages = [{"role": "user", "content": space + "Hi" + space}]
+    assert post(client, "/v1/chat/completions", messages=messages).status_code in (200, 400)
+
+
+@pytest.mark.parametrize(("path", "field", "body"), [
+    ("/v1/completions", "guided_choice", {"guided_choice": [f"choice {number}" for number in range(100_000)]}),
+    ("/v1/completions", "structured_outputs", {"structured_outputs": {"choice": [str(n) for n in range(100_000)]}}),
+    ("/v1/completions", "guided_json", {"guided_json": SCHEMA}),
+    ("/v1/completions", "guided_json", {"guided_json": {"enum": list(range(50_000))}}),
+    ("/v1/completions", "guided_regex", {"guided_regex": "a" * 1_000_000}),
+    ("/v1/completions", "guided_regex", {"guided_regex": "|".join(map(str, range(30_000)))}),
+    ("/v1/completions", "guided_grammar", {"guided_grammar": "start: " + " | ".join(f'"{n}"' for n in range(30_000))}),
+    ("/v1/chat/completions", "response_format",
+     {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}),
+    ("/v1/chat/completions", "tools", {"tools": [TOOL], "tool_choice": "required"}),
+])  # fmt: skip
+def test_large_grammars_are_refused_before_they_are_compiled(client, monkeypatch, path, field, body):
+    monkeypatch.setattr(llguidance, "LLMatcher", Uncompiled)
+    prompt = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    reply = post(client, path, **prompt, **body)
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["param"] == field
+    assert "must have at most 200,000 characters and 10,000" in error["message"]
+
+
+@pytest.mark.parametrize("pattern", BLOWN_UP)
+def test_expressions_that_blow_up_end(client, pattern):
+    assert post(client, "/v1/completions", prompt="a", guided_regex=pattern).status_code in (200, 400)
+
+
+@pytest.mark.parametrize("body", [
+    {"prompt": CODE * 40_000}, {"prompt": "a", "guided_choice": [f"choice number {n}" for n in range(4900)]},
+], ids=["prompt", "choices"])  # fmt: skip
+def test_others_are_answered_meanwhile(live, monkeypatch, body):
+    """The longest wait for ``/health`` is a part of the request's time; when it held the interpreter, it was all."""
+    state, client = live
+    monkeypatch.setattr(state.tokenizer, "widest", None)
+    base, waits = str(client.base_url).removesuffix("/v1/"), []
+    state.grammars  # noqa: B018 made once
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=base, timeout=60) as http:
+        assert http.get("/health").status_code == 200  # it has connected
+        begin = time.perf_counter()
+        asked = pool.submit(httpx.post, f"{base}/v1/completions", json={"max_tokens": 1, **body}, timeout=60)
+        while not asked.done():
+            sent = time.perf_counter()
+            assert http.get("/health").status_code == 200
+            waits.append(time.perf_counter() - sent)
+        seconds = time.perf_counter() - begin
+    assert asked.result().status_code in (200, 400)
+    assert len(waits) > 3 and max(waits) < 0.6 * seconds, (max(waits), seconds)
