@@ -79,29 +79,27 @@ DEEDS = {
 }
 
 
-class Hostile(EnvironmentBase):
-    def task(self, index):
-        return Task(f"hostile/{index}", "?", "!")
+class Asked(EnvironmentBase):
+    """One question, which no verifier here depends on."""
 
+    def task(self, index):
+        return Task(f"asked/{index}", "?", "!")
+
+
+class Hostile(Asked):
     @reward(timeout=1.0)
     def judged(self, task, episode):
         return DEEDS[self.config.deed]()
 
 
-class HostileHere(EnvironmentBase):
-    def task(self, index):
-        return Task(f"hostile/{index}", "?", "!")
-
+class HostileHere(Asked):
     @reward(timeout=None)
     def judged(self, task, episode):
         return DEEDS[self.config.deed]()
 
 
-class Several(EnvironmentBase):
+class Several(Asked):
     """Two rewards, one of which may misbehave, and a metric."""
-
-    def task(self, index):
-        return Task(f"several/{index}", "?", "!")
 
     @reward(weight=3.0, timeout=None)
     def good(self, task, episode):

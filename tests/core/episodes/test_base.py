@@ -13,7 +13,6 @@ import pytest
 from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.environment import Agents, Episode, Failure, Reply, Score, Task
 from arcforge_core.episodes import killable
-from arcforge_core.episodes.base import EnvironmentBase
 from arcforge_core.episodes.rewards import as_score, metric, reward
 from arcforge_core.episodes.scripted import SILENCE, ScriptedAgent, play
 from arcforge_core.errors import ArcforgeError, ConfigError
@@ -139,10 +138,7 @@ def test_a_process_that_is_not_let_run_has_more_time():
     assert found.reward == 1.0, found
 
 
-class Local(EnvironmentBase):
-    def task(self, index):
-        return Task("local", "?", "!")
-
+class Local(hostile.Asked):
     @reward(timeout=0.2)
     async def slow(self, task, episode):
         await asyncio.sleep(3600)
@@ -165,7 +161,7 @@ class Unreachable(Local):
         raise ConnectionRefusedError("no judge")
 
 
-class Measured(EnvironmentBase):
+class Measured(hostile.Asked):
     @reward(timeout=None)
     def right(self, task, episode):
         return 1.0
@@ -199,7 +195,7 @@ def test_a_metric_is_any_finite_number_and_one_that_fails_is_left_out(kind, said
 
 
 def test_a_class_that_no_other_process_can_make_is_refused():
-    class Inside(EnvironmentBase):
+    class Inside(hostile.Asked):
         @reward()
         def judged(self, task, episode):
             return 1.0
@@ -227,7 +223,7 @@ def test_tool_results_do_not_count_against_the_bound_on_what_is_judged():
 def test_rewards_of_one_name_are_refused():
     with pytest.raises(ConfigError, match="both have this name"):
 
-        class Named(EnvironmentBase):
+        class Named(hostile.Asked):
             @reward(name="right")
             def first(self, task, episode):
                 return 1.0
@@ -238,19 +234,19 @@ def test_rewards_of_one_name_are_refused():
 
     with pytest.raises(ConfigError, match="weighted mean"):
 
-        class Total(EnvironmentBase):
+        class Total(hostile.Asked):
             @reward()
             def reward(self, task, episode):
                 return 1.0
 
 
-class Left(EnvironmentBase):
+class Left(hostile.Asked):
     @reward(timeout=None)
     def judged(self, task, episode):
         return 0.0
 
 
-class Right(EnvironmentBase):
+class Right(hostile.Asked):
     @reward(timeout=None)
     def judged(self, task, episode):
         return 1.0
@@ -278,7 +274,7 @@ def test_parents_whose_rewards_collide_are_refused():
 
 
 def test_an_environment_without_rewards_is_refused():
-    class Nothing(EnvironmentBase):
+    class Nothing(hostile.Asked):
         @metric()
         def length(self, task, episode):
             return 1.0
@@ -340,6 +336,9 @@ from arcforge_core.episodes.rewards import reward
 from arcforge_core.episodes.scripted import SILENCE, play
 
 class Mine(EnvironmentBase):
+    def task(self, index):
+        return Task("a", "b", "c")
+
     @reward()
     def judged(self, task, episode):
         return 1.0

@@ -8,7 +8,7 @@ def test_routes_unfold_to_their_fields_and_nothing_is_loaded_from_elsewhere(cont
     page.goto(f"{served[1]}/docs")
     chat = page.locator(".route", has_text="/v1/chat/completions").first
     chat.locator("summary").first.click()
-    messages = chat.locator("li", has_text="messages").first
+    messages = chat.locator("li", has=page.get_by_text("messages", exact=True)).first
     assert "list of ChatMessage" in messages.inner_text()
     messages.locator("summary").first.click()
     assert "tool_call_id" in messages.inner_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -27,7 +28,7 @@ from arcforge_core.errors import ConfigError
 TRIES = 10_000
 
 
-class EnvironmentBase:
+class EnvironmentBase(ABC):
     """An `Environment` whose rewards are the methods marked with `reward` and `metric`.
 
     ``reward`` is the weighted mean of the rewards. A verifier that raises, exceeds its timeout or does not return a
@@ -65,11 +66,12 @@ class EnvironmentBase:
         """Returns an environment for the verifier process, which never asks for tasks."""
         return cls(config)
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> None:  # noqa: B027 - most have nothing to import
         """Imports the verifiers' dependencies in their process, outside the time limit of judgements."""
 
+    @abstractmethod
     def task(self, index: int) -> Task:
-        raise NotImplementedError
+        """Returns the task of an index, the same whenever it is asked."""
 
     def domain_of(self, task: Task) -> str:
         """Returns the environment's domain."""
@@ -105,8 +107,12 @@ class EnvironmentBase:
         return [Reply(task.answer)]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns scripts that must score 0."""
-        raise NotImplementedError
+        """Returns scripts that must score 0.
+
+        Raises:
+            NotImplementedError: the class has none; the suite of environments asks for them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no cheats(task): return scripts that must score 0")
 
     async def elsewhere(self, method: str, task: Task, episode: Episode, seconds: float) -> Score:
         """Scores with a plain method of this class, in a process that is killed after `seconds`.
@@ -151,9 +157,9 @@ def written(episode: Episode) -> int:
 class GeneratedEnvironment(EnvironmentBase):
     """An environment that draws an endless sequence of tasks. Its config has a `seed`."""
 
+    @abstractmethod
     def draw(self, draw: random.Random) -> tuple[str, Task]:
         """Returns the key that decides the side of the split, and the task; all randomness comes from `draw`."""
-        raise NotImplementedError
 
     def task(self, index: int) -> Task:
         """Returns the first task drawn for this index that is on the configured side of the split.

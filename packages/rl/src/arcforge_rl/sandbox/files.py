@@ -13,6 +13,7 @@ import io
 import os
 import shutil
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,14 +38,14 @@ OVERHEAD = 2
 """Maximum size of an archive, as a multiple of the sandbox's limit: small files are rounded up in it."""
 
 
-class FileOperations:
+class FileOperations(ABC):
     """`read`, `write`, `upload` and `download` of a sandbox, by commands in it."""
 
     limits: SandboxLimits
 
+    @abstractmethod
     async def exec(self, command: Command) -> ExecResult:
         """Runs a command; see the contract."""
-        raise NotImplementedError
 
     def locate(self, path: str) -> str:
         """Returns a path of the contract as commands in this sandbox see it."""

@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import time
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +183,7 @@ def classify(code: int | None, kills: int, killed: list[CommandStatus]) -> tuple
     return (CommandStatus.SIGNAL, code - 128) if 128 < code < 128 + 65 else (CommandStatus.EXIT, code)
 
 
-class KeptBackend:
+class KeptBackend(ABC):
     """A backend whose sandboxes a keeper owns; the keeper starts with the first sandbox.
 
     A subclass defines `name`, `own_view`, `requirements`, `gaps`, `describe` and `facts`.
@@ -209,21 +210,21 @@ class KeptBackend:
             "cgroups": [[p.folder, p.version, p.controllers] for p in find_parents(self.config.cgroup)],
         }
 
+    @abstractmethod
     def requirements(self) -> dict[str, Any]:
         """Returns the keeper's further settings; raises `SandboxError` if the machine lacks a requirement."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gaps(self) -> tuple[str, ...]:
         """Returns the limits that are weaker here than the contract requires."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> str:
         """Returns the result of a successful probe, in words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def facts(self) -> dict[str, str]:
         """Returns the properties of this machine that the backend needs."""
-        raise NotImplementedError
 
     def probe(self) -> SandboxProbe:
         """Runs a program in a sandbox of a temporary keeper."""
