@@ -10,8 +10,8 @@ from arcforge_core import load_pretrained, save_pretrained
 from arcforge_core.checkpoint.convert import convert
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.checkpoint.pretrained import open_checkpoint
-from arcforge_core.checkpoint.shards import WEIGHTS
-from arcforge_core.errors import CheckpointError
+from arcforge_core.checkpoint.shards import WEIGHTS, save_tensors
+from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from support.gguf_files import LlamaFile
@@ -123,3 +123,31 @@ def test_one_tensor_at_a_time_is_read(ours, tmp_path, monkeypatch):
     """No model is built with its weights: 744B parameters need not fit into memory."""
     monkeypatch.setattr("arcforge_core.model.causal_lm.init_weights", lambda *args: pytest.fail("weights were made"))
     assert len(convert(ours, tmp_path / "hf").state.shapes) == len(open_checkpoint(ours).state.shapes)
+
+
+def test_int8_is_a_quarter_of_float32_and_reads_back_as_rounded(ours, tmp_path):
+    small = convert(ours, tmp_path / "small", dtype=torch.int8)
+    assert small.architecture == "arcforge"
+    before, after = load_pretrained(ours), load_pretrained(tmp_path / "small")
+    for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
+        assert new.dtype == torch.bfloat16
+        # half a step of the row's scale, and half a unit of bfloat16
+        bound = old.abs().amax(-1, keepdim=True) / 127 / 2 * 1.01 + old.abs() / 256 if old.ndim > 1 else old.abs() / 128
+        assert ((new.float() - old.float()).abs() <= bound).all(), name
+    for (name, old), new in zip(before.named_buffers(), after.buffers(), strict=True):
+        assert torch.equal(old, new), name
+    wide = sum(value.numel() for value in before.state_dict().values()) * 4
+    assert (tmp_path / "small" / WEIGHTS).stat().st_size < 0.35 * wide
+    again = convert(tmp_path / "small", tmp_path / "again", dtype=torch.bfloat16, to="arcforge")
+    assert again.state.shapes == small.state.shapes and same(tmp_path / "small", tmp_path / "again")
+
+
+def test_int8_of_other_architectures_and_damaged_scales_are_refused(ours, tmp_path):
+    with pytest.raises(ConfigError, match="dtype='int8': is written in arcforge's own format only, not as deepseek_v3"):
+        convert(ours, tmp_path / "hf", to="deepseek_v3", dtype=torch.int8)
+    convert(ours, tmp_path / "small", dtype=torch.int8)
+    tensors = load_file(tmp_path / "small" / WEIGHTS)
+    del tensors["model.embed_tokens.weight"]
+    save_tensors(tensors, tmp_path / "small" / WEIGHTS)
+    with pytest.raises(CheckpointError, match=r"embed_tokens.weight.int8_scale has the shape"):
+        open_checkpoint(tmp_path / "small")

@@ -46,7 +46,7 @@ from arcforge_core.errors import ConfigError
 
 ARCHITECTURES = ("arcforge", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "llama")
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "int8")
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -310,7 +310,8 @@ class ConvertConfig:
     to: str | None = None
     """``arcforge`` or an architecture of transformers; None keeps the source's, or selects one for a model of ours."""
     dtype: str | None = None
-    """Of parameters: ``float32``, ``bfloat16`` or ``float16``; None keeps the stored one (bfloat16 for a GGUF file)."""
+    """Of parameters: ``float32``, ``bfloat16``, ``float16``, or ``int8`` with a scale per row, which is read as
+    bfloat16 and which only arcforge's own format has; None keeps the stored one (bfloat16 for a GGUF file)."""
     max_shard_size: str = "5GB"
     """Maximum size of a file: a number with KB, MB or GB."""
     overwrite: bool = False

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from arcforge_core.checkpoint.hf.folder import OWN, copy_beside, write_hf
+from arcforge_core.checkpoint.int8 import packed, rounded
 from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint, own_config
 from arcforge_core.checkpoint.sections import CONFIG, meta_model
 from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardWriter
 from arcforge_core.configs import ConvertConfig
 from arcforge_core.console.progress import track
 from arcforge_core.console.result import Result
-from arcforge_core.errors import CheckpointError
+from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.files.atomic import replacing
 
 
@@ -28,7 +29,7 @@ class CastState(Mapping[str, Tensor]):
 
     Attributes:
         state: the tensors to cast.
-        dtype: of the parameters; None keeps their dtypes.
+        dtype: of the parameters; None keeps their dtypes, int8 gives what is read after they were stored as int8.
         buffers: names that are never cast.
     """
 
@@ -38,7 +39,15 @@ class CastState(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self.state[name]
-        return tensor if self.dtype is None or name in self.buffers else tensor.to(self.dtype)
+        if self.dtype is None or name in self.buffers:
+            return tensor
+        return rounded(tensor) if self.dtype == torch.int8 else tensor.to(self.dtype)
+
+    def stored(self, name: str) -> dict[str, Tensor]:
+        """Returns the tensors that arcforge's own format stores for one."""
+        if self.dtype == torch.int8 and name not in self.buffers:
+            return packed(name, self.state[name])
+        return {name: self[name]}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.state.shapes)
@@ -80,14 +89,19 @@ def convert(
         target: the directory to create.
         to: an architecture of transformers, or ``arcforge`` for arcforge's own format. None keeps the source's
             architecture, and chooses one for an arcforge model.
-        dtype: of the parameters; None keeps the stored ones, and converts a GGUF file's to bfloat16.
+        dtype: of the parameters; None keeps the stored ones, and converts a GGUF file's to bfloat16. int8 writes
+            arcforge's own format.
         max_shard_bytes: maximum size of a file.
         overwrite: replace an existing checkpoint.
 
     Raises:
         CheckpointError: the source cannot be read, the architecture does not fit, or the target exists.
-        ConfigError: a field that the architecture cannot express.
+        ConfigError: a field that the architecture cannot express; int8 in another format than arcforge's own.
     """
+    if dtype == torch.int8:
+        to = to or OWN
+        if to != OWN:
+            raise ConfigError("dtype", "int8", f"is written in arcforge's own format only, not as {to}")
     source, target = Path(source), Path(target).resolve()
     if target == source.resolve():
         raise CheckpointError(f"{target} is the source itself; choose another directory")
@@ -101,12 +115,13 @@ def convert(
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as between:
-        stored = str(dtype or torch.bfloat16).removeprefix("torch.")  # cast once: via bfloat16, float32 would lose bits
+        # cast once: via bfloat16, float32 would lose bits
+        stored = str(torch.float32 if dtype == torch.int8 else dtype or torch.bfloat16).removeprefix("torch.")
         return _convert(convert_gguf(source, Path(between) / "llama", stored), target, to, dtype, max_shard_bytes)
 
 
 def _convert(source: Path, target: Path, to: str | None, dtype: torch.dtype | None, max_shard_bytes: int) -> Checkpoint:
-    opened = open_checkpoint(source, dtype)
+    opened = open_checkpoint(source, None if dtype == torch.int8 else dtype)
     model = meta_model(opened.config, opened.attention, str(source))
     state = CastState(opened.state, dtype, frozenset(name for name, _ in model.named_buffers()))
     architecture = to or (None if opened.architecture == OWN else opened.architecture)
@@ -126,7 +141,8 @@ def _convert(source: Path, target: Path, to: str | None, dtype: torch.dtype | No
 def _write_own(folder: Path, opened: Checkpoint, state: CastState, max_shard_bytes: int) -> None:
     writer = ShardWriter(folder, max_shard_bytes)
     for name in track(state, "writing"):
-        writer.add(name, state[name])
+        for stored, tensor in state.stored(name).items():
+            writer.add(stored, tensor)
     writer.close()
     copy_beside(opened.path, folder)
     config = own_config(opened.config, opened.attention)

@@ -18,6 +18,7 @@ from torch import Tensor
 import arcforge_core
 from arcforge_core.checkpoint.adapter import adapted, check_base, is_adapter, load_adapter, read_adapter
 from arcforge_core.checkpoint.hf.folder import OWN, Layout, hf_layout
+from arcforge_core.checkpoint.int8 import UnpackedState
 from arcforge_core.checkpoint.sections import CONFIG, meta_model, read_json, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
@@ -124,9 +125,9 @@ def own_layout(directory: Path, json_config: Mapping[str, Any]) -> Layout:
     attention = typed_attention(json_config.get("attention"), where)
 
     def arrange(state: Mapping[str, Tensor]) -> LazyState:
-        shards = ShardReader(directory)
-        check_shapes({name: tensor.shape for name, tensor in state.items()}, shards.shapes, str(directory))
-        return shards
+        stored = UnpackedState(ShardReader(directory), str(directory))
+        check_shapes({name: tensor.shape for name, tensor in state.items()}, stored.shapes, str(directory))
+        return stored
 
     return config, attention, arrange
 
