@@ -21,6 +21,10 @@ venv:  ## create or update .venv
 run: venv  ## train the small GLM-5-shaped model on real text and write a report
 	@$(BIN)/arcforge-train experiment=mini $(if $(MINUTES),trainer.minutes=$(MINUTES) trainer.max_tokens=null) $(ARGS)
 
+.PHONY: demo
+demo: venv  ## chat with a small fine-tuned model in the browser;  make demo ARGS=rl  teaches it in four minutes
+	@$(BIN)/arcforge demo $(ARGS)
+
 .PHONY: test
 test: lint types test-only  ## lint, format check, types and tests
 

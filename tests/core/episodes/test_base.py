@@ -328,12 +328,18 @@ def test_a_module_that_plays_when_it_is_imported_is_refused(tmp_path):
 
 
 PLAYING = """
+from __future__ import annotations
 import asyncio
+from dataclasses import dataclass
 from arcforge_core.config.schema import EnvironmentConfig
 from arcforge_core.contracts.environment import Task
 from arcforge_core.episodes.base import EnvironmentBase
 from arcforge_core.episodes.rewards import reward
 from arcforge_core.episodes.scripted import SILENCE, play
+
+@dataclass
+class MineConfig(EnvironmentConfig):
+    name: str = "mine"
 
 class Mine(EnvironmentBase):
     def task(self, index):
@@ -343,5 +349,5 @@ class Mine(EnvironmentBase):
     def judged(self, task, episode):
         return 1.0
 
-print(asyncio.run(play(Mine(EnvironmentConfig(name="mine")), Task("a", "b", "c"), SILENCE))[1].reward)
+print(asyncio.run(play(Mine(MineConfig()), Task("a", "b", "c"), SILENCE))[1].reward)
 """

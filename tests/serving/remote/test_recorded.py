@@ -142,3 +142,18 @@ def test_fields_that_it_cannot_do(kind, make, fake):
         with pytest.raises(ConfigError, match=f"^{name}="):
             engine.generate([[1], [2]], [SamplingParams(), SamplingParams(**changes)])
     assert len(fake.calls) == before
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.3])
+@pytest.mark.parametrize("original", [True, False])
+def test_rollouts_are_refused_at_temperatures_whose_logprobs_a_server_does_not_report(
+    kind, make, temperature, original
+):
+    """RL learns from the sampled distribution; each server reports it under other conditions."""
+    engine = make(**({"original_logprobs": original} if kind == "sglang" else {}))
+    params = SamplingParams(max_new_tokens=2, temperature=temperature, sampled_logprobs=True)
+    if temperature == 1.0 or (kind == "sglang" and not original):
+        engine.check(params)
+        return
+    with pytest.raises(ConfigError, match=f"^temperature={temperature}: .*log-probs"):
+        engine.check(params)

@@ -4,6 +4,7 @@ import json
 import re
 import time
 
+from arcforge_rl.problems.toolbox import calculator
 from support.browsing import answer, ask
 
 END = "<|user|>"
@@ -145,6 +146,60 @@ def test_calls_are_shown_and_their_results_entered(page, engine):
     assert results in engine.prompts[-1] and call in engine.prompts[-1]
     assert page.locator(".tool pre").all_inner_texts() == ["dry", "<b>sunny</b>"]
     assert page.locator(".call textarea").count() == 0
+
+
+CALL = "<tool_call>calculator<arg_key>expression</arg_key><arg_value>{}</arg_value></tool_call>"
+
+
+def test_calls_of_the_calculator_are_answered_by_the_page(page, engine):
+    page.click("#settings-button")
+    page.check("#calculator")
+    page.press("#calculator", "Escape")
+    assert page.locator("#tools-chip").inner_text() == "1 tool"
+    engine.script = lambda prompt: (
+        f"</think>It is {prompt.count('<tool_response>')}.<|user|>"
+        if "<tool_response>" in prompt
+        else f"I ask.</think>{CALL.format('8809*4275')}{CALL.format('8809*4275=')}<|observation|>"
+    )
+    page.fill("#input", "8809*4275?")
+    page.press("#input", "Enter")
+    page.locator(".message.assistant", has_text="It is 2.").wait_for()
+    assert '"name": "calculator"' in engine.prompts[0]
+    assert page.locator(".tool pre").all_inner_texts() == [
+        "37658475",
+        "Error: only numbers and + - * / // % are understood",
+    ]
+    assert len(engine.prompts) == 2
+
+
+def test_a_model_that_only_calls_is_answered_eight_times(page, engine):
+    page.click("#settings-button")
+    page.check("#calculator")
+    page.press("#calculator", "Escape")
+    engine.script = lambda prompt: f"</think>{CALL.format('1+1')}<|observation|>"
+    page.fill("#input", "Again?")
+    page.press("#input", "Enter")
+    page.locator(".message.assistant .call textarea").wait_for()
+    assert len(engine.prompts) == 9
+
+
+EXPRESSIONS = [
+    "1+1", "8809*4275", "2**3", "(35+11)*18", "7//2", "-7//2", "7//-2", "-7%3", "7%-3", "7.5%2", "1/3", "6/3",
+    "0.1+0.2", "1.5e-3*2", "-(2-5)", "--4", "2*-3", "1e5", "99999999999*99999999999", "", "1+", "(1", "1)", "a", "3 4",
+    "1.5//0.5", ".5+1.",
+]  # fmt: skip
+
+
+def test_the_calculator_agrees_with_the_one_of_the_training_data(page):
+    for expression in [*EXPRESSIONS, "1/0", "x" * 2000]:
+        found = page.evaluate("async (text) => (await import('/page/calculator.js')).compute(text)", expression)
+        try:
+            wanted = calculator(expression)
+        except ZeroDivisionError:
+            wanted = "Error: division by zero"
+        except (SyntaxError, ValueError):
+            wanted = "Error: only numbers and + - * / // % are understood"
+        assert found == wanted, expression
 
 
 def test_definitions_of_tools_that_are_wrong_are_named(page, engine):

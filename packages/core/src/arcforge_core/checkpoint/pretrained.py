@@ -38,6 +38,9 @@ __all__ = [
     "load_with_tokenizer", "open_checkpoint", "own_config", "save_pretrained", "state_of", "write_pretrained",
 ]  # fmt: skip
 
+DEMO = "demo"
+"""Names the fine-tuned model of this wheel, where a path of a checkpoint is asked for and no such path exists."""
+DEMO_FOLDER = Path(arcforge_core.__file__).parent / "demo_model"
 FIELDS = ("model_type", "architectures", "arcforge_version", "model", "attention")
 
 
@@ -184,10 +187,12 @@ def load_weights(model: CausalLM, directory: str | Path) -> None:
 def find_checkpoint(path: str | Path) -> Path:
     """Returns `path` if it contains a model, else the last checkpoint of the run at `path` (``outputs/latest``).
 
+    ``demo`` is the model of this wheel, unless a path of that name exists.
+
     Raises:
         CheckpointError: it is neither.
     """
-    path = Path(path)
+    path = DEMO_FOLDER if str(path) == DEMO and not Path(path).exists() else Path(path)
     if (path / CONFIG).is_file() or is_adapter(path):
         return path
     found = sorted((path / "checkpoints").glob("step-*"))

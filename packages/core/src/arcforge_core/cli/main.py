@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(name)
 
 
-def run_command(name: str) -> int:
-    """Runs a command on the arguments in ``sys.argv``; see `main`."""
+def run_command(name: str, after: Callable[[Any], None] | None = None) -> int:
+    """Runs a command on the arguments in ``sys.argv``; see `main` and, for jobs, `run_job`."""
     command = COMMANDS.get(name)
     if command and not installed(command.wheel):
         raise PluginError(f"arcforge-{name} needs the package {command.wheel!r}: pip install {command.wheel}")
@@ -68,7 +68,7 @@ def run_command(name: str) -> int:
         code: int | None = getattr(importlib.import_module(module), function)()
         return code or 0
     if name in registry().jobs:
-        return run_job(name)
+        return run_job(name, after=after)
     if command:
         raise PluginError(f"arcforge-{name}: the plugin {command.wheel!r} is not loaded; arcforge-plugins says why")
     known = [*COMMANDS, *registry().jobs]
@@ -76,12 +76,13 @@ def run_command(name: str) -> int:
 
 
 @run_main
-def run_job(name: str, before: Callable[[Any], None] | None = None) -> int:
+def run_job(name: str, before: Callable[[Any], None] | None = None, after: Callable[[Any], None] | None = None) -> int:
     """Runs a job once, or once per combination of a sweep, as ``sys.argv`` says.
 
     Args:
         name: the job.
         before: called with the configuration before the job, unless ``-m`` asks for a sweep.
+        after: called with the job's result.
     """
     from arcforge_core.config.compose import run_app
 
@@ -90,7 +91,10 @@ def run_job(name: str, before: Callable[[Any], None] | None = None) -> int:
     def work(config: Any) -> Any:
         if before and not {"-m", "--multirun"} & set(sys.argv):
             before(config)
-        return job.load()(config)  # imported here, so that --help and Tab completion load no torch
+        result = job.load()(config)  # imported here, so that --help and Tab completion load no torch
+        if after:
+            after(result)
+        return result
 
     return run_app(name, job.load_schema(), work)
 

@@ -276,7 +276,7 @@ def _module(name: str, file: str | None) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError(f"no module {name}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 

@@ -21,6 +21,11 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "demo": Command(
+        "arcforge-core",
+        "chat with a small fine-tuned model; demo rl: teach it in four minutes",
+        "arcforge_core.cli.demo:main",
+    ),
     "doctor": Command(
         "arcforge-core",
         "test the installation and this machine",
@@ -53,5 +58,5 @@ COMMANDS = {
     "serve": Command("arcforge-serving", "serve a checkpoint over OpenAI's API"),
     "bench": Command("arcforge-serving", "load an OpenAI endpoint and measure latencies"),
 }
-SCRIPTLESS = ("doctor", "ablation")
+SCRIPTLESS = ("demo", "doctor", "ablation")
 """Commands without a script ``arcforge-NAME``."""

@@ -1,5 +1,6 @@
 /** The chat: shows a conversation, asks for answers, and takes them in while they come. */
 import { apiKey, stream } from "./api.js";
+import { answer, answers, DEFINITION } from "./calculator.js";
 import { announce, byId, h } from "./dom.js";
 import { messageView } from "./message.js";
 import { parseTools } from "./sampling.js";
@@ -12,6 +13,8 @@ const THINKING = {
 };
 const NEAR = 48;
 /** Pixels from the end within which the page keeps following an answer. */
+const MOST_CALLS = 8;
+/** Answers in a row whose calls the page answers by itself. */
 const SUGGESTIONS = ["What is 17 + 25?", "Explain in two sentences what a hash table is.", "Write a short poem about the sea."];
 
 export class Chat {
@@ -83,7 +86,7 @@ export class Chat {
     const ask = (text) => h("button", { type: "button", class: "chip", onclick: () => this.send(text) }, text);
     return [
       h("h2", {}, "What would you like to know?"),
-      h("div", { class: "suggestions" }, SUGGESTIONS.map(ask)),
+      h("div", { class: "suggestions" }, (this.#app.model.suggestions?.length ? this.#app.model.suggestions : SUGGESTIONS).map(ask)),
     ];
   }
 
@@ -139,13 +142,7 @@ export class Chat {
       this.#save();
       return this.reset();
     },
-    results: (node, texts) => {
-      node.calls.forEach((call, n) => {
-        const name = call.function.name;
-        add(this.#conversation, this.#conversation.leaf, { role: "tool", content: texts[n], call: call.id, name });
-      });
-      this.#answer(this.#conversation);
-    },
+    results: (node, texts) => this.#results(this.#conversation, node, texts),
     enterKey: () => this.#app.openSettings("key"),
   };
 
@@ -180,14 +177,22 @@ export class Chat {
 
   #body(conversation, nodes) {
     const { system, tools, thinking, sampling } = conversation.settings;
-    const known = parseTools(tools);
+    const known = [...parseTools(tools), ...(conversation.settings.calculator ? [DEFINITION] : [])];
     const body = { messages: messagesOf(nodes, system), ...sampling };
     if (known.length) body.tools = known;
     if (this.#app.model.thinks) body.thinking = THINKING[thinking] ?? THINKING.on;
     return body;
   }
 
-  async #answer(conversation) {
+  #results(conversation, node, texts, again = 0) {
+    node.calls.forEach((call, n) => {
+      add(conversation, conversation.leaf, { role: "tool", content: texts[n], call: call.id, name: call.function.name });
+    });
+    this.#answer(conversation, again);
+  }
+
+  /** Asks for an answer; `again`: answers in a row before it whose calls the page has answered. */
+  async #answer(conversation, again = 0) {
     const nodes = path(conversation);
     const node = add(conversation, conversation.leaf, { role: "assistant", content: "", reasoning: "", calls: [], running: true });
     const control = new AbortController();
@@ -216,6 +221,8 @@ export class Chat {
       this.#app.changed();
     }
     announce(node.error ? "The answer has failed" : "The answer is complete");
+    const own = conversation.settings.calculator && node.finish === "tool_calls" && answers(node.calls);
+    if (own && conversation.leaf === node.id && again < MOST_CALLS) this.#results(conversation, node, node.calls.map(answer), again + 1);
   }
 }
 

@@ -1,5 +1,6 @@
 /** Puts the page together. */
 import { getJson } from "./api.js";
+import { NAME as CALCULATOR } from "./calculator.js";
 import { Chat } from "./chat.js";
 import { byId, download, h, icon, iconButton } from "./dom.js";
 import { asJson, asMarkdown, fileName } from "./export.js";
@@ -52,7 +53,17 @@ class App {
     byId("model-length").textContent = `${length.toLocaleString("en")} tokens of context`;
     byId("modes").hidden = !chat;
     byId("thinking-field").hidden = !thinks;
+    if (this.conversation.leaf === null) {
+      this.#offer(this.conversation);
+      this.chat.show();
+    }
     this.setMode(chat ? this.mode : "playground");
+  }
+
+  /** Switches the model's tools on, unless people have chosen already. */
+  #offer(conversation) {
+    conversation.settings.calculator ??= this.model.tools?.includes(CALCULATOR) ?? false;
+    return conversation;
   }
 
   setMode(mode) {
@@ -70,7 +81,7 @@ class App {
   // ---- conversations ----------------------------------------------------------------------------------------------
 
   create() {
-    this.#use(newConversation(settings.load()));
+    this.#use(this.#offer(newConversation(settings.load())));
     history.replaceState(null, "", location.pathname);
     if (this.model.chat) this.setMode("chat");
     byId("input").focus();
@@ -137,7 +148,7 @@ class App {
   #countTools() {
     let text = "Tools: mistake";
     try {
-      const count = parseTools(this.conversation.settings.tools).length;
+      const count = parseTools(this.conversation.settings.tools).length + Number(this.conversation.settings.calculator ?? false);
       text = count ? `${count} tool${count === 1 ? "" : "s"}` : "";
     } catch {
       byId("tools-chip").classList.add("wrong");

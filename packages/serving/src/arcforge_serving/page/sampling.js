@@ -3,11 +3,11 @@ import { h } from "./dom.js";
 
 const FIELDS = [
   { name: "temperature", label: "Temperature", min: 0, max: 5, step: "any", hint: "1", tip: "0 always takes the likeliest" },
-  { name: "top_p", label: "Top p", min: 0.01, max: 1, step: "any", hint: "1", tip: "Share of the mass kept" },
-  { name: "top_k", label: "Top k", min: 0, step: 1, hint: "all", tip: "Most likely tokens kept" },
-  { name: "min_p", label: "Min p", min: 0, max: 1, step: "any", hint: "0", tip: "Least share of the likeliest" },
-  { name: "max_tokens", label: "Most tokens", min: 1, step: 1, hint: "what fits", tip: "Length of an answer" },
-  { name: "seed", label: "Seed", min: 0, step: 1, hint: "random", tip: "The same gives the same" },
+  { name: "top_p", label: "Top-p", min: 0.01, max: 1, step: "any", hint: "1", tip: "Share of the mass kept" },
+  { name: "top_k", label: "Top-k", min: 0, step: 1, hint: "all", tip: "Most likely tokens kept" },
+  { name: "min_p", label: "Min-p", min: 0, max: 1, step: "any", hint: "0", tip: "Least share of the likeliest" },
+  { name: "max_tokens", label: "Max tokens", min: 1, step: 1, hint: "as fit", tip: "Length of an answer" },
+  { name: "seed", label: "Seed", min: 0, step: 1, hint: "random", tip: "Equal seeds give equal answers" },
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.1, max: 5, step: "any", hint: "1" },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: "any", hint: "0" },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: "any", hint: "0" },

@@ -21,7 +21,7 @@ export function showSettings(app) {
     : samplingInputs("text", () => app.conversation.settings.playground, (value) => change({ playground: value }));
   byId("settings").replaceChildren(
     h("header", {}, h("h2", {}, "Settings"), iconButton("close", "Close the settings", () => app.closeSettings())),
-    h("div", { class: "panel" }, inChat && [systemField(settings, change), toolsField(settings, change)],
+    h("div", { class: "panel" }, inChat && [systemField(settings, change), toolsField(settings, change), calculatorField(settings, change)],
       h("fieldset", {}, h("legend", {}, "Sampling"), h("div", { class: "grid" }, sampling)),
       keyField(app), themeField(app), keyboard(), dataField(app)),
   );
@@ -55,6 +55,12 @@ function toolsField(settings, change) {
   });
   check();
   return h("div", { class: "field wide" }, h("label", { for: "tools" }, "Tools"), area, note);
+}
+
+function calculatorField(settings, change) {
+  const box = h("input", { id: "calculator", type: "checkbox", onchange: () => change({ calculator: box.checked }) });
+  box.checked = settings.calculator ?? false;
+  return h("div", { class: "field wide" }, h("label", { for: "calculator" }, box, " Calculator: the page answers its calls"));
 }
 
 function keyField(app) {

@@ -25,6 +25,7 @@ from arcforge_serving.server.gate.guard import Guard
 from arcforge_serving.server.gate.listening import listen, url
 from arcforge_serving.server.gate.logs import log_config
 from arcforge_serving.server.shared.response_store import ResponseStore
+from arcforge_serving.server.shared.starters import read_starters
 from arcforge_serving.server.shared.state import ServerState
 
 SECONDS_TO_SEND = 5.0
@@ -63,6 +64,7 @@ def load_state(config: ServeConfig) -> ServerState:
     """
     guard, root = Guard.of(config, os.environ), weights_root(config)
     folder = find_checkpoint(config.checkpoint)
+    starters = read_starters(folder)
     name = config.served_name or folder.resolve().name
     checkpoint = open_checkpoint(folder)
     check_engine(config.engine, checkpoint.config, checkpoint.attention)
@@ -70,7 +72,7 @@ def load_state(config: ServeConfig) -> ServerState:
     engine = build_engine(config.engine, model)
     assert isinstance(engine, PagedEngine)  # the config has said so
     state = state_of(engine, tokenizer, name)
-    state.guard, state.weights_root = guard, root
+    state.guard, state.weights_root, state.starters = guard, root, starters
     state.share_prefixes = config.share_prefixes
     state.token_id_style, state.responses = config.token_id_style, ResponseStore(config.responses_mb * 2**20)
     return state

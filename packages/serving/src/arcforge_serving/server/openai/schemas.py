@@ -220,3 +220,5 @@ class PageModel(ReplyModel):
     chat: bool
     no_chat: str
     thinks: bool
+    suggestions: list[str] = []
+    tools: list[str] = []

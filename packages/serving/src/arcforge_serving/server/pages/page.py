@@ -84,6 +84,8 @@ async def page_model(server: Server) -> PageModel:
         chat=template is not None,
         no_chat=server.no_template,
         thinks=template is not None and template.keeps_reasoning,
+        suggestions=server.starters.suggestions,
+        tools=server.starters.tools,
     )
 
 

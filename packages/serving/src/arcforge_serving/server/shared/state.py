@@ -17,6 +17,7 @@ from arcforge_serving.engine.grammar import Grammars
 from arcforge_serving.server.gate.guard import Guard
 from arcforge_serving.server.shared.metrics import Metrics
 from arcforge_serving.server.shared.response_store import ResponseStore
+from arcforge_serving.server.shared.starters import Starters
 
 
 class Cancellable(Protocol):
@@ -45,6 +46,7 @@ class ServerState:
         token_id_style: where chats have the ids of their prompts, ``vllm`` or ``sglang``.
         responses: replies of ``/v1/responses`` that can be continued.
         life: of an engine of a router, the name of its process; part of the ids of stored replies.
+        starters: what the page offers in a new conversation.
         open: generations that have not ended, by the ids of their requests.
     """
 
@@ -62,6 +64,7 @@ class ServerState:
     token_id_style: str = "vllm"
     responses: ResponseStore = field(default_factory=ResponseStore)
     life: str = ""
+    starters: Starters = field(default_factory=Starters)
     open: dict[str, list[Cancellable]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
