@@ -36,6 +36,7 @@ from arcforge_core.config.schema import TrainConfig
 from arcforge_core.config.search_path import MAIN, conflicts, options, sources
 from arcforge_core.config.shorthand import written_out
 from arcforge_core.config.sweep import SweepJob, summary_text
+from arcforge_core.config.typed import understood
 from arcforge_core.config.validate import Owners, explain, to_dataclass
 from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError, ConfigError, PluginError, nearest
@@ -113,7 +114,8 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
         _our_errors(),
         hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE),
     ):
-        config = hydra.compose(config_name, written_out(schema, overrides), return_hydra_config=True)
+        given = understood(config_name, schema, written_out(schema, overrides))
+        config = hydra.compose(config_name, given, return_hydra_config=True)
     _refuse_conflicts(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
@@ -151,7 +153,7 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], Result | None])
         return 0
     # argparse takes overrides on one side of a flag only; -m may stand anywhere
     arguments = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
-    sys.argv[1:] = written_out(schema, arguments)
+    sys.argv[1:] = understood(config_name, schema, written_out(schema, arguments))
     store_components()
     ConfigStore.instance().store(f"{config_name}_schema", schema)
     jobs: list[SweepJob] = []

@@ -43,6 +43,15 @@ def render_help(config_name: str, usage: str = USAGE, more: str = MORE) -> str:
     return "\n".join(blocks).rstrip()
 
 
+def groups_of(config_name: str) -> dict[str, str | None]:
+    """Returns the groups that a command line may choose from, with their defaults.
+
+    Raises:
+        ConfigError: no installed package has the primary configuration.
+    """
+    return _groups(_primary(config_name))
+
+
 def _primary(config_name: str) -> str:
     """Returns the text of the command's primary YAML file."""
     for root in (source.root for source in sources()):

@@ -17,6 +17,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from arcforge_core.config.renamed import renamed
 from arcforge_core.config.schema import ComponentConfig
 from arcforge_core.config.search_path import options
+from arcforge_core.config.typed import FOREIGN
 from arcforge_core.errors import ArcforgeError, ConfigError, nearest
 
 Owners = dict[type[Any], list[tuple[str, str]]]
@@ -72,7 +73,9 @@ class UnknownFieldError(ConfigError):
     def __init__(self, path: str, schema: type[Any]) -> None:
         known = _names(schema)
         name = path.rsplit(".", 1)[-1]
-        hint = nearest(name, known) or f"; it has {', '.join(known)}"
+        foreign = (field.rpartition(".")[2] for field in FOREIGN.get(name, []))
+        meant = next((field for field in foreign if field in known), None)
+        hint = f"; did you mean {meant!r}?" if meant else nearest(name, known) or f"; it has {', '.join(known)}"
         advice = renamed(path) or f"{schema.__name__} has no {name!r}{hint}"
         ArcforgeError.__init__(self, f"unknown field {path}: {advice}")
         self.field, self.value, self.accepted = path, None, ", ".join(known)
