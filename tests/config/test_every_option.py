@@ -71,6 +71,8 @@ def test_recipe_whole(group, name):
         schema = registry().job("ablation").load_schema()
         whole = compose_config("ablation", schema)
         assert compose_config("ablation", schema, [f"budget={name}"]) != whole
+    elif group == "recipe":
+        assert compose_config("rl", RlConfig, [f"recipe={name}"]).name == name
     else:
         assert group == "sweep", "a new group of recipes needs a line here"
         for field, values in sweep_parameters(name).items():

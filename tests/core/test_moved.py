@@ -1,5 +1,6 @@
 import importlib
 import re
+import sys
 
 import pytest
 
@@ -11,6 +12,15 @@ def test_an_old_path_gives_the_moved_module_and_names_it(old):
     new = importlib.import_module(MOVED[old])
     with pytest.warns(FutureWarning, match=re.escape(f"{old} is now {MOVED[old]}")):
         assert importlib.import_module(old) is new
+
+
+def test_a_public_name_outlives_the_import_of_an_old_path(monkeypatch):
+    import arcforge_core
+
+    monkeypatch.delitem(sys.modules, "arcforge_core.registry", raising=False)
+    with pytest.warns(FutureWarning):
+        importlib.import_module("arcforge_core.registry")
+    assert arcforge_core.registry().names("attention")
 
 
 def test_modules_below_a_moved_folder_have_moved_with_it():

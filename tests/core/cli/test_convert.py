@@ -27,7 +27,7 @@ def test_converts_and_says_what_was_written(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--to", "glm_moe_dsaa"], "did you mean 'glm_moe_dsa'"),
-        (["--dtype", "int8"], "dtype='int8': must be one of float32, bfloat16, float16"),
+        (["--dtype", "int4"], "dtype='int4': must be one of float32, bfloat16, float16, int8"),
         (["--max-shard-size", "many"], "max_shard_size='many': must be a number with KB, MB or GB"),
         ([], "neither a model"),
     ],

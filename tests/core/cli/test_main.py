@@ -90,7 +90,7 @@ def test_a_job_of_a_third_party_is_a_command(capsys, monkeypatch):
     job = JobEntry("acme", "acme.work:run", "acme.configs:Config", "arcforge acme", "do what Acme does", "acme 1.0")
     monkeypatch.setattr(cli, "registry", lambda: Registry(jobs={"acme": job}))
     ran = []
-    monkeypatch.setattr(cli, "run_job", lambda name: ran.append(name) or 0)
+    monkeypatch.setattr(cli, "run_job", lambda name, after: ran.append(name) or 0)
     monkeypatch.setattr(sys, "argv", ["arcforge"])
     assert cli.main(["acme", "seed=1"]) == 0
     assert ran == ["acme"] and sys.argv == ["arcforge-acme", "seed=1"]

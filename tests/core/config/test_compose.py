@@ -56,7 +56,7 @@ def test_eval_has_its_own_root():
         (["trainer.clip_norm=true"], "trainer.clip_norm=True: must be float"),
         (["trainer.sequence_length=null"], "trainer.sequence_length=None: must be int"),
         (["trainer=abc"], "trainer='abc': this is a section"),
-        (["data=files", "data.paths=3"], r"data.paths=3: must be list\[str\]"),
+        (["data=files", "data.paths={a: 3}"], r"data.paths='{a: 3}': must be list\[str\]"),
         (["data=mixture", "+data.weights.code=abc"], "data.weights.code='abc': must be float"),
         (["trainer.precision=bf61"], "trainer.precision='bf61': .*did you mean 'bf16'"),
         (["trainer.clip_norm=nan"], "trainer.clip_norm=nan: must be at least 0"),

@@ -59,6 +59,14 @@ class _Forward(Loader):
         sys.modules[module.__name__] = importlib.import_module(new)
 
 
+class _Package(ModuleType):
+    """arcforge_core: a module imported by its old path does not replace a public name (``registry``)."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and callable(vars(self).get(name))):
+            super().__setattr__(name, value)
+
+
 class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -102,3 +110,4 @@ def install() -> None:
     The finder comes first: the standard one would load a file below a moved folder a second time, as another module.
     """
     sys.meta_path.insert(0, _Finder())
+    sys.modules["arcforge_core"].__class__ = _Package

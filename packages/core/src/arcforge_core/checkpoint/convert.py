@@ -29,7 +29,7 @@ class CastState(Mapping[str, Tensor]):
 
     Attributes:
         state: the tensors to cast.
-        dtype: of the parameters; None keeps their dtypes, int8 gives what is read after they were stored as int8.
+        dtype: of the parameters; None keeps their dtypes, int8 gives the values that a file of int8 is read as.
         buffers: names that are never cast.
     """
 

@@ -33,7 +33,7 @@ def packed(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def rounded(tensor: Tensor) -> Tensor:
-    """Returns what is read after a parameter was stored by `packed`, in bfloat16."""
+    """Returns the values, in bfloat16, that a parameter has after `packed` stored it and a reader unpacked it."""
     return dequantise(quantise(tensor, INT8), READ_AS) if is_packed(tensor) else tensor.to(READ_AS)
 
 

@@ -1,7 +1,7 @@
-"""What was typed instead of ``FIELD=VALUE``: read where the meaning is plain, otherwise refused with what was meant.
+"""Arguments that are no ``FIELD=VALUE`` of Hydra: read where the meaning is plain, otherwise refused with a correction.
 
 Runs before Hydra reads the command line. Flags of other programs, positional arguments, fields without their section
-and well-known names of other trainers and servers are told with the field that they stand for.
+and well-known names of other trainers and servers are refused with the field that was meant.
 """
 
 from __future__ import annotations
@@ -10,77 +10,17 @@ import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from arcforge_core.config.help import groups_of
-from arcforge_core.config.renamed import renamed
+from arcforge_core.config.renamed import FOREIGN, renamed
 from arcforge_core.config.schema import ComponentConfig
-from arcforge_core.errors import ArcforgeError
+from arcforge_core.config.validate import type_words
+from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.plugins.loader import registry
 
-FOREIGN = {
-    "learning_rate": ["optimizer.lr"],
-    "lr": ["optimizer.lr"],
-    "wd": ["optimizer.weight_decay"],
-    "batch_size": ["trainer.micro_batch_tokens", "engine.max_running", "micro_batch_tokens", "concurrency"],
-    "per_device_train_batch_size": ["trainer.micro_batch_tokens"],
-    "gradient_accumulation_steps": ["trainer.accumulate"],
-    "max_seq_len": ["trainer.sequence_length", "engine.max_tokens", "sequence_length"],
-    "block_size": ["trainer.sequence_length"],
-    "seq_len": ["trainer.sequence_length", "sequence_length"],
-    "max_length": ["trainer.sequence_length", "rollout.max_new_tokens", "max_new_tokens", "suite.max_new_tokens"],
-    "steps": ["trainer.max_steps"],
-    "max_iters": ["trainer.max_steps"],
-    "num_train_epochs": ["trainer.max_tokens", "trainer.max_steps"],
-    "epochs": ["trainer.max_tokens", "trainer.max_steps"],
-    "max_grad_norm": ["trainer.clip_norm"],
-    "bf16": ["trainer.precision"],
-    "fp16": ["trainer.precision"],
-    "dtype": ["trainer.precision", "engine.dtype", "dtype"],
-    "gradient_checkpointing": ["trainer.activation_checkpointing"],
-    "resume_from_checkpoint": ["resume"],
-    "layers": ["model.num_hidden_layers"],
-    "num_layers": ["model.num_hidden_layers"],
-    "n_layer": ["model.num_hidden_layers"],
-    "heads": ["model.num_attention_heads"],
-    "n_head": ["model.num_attention_heads"],
-    "hidden": ["model.hidden_size"],
-    "d_model": ["model.hidden_size"],
-    "n_embd": ["model.hidden_size"],
-    "experts": ["model.n_routed_experts"],
-    "num_experts": ["model.n_routed_experts"],
-    "dataset": ["data", "data.paths", "files"],
-    "train_file": ["data.paths"],
-    "model": ["checkpoint", "init"],
-    "model_path": ["checkpoint", "init"],
-    "model_name_or_path": ["checkpoint", "init"],
-    "pretrained": ["checkpoint", "init"],
-    "checkpoint": ["init"],
-    "init": ["checkpoint"],
-    "quantize": ["engine.weights"],
-    "quantization": ["engine.weights"],
-    "served_model_name": ["served_name"],
-    "tensor_parallel_size": ["dp"],
-    "data_parallel_size": ["dp"],
-    "gpu_memory_utilization": ["engine.cache_mb"],
-    "max_model_len": ["engine.max_tokens"],
-    "max_num_seqs": ["engine.max_running"],
-    "api_key": ["keys_file"],
-    "tasks": ["suite"],
-    "num_generations": ["rollout.group_size"],
-    "group_size": ["rollout.group_size"],
-    "reward_funcs": ["environment"],
-    "beta": ["algorithm.kl"],
-    "output": ["output_dir"],
-    "out": ["output_dir"],
-    "run_name": ["name"],
-    "device": ["hardware"],
-    "wandb": ["logger"],
-    "report_to": ["logger"],
-}
-"""Names of other programs -> fields and groups of ours, the likeliest first; a command has some of them."""
 FLAGS = {
     "-h", "--help", "--version", "-m", "--multirun", "-c", "--cfg", "-p", "--package", "-i", "--info", "-r", "--run",
     "-sc", "--shell-completion", "--resolve", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
@@ -162,25 +102,26 @@ def _option(config_name: str, schema: type[Any], argument: str) -> str:
         meant = closest(config_name, schema, name)
         hint = f"; did you mean {meant!r}?" if meant else f"; it has {', '.join(sorted(roots - {'hydra', 'stages'}))}"
         raise ArcforgeError(f"unknown field {name}: {schema.__name__} has no {top!r}{hint}")
-    hint = known.get(name)
-    if hint is None or not value:
+    if name not in known or not value:
         return argument
-    return f"{key}={_formed(hint, value)}"
+    return f"{key}={_formed(name, known[name], value)}"
 
 
-def _formed(hint: Any, value: str) -> str:
+def _formed(name: str, hint: Any, value: str) -> str:
     """Returns a value as its type wants it: ``1e3`` as 1000 for int, ``a`` as [a] for a list."""
     parts = [part for part in get_args(hint) if part is not NoneType] if get_origin(hint) is UnionType else [hint]
     if parts == [int] and WHOLE.fullmatch(value) and not value.lstrip("+-").isdigit() and float(value).is_integer():
         return str(int(float(value)))
-    plain = not value.startswith(("[", "{", "$", "'", '"')) and value != "null" and "," not in value
-    if len(parts) == 1 and get_origin(parts[0]) is list and plain:
-        return f"[{value}]"
+    if len(parts) == 1 and get_origin(parts[0]) is list:
+        if value.startswith("{"):
+            raise ConfigError(name, value, f"must be {type_words(parts[0])}")
+        if not value.startswith(("[", "$", "'", '"')) and value != "null" and "," not in value:
+            return f"[{value}]"
     return value
 
 
 def closest(config_name: str, schema: type[Any], name: str) -> str | None:
-    """Returns the field or group of a command that a name stands for, or None.
+    """Returns the field or group of a command that a name means, or None.
 
     Tried in order: well-known names of other programs, the same name in a section, similar names.
     """
@@ -206,16 +147,20 @@ def _depth(path: str) -> tuple[int, int, str]:
     return path.count("."), int(not path.startswith("trainer.")), path
 
 
-@functools.cache
 def paths(schema: type[Any]) -> dict[str, Any]:
     """Returns the type of every field of a command by its dotted path; sections of components have those of all."""
+    return _all_paths(cast("Hashable", schema))
+
+
+@functools.cache
+def _all_paths(schema: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, hint in _paths(schema, ""):
         found[path] = hint if found.setdefault(path, hint) == hint else Any  # components may differ
     return found
 
 
-def _paths(schema: type[Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _paths(schema: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     hints = get_type_hints(schema)
     for field in dataclasses.fields(schema):
         hint, path = hints[field.name], f"{prefix}{field.name}"
@@ -232,7 +177,7 @@ def _paths(schema: type[Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 def _component_paths(component: Any, path: str) -> Iterator[tuple[str, Any]]:
     try:
-        schema = component.load_schema()
+        schema: type[Any] = component.load_schema()
     except Exception:  # a broken plugin; choosing it raises the error
         return
     yield from ((name, hint) for name, hint in _paths(schema, f"{path}.") if not name.endswith(".name"))

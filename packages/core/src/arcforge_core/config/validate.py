@@ -14,10 +14,9 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from arcforge_core.config.renamed import renamed
+from arcforge_core.config.renamed import FOREIGN, renamed
 from arcforge_core.config.schema import ComponentConfig
 from arcforge_core.config.search_path import options
-from arcforge_core.config.typed import FOREIGN
 from arcforge_core.errors import ArcforgeError, ConfigError, nearest
 
 Owners = dict[type[Any], list[tuple[str, str]]]

@@ -85,7 +85,7 @@ async def page_model(server: Server) -> PageModel:
         no_chat=server.no_template,
         thinks=template is not None and template.keeps_reasoning,
         suggestions=server.starters.suggestions,
-        tools=server.starters.tools,
+        tools=list(server.starters.tools),
     )
 
 

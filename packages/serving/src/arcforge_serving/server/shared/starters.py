@@ -1,4 +1,4 @@
-"""What a checkpoint suggests to people: ``page.json`` in its folder."""
+"""Suggestions of a checkpoint to people: ``page.json`` in its folder."""
 
 from __future__ import annotations
 

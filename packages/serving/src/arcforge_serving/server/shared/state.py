@@ -46,7 +46,7 @@ class ServerState:
         token_id_style: where chats have the ids of their prompts, ``vllm`` or ``sglang``.
         responses: replies of ``/v1/responses`` that can be continued.
         life: of an engine of a router, the name of its process; part of the ids of stored replies.
-        starters: what the page offers in a new conversation.
+        starters: suggestions and tools of the page in a new conversation.
         open: generations that have not ended, by the ids of their requests.
     """
 
