@@ -122,6 +122,8 @@ def short(script, arguments, cheap_run):
         return arguments
     if script == "arcforge-conformance":
         return [*arguments, "--op", "rms_norm"]
+    if arguments[:2] == ["demo", "rl"]:
+        return [*arguments, *(f"{name}={value}" for name, value in CHEAP["arcforge-rl"].items())]
     suite = next((f"{script} {argument}" for argument in arguments if f"{script} {argument}" in CHEAP), script)
     replaced = dict(cheap_run if script in TRAINING else CHEAP.get(suite, {}))
     if script == "arcforge-train" and not ({"-m", "--multirun"} & set(arguments)):

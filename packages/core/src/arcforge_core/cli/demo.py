@@ -1,4 +1,4 @@
-"""``arcforge demo``: a small fine-tuned model in the browser; ``arcforge demo rl`` trains it before one's eyes."""
+"""``arcforge demo``: a small fine-tuned model in the browser; ``arcforge demo rl`` trains it in four minutes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def chat(arguments: list[str], browser: bool) -> int:
     port = next(argument for argument in reversed(arguments) if argument.startswith("port="))
     if browser:
         threading.Thread(target=open_page, args=(int(port.removeprefix("port=")),), daemon=True).start()
-    sys.argv = ["arcforge-serve", "checkpoint=demo", "served_name=demo", f"lesson={RECIPE}", *arguments]
+    sys.argv = ["arcforge-serve", "checkpoint=demo", "served_name=demo", *arguments]
     return run_command("serve")
 
 
