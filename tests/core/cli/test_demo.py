@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from arcforge_core.checkpoint.pretrained import DEMO_FOLDER, find_checkpoint
+from arcforge_core.checkpoint.find import DEMO_FOLDER, find_checkpoint
 from arcforge_core.cli import demo
 
 

@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from arcforge_core.checkpoint.find import ADAPTER_CONFIG, is_adapter
 from arcforge_core.checkpoint.hf.folder import LinkedState, copy_beside
 from arcforge_core.checkpoint.shards import LazyState, save_tensors
 from arcforge_core.contracts.checkpoint import Link
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from arcforge_core.model.causal_lm import CausalLM
     from arcforge_core.tokenizer.tokenizer import Tokenizer
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 BASE_SHA256 = "base_sha256"
 """Entry of the weights' metadata: identifies the base weights that the adapter was trained on."""
@@ -38,11 +39,6 @@ UNSUPPORTED = (
     "target_parameters", "trainable_token_indices", "lora_bias", "alora_invocation_tokens",
 )  # fmt: skip
 """Fields of PEFT's config that change the meaning of the tensors; all are off in adapters written here."""
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether a directory contains an adapter."""
-    return (folder / ADAPTER_CONFIG).is_file()
 
 
 def weights_sha256(folder: Path) -> str:

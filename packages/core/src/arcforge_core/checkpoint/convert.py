@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.checkpoint.hf.folder import OWN, copy_beside, write_hf
 from arcforge_core.checkpoint.int8 import packed, rounded
 from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint, own_config
-from arcforge_core.checkpoint.sections import CONFIG, meta_model
+from arcforge_core.checkpoint.sections import meta_model
 from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardWriter
 from arcforge_core.configs import ConvertConfig
 from arcforge_core.console.progress import track

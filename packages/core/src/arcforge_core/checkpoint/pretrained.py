@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 import arcforge_core
-from arcforge_core.checkpoint.adapter import adapted, check_base, is_adapter, load_adapter, read_adapter
+from arcforge_core.checkpoint.adapter import adapted, check_base, load_adapter, read_adapter
+from arcforge_core.checkpoint.find import CONFIG, find_checkpoint, is_adapter
 from arcforge_core.checkpoint.hf.folder import OWN, Layout, hf_layout
 from arcforge_core.checkpoint.int8 import UnpackedState
-from arcforge_core.checkpoint.sections import CONFIG, meta_model, read_json, refuse_unknown, typed, typed_attention
+from arcforge_core.checkpoint.sections import meta_model, read_json, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import CheckpointError
@@ -38,9 +39,6 @@ __all__ = [
     "load_with_tokenizer", "open_checkpoint", "own_config", "save_pretrained", "state_of", "write_pretrained",
 ]  # fmt: skip
 
-DEMO = "demo"
-"""Names the fine-tuned model of this wheel, where a path of a checkpoint is asked for and no such path exists."""
-DEMO_FOLDER = Path(arcforge_core.__file__).parent / "demo_model"
 FIELDS = ("model_type", "architectures", "arcforge_version", "model", "attention")
 
 
@@ -182,23 +180,6 @@ def load_weights(model: CausalLM, directory: str | Path) -> None:
     check_shapes({name: t.shape for name, t in state_of(model).items()}, state.shapes, str(directory))
     loaded = {name: state[name] for name in state.shapes}
     model.load_state_dict(loaded, strict=False)  # a tied head is stored once
-
-
-def find_checkpoint(path: str | Path) -> Path:
-    """Returns `path` if it contains a model, else the last checkpoint of the run at `path` (``outputs/latest``).
-
-    ``demo`` is the model of this wheel, unless a path of that name exists.
-
-    Raises:
-        CheckpointError: it is neither.
-    """
-    path = DEMO_FOLDER if str(path) == DEMO and not Path(path).exists() else Path(path)
-    if (path / CONFIG).is_file() or is_adapter(path):
-        return path
-    found = sorted((path / "checkpoints").glob("step-*"))
-    if not found:
-        raise CheckpointError(f"checkpoint={path}: neither a model ({CONFIG}) nor a run with checkpoints")
-    return found[-1]
 
 
 def load_with_tokenizer(checkpoint: str | Path, hardware: Hardware) -> tuple[CausalLM, Tokenizer]:

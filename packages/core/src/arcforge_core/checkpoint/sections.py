@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.config.validate import explain
 from arcforge_core.errors import CheckpointError, ConfigError, UnknownComponentError, nearest
@@ -19,8 +20,6 @@ from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.meta import meta_device
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.plugins.loader import registry
-
-CONFIG = "config.json"
 
 C = TypeVar("C")
 

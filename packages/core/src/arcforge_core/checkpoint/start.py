@@ -57,7 +57,7 @@ def tokenizer_of(init: str) -> str | None:
     Raises:
         CheckpointError: the checkpoint does not exist.
     """
-    folder = find_checkpoint(init)
+    folder = find_checkpoint(init, "init")
     return str(folder) if (folder / "tokenizer.json").is_file() else None
 
 
@@ -75,7 +75,7 @@ def start_from(model: CausalLM, init: str) -> Start:
         CheckpointError: the checkpoint is missing or damaged, or its sizes are not the model's; nothing is copied.
         ConfigError: the model's variant cannot start from that of the checkpoint.
     """
-    checkpoint = open_checkpoint(find_checkpoint(init))
+    checkpoint = open_checkpoint(find_checkpoint(init, "init"))
     start = start_at(model, checkpoint)
     take(model, checkpoint, start)
     return start

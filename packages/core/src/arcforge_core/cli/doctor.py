@@ -92,12 +92,12 @@ def version(distribution: str) -> str:
 
 def machine_rows() -> Iterator[tuple[str, str]]:
     """Yields interpreter, system, cores, memory and compiler."""
-    from arcforge_core.ops.processor import allowed_cores, processor_name
+    from arcforge_core.ops.processor import allowed_cores, memory_bytes, processor_name
 
     yield "python", f"{platform.python_version()} at {sys.executable}"
     yield "system", f"{platform.platform()}, {processor_name()}"
     yield "CPU cores", f"{allowed_cores()} usable of {os.cpu_count()}"
-    yield "memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"
+    yield "memory", f"{memory_bytes() / 2**30:.1f} GiB"
     yield "compiler", compiler()
 
 

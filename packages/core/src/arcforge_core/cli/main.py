@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arcforge_core import __version__
+from arcforge_core.checkpoint.find import find_checkpoint
 from arcforge_core.cli.errors import run_main
 from arcforge_core.errors import ArcforgeError, PluginError, nearest
 from arcforge_core.plugins.commands import COMMANDS
@@ -89,6 +90,9 @@ def run_job(name: str, before: Callable[[Any], None] | None = None, after: Calla
     job = registry().job(name)
 
     def work(config: Any) -> Any:
+        for field in ("init", "checkpoint"):
+            if isinstance(place := getattr(config, field, None), str):
+                find_checkpoint(place, field)  # before torch is imported
         if before and not {"-m", "--multirun"} & set(sys.argv):
             before(config)
         result = job.load()(config)  # imported here, so that --help and Tab completion load no torch

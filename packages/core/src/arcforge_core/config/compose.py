@@ -31,6 +31,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from arcforge_core import __version__
+from arcforge_core.config.config_file import with_file
+from arcforge_core.config.field_help import render_field
 from arcforge_core.config.help import render_help
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.config.search_path import MAIN, conflicts, options, sources
@@ -146,14 +148,15 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], Result | None])
         ArcforgeError: a user error outside a sweep; other exceptions of `fn` propagate.
     """
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print(render_help(config_name))
+        named = [argument for argument in sys.argv[1:] if not argument.startswith("-") and "=" not in argument]
+        print("\n".join(render_field(config_name, schema, name) for name in named) or render_help(config_name))
         return 0
     if "--version" in sys.argv[1:]:
         print(f"arcforge {__version__}")
         return 0
     # argparse takes overrides on one side of a flag only; -m may stand anywhere
     arguments = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
-    sys.argv[1:] = understood(config_name, schema, written_out(schema, arguments))
+    sys.argv[1:] = understood(config_name, schema, written_out(schema, with_file(config_name, arguments)))
     store_components()
     ConfigStore.instance().store(f"{config_name}_schema", schema)
     jobs: list[SweepJob] = []

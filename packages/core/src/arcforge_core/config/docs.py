@@ -60,8 +60,8 @@ def _base(schema: type[Any]) -> type[Any]:
 
 def _inherited(schema: type[Any], base: type[Any]) -> list[str]:
     """Returns the fields of `base` that `schema` does not change."""
-    own = {field.name: _default(field) for field in dataclasses.fields(schema)}
-    return [field.name for field in dataclasses.fields(base) if own[field.name] == _default(field)]
+    own = {field.name: default_text(field) for field in dataclasses.fields(schema)}
+    return [field.name for field in dataclasses.fields(base) if own[field.name] == default_text(field)]
 
 
 def _sections(schema: type[Any], path: str = "") -> Iterator[str]:
@@ -76,14 +76,15 @@ def _sections(schema: type[Any], path: str = "") -> Iterator[str]:
 def _table(schema: type[Any], skip: Sequence[str] = ()) -> str:
     docs, hints = field_docs(schema), get_type_hints(schema)
     rows = [
-        f"| `{field.name}` | {type_words(hints[field.name])} | {_default(field)} | {docs.get(field.name, '')} |"
+        f"| `{field.name}` | {type_words(hints[field.name])} | {default_text(field)} | {docs.get(field.name, '')} |"
         for field in dataclasses.fields(schema)
         if field.name not in skip
     ]
     return "\n".join(["| field | type | default | |", "| --- | --- | --- | --- |", *rows, ""]) if rows else ""
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
+def default_text(field: dataclasses.Field[Any]) -> str:
+    """Returns a field's default as text: a literal in backquotes, ``required``, or a reference to its section."""
     value = field.default
     if field.default_factory is not dataclasses.MISSING:
         value = field.default_factory()

@@ -21,6 +21,8 @@ More:
   {script} --info defaults-tree          the source of each part
   {script} -m GROUP=OPTION,OPTION        a sweep: one job per combination, compared on one page
   eval "$({script} -sc install=bash)"    Tab completion in this shell (also zsh, fish)
+  {script} --help FIELD                  a field, a section or a group: type, default, meaning
+  {script} --config FILE                 the fields of a YAML file, e.g. a run's config.yaml, before those typed
 Fields of every section and component are listed in docs/config.md.
 """
 
@@ -35,7 +37,7 @@ def render_help(config_name: str, usage: str = USAGE, more: str = MORE) -> str:
     script = registry().job(config_name).script
     blocks = [f"{script}: {first_comment(text)}.\n", usage.format(script=script)]
     for group, default in _groups(text).items():
-        lines = _option_lines(group)
+        lines = option_lines(group)
         if lines:
             note = {None: "", MISSING: " (to be chosen)"}.get(default, f" (default {default})")
             blocks.append("\n".join([f"{group}{note}", *lines, ""]))
@@ -67,7 +69,7 @@ def _groups(text: str) -> dict[str, str | None]:
     return {group: default for group, default in pairs if not group.startswith("override ")}
 
 
-def _option_lines(group: str) -> list[str]:
+def option_lines(group: str) -> list[str]:
     """Returns one line per option of a group, components and presets alike; a long list is cut."""
     found = [(c.name, c.summary, c.distribution) for c in registry() if c.kind == group]
     found += [(p.name, p.summary, p.provider) for p in presets() if p.group == group]

@@ -22,6 +22,9 @@ from arcforge_core.files.atomic import flush
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+BY_NAME = "by-name"
+"""Folder of links to the last run of each name."""
+
 
 def create_run_dir(root: Path, name: str, folder: str | None = None) -> Path:
     """Creates a run's folder, by default a `dated_folder`.
@@ -69,6 +72,12 @@ def dated_folder(root: Path, name: str) -> Path:
 def point_latest(root: Path, run_dir: Path) -> None:
     """Points ``root/latest`` to the run, atomically."""
     point_to(root / "latest", run_dir)
+
+
+def point_name(root: Path, name: str, run_dir: Path) -> None:
+    """Points ``root/by-name/<name>`` to the run, atomically."""
+    (root / BY_NAME).mkdir(parents=True, exist_ok=True)
+    point_to(root / BY_NAME / name, run_dir)
 
 
 def read_latest(root: Path) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from arcforge_core.config.schema import HardwareConfig
 from arcforge_core.contracts.hardware import YES, Change, Hardware, Kernel, OpCall, Probe, Roofline, Verdict
 from arcforge_core.errors import ConfigError, PluginError
-from arcforge_core.ops.processor import allowed_cores
+from arcforge_core.ops.processor import allowed_cores, memory_bytes
 from arcforge_core.plugins.loader import registry
 
 log = logging.getLogger("arcforge.ops")
@@ -65,7 +64,7 @@ class TorchCpu:
 
     def roofline(self) -> Roofline:
         """Throughput is None, because only a measurement gives a CPU's; capacity is the system's."""
-        return Roofline(memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return Roofline(memory_bytes=memory_bytes())
 
     def adjust_config(self, config: Any) -> list[Change]:
         """Changes nothing: ``trainer.precision=auto`` selects the number format the processor multiplies faster."""

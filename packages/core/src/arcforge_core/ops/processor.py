@@ -33,6 +33,11 @@ def allowed_cores() -> int:
     return max(1, int(min(cores, cgroup_quota())))
 
 
+def memory_bytes() -> int:
+    """Returns the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def usable_threads() -> int:
     """Returns `allowed_cores`, or ``OMP_NUM_THREADS`` if that is set to less.
 

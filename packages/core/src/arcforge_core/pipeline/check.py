@@ -61,7 +61,7 @@ def start_of(stage: Stage, model: CausalLM, models: Mapping[str, CausalLM]) -> S
     """Returns the weights that a stage's model takes from its source; None if there are none, or not known yet."""
     if stage.source is None:
         init = stage.config.init
-        return None if init is None else start_at(model, open_checkpoint(find_checkpoint(init)))
+        return None if init is None else start_at(model, open_checkpoint(find_checkpoint(init, "init")))
     source = models.get(stage.source)
     if source is None:
         return None

@@ -56,7 +56,7 @@ def adapt(model: CausalLM, config: TrainConfig) -> Start:
         ConfigError: as `check_adapter`.
         CheckpointError: as `start_from`.
     """
-    checkpoint = open_checkpoint(find_checkpoint(require_init(config)))
+    checkpoint = open_checkpoint(find_checkpoint(require_init(config), "init"))
     start = start_at(model, checkpoint)
     check_adapter(config, model, start)
     take(model, checkpoint, start)

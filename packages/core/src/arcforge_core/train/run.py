@@ -32,6 +32,7 @@ from arcforge_core.train.callbacks.generation import Generation
 from arcforge_core.train.callbacks.samples import Samples
 from arcforge_core.train.callbacks.threads import Threads
 from arcforge_core.train.callbacks.throughput import ThroughputMetrics
+from arcforge_core.train.memory import check_memory
 from arcforge_core.train.module import LanguageModelModule
 from arcforge_core.train.prepare import compute_dtype, freeze
 from arcforge_core.train.report.page import write_report
@@ -85,6 +86,7 @@ class TextTraining(Hooks):
             ConfigError, DataError, CheckpointError: an input cannot be used, or differs from that of the resumed run.
         """
         config, restored = self.config, session.restored
+        check_memory(config, session.hardware.name, session.hardware.roofline().memory_bytes)
         if config.generation.files:
             check_evaluation(config.generation)
         self.corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)

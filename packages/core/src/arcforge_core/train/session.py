@@ -27,9 +27,11 @@ from arcforge_core.files.rundir import (
     create_run_dir,
     drop_rows_after,
     point_latest,
+    point_name,
     read_latest,
     write_run_start,
 )
+from arcforge_core.ops.processor import allowed_cores
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.checkpointing import Checkpointing
 from arcforge_core.train.callbacks.stopping import Stopping
@@ -127,7 +129,6 @@ class Session:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self._held = ExitStack()
-        self._latest_before: Path | None = None
         self.first = int(os.environ.get("RANK", 0)) == 0
         self.console = Console(markup=False, highlight=False, soft_wrap=True, quiet=not self.first)
         self.run_dir = Path(config.output_dir)
@@ -146,6 +147,9 @@ class Session:
             elif self.first:
                 check_writable("output_dir", Path(config.output_dir))
                 check_writable("folder", Path(config.folder or config.output_dir))
+            if (config.trainer.threads or 0) > allowed_cores():
+                wanted = f"trainer.threads={config.trainer.threads}"
+                self.console.print(f"warning: {wanted}, but this process may use {allowed_cores()} cores: slower")
             use_threads(config.trainer.threads)
             torch.use_deterministic_algorithms(config.trainer.deterministic)
             self.hardware = prepare_hardware(config, self.console)
@@ -187,7 +191,9 @@ class Session:
         parts = hooks.build(self)
         self._open(parts.module, hooks.tables)
         stopping = Stopping()
-        checkpointing = Checkpointing(self.run_dir, parts.tokenizer, self.restored, keep_best=parts.keep_best)
+        checkpointing = Checkpointing(
+            self.run_dir, parts.tokenizer, self.restored, keep_best=parts.keep_best, usable=self._point
+        )
         callbacks = [*hooks.callbacks(self), checkpointing, stopping]
         self.trainer = build_trainer(self.config, self.hardware, self.run_dir, callbacks)
         if parts.module.fraction() < 1.0:
@@ -202,7 +208,7 @@ class Session:
                 raise NonFiniteError(f"{error}; {kept} in {os.path.relpath(self.run_dir)}") from error
             except ArcforgeError:
                 self._report_failure(hooks, "failed")
-                self._give_latest_back(parts.module)
+                self._warn_if_untrained(parts.module)
                 raise
         else:
             self.console.print(f"nothing left to train: {parts.module.progress.step} steps have used up the budget")
@@ -210,7 +216,7 @@ class Session:
             self.console.print(f"stopped at step {parts.module.progress.step}; resume it with: {resume_command()}")
         else:
             hooks.finish(self)
-            self._give_latest_back(parts.module)
+            self._warn_if_untrained(parts.module)
         for logger in self.trainer.loggers:
             logger.save()
         if not self.first:
@@ -224,27 +230,30 @@ class Session:
             self.restored.restore_model(module)
             for name in tables if self.first else ():
                 drop_rows_after(self.run_dir / name, self.restored.step)
+            if self.first and module.progress.tokens:
+                self._point()
         elif self.first:
             self.run_dir = create_run_dir(Path(self.config.output_dir), self.config.name, self.config.folder)
             self._lock(self._held)
         if self.first:
-            self._latest_before = read_latest(Path(self.config.output_dir))
-            point_latest(Path(self.config.output_dir), self.run_dir)
             write_run_start(self.run_dir, self.config)
         self.console.print(f"run {os.path.relpath(self.run_dir)}")
 
-    def _give_latest_back(self, module: TrainingModule) -> None:
-        """Points ``latest`` at the run before this one if this one took steps and trained no token in any of them."""
+    def _point(self) -> None:
+        """Points ``latest``, and outside a pipeline ``by-name``, at this run, whose weights are trained."""
+        root = Path(self.config.output_dir)
+        point_latest(root, self.run_dir)
+        if self.config.folder is None:
+            point_name(root, self.config.name, self.run_dir)
+
+    def _warn_if_untrained(self, module: TrainingModule) -> None:
+        """Warns after a run that took steps and trained no token in any of them."""
         if not self.first or module.progress.step == 0 or module.progress.tokens:
             return
-        root, before = Path(self.config.output_dir), self._latest_before
-        if before is None or before == self.run_dir.resolve():
-            (root / "latest").unlink(missing_ok=True)
-            kept = f"{root / 'latest'} is removed"
-        else:
-            point_latest(root, before)
-            kept = f"{root / 'latest'} is {os.path.relpath(before)} again"
-        said = f"nothing was trained in {module.progress.step} steps: the weights are the initial ones; {kept}"
+        root = Path(self.config.output_dir)
+        before = read_latest(root)
+        kept = "" if before is None else f"; {root / 'latest'} is still {os.path.relpath(before)}"
+        said = f"nothing was trained in {module.progress.step} steps: the weights are the initial ones{kept}"
         self.console.print(f"warning: {said}")
 
     def _report_failure(self, hooks: Hooks, status: str) -> None:

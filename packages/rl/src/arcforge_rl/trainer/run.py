@@ -63,7 +63,7 @@ def run(config: RlConfig) -> Result:
         if session.restored is not None:
             init = begun_with(session.run_dir, config.init)
         else:  # resolved: when the run is resumed, a link may lead to the run itself
-            init = str(find_checkpoint(str(config.init)).resolve())
+            init = str(find_checkpoint(str(config.init), "init").resolve())
         session.config = config = replace(config, init=init)
         return session.run(PolicyTraining(config, algorithm))
 
@@ -156,7 +156,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         CheckpointError: a checkpoint cannot be read, or has no tokenizer.
     """
     L.seed_everything(config.seed, verbose=False)
-    folder = find_checkpoint(str(config.init))
+    folder = find_checkpoint(str(config.init), "init")
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"init={config.init}: {folder} has no tokenizer.json")
     tokenizer = Tokenizer.load(folder)

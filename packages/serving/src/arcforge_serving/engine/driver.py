@@ -21,7 +21,7 @@ from torch import Tensor
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.generation.generate import ended
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.ops.processor import allowed_cores
+from arcforge_core.ops.processor import allowed_cores, memory_bytes
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.engine.drafting import Drafter
 from arcforge_serving.engine.errors import IntegrityError, QueueFullError
@@ -35,7 +35,7 @@ from arcforge_serving.engine.step import Step, StepOutput, build
 from arcforge_serving.engine.trace import Trace
 from arcforge_serving.engine.worker import Worker
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 
 def overlaps(config: PagedEngineConfig, device: torch.device) -> bool:
@@ -71,6 +71,18 @@ def page_count(config: PagedEngineConfig, page_bytes: int, longest: int) -> int:
     return min(pages, config.max_running * -(-longest // config.page_size))
 
 
+def check_fits(config: PagedEngineConfig, cache_bytes: int, capacity: int) -> None:
+    """Refuses a cache that is larger than the machine's memory.
+
+    Raises:
+        ConfigError: names the option that asked for it.
+    """
+    if cache_bytes > capacity:
+        field = "cache_mb" if config.cache_tokens is None else "cache_tokens"
+        text = f"the cache takes {cache_bytes / GIB:,.1f} GiB, this machine has {capacity / GIB:,.1f}"
+        raise ConfigError(f"engine.{field}", getattr(config, field), text)
+
+
 class Driver:
     """Owns scheduler, cache and worker; one thread at a time.
 
@@ -96,6 +108,8 @@ class Driver:
         mtp = model.mtp_cache_spec() if draft_tokens else None
         record = page_bytes([*specs, *([] if mtp is None else [mtp])], model.dtype, config.page_size)
         pages = page_count(config, record, longest)
+        if model.device.type == "cpu":
+            check_fits(config, pages * record, memory_bytes())
         self.prefix_reuse = "on"
         if not config.prefix_cache:
             self.prefix_reuse = "off: engine.prefix_cache=false"

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.checkpoint.hf.folder import write_hf
-from arcforge_core.checkpoint.sections import CONFIG
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.files.atomic import replacing

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import arcforge_core
+from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.checkpoint.hf.architecture import TRAINING, Architecture, Translated
 from arcforge_core.checkpoint.hf.deepseek_v3 import DeepseekV3
 from arcforge_core.checkpoint.hf.glm4_moe import Glm4Moe
@@ -20,7 +21,7 @@ from arcforge_core.checkpoint.hf.glm4_moe_lite import Glm4MoeLite
 from arcforge_core.checkpoint.hf.glm_moe_dsa import GlmMoeDsa
 from arcforge_core.checkpoint.hf.links import MTP_OWN_HEAD, links
 from arcforge_core.checkpoint.hf.llama import Llama
-from arcforge_core.checkpoint.sections import CONFIG, meta_model, refuse_unknown, typed, typed_attention
+from arcforge_core.checkpoint.sections import meta_model, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardReader, ShardWriter
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.checkpoint import Link

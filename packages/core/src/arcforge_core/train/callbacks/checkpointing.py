@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import lightning as L
 from torch import Tensor
 
 from arcforge_core.eval.bits_per_byte import BitsPerByte
+from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.module import TrainingModule
 from arcforge_core.train.snapshot import (
@@ -35,11 +37,22 @@ class Checkpointing(L.Callback):
         restored: the state that a resumed run starts from.
         keep_best: whether to save whenever ``module.heldout`` improves, and to keep the best checkpoint. Callbacks
             that evaluate must come before this one.
+        usable: called once, when the first checkpoint of weights that were trained is on disk; the thread that wrote it
+            calls it.
     """
 
-    def __init__(self, run_dir: Path, tokenizer: Tokenizer, restored: TrainingState | None, *, keep_best: bool) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        tokenizer: Tokenizer,
+        restored: TrainingState | None,
+        *,
+        keep_best: bool,
+        usable: Callable[[], None],
+    ) -> None:
         self.run_dir, self.tokenizer, self.restored = run_dir, tokenizer, restored
-        self.keep_best = keep_best
+        self.keep_best, self._usable = keep_best, usable
+        self._pointed = False
         self.saved_step = restored.step if restored else -1
         self._options: Options = []
         self._heldout: BitsPerByte | None = None
@@ -106,10 +119,16 @@ class Checkpointing(L.Callback):
             moments = [t for of_one in state.optimizer["state"].values() for t in of_one.values()]
             state = host_copy(state, [t for t in moments if isinstance(t, Tensor)])
             model = host_copy(model, [*model.parameters(), *model.buffers()])
-            self._writing = self._writer.submit(write_checkpoint, state, model, self.tokenizer, *keep)
+            self._writing = self._writer.submit(self._write, state, model, keep, module.progress.tokens)
         else:
-            write_checkpoint(state, model, self.tokenizer, *keep)
+            self._write(state, model, keep, module.progress.tokens)
         self.saved_step = module.progress.step
+
+    def _write(self, state: TrainingState, model: CausalLM, keep: tuple[int, bool], tokens: int) -> None:
+        write_checkpoint(state, model, self.tokenizer, *keep)
+        if tokens and not self._pointed:
+            self._usable()
+            self._pointed = True
 
     def _wait(self) -> None:
         """Waits for the save in progress and raises its error."""

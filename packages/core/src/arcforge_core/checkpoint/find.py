@@ -1,0 +1,52 @@
+"""Finds checkpoints by path or by name; imports no torch, so that a wrong one is refused before it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import arcforge_core
+from arcforge_core.errors import CheckpointError
+from arcforge_core.files.rundir import BY_NAME
+
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
+RUNS = Path("outputs")
+DEMO = "demo"
+"""Names the fine-tuned model of this wheel."""
+DEMO_FOLDER = Path(arcforge_core.__file__).parent / "demo_model"
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a directory contains an adapter."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def find_checkpoint(path: str | Path, field: str = "checkpoint") -> Path:
+    """Returns `path` if it contains a model, else the last checkpoint of the run at `path` (``outputs/latest``).
+
+    Where no path is, ``NAME`` is the last run of that name (``outputs/by-name/NAME``), and ``demo`` the model of this
+    wheel.
+
+    Args:
+        path: of a model's or a run's folder, or a name.
+        field: the option that has it, for the error.
+
+    Raises:
+        CheckpointError: it is neither a model nor a run with checkpoints; names the last usable run.
+    """
+    place = named(Path(path))
+    if (place / CONFIG).is_file() or is_adapter(place):
+        return place
+    found = sorted((place / "checkpoints").glob("step-*"))
+    if not found:
+        usable = max((step.parents[1] for step in RUNS.glob("*-*-*/*/checkpoints/step-*")), default=None)
+        hint = "" if usable is None else f"; the last run with checkpoints is {usable}"
+        raise CheckpointError(f"{field}={path}: neither a model ({CONFIG}) nor a run with checkpoints{hint}")
+    return found[-1]
+
+
+def named(path: Path) -> Path:
+    """Returns the folder that a single name means, or the path itself."""
+    if path.exists() or len(path.parts) != 1:
+        return path
+    run = RUNS / BY_NAME / path
+    return run if run.exists() else DEMO_FOLDER if str(path) == DEMO else path
