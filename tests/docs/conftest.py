@@ -40,6 +40,16 @@ RUN = {
 """What makes a documented training run cheap."""
 
 
+LONG = (
+    "pipeline=long_context_small",
+    "stage=dsa_sparse",
+    "data=mixture",
+    "sweep=attention",
+    "-m experiment=mtp_sharing_ablation",
+)
+"""Blocks with one of these take more than ten seconds in short, too."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block: where it stands, its language, the file it gives (in the tutorial), and its text."""
@@ -70,7 +80,11 @@ def pytest_generate_tests(metafunc):
         found = [
             b for page in PAGES for b in blocks(page) if b.language == "bash" and not b.needs and not is_tutorial(b)
         ]
-        metafunc.parametrize("bash_block", found, ids=lambda b: b.place)
+        night = pytest.mark.nightly(reason="several training runs")
+        marked = [
+            pytest.param(b, marks=night if any(part in b.text for part in LONG) else (), id=b.place) for b in found
+        ]
+        metafunc.parametrize("bash_block", marked)
     if "python_page" in metafunc.fixturenames:
         pages = [[b for b in blocks(page) if b.language == "python" and not b.needs and not b.title] for page in PAGES]
         metafunc.parametrize("python_page", [page for page in pages if page], ids=lambda p: p[0].page.name)

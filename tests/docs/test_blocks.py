@@ -168,7 +168,10 @@ def stages(arguments, replaced):
 
 def make_plans(targets):
     """Make knows the targets, and the training command that it would start composes; CI runs them for real."""
-    plan = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "ARGS"}  # of the tests' own make
+    plan = subprocess.run(
+        ["make", "-n", *targets], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert plan.returncode == 0, plan.stderr
     for line in plan.stdout.splitlines():
         if "arcforge-train" in line:

@@ -188,7 +188,9 @@ def overrides(tmp_path_factory):
     ("commits", "code", "words"),
     [
         (("base", "words"), 0, "bit-identical over 2 steps: "),
-        (("wider", "."), 1, "first difference in step 1:"),
+        pytest.param(
+            ("wider", "."), 1, "first difference in step 1:", marks=pytest.mark.nightly(reason="two runs again")
+        ),
     ],
 )
 def test_two_commits(repository, tmp_path_factory, commits, code, words):
@@ -198,7 +200,7 @@ def test_two_commits(repository, tmp_path_factory, commits, code, words):
     assert not list(repository.glob("outputs")), "the working tree was written to"
 
 
-@pytest.mark.slow(reason="training runs in fresh processes")
+@pytest.mark.nightly(reason="training runs in fresh processes")
 def test_cases_that_differ_are_named(repository):
     case = ("--what", "losses", "--steps", "1", "--cases")
     done = run(repository, "base", ".", *case, "attention=m*")

@@ -129,7 +129,9 @@ def test_the_command_that_resumes_is_told_as_a_shell_takes_it(tmp_path, recorder
 
 
 @pytest.mark.slow(reason="thirty runs of one step, each with its start and its end")
-@pytest.mark.parametrize("parts", [(), MUON], ids=["core", "muon_split"])
+@pytest.mark.parametrize(
+    "parts", [(), pytest.param(MUON, marks=pytest.mark.nightly(reason="thirty runs again"))], ids=["core", "muon_split"]
+)
 def test_thirty_steps_interrupted_in_every_one_equal_one_run(tmp_path, recorder, parts):
     """Three micro-batches a step, MTP on half of the text, router biases that move, more than one epoch."""
     if parts:

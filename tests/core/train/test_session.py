@@ -17,6 +17,7 @@ from arcforge_core.files.lock import locked
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.registry import Component
 from arcforge_core.train import run as run_module
+from arcforge_core.train import session as session_module
 from arcforge_core.train.module import LanguageModelModule
 from arcforge_core.train.run import train
 from support.runs import tiny_run
@@ -91,7 +92,8 @@ def test_a_run_that_fails_says_so_in_its_summary(tmp_path, monkeypatch):
     monkeypatch.setattr(LanguageModelModule, "training_step", fails)
     with pytest.raises(ArcforgeError, match="the engine is gone"):
         train(tiny_run(tmp_path))
-    assert json.loads((tmp_path / "outputs/latest/summary.json").read_text())["status"] == "failed"
+    [summary] = (tmp_path / "outputs").glob("*/*/summary.json")
+    assert json.loads(summary.read_text())["status"] == "failed"
 
 
 def test_a_summary_that_cannot_be_written_does_not_hide_the_failure(tmp_path, monkeypatch, capsys):
@@ -131,7 +133,8 @@ def test_a_run_is_locked_while_it_trains_and_free_afterwards(tmp_path, monkeypat
 
     def second(self, batch, batch_idx):
         with pytest.raises(ArcforgeError, match=rf"in use by process {os.getpid()}\b") as error:
-            train(tiny_run(tmp_path, "resume=latest"))
+            [folder] = (tmp_path / "outputs").glob("*-*-*/*")
+            train(tiny_run(tmp_path, f"resume={folder}"))
         refused.append(error)
         step(self, batch, batch_idx)
 
@@ -176,3 +179,37 @@ def test_two_runs_of_one_second_get_folders_of_their_own(tmp_path, monkeypatch):
     taken = [tmp_path / "a", tmp_path / "a", tmp_path / "b"]
     monkeypatch.setattr(rundir, "dated_folder", lambda root, name: taken.pop(0))
     assert [rundir.create_run_dir(tmp_path, "x").name for _ in range(2)] == ["a", "b"]
+
+
+def test_latest_and_by_name_lead_to_a_run_from_its_first_checkpoint_on(tmp_path, monkeypatch):
+    step, seen = LanguageModelModule.training_step, []
+
+    def look(self, batch, batch_idx):
+        links = [tmp_path / "outputs" / "latest", tmp_path / "outputs" / "by-name" / "second"]
+        seen.append([link.exists() and link.resolve().name.endswith("second") for link in links])
+        step(self, batch, batch_idx)
+
+    first = train(tiny_run(tmp_path, "name=first", "trainer.max_steps=1"))
+    monkeypatch.setattr(LanguageModelModule, "training_step", look)
+    second = train(tiny_run(tmp_path, "name=second", "trainer.max_steps=4", "trainer.checkpoint_every=2"))
+    assert seen == [[False, False], [False, False], [True, True], [True, True]]
+    assert (tmp_path / "outputs" / "by-name" / "first").resolve() == first.dir.resolve()
+    assert (tmp_path / "outputs" / "latest").resolve() == second.dir.resolve()
+
+
+def test_a_run_without_a_checkpoint_does_not_take_latest(tmp_path, monkeypatch):
+    def fails(self, batch, batch_idx):
+        raise ArcforgeError("the engine is gone")
+
+    first = train(tiny_run(tmp_path, "trainer.max_steps=1"))
+    monkeypatch.setattr(LanguageModelModule, "training_step", fails)
+    with pytest.raises(ArcforgeError, match="the engine is gone"):
+        train(tiny_run(tmp_path))
+    assert (tmp_path / "outputs" / "latest").resolve() == first.dir.resolve()
+
+
+def test_more_threads_than_cores_are_warned_of(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(session_module, "allowed_cores", lambda: 2)
+    monkeypatch.setattr(session_module, "use_threads", lambda threads: None)
+    train(tiny_run(tmp_path, "trainer.threads=3", "trainer.max_steps=1"))
+    assert "warning: trainer.threads=3, but this process may use 2 cores" in capsys.readouterr().out

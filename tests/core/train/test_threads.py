@@ -104,6 +104,7 @@ def test_free_cores_are_those_that_no_other_program_used(tmp_path, monkeypatch):
     assert clock.free() is None
 
 
+@pytest.mark.nightly(reason="a run with two threads, which takes half a minute beside another test process")
 def test_a_run_says_that_the_machine_was_busy_and_which_threads_it_took(tmp_path, monkeypatch, capsys):
     before = torch.get_num_threads()
     monkeypatch.setattr(prepare, "usable_threads", lambda: 2)

@@ -35,7 +35,7 @@ def become_ordinary(user, folder, needed):
     os.setresuid(user, user, user)
 
 
-@pytest.mark.slow(reason="every attack once more")
+@pytest.mark.nightly(reason="every attack once more")
 @pytest.mark.skipif(os.getuid() != 0, reason="this run is an ordinary user's already, and cannot become another's")
 def test_as_an_ordinary_user():
     here = Path(__file__).parent

@@ -57,7 +57,10 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     "options",
     [
         ("rollout.group_size=5", "trainer.micro_batch_tokens=16"),  # of unlike numbers of micro-batches
-        ("algorithm=ppo", "trainer.updates=2", "trainer.max_steps=2"),
+        pytest.param(
+            ("algorithm=ppo", "trainer.updates=2", "trainer.max_steps=2"),
+            marks=pytest.mark.nightly(reason="as the other case, with a critic"),
+        ),
     ],
     ids=["icepop", "ppo and two updates"],
 )

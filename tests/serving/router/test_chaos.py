@@ -27,7 +27,7 @@ from support.serving_load import make_cases
 
 
 @pytest.mark.slow(reason="starts engines as processes, which import torch, and kills them")
-@pytest.mark.parametrize("prefill", [0, 1])
+@pytest.mark.parametrize("prefill", [0, pytest.param(1, marks=pytest.mark.nightly(reason="as without"))])
 def test_whoever_dies_every_answer_is_right_or_an_error(tmp_path: Path, prefill: int) -> None:
     """Who computes prompts for others is killed first."""
     torch.manual_seed(0)

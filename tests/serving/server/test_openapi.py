@@ -40,7 +40,12 @@ def statuses_of(operation, mode):
             name = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
             fields += document["components"]["schemas"][name]["properties"]
 
-    @settings(max_examples=50, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=max(25, settings.default.max_examples // 4),
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(case=operation.as_strategy(generation_mode=mode), kept=st.sets(st.sampled_from(fields), max_size=3))
     def ask(case, kept):
         if isinstance(case.body, dict):  # what is right would only take long

@@ -51,5 +51,6 @@ def listed(names: Iterable[str], most: int = 40) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ``"; did you mean 'x'?"`` for the closest known name, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    folded = {each.casefold(): each for each in known}
+    matches = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    return f"; did you mean {folded[matches[0]]!r}?" if matches else ""

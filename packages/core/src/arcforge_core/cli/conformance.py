@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from arcforge_core.cli.errors import USER_ERROR, run_main
+from arcforge_core.cli.errors import USER_ERROR, Parser, run_main
 from arcforge_core.config.defaults import with_core_options
 
 
@@ -18,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         ConfigError: the backend is unknown or not usable here.
     """
-    parser = argparse.ArgumentParser(prog="arcforge-conformance", description=__doc__)
+    parser = Parser(prog="arcforge-conformance", description=__doc__)
     parser.add_argument("override", nargs="*", help="hardware=NAME and its fields, as for arcforge-train")
     parser.add_argument("--op", action="append", help="only this op; may be repeated")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")

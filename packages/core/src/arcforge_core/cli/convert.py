@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from arcforge_core.cli.errors import run_main
+from arcforge_core.cli.errors import Parser, run_main
 from arcforge_core.configs import ARCHITECTURES, DTYPES, ConvertConfig
 
 
 @run_main
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="arcforge-convert",
         description="Convert a checkpoint and check the result against its source.",
     )

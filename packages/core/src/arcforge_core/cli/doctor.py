@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shutil
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
-from arcforge_core.cli.errors import run_main
+from arcforge_core.cli.errors import Parser, run_main
 from arcforge_core.cli.plugins import problems
 from arcforge_core.config.defaults import with_core_options
 from arcforge_core.contracts.sandbox import SandboxProbe
@@ -40,7 +39,7 @@ Rows = Iterable[tuple[str, str]]
 @run_main
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. It lists missing and broken parts; these are no failure of the command."""
-    parser = argparse.ArgumentParser(prog="arcforge doctor", description=__doc__)
+    parser = Parser(prog="arcforge doctor", description=__doc__)
     parser.add_argument(
         "--params",
         nargs="+",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import NoReturn, ParamSpec
 
 from arcforge_core.errors import ArcforgeError
 
@@ -15,6 +16,14 @@ P = ParamSpec("P")
 
 OUR_FAULT, USER_ERROR = 1, 2
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for SIGINT and SIGPIPE
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises `ArcforgeError`."""
+        raise ArcforgeError(f"{message}; {self.prog} --help says what is accepted")
 
 
 def run_main(main: Callable[P, int | None]) -> Callable[P, int]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from arcforge_core.cli.errors import run_main
+from arcforge_core.cli.errors import Parser, run_main
 from arcforge_core.config.search_path import conflicts
 from arcforge_core.plugins.hookspecs import PLUGIN_API
 from arcforge_core.plugins.loader import LoadedPlugins, PluginInfo, load_plugins
@@ -69,7 +68,7 @@ def problems(loaded: LoadedPlugins) -> Iterator[str]:
 @run_main
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; broken plugins are listed, and are no failure of the command."""
-    parser = argparse.ArgumentParser(prog="arcforge-plugins", description="List installed plugins and components.")
+    parser = Parser(prog="arcforge-plugins", description="List installed plugins and components.")
     parser.add_argument("--json", action="store_true", help="machine-readable listing")
     parser.add_argument("--timings", action="store_true", help="add the time to import and register each")
     options = parser.parse_args(argv)

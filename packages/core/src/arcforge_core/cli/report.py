@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
-from arcforge_core.cli.errors import run_main
+from arcforge_core.cli.errors import Parser, run_main
 from arcforge_core.errors import DataError
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.wheels import known_wheels
@@ -17,7 +16,7 @@ from arcforge_core.plugins.wheels import known_wheels
 @run_main
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="arcforge-report", description="Write report.html of a run again.")
+    parser = Parser(prog="arcforge-report", description="Write report.html of a run again.")
     parser.add_argument("run", type=Path, nargs="?", default=Path("outputs/latest"), help="the run's folder")
     run: Path = parser.parse_args().run
     if not (run / "config.yaml").is_file():

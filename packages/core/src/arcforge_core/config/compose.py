@@ -116,7 +116,7 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
         _our_errors(),
         hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE),
     ):
-        given = understood(config_name, schema, written_out(schema, overrides))
+        given = understood(config_name, schema, written_out(config_name, schema, overrides))
         config = hydra.compose(config_name, given, return_hydra_config=True)
     _refuse_conflicts(config.hydra.runtime.choices)
     with open_dict(config):
@@ -156,7 +156,7 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], Result | None])
         return 0
     # argparse takes overrides on one side of a flag only; -m may stand anywhere
     arguments = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
-    sys.argv[1:] = understood(config_name, schema, written_out(schema, with_file(config_name, arguments)))
+    sys.argv[1:] = understood(config_name, schema, written_out(config_name, schema, with_file(config_name, arguments)))
     store_components()
     ConfigStore.instance().store(f"{config_name}_schema", schema)
     jobs: list[SweepJob] = []
@@ -289,6 +289,9 @@ def _plain(message: str) -> str:
     first = message.splitlines()[0]
     if first.startswith("Ambiguous value for argument"):
         return f"{first}: several values are a sweep, add -m; a list is written FIELD=[VALUE,VALUE]"
+    if first.startswith("Multiple values for "):
+        group = first.removeprefix("Multiple values for ").split(".")[0]
+        return f"{group} is chosen twice; write {group}=OPTION once, without +"
     if first.startswith("Could not append to config"):
         return f"{first} Write it without +"
     return message

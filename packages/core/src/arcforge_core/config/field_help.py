@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any, get_type_hints
 
 from arcforge_core.config.docs import default_text, field_docs
+from arcforge_core.config.fields import closest
 from arcforge_core.config.help import groups_of, option_lines
 from arcforge_core.config.schema import ComponentConfig
-from arcforge_core.config.typed import closest
 from arcforge_core.config.validate import type_words
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry

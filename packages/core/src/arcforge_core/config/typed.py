@@ -6,17 +6,17 @@ and well-known names of other trainers and servers are refused with the field th
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import functools
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
+from arcforge_core.config.fields import Chosen, chosen_of, closest, paths
 from arcforge_core.config.help import groups_of
-from arcforge_core.config.renamed import FOREIGN, renamed
-from arcforge_core.config.schema import ComponentConfig
+from arcforge_core.config.renamed import renamed
+from arcforge_core.config.search_path import options
 from arcforge_core.config.validate import type_words
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.plugins.loader import registry
@@ -29,8 +29,10 @@ FLAGS = {
 VALUED = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-sc", "-cp", "-cn", "-cd", "--config-path",
           "--config-name", "--config-dir"}  # fmt: skip
 """Flags that the next argument belongs to."""
+PLACES = ("checkpoint", "init")
 WHOLE = re.compile(r"[+-]?\d+(?:\.0*)?(?:[eE]\+?\d+)?|[+-]?\d*\.\d+[eE]\+?\d+")
 ADVICE = "options are written FIELD=VALUE"
+QUOTES = "a value with special characters needs two pairs of quotes, 'FIELD=\"VALUE\"'"
 
 
 def understood(config_name: str, schema: type[Any], arguments: Sequence[str]) -> list[str]:
@@ -39,6 +41,7 @@ def understood(config_name: str, schema: type[Any], arguments: Sequence[str]) ->
     Raises:
         ArcforgeError: an argument is no option, or names a field that the command does not have.
     """
+    line = _Line(config_name, schema, arguments)
     found: list[str] = []
     rest = iter(enumerate(arguments))
     for number, argument in rest:
@@ -48,63 +51,112 @@ def understood(config_name: str, schema: type[Any], arguments: Sequence[str]) ->
             if flag in VALUED and "=" not in argument and number + 1 < len(arguments):
                 found.append(next(rest)[1])
         elif argument.startswith("-"):
-            raise ArcforgeError(_foreign_flag(config_name, schema, arguments, number))
+            raise ArcforgeError(line.foreign_flag(number))
         elif "=" not in argument and not argument.startswith("~"):
-            raise ArcforgeError(_positional(config_name, schema, arguments, number))
+            raise ArcforgeError(line.positional(number))
         else:
-            found.append(_option(config_name, schema, argument))
+            found.append(line.option(argument))
     return found
 
 
-def _foreign_flag(config_name: str, schema: type[Any], arguments: Sequence[str], number: int) -> str:
-    """Explains ``--minutes=3`` and ``--minutes 3``."""
-    name, _, value = arguments[number].lstrip("-").replace("-", "_").partition("=")
-    following = arguments[number + 1 :][:1]
-    if not value and following and not following[0].startswith("-") and "=" not in following[0]:
-        value = following[0]
-    meant = closest(config_name, schema, name)
-    hint = f"; did you mean {meant}={value or 'VALUE'}?" if meant else f"; {config_name} has no {name!r}"
-    return f"{arguments[number]}: {ADVICE}{hint}"
+class _Line:
+    """A command line: the command, its schema and its arguments."""
 
+    def __init__(self, config_name: str, schema: type[Any], arguments: Sequence[str]) -> None:
+        self.name, self.schema, self.arguments = config_name, schema, arguments
+        self.groups = groups_of(config_name)
+        self.chosen: Chosen = chosen_of(config_name, arguments)
 
-def _positional(config_name: str, schema: type[Any], arguments: Sequence[str], number: int) -> str:
-    """Explains ``trainer.minutes 3`` and ``outputs/latest``."""
-    argument = arguments[number]
-    known = {*paths(schema), *groups_of(config_name)}
-    following = arguments[number + 1 :][:1]
-    if argument in known and following:
-        return f"cannot read {argument!r}: {ADVICE}; did you mean {argument}={following[0]}?"
-    place = next((field for field in ("checkpoint", "init", "files") if field in known), None)
-    if place and re.fullmatch(r"\S*/\S*", argument):
-        value = f"[{argument}]" if place == "files" else argument
-        return f"cannot read {argument!r}: {ADVICE}; did you mean {place}={value}?"
-    meant = closest(config_name, schema, argument)
-    hint = f"; did you mean {meant}=VALUE?" if meant else ""
-    quoted = "a value with special characters needs two pairs of quotes, 'FIELD=\"VALUE\"'"
-    return f"cannot read {argument!r}: {ADVICE} or GROUP=OPTION; {quoted}{hint}"
+    def closest(self, name: str, value: str = "") -> str | None:
+        """Returns the field or group that a name means; see `fields.closest`."""
+        return closest(self.name, self.schema, name, value, self.chosen)
 
+    def following(self, number: int) -> str:
+        """Returns the next argument if it can be a value, else an empty string."""
+        following = self.arguments[number + 1 :][:1]
+        return "".join(each for each in following if not each.startswith("-") and "=" not in each)
 
-def _option(config_name: str, schema: type[Any], argument: str) -> str:
-    """Returns an override, its value in the form of the field's type.
+    def foreign_flag(self, number: int) -> str:
+        """Explains ``--minutes=3`` and ``--minutes 3``."""
+        name, _, value = self.arguments[number].lstrip("-").replace("-", "_").partition("=")
+        value = value or self.following(number)
+        meant = self.closest(name, value)
+        hint = f"; did you mean {meant}={value or 'VALUE'}?" if meant else f"; {self.name} has no {name!r}"
+        return f"{self.arguments[number]}: {ADVICE}{hint}"
 
-    Raises:
-        ArcforgeError: the command has no such section, group or field.
-    """
-    key, _, value = argument.partition("=")
-    name = key.lstrip("+~").split("@")[0]
-    if not name:
-        raise ArcforgeError(f"cannot read {argument!r}: {ADVICE}")
-    known = paths(schema)
-    groups = groups_of(config_name)
-    top = name.split(".")[0]
-    roots = {path.split(".")[0] for path in known} | set(groups) | {"hydra", "stages"}
-    if top not in roots and not renamed(name) and not key.startswith(("+", "~")):
-        meant = closest(config_name, schema, name)
-        hint = f"; did you mean {meant!r}?" if meant else f"; it has {', '.join(sorted(roots - {'hydra', 'stages'}))}"
-        raise ArcforgeError(f"unknown field {name}: {schema.__name__} has no {top!r}{hint}")
-    if name not in known or not value:
-        return argument
-    return f"{key}={_formed(name, known[name], value)}"
+    def positional(self, number: int) -> str:
+        """Explains ``trainer.minutes 3``, ``mini`` and ``outputs/latest``."""
+        argument = self.arguments[number]
+        meant = self._meant(argument, self.following(number))
+        return f"cannot read {argument!r}: {ADVICE} or GROUP=OPTION; {f'did you mean {meant}?' if meant else QUOTES}"
+
+    def _meant(self, argument: str, value: str) -> str | None:
+        """Returns the option that a positional argument means, as it should be written."""
+        known = paths(self.schema)
+        if argument in known or argument in self.groups:
+            return f"{argument}={value or 'VALUE'}"
+        if "url" in known and re.match(r"https?://", argument):
+            return f"url={argument}"
+        place = next((field for field in PLACES if field in known), None)
+        if place and re.fullmatch(r"\S*/\S*", argument):
+            return f"{place}={argument}"
+        if Path(argument).exists():
+            if "files" in known:
+                return f"files=[{argument}]"
+            if "data.paths" in known:
+                return f"data=files data.paths=[{argument}]"
+        by_option = {option: group for group in reversed(list(self.groups)) for option in options(group)}
+        if match := difflib.get_close_matches(argument, list(by_option), n=1, cutoff=0.75):
+            return f"{by_option[match[0]]}={match[0]}"
+        meant = self.closest(argument)
+        return f"{meant}={value or 'VALUE'}" if meant else None
+
+    def option(self, argument: str) -> str:
+        """Returns an override, its value in the form of the field's type.
+
+        Raises:
+            ArcforgeError: the command has no such section, group or field.
+        """
+        key, _, value = argument.partition("=")
+        name = key.lstrip("+~").split("@")[0]
+        if not name:
+            raise ArcforgeError(f"cannot read {argument!r}: {ADVICE}")
+        known = paths(self.schema)
+        if not renamed(name):
+            self._check_known(name, added=key.startswith(("+", "~")))
+        if name not in known or not value:
+            return argument
+        return f"{key}={_formed(name, known[name], value)}"
+
+    def _check_known(self, name: str, added: bool) -> None:
+        """Refuses a name outside the command's sections, or one of a section that only another section has."""
+        known = paths(self.schema)
+        top, _, inner = name.partition(".")
+        parents = [name[: at.start()] for at in re.finditer(r"\.", name)]
+        if name.endswith(".name") or any(get_origin(known.get(parent)) is dict for parent in parents):
+            return  # Hydra and the schemas check these
+        near = difflib.get_close_matches(name, [path for path in known if path.startswith(f"{top}.")], n=1, cutoff=0.8)
+        if near and near[0] not in paths(self.schema, self.chosen):
+            field = near[0].removeprefix(f"{top}.")
+            owners = [c.name for c in registry() if c.kind == top and field in get_type_hints(c.load_schema())]
+            text = f"unknown field {name}: {top}={dict(self.chosen)[top]} has no {inner!r}"
+            those = f"{top}={' or '.join(owners)}"
+            raise ArcforgeError(
+                f"{text}; {those} has" if name == near[0] else f"{text}; did you mean {near[0]!r} of {those}?"
+            )
+        if name in known:
+            return
+        roots = {path.split(".")[0] for path in known} | set(self.groups) | {"hydra", "stages"}
+        if top not in roots and not added:
+            meant = self.closest(name)
+            accepted = ", ".join(sorted(roots - {"hydra", "stages"}))
+            hint = f"did you mean {meant!r}?" if meant else f"it has {accepted}"
+            raise ArcforgeError(f"unknown field {name}: {self.schema.__name__} has no {top!r}; {hint}")
+        if not inner or near or not any(path.startswith(f"{top}.") for path in known):
+            return
+        other = self.closest(name)
+        if other and not other.startswith(f"{top}.") and not added:
+            raise ArcforgeError(f"unknown field {name}; did you mean {other!r}?")
 
 
 def _formed(name: str, hint: Any, value: str) -> str:
@@ -118,66 +170,3 @@ def _formed(name: str, hint: Any, value: str) -> str:
         if not value.startswith(("[", "$", "'", '"')) and value != "null" and "," not in value:
             return f"[{value}]"
     return value
-
-
-def closest(config_name: str, schema: type[Any], name: str) -> str | None:
-    """Returns the field or group of a command that a name means, or None.
-
-    Tried in order: well-known names of other programs, the same name in a section, similar names.
-    """
-    known = [*paths(schema), *groups_of(config_name)]
-    last = name.rsplit(".", 1)[-1]
-    for path in FOREIGN.get(last, []):
-        if path in known:
-            return path
-    same = sorted((path for path in known if path.rsplit(".", 1)[-1] == last and path != name), key=_depth)
-    if same:
-        return same[0]
-    by_last: dict[str, str] = {}
-    for path in sorted(known, key=_depth):
-        by_last.setdefault(path.rsplit(".", 1)[-1], path)
-    for candidates in ({path: path for path in known}, by_last):
-        if match := difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.7):
-            return candidates[match[0]]
-    return None
-
-
-def _depth(path: str) -> tuple[int, int, str]:
-    """Orders fields: those of the trainer before those of other sections, short paths first."""
-    return path.count("."), int(not path.startswith("trainer.")), path
-
-
-def paths(schema: type[Any]) -> dict[str, Any]:
-    """Returns the type of every field of a command by its dotted path; sections of components have those of all."""
-    return _all_paths(cast("Hashable", schema))
-
-
-@functools.cache
-def _all_paths(schema: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for path, hint in _paths(schema, ""):
-        found[path] = hint if found.setdefault(path, hint) == hint else Any  # components may differ
-    return found
-
-
-def _paths(schema: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    hints = get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        hint, path = hints[field.name], f"{prefix}{field.name}"
-        yield path, hint
-        if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
-            continue
-        if issubclass(hint, ComponentConfig):
-            for component in registry():
-                if component.kind == field.name:
-                    yield from _component_paths(component, path)
-        else:
-            yield from _paths(hint, f"{path}.")
-
-
-def _component_paths(component: Any, path: str) -> Iterator[tuple[str, Any]]:
-    try:
-        schema: type[Any] = component.load_schema()
-    except Exception:  # a broken plugin; choosing it raises the error
-        return
-    yield from ((name, hint) for name, hint in _paths(schema, f"{path}.") if not name.endswith(".name"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import keyword
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.plugins.loader import registry
 
@@ -150,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ArcforgeError: the name cannot be used, or the folder exists.
     """
-    parser = argparse.ArgumentParser(prog="arcforge-env new", description=__doc__)
+    parser = Parser(prog="arcforge-env new", description=__doc__)
     parser.add_argument("name", help="name of the environment, e.g. letters for environment=letters")
     parser.add_argument("--to", default=".", help="parent of the new folder (default: current folder)")
     options = parser.parse_args(argv)
