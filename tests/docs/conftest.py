@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from arcforge_core.files.rundir import point_name
 from support.runs import write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +122,7 @@ def cheap_run():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A folder with texts and a finished tiny run, as someone has it who typed ``make run``."""
+    """A folder with texts and a finished tiny run, as someone has it who typed ``make run``; it is ``sft_mini``, too."""
     folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "my_texts")
     with pytest.MonkeyPatch.context() as patch:
@@ -129,6 +130,7 @@ def trained(tmp_path_factory):
         patch.setenv("ARCFORGE_CACHE", str(folder.parent / "docs-cache"))
         overrides = [f"{name}={value}" for name, value in RUN.items()]
         assert call("arcforge-train", ["experiment=mini", *overrides]) == 0
+    point_name(folder / "outputs" / "pipelines", "sft_mini", folder / "outputs" / "latest")
     return folder
 
 

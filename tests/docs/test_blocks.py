@@ -138,7 +138,7 @@ def short(script, arguments, cheap_run):
     if "data=conversations" in arguments:  # whose files the page names, and whose rows hold them whole
         replaced = {name: value for name, value in replaced.items() if name not in ("data.paths", *WHOLE_ROWS)}
         if "vocab_size" in replaced:  # few conversations have few words
-            replaced["vocab_size"] = "384"
+            replaced["vocab_size"] = "384" if "init=mini" not in arguments else "512"
     if any(argument.startswith("generation.files=") for argument in arguments):
         replaced |= {"generation.limit": "1", "generation.max_new_tokens": "4"}
     if script == "arcforge-pipeline":

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from arcforge_core.checkpoint.pretrained import save_pretrained
-from arcforge_core.checkpoint.start import plan_start, start_from, tokenizer_of
+from arcforge_core.checkpoint.start import plan_start, start_from
 from arcforge_core.config.schema import MtpConfig
 from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.errors import CheckpointError
+from arcforge_core.files.find import tokenizer_of
 from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.build import build_model
 from arcforge_core.model.meta import meta_device

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from arcforge_core.checkpoint.find import DEMO_FOLDER, find_checkpoint
 from arcforge_core.cli import demo
+from arcforge_core.files.find import DEMO_FOLDER, find_checkpoint
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def dying(monkeypatch):
         with monkeypatch.context() as patch, pytest.raises(SystemExit):
             patch.setattr(LanguageModelModule, "training_step", training_step)
             train(tiny_run(tmp_path))
-        return (tmp_path / "outputs" / "latest").resolve()
+        return max((tmp_path / "outputs").glob("*-*-*/*")).resolve()
 
     return train_until
 

@@ -288,6 +288,8 @@ class DataCommandConfig:
     """The root of ``arcforge-data``."""
 
     data: DataConfig = MISSING
+    init: str | None = None
+    """Checkpoint whose tokenizer counts, as in a training run that starts from it."""
     vocab_size: int = 4096
     """Entries of a trained vocabulary if data.tokenizer.vocab_size is null, like model.vocab_size in training."""
     verify: bool = False

@@ -17,12 +17,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from arcforge_core.checkpoint.find import ADAPTER_CONFIG, is_adapter
 from arcforge_core.checkpoint.hf.folder import LinkedState, copy_beside
 from arcforge_core.checkpoint.shards import LazyState, save_tensors
 from arcforge_core.contracts.checkpoint import Link
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.checksums import file_sha256
+from arcforge_core.files.find import ADAPTER_CONFIG, is_adapter
 from arcforge_core.model.adapt.lora import adapter_of, merged, named_adapters, scale_of
 
 if TYPE_CHECKING:

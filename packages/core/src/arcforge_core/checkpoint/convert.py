@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.checkpoint.hf.folder import OWN, copy_beside, write_hf
 from arcforge_core.checkpoint.int8 import packed, rounded
 from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint, own_config
@@ -22,6 +21,7 @@ from arcforge_core.console.progress import track
 from arcforge_core.console.result import Result
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.files.atomic import replacing
+from arcforge_core.files.find import CONFIG
 
 
 @dataclass(frozen=True)

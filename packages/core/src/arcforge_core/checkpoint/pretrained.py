@@ -17,7 +17,6 @@ from torch import Tensor
 
 import arcforge_core
 from arcforge_core.checkpoint.adapter import adapted, check_base, load_adapter, read_adapter
-from arcforge_core.checkpoint.find import CONFIG, find_checkpoint, is_adapter
 from arcforge_core.checkpoint.hf.folder import OWN, Layout, hf_layout
 from arcforge_core.checkpoint.int8 import UnpackedState
 from arcforge_core.checkpoint.sections import meta_model, read_json, refuse_unknown, typed, typed_attention
@@ -25,6 +24,7 @@ from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, sav
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.atomic import replacing
+from arcforge_core.files.find import CONFIG, find_checkpoint, is_adapter
 from arcforge_core.model.adapt.lora import adapter_of
 from arcforge_core.model.adapt.state import check_shapes, check_state, state_of
 from arcforge_core.model.causal_lm import CausalLM

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.config.validate import explain
 from arcforge_core.errors import CheckpointError, ConfigError, UnknownComponentError, nearest
 from arcforge_core.files.atomic import previous
+from arcforge_core.files.find import CONFIG
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.meta import meta_device

@@ -51,16 +51,6 @@ def _without_layers(names: Iterable[str]) -> list[str]:
     return sorted({re.sub(r"^(model\.layers\.\d+|mtp)\.", "", name) for name in names})
 
 
-def tokenizer_of(init: str) -> str | None:
-    """Returns the directory of a checkpoint's tokenizer; None if it has none.
-
-    Raises:
-        CheckpointError: the checkpoint does not exist.
-    """
-    folder = find_checkpoint(init, "init")
-    return str(folder) if (folder / "tokenizer.json").is_file() else None
-
-
 def start_from(model: CausalLM, init: str) -> Start:
     """Copies a checkpoint's weights into a model.
 

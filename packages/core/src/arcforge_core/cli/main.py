@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from arcforge_core import __version__
-from arcforge_core.checkpoint.find import find_checkpoint
 from arcforge_core.cli.errors import run_main
 from arcforge_core.errors import ArcforgeError, PluginError, nearest
+from arcforge_core.files.find import find_checkpoint
 from arcforge_core.plugins.commands import COMMANDS
 from arcforge_core.plugins.loader import registry
 

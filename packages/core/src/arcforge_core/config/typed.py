@@ -133,7 +133,11 @@ class _Line:
         known = paths(self.schema)
         top, _, inner = name.partition(".")
         parents = [name[: at.start()] for at in re.finditer(r"\.", name)]
-        if name.endswith(".name") or any(get_origin(known.get(parent)) is dict for parent in parents):
+        if (
+            name in self.groups
+            or name.endswith(".name")
+            or any(get_origin(known.get(parent)) is dict for parent in parents)
+        ):
             return  # Hydra and the schemas check these
         near = difflib.get_close_matches(name, [path for path in known if path.startswith(f"{top}.")], n=1, cutoff=0.8)
         if near and near[0] not in paths(self.schema, self.chosen):

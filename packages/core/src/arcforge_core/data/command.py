@@ -13,16 +13,18 @@ from arcforge_core.console.result import Result
 from arcforge_core.data.split import PHRASE
 from arcforge_core.data.tokens.build import verify_hashes
 from arcforge_core.data.tokens.overlap import heldout_overlap
-from arcforge_core.data.tokens.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data, with_tokenizer
 
 
 def build(config: DataCommandConfig) -> Result:
     """Builds or finds the shards, prints their statistics and returns their folder with the counts by split.
 
     Raises:
+        CheckpointError: ``init`` is no checkpoint.
         DataError: the corpus cannot be used, or a file differs from its hash.
     """
-    corpus = build_data(config.data, model_vocab_size=config.vocab_size)
+    data = config.data if config.init is None else with_tokenizer(config.data, config.init)
+    corpus = build_data(data, model_vocab_size=config.vocab_size)
     if config.verify:
         verify_hashes(corpus.folder)
         say(f"verified {len(corpus.manifest['shards'])} shards and the held-out texts against their hashes")

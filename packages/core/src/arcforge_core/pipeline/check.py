@@ -9,7 +9,7 @@ from pathlib import Path
 from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.start import Start, plan_start, start_at
 from arcforge_core.config.schema import TrainConfig
-from arcforge_core.data.tokens.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data, with_tokenizer
 from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
@@ -21,7 +21,7 @@ from arcforge_core.pipeline.recipe import PLACEHOLDER, filled
 from arcforge_core.plugins.loader import registry
 from arcforge_core.train.adapter import check_adapter
 from arcforge_core.train.prepare import freeze
-from arcforge_core.train.run import StepLoader, with_tokenizer
+from arcforge_core.train.run import StepLoader
 from arcforge_core.train.trainer import build_trainer, check_components
 
 
@@ -106,7 +106,7 @@ def check_data(stages: Sequence[Stage], places: Mapping[str, str] | None = None)
                 tokenizer = dataclasses.replace(config.data.tokenizer, path=tokenizers[source])
                 config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
             elif source is None and config.init is not None:
-                config = with_tokenizer(config, config.init)
+                config = dataclasses.replace(config, data=with_tokenizer(config.data, config.init))
             corpus = build_data(config.data, model_vocab_size=config.model.vocab_size)
             trainer = config.trainer
             StepLoader(corpus, config, cursor=0)

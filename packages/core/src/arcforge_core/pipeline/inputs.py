@@ -16,14 +16,13 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.contracts.data import DocumentSource
 from arcforge_core.data.sources.text import file_stamps
-from arcforge_core.data.tokens.pipeline import build_data
+from arcforge_core.data.tokens.pipeline import build_data, with_tokenizer
 from arcforge_core.errors import ArcforgeError, CheckpointError
 from arcforge_core.files.checksums import file_sha256
 from arcforge_core.pipeline.plan import STARTS, Stage
 from arcforge_core.pipeline.recipe import filled
 from arcforge_core.pipeline.state import Inputs, PipelineState
 from arcforge_core.plugins.loader import registry
-from arcforge_core.train.run import with_tokenizer
 
 CORPUS_FILE = "corpus.json"
 DATA = "data"
@@ -87,10 +86,9 @@ def _changed(config: Any, name: str, saved: Mapping[str, str], run_dir: Path) ->
         return "" if _stamp(path) == saved["stamp"] or _hash(path) == saved["sha256"] else f"{name}={path}"
     if _data_stamp(config) == saved or not (run_dir / CORPUS_FILE).is_file():  # it had not read them yet
         return ""
-    if config.init is not None:
-        config = with_tokenizer(config, config.init)
+    data = config.data if config.init is None else with_tokenizer(config.data, config.init)
     before = json.loads((run_dir / CORPUS_FILE).read_text(encoding="utf-8"))
-    if _contents(before) == _contents(build_data(config.data, model_vocab_size=config.model.vocab_size).manifest):
+    if _contents(before) == _contents(build_data(data, model_vocab_size=config.model.vocab_size).manifest):
         return ""
     paths = getattr(config.data, "paths", None)
     return f"data.paths={paths}" if paths else f"data={config.data.name}"

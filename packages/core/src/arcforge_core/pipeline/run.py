@@ -16,7 +16,7 @@ from arcforge_core.configs import PipelineConfig
 from arcforge_core.console.result import Result
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.files.lock import locked
-from arcforge_core.files.rundir import check_writable, create_run_dir, point_latest
+from arcforge_core.files.rundir import check_writable, create_run_dir, point_latest, point_name
 from arcforge_core.pipeline.check import check_data, check_stages
 from arcforge_core.pipeline.inputs import check_inputs, record_inputs
 from arcforge_core.pipeline.page import write_page
@@ -86,6 +86,8 @@ def run_pipeline(config: PipelineConfig, line: CommandLine | None = None) -> Res
         point_latest(root, folder)
         console.print(f"pipeline {os.path.relpath(folder)}")
         run_stages(stages, state, folder, console)
+        if (folder / "latest").exists():  # a stage trained a model
+            point_name(root, config.name, folder / "latest")
     console.print(figures_text(state))
     console.print(f"finished: {os.path.relpath(write_page(folder, state))}")
     figures = {f"{record.name}.{name}": value for record in state.stages for name, value in record.figures.items()}

@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from arcforge_core.checkpoint.start import Start, start_from, tokenizer_of
+from arcforge_core.checkpoint.start import Start, start_from
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.hardware import Hardware
-from arcforge_core.data.tokens.pipeline import Corpus, build_data
+from arcforge_core.data.tokens.pipeline import Corpus, build_data, with_tokenizer
 from arcforge_core.eval.conversations.evaluate import check_evaluation
 from arcforge_core.eval.mtp_acceptance import mtp_acceptance
 from arcforge_core.files.rundir import write_json
@@ -55,7 +55,7 @@ def train(config: TrainConfig) -> Result:
         require_init(config)
     with Session(config) as session:
         if config.init is not None:
-            session.config = config = with_tokenizer(config, config.init)
+            session.config = config = dataclasses.replace(config, data=with_tokenizer(config.data, config.init))
         return session.run(TextTraining(config))
 
 
@@ -192,14 +192,6 @@ def begin(model: CausalLM, config: TrainConfig, resumed: bool) -> Start | None:
     if config.adapter.name != "none":
         return adapt(model, config)
     return None if resumed or config.init is None else start_from(model, config.init)
-
-
-def with_tokenizer(config: TrainConfig, init: str) -> TrainConfig:
-    """Returns the configuration with the tokenizer of the initial checkpoint, unless another one is named."""
-    if config.data.tokenizer.path is not None:
-        return config
-    tokenizer = dataclasses.replace(config.data.tokenizer, path=tokenizer_of(init))
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
 
 
 def print_result(console: Console, figures: dict[str, float | str], report: Path) -> None:

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.checkpoint.hf.folder import write_hf
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams, TopLogprobs
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.files.atomic import replacing
+from arcforge_core.files.find import CONFIG
 from arcforge_core.generation.engine import params_per_prompt
 from arcforge_core.generation.weights import next_version, stage_weights
 from arcforge_core.model.causal_lm import CausalLM

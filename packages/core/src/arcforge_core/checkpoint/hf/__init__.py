@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.checkpoint.hf.folder import ARCHITECTURES, write_hf
 from arcforge_core.checkpoint.shards import SHARD_BYTES
 from arcforge_core.files.atomic import replacing
+from arcforge_core.files.find import CONFIG
 from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.causal_lm import CausalLM
 

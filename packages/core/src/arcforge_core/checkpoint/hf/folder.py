@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import arcforge_core
-from arcforge_core.checkpoint.find import CONFIG
 from arcforge_core.checkpoint.hf.architecture import TRAINING, Architecture, Translated
 from arcforge_core.checkpoint.hf.deepseek_v3 import DeepseekV3
 from arcforge_core.checkpoint.hf.glm4_moe import Glm4Moe
@@ -26,6 +25,7 @@ from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardReader,
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.checkpoint import Link
 from arcforge_core.errors import CheckpointError, nearest
+from arcforge_core.files.find import CONFIG
 from arcforge_core.model.adapt.state import check_shapes, state_of
 from arcforge_core.plugins.loader import registry
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,20 @@ from arcforge_core.data.tokens.build import build_shards, read_manifest
 from arcforge_core.data.tokens.packing import InOrder, Mixture, PackedPiece, Packing, Rule, Sequential, make_packings
 from arcforge_core.data.tokens.shards import Shard, TokenStore, token_dtype
 from arcforge_core.errors import ConfigError, DataError
+from arcforge_core.files.find import tokenizer_of
 from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.tokenizer import Tokenizer
+
+
+def with_tokenizer(config: DataConfig, init: str) -> DataConfig:
+    """Returns the configuration with the tokenizer of the initial checkpoint, unless another one is named.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+    """
+    if config.tokenizer.path is not None:
+        return config
+    return replace(config, tokenizer=replace(config.tokenizer, path=tokenizer_of(init, "init")))
 
 
 def build_data(config: DataConfig, *, model_vocab_size: int, progress: bool = True) -> Corpus:

@@ -10,6 +10,8 @@ from arcforge_core.files.rundir import BY_NAME
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 RUNS = Path("outputs")
+NAMED = (RUNS / BY_NAME, RUNS / "pipelines" / BY_NAME)
+"""Links to the last run of each name, and to the last model of each pipeline."""
 DEMO = "demo"
 """Names the fine-tuned model of this wheel."""
 DEMO_FOLDER = Path(arcforge_core.__file__).parent / "demo_model"
@@ -23,8 +25,8 @@ def is_adapter(folder: Path) -> bool:
 def find_checkpoint(path: str | Path, field: str = "checkpoint") -> Path:
     """Returns `path` if it contains a model, else the last checkpoint of the run at `path` (``outputs/latest``).
 
-    Where no path is, ``NAME`` is the last run of that name (``outputs/by-name/NAME``), and ``demo`` the model of this
-    wheel.
+    Where no path is, ``NAME`` is the last run of that name (``outputs/by-name/NAME``) or the model of the last pipeline
+    of that name, whichever is newer, and ``demo`` the model of this wheel.
 
     Args:
         path: of a model's or a run's folder, or a name.
@@ -48,5 +50,16 @@ def named(path: Path) -> Path:
     """Returns the folder that a single name means, or the path itself."""
     if path.exists() or len(path.parts) != 1:
         return path
-    run = RUNS / BY_NAME / path
-    return run if run.exists() else DEMO_FOLDER if str(path) == DEMO else path
+    links = [folder / path for folder in NAMED if (folder / path).exists()]
+    newest = max(links, key=lambda link: link.lstat().st_mtime, default=None)
+    return newest or (DEMO_FOLDER if str(path) == DEMO else path)
+
+
+def tokenizer_of(checkpoint: str, field: str = "checkpoint") -> str | None:
+    """Returns the directory of a checkpoint's tokenizer; None if it has none.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+    """
+    folder = find_checkpoint(checkpoint, field)
+    return str(folder) if (folder / "tokenizer.json").is_file() else None
