@@ -122,7 +122,7 @@ def cheap_run():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A folder with texts and a finished tiny run, as someone has it who typed ``make run``; it is ``sft_mini``, too."""
+    """A folder with texts and a finished tiny run, as one has it after ``make run``; it is ``sft_mini``, too."""
     folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "my_texts")
     with pytest.MonkeyPatch.context() as patch:
