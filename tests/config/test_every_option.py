@@ -138,7 +138,7 @@ def test_an_absent_wheel_is_named():
     environment = {**os.environ, "ARCFORGE_BLOCK_PLUGINS": "arcforge-attention"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 1
-    assert "attention=dsa needs the package 'arcforge-attention': pip install arcforge-attention" in done.stderr
+    assert "attention=dsa needs the package 'arcforge-attention': pip install ./packages/attention" in done.stderr
 
 
 def test_an_option_without_a_component_is_no_component():

@@ -36,6 +36,12 @@ TRAINING = {
 slow_run = pytest.mark.slow(reason="a training run in a fresh process imports torch and lightning")
 
 
+def how(*wheels):
+    """The command that installs wheels of ours, as messages of installed wheels have it."""
+    places = " ".join(f"./packages/{wheel.removeprefix('arcforge-')}" for wheel in wheels)
+    return f"pip install {' '.join(wheels)}, or in a clone pip install {places}"
+
+
 def distributions(names):
     return [f"arcforge-{name}" for name in names]
 
@@ -114,14 +120,43 @@ def test_an_option_whose_wheel_is_absent_names_it(install, option, wheel):
     options = [f"{group}={name}" for group, name in chosen.items()]
     result = install("arcforge-core").run("arcforge-train", *options)
     assert result.returncode == 2
-    assert result.stderr == f"error: {option} needs the package '{wheel}': pip install {wheel}\n"
+    assert result.stderr == f"error: {option} needs the package '{wheel}': {how(wheel)}\n"
 
 
 @pytest.mark.parametrize(("command", "wheel"), [("env", "arcforge-rl"), ("serve", "arcforge-serving")])
 def test_a_command_whose_wheel_is_absent_names_it(install, command, wheel):
     result = install("arcforge-core").run("arcforge", command)
     assert result.returncode == 2
-    assert result.stderr == f"error: arcforge-{command} needs the package '{wheel}': pip install {wheel}\n"
+    assert result.stderr == f"error: arcforge-{command} needs the package '{wheel}': {how(wheel)}\n"
+
+
+SMOKE = {
+    ("core",): "attention=reference, optimizer=torch_adamw, schedule=constant",
+    ("core", "optim"): "attention=reference",
+    ("core", "attention"): "optimizer=torch_adamw, schedule=constant",
+}
+"""Installed packages -> the defaults that take the place of absent ones."""
+
+
+@slow_run
+@pytest.mark.parametrize("names", SMOKE, ids="+".join)
+def test_the_smoke_run_needs_no_option(install, names, tmp_path):
+    result = install(*distributions(names)).run("arcforge-train", "experiment=smoke", "trainer.threads=1", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    absent = sorted({"arcforge-attention", "arcforge-optim"} - {f"arcforge-{name}" for name in names})
+    verb = "are" if len(absent) == 2 else "is"
+    assert f"{SMOKE[names]}, because {' and '.join(absent)} {verb} not installed\n" in result.stderr
+    assert (tmp_path / "outputs" / "latest" / "report.html").is_file()
+
+
+def test_all_absent_wheels_are_in_one_message(install):
+    result = install("arcforge-core").run("arcforge-train", "experiment=mini", "attention=dsa", "hardware=cpu")
+    assert result.returncode == 2
+    wheels = "arcforge-attention", "arcforge-hw", "arcforge-optim"
+    assert result.stderr == (
+        "error: attention=dsa and schedule=cosine and hardware=cpu need the packages "
+        f"{' and '.join(map(repr, wheels))}: {how(*wheels)}\n"
+    )
 
 
 def test_every_recipe_composes_from_installed_wheels(install, tmp_path):

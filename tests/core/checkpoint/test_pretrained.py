@@ -146,7 +146,7 @@ def test_find_checkpoint_takes_a_model_or_the_last_of_a_run(tmp_path: Path, save
         ({"model__mtp": {"depth": 1}}, "depth"),
         ({"model__num_experts_per_tok": 9}, "num_experts_per_tok=9"),
         ({"model": None}, "the section 'model' is missing"),
-        ({"attention": {"name": "dsa"}}, "pip install arcforge-attention"),
+        ({"attention": {"name": "dsa"}}, "pip install ./packages/attention"),
         ({"attention": {"name": "refrence"}}, "did you mean 'reference'"),
         ({"attention": []}, "attention"),
     ],

@@ -43,7 +43,7 @@ def test_the_chat_is_a_server_of_the_packed_model(typed, opened, monkeypatch):
     monkeypatch.setattr(demo, "free_port", lambda: 8017)
     code, line = typed("--no-browser", "log=json")
     assert code == 0
-    assert line == ["serve", "checkpoint=demo", "served_name=demo", "port=8017", "log=json"]
+    assert line == ["serve", "checkpoint=demo", "served_name=demo", "lesson=recipe=demo", "port=8017", "log=json"]
     assert typed("--no-browser", "port=8100")[1][-1] == "port=8100"
     assert opened == []
 

@@ -23,7 +23,10 @@ def test_every_section_is_there(capsys, monkeypatch):
 
 
 def test_a_package_that_is_absent_says_how_to_get_it():
-    assert doctor.version("arcforge-nothing") == "not installed: pip install arcforge-nothing"
+    assert (
+        doctor.version("arcforge-nothing")
+        == "not installed: pip install arcforge-nothing, or in a clone pip install ./packages/nothing"
+    )
 
 
 def test_without_a_compiler_it_says_what_is_lost(monkeypatch):
@@ -100,7 +103,7 @@ def test_sandboxes_that_are_broken_or_absent(monkeypatch):
     monkeypatch.setattr(doctor, "registry", Broken)
     assert list(doctor.sandbox_rows()) == [("strange", "broken: PluginError: no such module")]
     monkeypatch.setattr(Broken, "names", lambda self, kind: [])
-    assert list(doctor.sandbox_rows()) == [("none", "no package brings one: pip install arcforge-rl")]
+    assert list(doctor.sandbox_rows()) == [("none", "no package brings one: pip install ./packages/rl")]
 
 
 def test_gaps_of_a_sandbox_are_shown(monkeypatch):

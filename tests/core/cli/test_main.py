@@ -68,10 +68,10 @@ def test_an_absent_command_names_its_wheel(capsys, monkeypatch):
     monkeypatch.setattr(cli, "installed", lambda wheel: wheel != "arcforge-serving")
     assert cli.main(["serve"]) == 2
     assert capsys.readouterr().err == (
-        "error: arcforge-serve needs the package 'arcforge-serving': pip install arcforge-serving\n"
+        "error: arcforge-serve needs the package 'arcforge-serving': pip install ./packages/serving\n"
     )
     cli.main([])
-    assert "[not installed: pip install arcforge-serving]" in capsys.readouterr().out
+    assert "[not installed: pip install ./packages/serving]" in capsys.readouterr().out
 
 
 def test_an_unknown_command_suggests_the_nearest(capsys):

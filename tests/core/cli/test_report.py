@@ -28,7 +28,7 @@ def test_the_report_is_the_one_of_the_runs_configuration(tmp_path: Path) -> None
 def test_a_run_of_a_package_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.yaml").write_text("algorithm: {name: icepop}")
     monkeypatch.setattr("arcforge_core.cli.report.registry", Registry)
-    with pytest.raises(UnknownComponentError, match="pip install arcforge-rl"):
+    with pytest.raises(UnknownComponentError, match=r"pip install ./packages/rl"):
         report_of(tmp_path)
 
 

@@ -1,12 +1,13 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
 from arcforge_core import registry
 from arcforge_core.errors import PluginError, UnknownComponentError
 from arcforge_core.plugins.registry import Registrar, Registry
-from arcforge_core.plugins.wheels import known_wheels
+from arcforge_core.plugins.wheels import how_to_install, known_wheels
 
 
 def registrar(own: Registry, plugin: str) -> Registrar:
@@ -52,7 +53,7 @@ def test_an_unknown_name_lists_what_is_there_and_the_nearest():
 
 @pytest.mark.parametrize(("kind", "name"), sorted(known_wheels()))
 def test_a_component_of_ours_that_is_absent_names_its_wheel(kind, name):
-    with pytest.raises(UnknownComponentError, match=f"pip install {known_wheels()[kind, name]}"):
+    with pytest.raises(UnknownComponentError, match=re.escape(how_to_install(known_wheels()[kind, name]))):
         Registry().get(kind, name)
 
 

@@ -184,6 +184,9 @@ class ServeConfig:
     example. Empty accepts every name if other machines reach `host`, and none further if not."""
     allowed_origins: list[str] = field(default_factory=list)
     """Web pages elsewhere that may use the server from a browser, e.g. ``https://chat.example.com``."""
+    lesson: list[str] = field(default_factory=list)
+    """Options of ``arcforge-rl``, e.g. ``recipe=demo``, of a training run that the chat page may start; its weights are
+    served afterwards. Empty offers none."""
     dp: int = 1
     """Engines, each with its own process and weights; several share a router."""
     prefill: int = 0
@@ -249,5 +252,9 @@ class ServeConfig:
         if not isinstance(self.engine, PagedEngineConfig):
             accepted = "must be paged; the others cannot serve, use build_engine from Python"
             raise ConfigError("engine", self.engine.name, accepted)
+        if self.lesson and (self.dp > 1 or self.prefill):
+            raise ConfigError(
+                "lesson", self.lesson, "must be empty with dp > 1 or prefill: its weights go to one engine"
+            )
         if self.prefill and not self.engine.prefix_cache:
             raise ConfigError("prefill", self.prefill, "must be 0 with engine.prefix_cache=false")

@@ -76,7 +76,7 @@ def test_nothing_comes_from_elsewhere_and_no_text_becomes_markup(name):
 def test_the_page_is_told_what_is_served(client):
     assert client.get("/page/model.json").json() == {
         "name": "small", "max_model_len": 1024, "chat": True, "no_chat": "", "thinks": True, "suggestions": [],
-        "tools": [],
+        "tools": [], "lesson": False,
     }  # fmt: skip
 
 

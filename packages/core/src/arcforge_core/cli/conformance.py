@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from arcforge_core.cli.errors import USER_ERROR, Parser, run_main
-from arcforge_core.config.defaults import with_core_options
 
 
 @run_main
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     for op in options.op or ():
         check_choice("op", op, tuple(sorted(reference.OPS)))
-    config = compose(with_core_options(options.override, "attention", "optimizer", "schedule"))
+    config = compose(options.override)
     hardware = build_hardware(config.hardware)
     if not options.json:
         print(f"{hardware.name}: {hardware.probe().reason}")

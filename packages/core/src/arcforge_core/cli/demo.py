@@ -46,7 +46,7 @@ def chat(arguments: list[str], browser: bool) -> int:
     port = next(argument for argument in reversed(arguments) if argument.startswith("port="))
     if browser:
         threading.Thread(target=open_page, args=(int(port.removeprefix("port=")),), daemon=True).start()
-    sys.argv = ["arcforge-serve", "checkpoint=demo", "served_name=demo", *arguments]
+    sys.argv = ["arcforge-serve", "checkpoint=demo", "served_name=demo", f"lesson={RECIPE}", *arguments]
     return run_command("serve")
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from arcforge_core.cli.errors import Parser, run_main
 from arcforge_core.cli.plugins import problems
-from arcforge_core.config.defaults import with_core_options
 from arcforge_core.contracts.sandbox import SandboxProbe
 from arcforge_core.plugins.loader import load_plugins, registry
 from arcforge_core.plugins.registry import FIRST_PARTY
+from arcforge_core.plugins.wheels import how_to_install
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.hardware import Kernel
@@ -86,7 +86,11 @@ def version(distribution: str) -> str:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return f"not installed: pip install {distribution}"
+        return (
+            f"not installed: {how_to_install(distribution)}"
+            if distribution.startswith("arcforge-")
+            else "not installed"
+        )
 
 
 def machine_rows() -> Iterator[tuple[str, str]]:
@@ -156,7 +160,7 @@ def sandbox_rows() -> Iterator[tuple[str, str]]:
         verdicts.append((name, f"{'usable' if probe.ok else 'not usable'}: {probe.reason}"))
         verdicts += [("", f"gap: {gap}") for gap in probe.gaps]
     yield from sorted(facts.items())
-    yield from verdicts or [("none", "no package brings one: pip install arcforge-rl")]
+    yield from verdicts or [("none", f"no package brings one: {how_to_install('arcforge-rl')}")]
 
 
 def optional_rows() -> Iterator[tuple[str, str]]:
@@ -171,7 +175,7 @@ def count_rows(overrides: list[str]) -> Iterator[tuple[str, str]]:
     from arcforge_core.config.compose import compose
     from arcforge_core.model.params import count_parameters
 
-    config = compose(with_core_options(overrides, "optimizer", "schedule"))
+    config = compose(overrides)
     counts = count_parameters(config.model, config.attention)
     layer = counts.cache_bytes_per_token / config.model.num_hidden_layers
     yield "preset", f"model={config.model.name} attention={config.attention.name}"

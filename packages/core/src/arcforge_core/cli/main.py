@@ -15,13 +15,14 @@ from arcforge_core.errors import ArcforgeError, PluginError, nearest
 from arcforge_core.files.find import find_checkpoint
 from arcforge_core.plugins.commands import COMMANDS
 from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.wheels import how_to_install
 
 
 def usage() -> str:
     """Returns the list of commands; those whose wheel is not installed are marked."""
     lines = [f"arcforge {__version__}", "Usage: arcforge COMMAND ...   (the same as arcforge-COMMAND ...)", ""]
     for name, command in COMMANDS.items():
-        note = "" if installed(command.wheel) else f"  [not installed: pip install {command.wheel}]"
+        note = "" if installed(command.wheel) else f"  [not installed: {how_to_install(command.wheel)}]"
         lines.append(f"  {name:<12} {command.summary}{note}")
     for job in registry().jobs.values():
         if job.script == f"arcforge {job.name}" and job.name not in COMMANDS:
@@ -63,7 +64,7 @@ def run_command(name: str, after: Callable[[Any], None] | None = None) -> int:
     """Runs a command on the arguments in ``sys.argv``; see `main` and, for jobs, `run_job`."""
     command = COMMANDS.get(name)
     if command and not installed(command.wheel):
-        raise PluginError(f"arcforge-{name} needs the package {command.wheel!r}: pip install {command.wheel}")
+        raise PluginError(f"arcforge-{name} needs the package {command.wheel!r}: {how_to_install(command.wheel)}")
     if command and command.main:
         module, _, function = command.main.partition(":")
         code: int | None = getattr(importlib.import_module(module), function)()

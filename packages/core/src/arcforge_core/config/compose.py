@@ -33,13 +33,15 @@ from omegaconf.errors import OmegaConfBaseException
 from arcforge_core import __version__
 from arcforge_core.config.config_file import with_file
 from arcforge_core.config.field_help import render_field
-from arcforge_core.config.help import render_help
+from arcforge_core.config.help import render_help, written_groups
+from arcforge_core.config.installed import fallbacks, missing
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.config.search_path import MAIN, conflicts, options, sources
 from arcforge_core.config.shorthand import written_out
 from arcforge_core.config.sweep import SweepJob, summary_text
 from arcforge_core.config.typed import understood
 from arcforge_core.config.validate import Owners, explain, to_dataclass
+from arcforge_core.console.progress import say
 from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError, ConfigError, PluginError, nearest
 from arcforge_core.plugins.loader import registry
@@ -113,7 +115,7 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
     ConfigStore.instance().store(f"{config_name}_schema", schema)
     module = MAIN.removeprefix("pkg://")
     with (
-        _our_errors(),
+        _our_errors(overrides),
         hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE),
     ):
         given = understood(config_name, schema, written_out(config_name, schema, overrides))
@@ -175,6 +177,8 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], Result | None])
                 print(f"job {job.number}: {' '.join(context.overrides.task)}", flush=True)
         try:
             _refuse_conflicts(context.runtime.choices)
+            if speaks and (note := fallbacks(written_groups(config_name), dict(context.runtime.choices))):
+                say(note)
             job.result = fn(to_dataclass(config, store_components().owners))
         except Exception as error:
             job.error = error
@@ -189,7 +193,11 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], Result | None])
 
     # Hydra leaves a multirun.yaml in every process
     folder = nullcontext(COMPARISONS) if speaks else tempfile.TemporaryDirectory()
-    with _environment("HYDRA_FULL_ERROR", "1"), _our_errors(), folder as name:  # errors come to us, unprinted
+    with (
+        _environment("HYDRA_FULL_ERROR", "1"),
+        _our_errors(sys.argv[1:]),
+        folder as name,
+    ):  # errors come to us, unprinted
         ConfigStore.instance().store("config", _hydra_settings(config_name, name), group="hydra")
         hydra.main(config_path=MAIN, config_name=config_name, version_base=VERSION_BASE)(run_job)()
     if sweep_folder is not None:
@@ -256,12 +264,12 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def _our_errors() -> Iterator[None]:
+def _our_errors(arguments: Sequence[str]) -> Iterator[None]:
     """Converts Hydra's and OmegaConf's exceptions to ours: one line, the nearest name, no hint to type ``+``."""
     try:
         yield
     except MissingConfigException as error:
-        raise _unknown_option(error) from error
+        raise _unknown_option(error, arguments) from error
     except OverrideParseException as error:
         raise ArcforgeError(
             f"cannot read {error.override!r}: write FIELD=VALUE or GROUP=OPTION; a value with special "
@@ -297,14 +305,14 @@ def _plain(message: str) -> str:
     return message
 
 
-def _unknown_option(error: MissingConfigException) -> ArcforgeError:
+def _unknown_option(error: MissingConfigException, arguments: Sequence[str]) -> ArcforgeError:
     """Explains an unknown ``group=option``: the wheel that contains it, or the nearest name."""
     group, _, option = (error.missing_cfg_file or "").rpartition("/")
     failure = store_components().failures.get((group, option))
     if failure:
         return PluginError(failure)
     if (group, option) in known_wheels():
-        return PluginError(registry().explain_missing(group, option))
+        return PluginError(missing(arguments) or registry().explain_missing(group, option))
     known = options(group)
     if not known:
         return ArcforgeError(str(error).splitlines()[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import yaml
 from omegaconf import MISSING
 
+from arcforge_core.config.installed import default_of
 from arcforge_core.config.search_path import first_comment, presets, sources
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
@@ -36,7 +37,7 @@ def render_help(config_name: str, usage: str = USAGE, more: str = MORE) -> str:
     text = _primary(config_name)
     script = registry().job(config_name).script
     blocks = [f"{script}: {first_comment(text)}.\n", usage.format(script=script)]
-    for group, default in _groups(text).items():
+    for group, default in groups_of(config_name).items():
         lines = option_lines(group)
         if lines:
             note = {None: "", MISSING: " (to be chosen)"}.get(default, f" (default {default})")
@@ -46,11 +47,16 @@ def render_help(config_name: str, usage: str = USAGE, more: str = MORE) -> str:
 
 
 def groups_of(config_name: str) -> dict[str, str | None]:
-    """Returns the groups that a command line may choose from, with their defaults.
+    """Returns the groups that a command line may choose from, with their defaults among the installed options.
 
     Raises:
         ConfigError: no installed package has the primary configuration.
     """
+    return {group: default_of(written) for group, written in written_groups(config_name).items()}
+
+
+def written_groups(config_name: str) -> dict[str, str | None]:
+    """Returns the groups with their defaults as the primary configuration has them; see `groups_of`."""
     return _groups(_primary(config_name))
 
 

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from arcforge_core.config.fields import Chosen, chosen_of, closest, paths
 from arcforge_core.config.help import groups_of
+from arcforge_core.config.installed import AUTO
 from arcforge_core.config.renamed import renamed
 from arcforge_core.config.search_path import options
 from arcforge_core.config.validate import type_words
@@ -124,6 +125,8 @@ class _Line:
         known = paths(self.schema)
         if not renamed(name):
             self._check_known(name, added=key.startswith(("+", "~")))
+        if value == AUTO and AUTO not in options(name) and (default := self.groups.get(name)):
+            return f"{key}={default}"
         if name not in known or not value:
             return argument
         return f"{key}={_formed(name, known[name], value)}"

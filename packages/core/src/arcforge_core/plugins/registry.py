@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from arcforge_core.errors import PluginError, UnknownComponentError, listed, nearest
 from arcforge_core.plugins.commands import COMMANDS
-from arcforge_core.plugins.wheels import known_wheels
+from arcforge_core.plugins.wheels import how_to_install, known_wheels
 
 if TYPE_CHECKING:
     from arcforge_core.console.result import Result
@@ -155,11 +155,11 @@ class Registry:
         """Returns the message for a name that is not registered."""
         wheel = known_wheels().get((kind, name))
         if wheel:
-            return f"{kind}={name} needs the package {wheel!r}: pip install {wheel}"
+            return f"{kind}={name} needs the package {wheel!r}: {how_to_install(wheel)}"
         names = self.names(kind)
         if not names:
             known = {n: wheel for (k, n), wheel in known_wheels().items() if k == kind}
-            hint = f"; pip install {min(known.values())} brings {', '.join(known)}" if known else ""
+            hint = f"; {how_to_install(min(known.values()))} brings {', '.join(known)}" if known else ""
             return f"no {kind} {name!r}: nothing of kind {kind!r} is installed{hint}"
         return f"no {kind} {name!r}; installed: {listed(names)}{nearest(name, names)}"
 
@@ -173,7 +173,7 @@ class Registry:
             return self.jobs[name]
         wheel = COMMANDS[name].wheel if name in COMMANDS else "arcforge-core"
         if wheel != "arcforge-core":
-            raise UnknownComponentError(f"job {name!r} needs the package {wheel!r}: pip install {wheel}")
+            raise UnknownComponentError(f"job {name!r} needs the package {wheel!r}: {how_to_install(wheel)}")
         raise UnknownComponentError(f"no job {name!r}; there are {listed(self.jobs)}{nearest(name, self.jobs)}")
 
     def register(self, component: Component) -> None:

@@ -24,6 +24,15 @@ def known_wheels() -> dict[tuple[str, str], str]:
     return {(kind, name): wheel for kind, name, wheel in rows}
 
 
+def how_to_install(*wheels: str) -> str:
+    """Returns the command that installs wheels of ours: from the clone that this package is in, otherwise by name."""
+    packages = Path(__file__).parents[4]
+    places = [f"./packages/{wheel.removeprefix('arcforge-')}" for wheel in wheels]
+    if all((packages.parent / place).is_dir() for place in places):
+        return f"pip install {' '.join(places)}"
+    return f"pip install {' '.join(wheels)}, or in a clone pip install {' '.join(places)}"
+
+
 def wheel_rows(packages: Path) -> list[list[str]]:
     """Returns [kind, name, wheel] for each component of core's siblings below a checkout's ``packages`` folder."""
     plugins = sorted(packages.glob("*/src/arcforge_*/plugin.py"))

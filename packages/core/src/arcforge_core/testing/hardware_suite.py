@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from arcforge_core.config.compose import compose
-from arcforge_core.config.defaults import with_core_options
 from arcforge_core.contracts.hardware import Change, Hardware, OpCall, Probe, Roofline
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import fault_of, ties
@@ -62,7 +61,7 @@ class HardwareBackendSuite:
 
     def test_changes_of_the_config_are_returned(self, hardware: Hardware) -> None:
         """`adjust_config` returns changes of existing fields, each with a reason, and modifies nothing."""
-        config = compose(with_core_options([], "attention", "optimizer", "schedule"))
+        config = compose([])
         before = repr(config)
         for change in hardware.adjust_config(config):
             assert isinstance(change, Change)

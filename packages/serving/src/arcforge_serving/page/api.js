@@ -47,6 +47,10 @@ export async function getJson(path) {
   return (await ask(path)).json();
 }
 
+export async function postJson(path, body) {
+  return (await ask(path, body)).json();
+}
+
 /** Posts a request and yields the objects of the stream that answers it. */
 export async function* stream(path, body, signal) {
   const response = await ask(path, { ...body, stream: true, stream_options: { include_usage: true } }, signal);

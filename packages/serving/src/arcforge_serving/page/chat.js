@@ -2,6 +2,7 @@
 import { apiKey, stream } from "./api.js";
 import { answer, answers, DEFINITION } from "./calculator.js";
 import { announce, byId, h } from "./dom.js";
+import { Lesson } from "./lesson.js";
 import { messageView } from "./message.js";
 import { parseTools } from "./sampling.js";
 import { add, messagesOf, openCalls, path, show, siblings } from "./tree.js";
@@ -20,6 +21,7 @@ const SUGGESTIONS = ["What is 17 + 25?", "Explain in two sentences what a hash t
 export class Chat {
   #app;
   #views = new Map();
+  #lesson;
   #runs = new Map();
   #follows = true;
   #frame = 0;
@@ -29,6 +31,7 @@ export class Chat {
   /** `app` has the model, the present conversation, and ways to save it and to show other parts of the page. */
   constructor(app) {
     this.#app = app;
+    this.#lesson = new Lesson(() => app.toast("The model has learned: ask it again."));
     const scroll = byId("scroll");
     scroll.addEventListener("scroll", () => this.#follow(scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR));
     byId("jump").addEventListener("click", () => this.#toEnd());
@@ -84,9 +87,12 @@ export class Chat {
 
   #welcome() {
     const ask = (text) => h("button", { type: "button", class: "chip", onclick: () => this.send(text) }, text);
+    const { suggestions, lesson } = this.#app.model;
+    if (lesson) this.#lesson.show();
     return [
       h("h2", {}, "What would you like to know?"),
-      h("div", { class: "suggestions" }, (this.#app.model.suggestions?.length ? this.#app.model.suggestions : SUGGESTIONS).map(ask)),
+      h("div", { class: "suggestions" }, (suggestions?.length ? suggestions : SUGGESTIONS).map(ask)),
+      ...(lesson ? [this.#lesson.element] : []),
     ];
   }
 

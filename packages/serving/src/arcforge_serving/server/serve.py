@@ -24,6 +24,7 @@ from arcforge_serving.server.gate.connections import connection_options
 from arcforge_serving.server.gate.guard import Guard
 from arcforge_serving.server.gate.listening import listen, url
 from arcforge_serving.server.gate.logs import log_config
+from arcforge_serving.server.shared.lesson import Lesson
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.starters import read_starters
 from arcforge_serving.server.shared.state import ServerState
@@ -73,6 +74,8 @@ def load_state(config: ServeConfig) -> ServerState:
     assert isinstance(engine, PagedEngine)  # the config has said so
     state = state_of(engine, tokenizer, name)
     state.guard, state.weights_root, state.starters = guard, root, starters
+    if config.lesson:
+        state.lesson = Lesson(config.lesson, engine.update_weights_from)
     state.share_prefixes = config.share_prefixes
     state.token_id_style, state.responses = config.token_id_style, ResponseStore(config.responses_mb * 2**20)
     return state

@@ -25,6 +25,7 @@ from arcforge_core.eval.conversations.figures import by_source, conversation_row
 from arcforge_core.generation.generate import evaluating
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.plugins.loader import registry
+from arcforge_core.plugins.wheels import how_to_install
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 ENGINES, ENVIRONMENTS = ("paged", "simple"), ("sandbox_conversations", "conversations")
@@ -203,7 +204,8 @@ def build_environment(config: PlayConfig, loaded: Loaded) -> ConversationEnviron
         calls = any(task.conversation.tools for task in loaded.tasks)
         name = _first("environment", ENVIRONMENTS) if calls else ENVIRONMENTS[-1]
         if calls and name == ENVIRONMENTS[-1]:
-            say(f"tool calls get the recorded results; environment={ENVIRONMENTS[0]} needs pip install arcforge-rl")
+            needed = how_to_install("arcforge-rl")
+            say(f"tool calls get the recorded results; environment={ENVIRONMENTS[0]} needs {needed}")
     if not plays_records(name):
         accepted = f"must play conversation records, like {' and '.join(ENVIRONMENTS)}"
         raise ConfigError(f"{config.prefix}environment", name, accepted)

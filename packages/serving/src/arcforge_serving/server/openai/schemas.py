@@ -222,3 +222,4 @@ class PageModel(ReplyModel):
     thinks: bool
     suggestions: list[str] = []
     tools: list[str] = []
+    lesson: bool = False

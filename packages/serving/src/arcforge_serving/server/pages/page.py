@@ -86,6 +86,7 @@ async def page_model(server: Server) -> PageModel:
         thinks=template is not None and template.keeps_reasoning,
         suggestions=server.starters.suggestions,
         tools=list(server.starters.tools),
+        lesson=server.lesson is not None,
     )
 
 

@@ -15,6 +15,7 @@ from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.engine.grammar import Grammars
 from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.shared.lesson import Lesson
 from arcforge_serving.server.shared.metrics import Metrics
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.starters import Starters
@@ -47,6 +48,7 @@ class ServerState:
         responses: replies of ``/v1/responses`` that can be continued.
         life: of an engine of a router, the name of its process; part of the ids of stored replies.
         starters: suggestions and tools of the page in a new conversation.
+        lesson: training that the page may start; None offers none.
         open: generations that have not ended, by the ids of their requests.
     """
 
@@ -65,6 +67,7 @@ class ServerState:
     responses: ResponseStore = field(default_factory=ResponseStore)
     life: str = ""
     starters: Starters = field(default_factory=Starters)
+    lesson: Lesson | None = None
     open: dict[str, list[Cancellable]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
