@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 5.0
+SECONDS_OF_SILENCE = 2.0
+"""After these the first line of a phase comes."""
 
 
 def say(message: str) -> None:
@@ -44,11 +48,37 @@ def _bar(iterable: Iterable[T], description: str, total: int | None) -> Iterator
 
 def _lines(iterable: Iterable[T], description: str, total: int | None) -> Iterator[T]:
     start = last = time.monotonic()
-    count = 0
+    count, pause = 0, SECONDS_OF_SILENCE
     for count, item in enumerate(iterable, 1):
         yield item
         now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES:
-            last = now
-            say(f"{description}: {count:,}{f' of {total:,}' if total else ''} ({now - start:.0f} s)")
+        if now - last >= pause:
+            last, pause = now, SECONDS_BETWEEN_LINES
+            say(f"{description}: {count:,}{f' of {total:,}' if total else ''} ({times(now - start, count, total)})")
     say(f"{description}: {count:,} in {time.monotonic() - start:.1f} s")
+
+
+def times(seconds: float, count: int, total: int | None) -> str:
+    """Returns the time that `count` items took and, with a total, the time that the others will take at that rate."""
+    left = f", about {seconds * (total - count) / count:.0f} s left" if total and count else ""
+    return f"{seconds:.0f} s{left}"
+
+
+@contextmanager
+def working(description: str) -> Iterator[None]:
+    """Names on standard error a phase without countable items: after two seconds, then every few seconds."""
+    ended, start = threading.Event(), time.monotonic()
+
+    def speak() -> None:
+        pause = SECONDS_OF_SILENCE
+        while not ended.wait(pause):
+            say(f"{description} ({time.monotonic() - start:.0f} s)")
+            pause = SECONDS_BETWEEN_LINES
+
+    thread = threading.Thread(target=speak, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

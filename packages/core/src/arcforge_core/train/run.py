@@ -14,6 +14,7 @@ from rich.table import Table
 
 from arcforge_core.checkpoint.start import Start, start_from
 from arcforge_core.config.schema import TrainConfig
+from arcforge_core.console.progress import working
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.tokens.pipeline import Corpus, build_data, with_tokenizer
@@ -141,7 +142,9 @@ class TextTraining(Hooks):
             minutes = f"trainer.minutes={self.config.trainer.minutes:g}"
             session.console.print(f"{minutes} ended the run after {tokens:,} of trainer.max_tokens={limit:,} tokens")
         if not status.startswith("failed"):
-            print_result(session.console, figures, write_report(session.run_dir))
+            with working("writing the report"):
+                page = write_report(session.run_dir)
+            print_result(session.console, figures, page)
         return figures
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import lightning as L
 from rich.console import Console
 
 from arcforge_core.chat.openai import message_for_template
+from arcforge_core.console.progress import working
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars
 from arcforge_rl.rollouts.collect import TracedRollout
@@ -98,7 +100,8 @@ class Evaluations(L.Callback):
         """Plays the held-out tasks, if there are any. The time does not count as training."""
         if not module.config.evaluation.tasks:
             return
-        self.groups = module.sampler.evaluate()
+        with working("playing held-out tasks") if trainer.is_global_zero else nullcontext():
+            self.groups = module.sampler.evaluate()
         self.last = evaluation_figures(self.groups)
         self.first = self.first or self.last
         self.last_step = module.progress.step

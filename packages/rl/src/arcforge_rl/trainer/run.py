@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.console.progress import working
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.algorithm import Algorithm
 from arcforge_core.contracts.environment import FAILURES
@@ -110,7 +111,9 @@ class PolicyTraining(Hooks):
         Result(session.run_dir, figures).show(
             f"{self.config.algorithm.name} on {self.config.environment.name}: {status}"
         )
-        session.console.print(f"report {os.path.relpath(write_report(session.run_dir))}")
+        with working("writing the report"):
+            page = write_report(session.run_dir)
+        session.console.print(f"report {os.path.relpath(page)}")
         return {**figures}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 
+from arcforge_core.console.progress import working
 from arcforge_core.data.tokens.pipeline import Corpus
 from arcforge_core.eval.bits_per_byte import bits_per_byte
 from arcforge_core.train.callbacks.metrics import append_row, log_scalars
@@ -36,7 +37,8 @@ class Evaluation(L.Callback):
         """Evaluates on at most `max_tokens` held-out tokens (None: all), sets ``module.heldout`` and writes a row."""
         settings = module.config.trainer
         batches = self.corpus.heldout_batches(settings.sequence_length, settings.micro_batch_tokens, max_tokens)
-        found = module.heldout = bits_per_byte(module.model, batches)
+        with working("evaluating on held-out text"):
+            found = module.heldout = bits_per_byte(module.model, batches)
         progress = module.progress
         row = {
             "step": progress.step,

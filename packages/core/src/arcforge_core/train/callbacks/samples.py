@@ -12,6 +12,7 @@ import lightning as L
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.config.schema import TrainConfig
 from arcforge_core.configs import SimpleEngineConfig
+from arcforge_core.console.progress import working
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.data.tokens.pipeline import Corpus
 from arcforge_core.eval.python_functions import function_names, sample_functions
@@ -39,15 +40,16 @@ class Samples(L.Callback):
     def write(self, model: CausalLM, when: str) -> None:
         """Samples and adds the result under `when`."""
         engine = SimpleEngine(SimpleEngineConfig(), model, batch_size=64)
-        if self.config.trainer.samples:
-            self._add("samples.json", when, self._continuations(engine))
-        if self.config.trainer.python_functions:
-            names = function_names(
-                self.corpus.heldout_documents(), self.config.trainer.python_functions, self.config.seed
-            )
-            report = sample_functions(
-                engine, self.corpus.tokenizer, names, temperature=TEMPERATURE, seed=self.config.seed
-            )
+        settings = self.config.trainer
+        if settings.samples:
+            with working(f"sampling texts {when} training"):
+                self._add("samples.json", when, self._continuations(engine))
+        if settings.python_functions:
+            with working(f"sampling functions {when} training"):
+                names = function_names(self.corpus.heldout_documents(), settings.python_functions, self.config.seed)
+                report = sample_functions(
+                    engine, self.corpus.tokenizer, names, temperature=TEMPERATURE, seed=self.config.seed
+                )
             self._add("functions.json", when, dataclasses.asdict(report))
 
     def _continuations(self, engine: SimpleEngine) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType
 from typing import Any
@@ -35,6 +36,7 @@ class Stopping(L.Callback):
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = True
         signal.signal(number, self._previous[number])
+        os.write(2, b"stopping after this step; Ctrl-C again interrupts it\n")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
