@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from importlib.resources import files
 
 import pytest
@@ -11,10 +12,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcforge_core.config.schema import CorrectionConfig
 from arcforge_core.contracts.algorithm import PolicyTokens
 from arcforge_core.errors import ConfigError
+from arcforge_core.plugins.registry import Component, Registry
+from arcforge_core.testing.algorithm_suite import loss_of, scored
+from arcforge_rl.algorithms import base
 from arcforge_rl.algorithms.corrections import Correction
-from arcforge_rl.configs.algorithms import BoundsConfig
+from arcforge_rl.algorithms.grpo import Grpo
+from arcforge_rl.configs.algorithms import BoundsConfig, GrpoConfig
+from arcforge_rl.trainer.build import preset
 
 
 def tokens(current, old, rollout, advantages=None, traces=None):
@@ -184,3 +191,32 @@ def test_presets_are_the_published_rules():
             found[path.name.removesuffix(".yaml")] = BoundsConfig(**values)
     assert sorted(found) == ["double_sided", "dppo", "icepop", "none", "opsm", "seq_geo", "tis"]
     assert {name: found[name] for name in PRESETS} == PRESETS
+
+
+@dataclass
+class HalfConfig(CorrectionConfig):
+    name: str = "half"
+
+
+class Half:
+    """A correction of a plugin: every token counts half."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def __call__(self, tokens):
+        return torch.full_like(tokens.logprobs_T.detach(), 0.5), {"halved": torch.tensor(1.0)}
+
+
+def test_a_plugins_correction_is_the_one_that_is_used(monkeypatch):
+    plugins = Registry()
+    plugins.register(Component("correction", "half", "acme:Half", "acme:HalfConfig", "test", "acme", "acme 1.0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "registry", lambda: plugins)
+        patch.setattr(Component, "load", lambda component: Half)
+        halved = Grpo(GrpoConfig(), HalfConfig())
+    traces, current = scored(Grpo(GrpoConfig(), preset("none")), 0)
+    _, whole = loss_of(Grpo(GrpoConfig(), preset("none")), traces, current)
+    _, half = loss_of(halved, traces, current)
+    torch.testing.assert_close(half.parts["policy"], whole.parts["policy"] / 2)
+    assert half.metrics["halved"] == 1.0

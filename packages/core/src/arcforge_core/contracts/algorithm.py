@@ -127,6 +127,14 @@ class PolicyTokens:
         return int(self.trace_T.max()) + 1 if self.trace_T.numel() else 0
 
 
+class Correction(Protocol):
+    """A factor on each token's policy loss, for tokens on which two policies disagree."""
+
+    def __call__(self, tokens: PolicyTokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the factors, [T] without gradient, and scalars to log by name; none for no tokens."""
+        ...
+
+
 @dataclass(frozen=True)
 class PolicyLoss:
     """A micro-batch's contribution to the loss.

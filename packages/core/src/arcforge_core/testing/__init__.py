@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from arcforge_core.testing.chat_suite import ChatTemplateSuite, ParserSuite
     from arcforge_core.testing.cheats import CheatSuite
     from arcforge_core.testing.checker_suite import CheckerSuite
+    from arcforge_core.testing.correction_suite import CorrectionSuite
     from arcforge_core.testing.data_suite import DataSuite
     from arcforge_core.testing.engine_suite import EngineSuite
     from arcforge_core.testing.environment_suite import EnvironmentSuite
@@ -25,6 +26,7 @@ SUITES = {
     "ChatTemplateSuite": "chat_suite",
     "CheatSuite": "cheats",
     "CheckerSuite": "checker_suite",
+    "CorrectionSuite": "correction_suite",
     "DataSuite": "data_suite",
     "EngineSuite": "engine_suite",
     "EnvironmentSuite": "environment_suite",
@@ -41,6 +43,7 @@ __all__ = [
     "ChatTemplateSuite",
     "CheatSuite",
     "CheckerSuite",
+    "CorrectionSuite",
     "DataSuite",
     "EngineSuite",
     "EnvironmentSuite",

@@ -9,15 +9,21 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from arcforge_core.contracts.algorithm import PolicyLoss, PolicyTokens, Trace
+from arcforge_core.config.schema import CorrectionConfig
+from arcforge_core.contracts.algorithm import Correction, PolicyLoss, PolicyTokens, Trace
 from arcforge_core.errors import ConfigError
+from arcforge_core.plugins.loader import registry
 from arcforge_rl.algorithms import scoring
-from arcforge_rl.algorithms.corrections import Correction
 from arcforge_rl.algorithms.surrogates import clip_metrics, clipped, ratio, reference_kl
 from arcforge_rl.configs.algorithms import BoundsConfig, ClippedConfig, ScoredConfig
 
 C = TypeVar("C", bound=ScoredConfig)
 K = TypeVar("K", bound=ClippedConfig)
+
+
+def weighs_by_current(correction: BoundsConfig) -> bool:
+    """Returns whether the factors contain the current policy's probabilities."""
+    return correction.pair.startswith("current") and correction.action in ("mask", "truncate")
 
 
 class PolicyGradient(ABC, Generic[C]):
@@ -36,13 +42,12 @@ class PolicyGradient(ABC, Generic[C]):
     equal_teaches = False
     """Whether a group with equal rewards still gives a gradient."""
 
-    def __init__(self, config: C, correction: BoundsConfig) -> None:
+    def __init__(self, config: C, correction: CorrectionConfig) -> None:
         self.config = config
-        self.correction = Correction(correction)
+        self.correction: Correction = registry().get("correction", correction.name).load()(correction)
         self.needs = frozenset({"reference"} if config.kl > 0 else ())
         self.compares = config.baseline in ("group", "leave_one_out") or config.scale == "group"
-        weighs = correction.pair.startswith("current") and correction.action in ("mask", "truncate")
-        if self.has_ratio and weighs:
+        if self.has_ratio and isinstance(correction, BoundsConfig) and weighs_by_current(correction):
             raise ConfigError(
                 "correction.pair",
                 correction.pair,

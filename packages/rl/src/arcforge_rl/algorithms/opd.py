@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from arcforge_core.config.schema import CorrectionConfig
 from arcforge_core.contracts.algorithm import PolicyLoss, PolicyTokens
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs.algorithms import BoundsConfig, OpdConfig
+from arcforge_rl.configs.algorithms import OpdConfig
 
 
 class Opd(Clipped[OpdConfig]):
@@ -20,7 +21,7 @@ class Opd(Clipped[OpdConfig]):
 
     equal_teaches = True
 
-    def __init__(self, config: OpdConfig, correction: BoundsConfig) -> None:
+    def __init__(self, config: OpdConfig, correction: CorrectionConfig) -> None:
         super().__init__(config, correction)
         self.needs |= {"teacher"}
         self.compares = self.compares and config.reward_weight > 0

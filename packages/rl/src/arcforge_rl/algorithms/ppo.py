@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from arcforge_core.config.schema import CorrectionConfig
 from arcforge_core.contracts.algorithm import PolicyLoss, PolicyTokens, Trace
 from arcforge_rl.algorithms import scoring
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs.algorithms import BoundsConfig, PpoConfig
+from arcforge_rl.configs.algorithms import PpoConfig
 
 
 def generalised_advantages(value_S: Tensor, reward: float, discount: float, decay: float) -> Tensor:
@@ -28,7 +29,7 @@ def generalised_advantages(value_S: Tensor, reward: float, discount: float, deca
 class Ppo(Clipped[PpoConfig]):
     """A clipped surrogate and a critic with clipped loss. Every branch ends with the trace's reward."""
 
-    def __init__(self, config: PpoConfig, correction: BoundsConfig) -> None:
+    def __init__(self, config: PpoConfig, correction: CorrectionConfig) -> None:
         super().__init__(config, correction)
         self.needs |= {"values"}
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from arcforge_core.config.schema import CorrectionConfig
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_rl.algorithms import scoring
 from arcforge_rl.algorithms.base import Clipped
-from arcforge_rl.configs.algorithms import BoundsConfig, ReinforcePlusPlusConfig
+from arcforge_rl.configs.algorithms import ReinforcePlusPlusConfig
 
 
 class ReinforcePlusPlus(Clipped[ReinforcePlusPlusConfig]):
     """``baseline=group`` is the variant that first subtracts the group mean."""
 
-    def __init__(self, config: ReinforcePlusPlusConfig, correction: BoundsConfig) -> None:
+    def __init__(self, config: ReinforcePlusPlusConfig, correction: CorrectionConfig) -> None:
         super().__init__(config, correction)
         if config.reward_kl > 0:
             self.needs |= {"reference"}

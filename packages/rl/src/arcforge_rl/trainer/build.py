@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from arcforge_core.config.schema import CorrectionConfig
 from arcforge_core.contracts.algorithm import Algorithm
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
@@ -17,13 +18,11 @@ OWN = {"icepop": "icepop", "double_sided": "double_sided", "opd": "icepop"}
 """Preset of ``correction=own`` by algorithm; `opd` is eq. 1 with other advantages, so pop belongs to it too."""
 
 
-def correction_of(config: RlConfig) -> BoundsConfig:
-    """Returns the bounds of a run's correction; `own` takes the algorithm's preset, see `OWN`."""
-    correction = config.correction
-    if isinstance(correction, OwnCorrectionConfig):
+def correction_of(config: RlConfig) -> CorrectionConfig:
+    """Returns the options of a run's correction; `own` takes the algorithm's preset, see `OWN`."""
+    if isinstance(config.correction, OwnCorrectionConfig):
         return preset(OWN.get(config.algorithm.name, "none"))
-    assert isinstance(correction, BoundsConfig)
-    return correction
+    return config.correction
 
 
 def preset(name: str) -> BoundsConfig:

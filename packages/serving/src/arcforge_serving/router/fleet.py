@@ -25,6 +25,8 @@ LONGEST_PAUSE = 30.0
 SETTLED = 60.0
 """An engine that has lived this many seconds is restarted without a pause."""
 CONNECT = 5.0
+GRACE = 0.25
+"""Seconds in which the requests of a killed engine notice it by themselves."""
 
 
 class State(Enum):
@@ -263,11 +265,18 @@ class Fleet:
             task.cancel()
 
     async def _bury(self, member: Member, problem: str) -> None:
-        """Ends a life; requests that it had end with an error, each by itself."""
+        """Ends a life; requests that it had end with an error, each by itself.
+
+        The client is closed after them: its pool does not know a connection that opens meanwhile, and would leave it.
+        """
         member.state, member.problem = State.DEAD, problem
         self.policy.forget(member.name)
         if member.process is not None:
             member.process.kill()
+        if member.in_flight:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE):  # wait_for of Python 3.11 can swallow a cancellation
+                    await member.idle.wait()
         if member.http is not None:
             await member.http.aclose()
         member.process = member.http = None
