@@ -154,7 +154,7 @@ def test_all_absent_wheels_are_in_one_message(install):
     assert result.returncode == 2
     wheels = "arcforge-attention", "arcforge-hw", "arcforge-optim"
     assert result.stderr == (
-        "error: attention=dsa and schedule=cosine and hardware=cpu need the packages "
+        "error: attention=dsa and hardware=cpu and schedule=cosine need the packages "
         f"{' and '.join(map(repr, wheels))}: {how(*wheels)}\n"
     )
 

@@ -63,3 +63,8 @@ def test_help_of_a_field(capsys, monkeypatch, field, lines):
     assert run_command("train") == 0
     printed = capsys.readouterr().out
     assert all(line in printed for line in lines)
+
+
+def test_a_single_value_with_special_characters_is_a_list_of_one():
+    assert compose_config("train", TrainConfig, ["trainer.trainable=a=b{c}"]).trainer.trainable == ["a=b{c}"]
+    assert compose_config("train", TrainConfig, ["trainer.trainable=lm_head"]).trainer.trainable == ["lm_head"]

@@ -71,7 +71,7 @@ def _choice(group: str, value: Any, default: str | None) -> Iterator[str]:
     """Yields ``GROUP=NAME`` and the fields of the component; a group of several components maps names to fields."""
     components = [component for component in registry() if component.kind == group]
     if not isinstance(value, Mapping):
-        yield f"{group}={_written(value)}"
+        yield f"{group}={written(value)}"
     elif any(getattr(component.load_schema(), "several", False) for component in components):
         if value or default is not None:
             yield f"{group}=[{','.join(value)}]"
@@ -88,10 +88,10 @@ def _flat(path: str, value: Any) -> Iterator[str]:
         for name, each in value.items():
             yield from _flat(f"{path}.{name}", each)
     else:
-        yield f"{path}={_written(value)}"
+        yield f"{path}={written(value)}"
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """Returns a value in Hydra's grammar."""
     if value is None:
         return "null"
@@ -100,7 +100,7 @@ def _written(value: Any) -> str:
     if isinstance(value, str):
         return "'" + BEFORE_QUOTE.sub(lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value) + "'"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{_written(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{written(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_written, value)) + "]"
+        return "[" + ",".join(map(written, value)) + "]"
     return repr(value)

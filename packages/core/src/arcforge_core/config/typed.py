@@ -13,6 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from arcforge_core.config.config_file import written
 from arcforge_core.config.fields import Chosen, chosen_of, closest, paths
 from arcforge_core.config.help import groups_of
 from arcforge_core.config.installed import AUTO
@@ -32,6 +33,8 @@ VALUED = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-sc", "-cp", "-cn",
 """Flags that the next argument belongs to."""
 PLACES = ("checkpoint", "init")
 WHOLE = re.compile(r"[+-]?\d+(?:\.0*)?(?:[eE]\+?\d+)?|[+-]?\d*\.\d+[eE]\+?\d+")
+PLAIN = re.compile(r"[\w./:+-]+")
+"""A text that needs no quotes in Hydra's grammar."""
 ADVICE = "options are written FIELD=VALUE"
 QUOTES = "a value with special characters needs two pairs of quotes, 'FIELD=\"VALUE\"'"
 
@@ -175,5 +178,5 @@ def _formed(name: str, hint: Any, value: str) -> str:
         if value.startswith("{"):
             raise ConfigError(name, value, f"must be {type_words(parts[0])}")
         if not value.startswith(("[", "$", "'", '"')) and value != "null" and "," not in value:
-            return f"[{value}]"
+            return f"[{value if PLAIN.fullmatch(value) else written(value)}]"
     return value
