@@ -351,3 +351,14 @@ def test_nothing_heavy_is_imported_for_questions(arguments):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_recipe_that_includes_itself_is_named(tmp_path, monkeypatch):
+    recipes = tmp_path / "conf" / "experiment"
+    recipes.mkdir(parents=True)
+    (tmp_path / "conf" / "arcforge.toml").write_text("")
+    for name, other in (("one", "two"), ("two", "one")):
+        (recipes / f"{name}.yaml").write_text(f"# @package _global_\ndefaults:\n  - {other}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArcforgeError, match=r"a recipe includes itself, .*: look at the defaults of experiment=one"):
+        compose(["experiment=one"])

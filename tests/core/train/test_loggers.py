@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from lightning.pytorch.loggers import CSVLogger
 
 from arcforge_core.config.compose import compose
 from arcforge_core.errors import ArcforgeError, ConfigError
@@ -145,3 +146,19 @@ def test_scalars_reach_mlflow(tmp_path, monkeypatch):
     assert "heldout_bits_per_byte" in logged[2]
     assert terminated == [(f"{result.dir.parent.name}-{result.dir.name}", "FINISHED")]
     assert set(uris) == {f"sqlite:///{result.dir.resolve()}/mlflow.db"}
+
+
+def test_a_logger_that_fails_is_named_and_left_out_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    calls, log = [], CSVLogger.log_metrics
+
+    def fails_later(self, metrics, step=None):
+        calls.append(step)
+        if step is not None and step >= 2:
+            raise ConnectionError("no route\nto host")
+        log(self, metrics, step)
+
+    monkeypatch.setattr(CSVLogger, "log_metrics", fails_later)
+    result = train(tiny_run(tmp_path, "logger=[csv,tensorboard]", "trainer.max_steps=4"))
+    assert result.figures["status"] == "finished" and calls.count(2) == 1 and max(calls) == 2
+    assert "CSVLogger fails and is left out from here on: ConnectionError: no route to host" in capsys.readouterr().err
+    assert [int(row.split(",")[0]) for row in (result.dir / "metrics.csv").read_text().splitlines()[1:]][-1] == 4

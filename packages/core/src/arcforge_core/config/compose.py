@@ -286,6 +286,11 @@ def _our_errors(arguments: Sequence[str]) -> Iterator[None]:
         raise ArcforgeError(_plain(str(error))) from error
     except OmegaConfBaseException as error:
         raise explain(error) from error
+    except RecursionError as error:
+        chosen = ", ".join(argument for argument in arguments if "=" in argument and not argument.startswith("-"))
+        raise ArcforgeError(
+            f"a recipe includes itself, directly or through others: look at the defaults of {chosen}"
+        ) from error
     except OSError as error:  # the folder of a sweep; errors of jobs are kept with them
         raise ConfigError("output_dir", error.filename, f"cannot be written: {error.strerror}") from error
     except ValueError as error:  # Hydra's own for GROUP=null and the like

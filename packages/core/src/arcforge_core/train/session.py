@@ -34,6 +34,7 @@ from arcforge_core.files.rundir import (
 from arcforge_core.ops.processor import allowed_cores
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.checkpointing import Checkpointing
+from arcforge_core.train.callbacks.metrics import tell_loggers
 from arcforge_core.train.callbacks.stopping import Stopping
 from arcforge_core.train.module import TrainingModule
 from arcforge_core.train.prepare import prepare_hardware, use_threads
@@ -217,8 +218,7 @@ class Session:
         else:
             hooks.finish(self)
             self._warn_if_untrained(parts.module)
-        for logger in self.trainer.loggers:
-            logger.save()
+        tell_loggers(self.trainer, lambda logger: logger.save())
         if not self.first:
             return Result(self.run_dir)
         status = "interrupted" if stopping.interrupted else "finished"

@@ -15,7 +15,7 @@ from rich.console import Console
 from arcforge_core.chat.openai import message_for_template
 from arcforge_core.console.progress import working
 from arcforge_core.tokenizer.tokenizer import Tokenizer
-from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars
+from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars, tell_loggers
 from arcforge_rl.rollouts.collect import TracedRollout
 from arcforge_rl.trainer.figures import ALL, evaluation_figures, rights
 from arcforge_rl.trainer.module import PolicyModule
@@ -125,7 +125,7 @@ class Evaluations(L.Callback):
         append_rows(self.run_dir / HELDOUT_FILE, rows, key=("step", "task"))
         log_scalars(trainer, {f"heldout_{name}": value for name, value in found[ALL].items()}, self.last_step)
         rollouts = module.record.result.everything if module.record else ()
-        log_samples(trainer.loggers, self.last_step, self.groups[0], rollouts)
+        tell_loggers(trainer, lambda logger: log_samples([logger], self.last_step, self.groups[0], rollouts))
 
 
 def first_evaluation(path: Path) -> dict[str, dict[str, float]] | None:

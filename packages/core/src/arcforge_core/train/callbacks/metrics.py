@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
+from arcforge_core.console.progress import say
 from arcforge_core.files.rundir import write_text
 from arcforge_core.train.module import TrainingModule
 
@@ -64,8 +66,18 @@ def _drop_rows(path: Path, key: Sequence[str], values: Collection[tuple[str, ...
 
 def log_scalars(trainer: L.Trainer, scalars: Mapping[str, float], step: int) -> None:
     """Passes scalars to every logger of the run."""
-    for logger in trainer.loggers:
-        logger.log_metrics(dict(scalars), step=step)
+    tell_loggers(trainer, lambda logger: logger.log_metrics(dict(scalars), step=step))
+
+
+def tell_loggers(trainer: L.Trainer, tell: Callable[[Logger], object]) -> None:
+    """Calls `tell` with every logger of the run. One that raises is named, and left out from then on."""
+    for logger in list(trainer.loggers):
+        try:
+            tell(logger)
+        except Exception as error:  # of any library and server; the run's own record is metrics.csv
+            trainer.loggers = [other for other in trainer.loggers if other is not logger]
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            say(f"warning: {type(logger).__name__} fails and is left out from here on: {reason}")
 
 
 class MetricsWriter(L.Callback):
