@@ -50,7 +50,7 @@ def server(checkpoint: str, options: list[str]) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         try:
-            yield line.split()[2].removesuffix(";").removesuffix("/v1/completions")
+            yield line.split()[2]
         finally:
             process.terminate()
             process.wait(60)

@@ -43,7 +43,7 @@ def test_the_real_server_answers_and_stops_in_order(
     assert server.stdout is not None
     line = server.stdout.readline()
     assert line.startswith("small at http://127.0.0.1:")
-    address = line.split()[2].removesuffix(";")
+    address = f"{line.split()[2]}/v1/completions"
     answer = httpx.post(address, json={"prompt": "one", "max_tokens": 3, "temperature": 0}, timeout=30)
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == 3

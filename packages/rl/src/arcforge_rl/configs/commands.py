@@ -28,6 +28,7 @@ AGENTS = ("model", "oracle", "noop")
 SOURCES = (
     "arithmetic", "expressions", "terse_expressions", "algebra", "puzzles", "traces", "functions",
     "calculator", "lookup", "files", "search", "python", "instructions", "documentation", "greetings",
+    "everyday", "everyday_calculator",
 )  # fmt: skip
 """Sources of generated conversations."""
 CHOICES = ("short", "likely")

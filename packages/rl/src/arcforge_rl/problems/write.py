@@ -37,9 +37,11 @@ PLACES = {
     "instructions": "chat:Instructions",
     "documentation": "chat:Documentation",
     "greetings": "chat:Greetings",
+    "everyday": "everyday:Everyday",
+    "everyday_calculator": "everyday:EverydayCalculator",
 }
 """The class of each source."""
-ALIKE = {"terse_expressions": "expressions"}
+ALIKE = {"terse_expressions": "expressions", "everyday_calculator": "everyday"}
 """Sources that share the problems of another one: the same tasks, on the same side of the split."""
 SETTINGS_FILE = "made_with.json"
 MOST_MISSES = 500

@@ -48,7 +48,7 @@ def serve(config: ServeConfig) -> None:
         state = load_state(config)
         if state.template is None:
             say(f"no chats: {state.no_template}")
-        print(f"{state.name} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
+        print(f"{state.name} at {url(listener)} in a browser, {url(listener)}/v1 for clients; Ctrl-C stops", flush=True)
         options = {**connection_options(config), "log_config": log_config(config.log)}
         server = Server(state, config.shutdown_seconds, **options)
         try:
