@@ -100,7 +100,7 @@ class Everyday:
 
     corpus, modes, most = "reasoning", ALL_MODES, 3
     tools: tuple[dict[str, Any], ...] = ()
-    lengths = LENGTHS
+    lengths: tuple[int, ...] = LENGTHS
 
     def draw(self, draw: random.Random) -> Problem:
         if draw.random() < SMALL_TALK:
