@@ -8,6 +8,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from support.marks import nightly_case
+
 SMALL = (
     "model=tiny",
     "data=files",
@@ -67,7 +69,9 @@ def train(environment, corpus, folder, **chosen):
 
 
 @slow_run
-@pytest.mark.parametrize("names", TRAINING, ids="+".join)
+@pytest.mark.parametrize(
+    "names", [nightly_case(names) if len(names) == 2 else names for names in TRAINING], ids="+".join
+)
 def test_a_training_run(install, names, corpus, tmp_path):
     run = train(install(*distributions(names)), corpus, tmp_path, **TRAINING[names])
     with open(run / "metrics.csv") as file:

@@ -22,6 +22,7 @@ from arcforge_core.train.module import LanguageModelModule, Progress
 from arcforge_core.train.resume import offer_resume
 from arcforge_core.train.run import train
 from arcforge_core.train.state import checkpoints
+from support.marks import nightly_case
 from support.runs import tiny_run
 
 SMALL = (
@@ -128,10 +129,8 @@ def test_the_command_that_resumes_is_told_as_a_shell_takes_it(tmp_path, recorder
     assert shlex.split(command.splitlines()[0]) == ["arcforge-train", *arguments, "resume=latest"]
 
 
-@pytest.mark.slow(reason="thirty runs of one step, each with its start and its end")
-@pytest.mark.parametrize(
-    "parts", [(), pytest.param(MUON, marks=pytest.mark.nightly(reason="thirty runs again"))], ids=["core", "muon_split"]
-)
+@pytest.mark.nightly(reason="thirty runs of one step, each with its start and its end")
+@pytest.mark.parametrize("parts", [(), MUON], ids=["core", "muon_split"])
 def test_thirty_steps_interrupted_in_every_one_equal_one_run(tmp_path, recorder, parts):
     """Three micro-batches a step, MTP on half of the text, router biases that move, more than one epoch."""
     if parts:
@@ -176,7 +175,7 @@ def test_a_budget_of_time_goes_on_where_it_was(tmp_path, recorder, monkeypatch):
     assert_equal(result.dir, content(whole.dir))
 
 
-@pytest.mark.parametrize("micro", [1, 2, 3])
+@pytest.mark.parametrize("micro", [nightly_case(1), 2, nightly_case(3)])
 def test_a_run_killed_in_the_middle_of_a_step_takes_it_again_from_its_first_micro_batch(
     tmp_path, recorder, monkeypatch, micro
 ):

@@ -24,6 +24,7 @@ from arcforge_core.train.module import LanguageModelModule, Progress
 from arcforge_core.train.run import train
 from arcforge_core.train.state import checkpoints
 from arcforge_core.train.step import NonFiniteError
+from support.marks import nightly_case
 from support.runs import tiny_run
 
 LONG = ("trainer.sequence_length=20000", "trainer.micro_batch_tokens=20000", "model.max_position_embeddings=20000")
@@ -126,7 +127,7 @@ def test_keeps_the_last_checkpoints_only(finished):
     assert [p.name for p in checkpoints(result.dir)] == ["step-00000004", "step-00000006"]
 
 
-@pytest.mark.parametrize("stop_after", [1, 3])
+@pytest.mark.parametrize("stop_after", [nightly_case(1), 3])
 def test_interrupted_and_resumed_equals_uninterrupted(finished, tmp_path, monkeypatch, stop_after):
     """Ctrl-C in the middle of a step saves at its end; resuming gives the same weights bit for bit."""
     _, whole = finished

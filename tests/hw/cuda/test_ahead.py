@@ -57,7 +57,9 @@ def older_triton():
 
 
 @pytest.mark.slow(reason="compiles all kernels to machine code")
-@pytest.mark.parametrize("version", ["installed", OLDER])
+@pytest.mark.parametrize(
+    "version", ["installed", pytest.param(OLDER, marks=pytest.mark.nightly(reason="fetches another triton"))]
+)
 def test_kernels_compile_for_hopper(version):
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")

@@ -29,6 +29,7 @@ from arcforge_rl.trainer import run as run_module
 from arcforge_rl.trainer.build import correction_of
 from arcforge_rl.trainer.module import PolicyModule, weight_of
 from arcforge_rl.trainer.run import run
+from support.marks import nightly_case
 from support.policies import save_policy
 from support.unstable_selection import UnstableSelection
 
@@ -91,10 +92,10 @@ def test_every_algorithm_takes_steps(small_run: Compose, algorithm: str) -> None
     "options",
     [
         (),
-        ("algorithm=ppo",),
+        nightly_case(("algorithm=ppo",)),
         ("trainer.updates=2", "curriculum.pool=6", "curriculum.high=0.9"),
         (*FAULTY, "engine.noise=0.05", "engine.logprob_noise=0.05", "algorithm=grpo", "algorithm.kl=0.01"),
-        (*FAULTY, "engine.topk_bits=3", "trainer.eval_every=3"),
+        nightly_case((*FAULTY, "engine.topk_bits=3", "trainer.eval_every=3")),
     ],
     ids=["icepop", "ppo", "updates and pool", "noise", "unstable selection"],
 )
@@ -329,9 +330,9 @@ def test_teachers_pull_the_policy_towards_them(small_run: Compose, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "options", [("algorithm=grpo", "algorithm.kl=0.1"), ("algorithm=opd",), ("trainer.updates=2",)]
+    "options", [("algorithm=grpo", "algorithm.kl=0.1"), ("algorithm=opd",), nightly_case(("trainer.updates=2",))]
 )
-@pytest.mark.parametrize("temperature", [0.5, 1.7])
+@pytest.mark.parametrize("temperature", [nightly_case(0.5), 1.7])
 def test_a_policy_is_trained_on_the_distribution_that_was_sampled(
     small_run: Compose, policy: Path, monkeypatch: pytest.MonkeyPatch, temperature: float, options: tuple[str, ...]
 ) -> None:
