@@ -111,6 +111,19 @@ def test_types_cross_in_both_directions(value):
     ).value
 
 
+@pytest.mark.parametrize("error", ["StopIteration", "StopAsyncIteration", "type('End', (StopIteration,), {})"])
+def test_a_function_cannot_end_the_loops_of_its_test(error):
+    test = "for found, wanted in zip(map(candidate, [1, 2]), [2, 3]):\n    assert found == wanted"
+    assert verdict_of("def f(x): return x + 1", test).value == 1.0
+    found = judged(f"def f(x): raise {error}", FunctionTest("f", "def f(x): return x + 1", test))
+    assert found.value == 0.0 and "raised StopIteration" in found.reason.replace("StopAsync", "Stop")
+
+
+def test_a_function_may_raise_what_its_reference_raises():
+    test = "assert candidate(1) == 1\ntry:\n    candidate(0)\nexcept StopIteration:\n    pass\nelse:\n    assert 0"
+    assert verdict_of("def f(x): return next(iter([x] * x))", test).value == 1.0
+
+
 def test_not_a_number_crosses():
     source = "import math\ndef f(x): return x if math.isnan(x) else 0"
     assert verdict_of(source, "assert candidate(float('nan')) != candidate(float('nan'))").value == 1.0

@@ -59,8 +59,21 @@ class Calls:
         if type(found) is dict and found.keys() == {"returned"}:
             return from_plain(found["returned"])
         if type(found) is dict and found.keys() == {"raised", "text"}:
-            raise as_error(str(found["raised"]), str(found["text"]))
+            error = as_error(str(found["raised"]), str(found["text"]))
+            if isinstance(error, StopIteration | StopAsyncIteration) and not self._stops(call):
+                raise RuntimeError(f"the function raised {found['raised']}")  # it would end loops of the test quietly
+            raise error
         raise ValueError("the outcome of a call has a form that none is sent in")
+
+    def _stops(self, call: str) -> bool:
+        """Returns whether the reference ends an iteration in this call, too."""
+        try:
+            self._refer(call)
+        except (StopIteration, StopAsyncIteration):
+            return True
+        except Exception:
+            return False
+        return False
 
 
 def as_error(name: str, text: str) -> Exception:
