@@ -16,6 +16,7 @@ from fractions import Fraction
 from arcforge_core.contracts.environment import Reply, Score
 from arcforge_core.errors import ConfigError
 from arcforge_rl.environments.brackets import same_answer
+from arcforge_rl.environments.relations import long_forms
 
 LONGEST_LINE = 1000
 LONGEST_ANSWER = 300
@@ -68,7 +69,7 @@ def judge_number(reference: Fraction, reply: Reply) -> Score:
 def rational(text: str) -> Fraction | None:
     """Parses a number; returns None for anything else, including sums and reducible fractions."""
     text = text.strip().strip("$").strip().rstrip(".").replace("\u2212", "-").removesuffix("\\%").removesuffix("%")
-    text = text.replace("\\!", "").replace("\\,", "").replace("{,}", ",").strip()
+    text = long_forms(text.replace("\\!", "").replace("\\,", "").replace("{,}", ",").strip())
     if len(text) > LONGEST_ANSWER:
         return None
     if found := DECIMAL.fullmatch(text):
@@ -105,7 +106,7 @@ def equivalent(reference: str, answer: str) -> bool:
 
     def equal(left: str, right: str) -> bool:
         # without its own time limits, which need an alarm in the main thread
-        gold, found = (parse(rf"\boxed{{{text}}}", config, parsing_timeout=None) for text in (left, right))
+        gold, found = (parse(rf"\boxed{{{long_forms(text)}}}", config, parsing_timeout=None) for text in (left, right))
         return bool(gold and found and verify(gold, found, timeout_seconds=None))
 
     return same_answer(reference, answer, equal)

@@ -12,6 +12,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from arcforge_rl.environments.relations import (
+    INEQUALITY,
+    assigned_to,
+    differ,
+    is_solved,
+    without_names,
+)
+
 TOKEN = re.compile(r"\\[{}]|\\[lr]angle|\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 SIZES = re.compile(r"\\(?:left|right|[bB]ig{1,2}[lr]?)(?![a-zA-Z])|\\[,;:!> ]|~|\$")
 NAMED = re.compile(r"^[A-Za-z](?:_\{?\w+\}?)?(?:\([a-z]\))?(?:=|\\in(?![a-z]))(?=[(\[]|\\\{|\\langle)")
@@ -35,7 +43,8 @@ class Bracketed:
     """Several answers in one.
 
     Attributes:
-        brackets: opening and closing one; two empty texts for a list without brackets, two ``\\cup`` for a union.
+        brackets: opening and closing one; two empty texts for a list without brackets, two ``\\cup`` for a union or
+            inequalities joined by "or", two ``\\cap`` for those joined by "and".
         parts: the answers in it.
     """
 
@@ -44,6 +53,8 @@ class Bracketed:
 
 
 UNION = (r"\cup", r"\cup")
+BOTH = (r"\cap", r"\cap")
+UNORDERED = (SET, BARE, UNION, BOTH)
 
 
 def same_answer(reference: str, answer: str, equal: Callable[[str, str], bool]) -> bool:
@@ -54,22 +65,26 @@ def same_answer(reference: str, answer: str, equal: Callable[[str, str], bool]) 
         answer: the given answer.
         equal: compares two answers without brackets, or a relation with an interval.
     """
+    reference, answer = without_names(reference, answer)
     left, right = grouped(reference), grouped(answer)
     if left is None and right is None:
-        return equal(reference, answer)
+        return not differ(reference, answer) and equal(reference, answer)
     if left is None or right is None:
         group, other = (left, answer) if left is not None else (right, reference)
         assert group is not None
         if group.brackets in (SET, BARE):
             return bool(SEVERAL.search(other)) and equal(reference, answer)
         interval = len(group.parts) == 2 and not CLOSED_INFINITY.search(reference + answer)
+        if left is not None and INEQUALITY.search(answer):  # math-verify wants the inequalities first
+            return interval and is_solved(answer) and equal(answer, reference)
         return interval and bool(RELATION.search(other)) and equal(reference, answer)
-    if left.brackets != right.brackets and {left.brackets, right.brackets} != {SET, BARE}:
+    if left.brackets != right.brackets and not _alike(left, right):
         return False
     if len(left.parts) != len(right.parts):
         several = left.brackets in (SET, BARE) and SEVERAL.search(reference + answer)
         return bool(several) and equal(reference, answer)
-    if left.brackets not in (SET, BARE, UNION):
+    ordered = left.brackets not in UNORDERED or bool(assigned_to(left.parts)) != bool(assigned_to(right.parts))
+    if ordered:
         return all(same_answer(a, b, equal) for a, b in zip(left.parts, right.parts, strict=True))
     rest = list(right.parts)
     for part in left.parts:
@@ -80,8 +95,18 @@ def same_answer(reference: str, answer: str, equal: Callable[[str, str], bool]) 
     return True
 
 
+def _alike(left: Bracketed, right: Bracketed) -> bool:
+    """Returns whether different brackets may mean the same: a set and a list, or inequalities joined by commas."""
+    if {left.brackets, right.brackets} == {SET, BARE}:
+        return True
+    listed = next((group for group in (left, right) if group.brackets == BARE), None)
+    joined = {left.brackets, right.brackets} in ({BARE, UNION}, {BARE, BOTH})
+    return listed is not None and joined and all(map(INEQUALITY.search, listed.parts))
+
+
 def grouped(text: str) -> Bracketed | None:
     """Returns the parts of a set, tuple, interval, list or union; None for anything else, as a number in brackets."""
+    joints = {word for word in ("or", "and") if re.search(rf"\\text\s*\{{[\s,]*{word}\s*\}}", text)}
     text = re.sub(r"\s+", "", JOINED.sub(",", re.sub(r"\s+", "", SIZES.sub("", text))))
     text = (
         text.replace(r"\lbrace", r"\{")
@@ -103,6 +128,8 @@ def grouped(text: str) -> Bracketed | None:
             return Bracketed(brackets, parts)
         return grouped(inner) if brackets in (("(", ")"), ("{", "}")) else None
     parts = tuple(_split(THOUSANDS.sub(lambda found: found[0].replace(",", ""), text), ","))
+    if len(joints) == 1 and all(map(INEQUALITY.search, parts)) and len(parts) > 1:
+        return Bracketed(UNION if joints == {"or"} else BOTH, parts)
     return Bracketed(BARE, parts) if len(parts) > 1 else None
 
 

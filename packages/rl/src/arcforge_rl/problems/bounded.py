@@ -39,7 +39,7 @@ def _is_arithmetic(node: ast.expr) -> bool:
 def _largest(node: ast.expr) -> float:
     """Returns an upper bound of the absolute value of an exponent, in which names count 1."""
     if isinstance(node, ast.Constant):
-        return abs(node.value) if isinstance(node.value, float) else min(abs(int(node.value)), 10**9)
+        return min(abs(node.value), 1e9) if isinstance(node.value, int | float) else math.inf
     if isinstance(node, ast.UnaryOp):
         return _largest(node.operand)
     if isinstance(node, ast.Call):
