@@ -67,6 +67,12 @@ FAULTS = {
     "exit at import": ("raise SystemExit(3)", "SystemExit: 3"),
     "cancelled at import": ("import asyncio\nraise asyncio.CancelledError", "CancelledError: "),
     "generator exit": ("raise GeneratorExit('why')", "GeneratorExit: why"),
+    "own interrupt": ("class Mine(KeyboardInterrupt): pass\nraise Mine('no key')", "Mine: no key"),
+    "no text": (
+        "class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute",
+        "Mute: its text raises ValueError",
+    ),
+    "two lines": ("raise OSError('one\\n  two')", "OSError: one two"),
     "future API": (source(api=PLUGIN_API + 1), f"plugin API {PLUGIN_API + 1}, this arcforge has {PLUGIN_API}"),
     "API 0": (source(api=0), f"plugin API 0, this arcforge has {PLUGIN_API}"),
     "no API": ("", "the hook arcforge_plugin_api is missing"),
@@ -102,6 +108,23 @@ def test_what_a_plugin_prints_goes_to_standard_error(site, capsys):
     site("acme", "print('at import')\n" + source() + "    print('in a hook')\n")
     assert not load(site).failures
     assert capsys.readouterr() == ("", "at import\nin a hook\n")
+
+
+PRINTS = {
+    "the real stream": "import sys\nsys.__stdout__.write('noise\\n')\n",
+    "the descriptor": "import os\nos.write(1, b'noise\\n')\n",
+    "a child": "import subprocess\nsubprocess.run(['echo', 'noise'], check=True)\n",
+}
+
+
+@pytest.mark.parametrize("text", PRINTS.values(), ids=PRINTS)
+def test_whatever_way_it_prints(site, capfd, text):
+    site("acme", text + source() + "    import os\n    os.write(1, b'in a hook\\n')\n")
+    print("before")
+    assert not load(site).failures
+    print("after")
+    found = capfd.readouterr()
+    assert found.out == "before\nafter\n" and sorted(found.err.split("\n")) == ["", "in a hook", "noise"]
 
 
 def test_a_second_plugin_of_the_same_name_names_the_first(site):

@@ -33,6 +33,25 @@ def test_a_target_that_cannot_be_imported_names_its_distribution():
         own.get("attention", "fast").load()
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import asyncio\nraise asyncio.CancelledError", "CancelledError: "),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def", "SyntaxError: "),
+    ],
+)
+def test_a_target_that_ends_its_import_in_any_way_names_its_distribution(text, message, tmp_path, monkeypatch, capfd):
+    (tmp_path / "ends_at_import.py").write_text(f"import os\nos.write(1, b'noise')\n{text}" if text != "def" else text)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = Registry()
+    add(own, "acme", "attention", "fast", target="ends_at_import:Fast")
+    with pytest.raises(PluginError, match=rf"attention 'fast' of acme 1\.0: cannot import .*: {message}"):
+        own.get("attention", "fast").load()
+    assert capfd.readouterr().out == ""
+
+
 def test_a_name_claimed_twice_raises_only_when_it_is_asked_for():
     own = Registry()
     for plugin in ("acme", "other"):

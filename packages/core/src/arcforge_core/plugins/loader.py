@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import time
 import warnings
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 
@@ -19,6 +17,7 @@ import pluggy
 
 from arcforge_core.errors import PluginError, nearest
 from arcforge_core.plugins import hookspecs
+from arcforge_core.plugins.imports import is_users_interrupt, printing_to_stderr, words_of
 from arcforge_core.plugins.registry import FIRST_PARTY, RETIRED_KINDS, Registrar, Registry
 
 GROUP = "arcforge.plugins"
@@ -143,12 +142,12 @@ def load_entry_points(entries: list[metadata.EntryPoint], *, strict: bool, block
             if entry.name in owners:
                 raise PluginError(f"entry point {entry.name!r} is already used by {owners[entry.name]}")
             owners[entry.name] = owner
-            with redirect_stdout(sys.stderr):  # standard output belongs to the command
+            with printing_to_stderr():
                 info = _load_one(entry, loaded)
-        except KeyboardInterrupt:  # the user's own
-            raise
         except BaseException as error:  # SystemExit, CancelledError: one plugin must not stop every command
-            message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+            if is_users_interrupt(error):
+                raise
+            message = str(error) if isinstance(error, PluginError) else words_of(error)
             if strict:
                 raise PluginError(f"plugin {entry.name!r} of {owner}: {message}") from error
             info = PluginInfo(entry.name, owner, error=message)

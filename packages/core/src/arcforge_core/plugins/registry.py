@@ -7,12 +7,15 @@ schema of its option there.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from arcforge_core.errors import PluginError, UnknownComponentError, listed, nearest
+from arcforge_core.errors import ArcforgeError, PluginError, UnknownComponentError, listed, nearest
 from arcforge_core.plugins.commands import COMMANDS
+from arcforge_core.plugins.imports import is_users_interrupt, printing_to_stderr, words_of
 from arcforge_core.plugins.wheels import how_to_install, known_wheels
 
 if TYPE_CHECKING:
@@ -102,13 +105,21 @@ class JobEntry:
 
 
 def import_string(path: str, owner: Component | JobEntry) -> Any:
-    """Imports ``package.module:Attribute`` and names `owner`'s distribution if that fails."""
+    """Imports ``package.module:Attribute``.
+
+    Raises:
+        PluginError: that fails in any way; names `owner`'s distribution.
+    """
     module, _, attribute = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        with nullcontext() if module in sys.modules else printing_to_stderr():
+            return getattr(importlib.import_module(module), attribute)
+    except BaseException as error:
+        if is_users_interrupt(error) or isinstance(error, ArcforgeError):
+            raise
+        text = str(error) if isinstance(error, ImportError | AttributeError) else words_of(error)
         what = f"job {owner.name!r}" if isinstance(owner, JobEntry) else f"{owner.kind} {owner.name!r}"
-        raise PluginError(f"{what} of {owner.distribution}: cannot import {path!r}: {error}") from error
+        raise PluginError(f"{what} of {owner.distribution}: cannot import {path!r}: {text}") from error
 
 
 @dataclass
