@@ -155,6 +155,20 @@ def test_a_run_whose_configuration_is_refused_lets_another_resume_it(tmp_path):
         pass
 
 
+def test_a_folder_with_a_run_in_it_is_refused_before_work(tmp_path):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match=r"folder='.*one': exists: name a new folder, or continue its run with res"):
+        train(tiny_run(tmp_path, f"folder={folder}"))
+    assert not (tmp_path / "outputs").exists() and list(folder.iterdir()) == []
+
+
+def test_a_run_resumed_by_its_path_needs_no_output_folder(tmp_path):
+    run = train(tiny_run(tmp_path, "trainer.max_steps=2", f"folder={tmp_path / 'one'}")).dir
+    train(tiny_run(tmp_path, "trainer.max_steps=3", f"resume={run}", f"output_dir={tmp_path / 'new'}"))
+    assert (tmp_path / "new" / "latest").resolve() == run.resolve()
+
+
 def test_a_finished_run_that_is_resumed_has_one_last_evaluation(tmp_path):
     run = train(tiny_run(tmp_path, "trainer.max_steps=4")).dir
     rows = (run / "eval.csv").read_text().splitlines()

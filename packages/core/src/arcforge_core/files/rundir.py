@@ -30,7 +30,7 @@ def create_run_dir(root: Path, name: str, folder: str | None = None) -> Path:
     """Creates a run's folder, by default a `dated_folder`.
 
     Raises:
-        FileExistsError: `folder` is given and exists.
+        ConfigError: `folder` is given and exists.
     """
     while True:
         run_dir = dated_folder(root, name) if folder is None else Path(folder)
@@ -38,10 +38,16 @@ def create_run_dir(root: Path, name: str, folder: str | None = None) -> Path:
             run_dir.mkdir(parents=True)
         except FileExistsError:
             if folder is not None:
-                raise
+                check_new("folder", run_dir)
             continue  # another process has created a run of this name in the same second
         root.mkdir(parents=True, exist_ok=True)
         return run_dir
+
+
+def check_new(field: str, folder: Path) -> None:
+    """Raises `ConfigError` if a folder exists, so that no run writes into another one's."""
+    if folder.exists():
+        raise ConfigError(field, str(folder), "exists: name a new folder, or continue its run with resume=FOLDER")
 
 
 def check_writable(field: str, folder: Path) -> None:
@@ -76,7 +82,6 @@ def point_latest(root: Path, run_dir: Path) -> None:
 
 def point_name(root: Path, name: str, run_dir: Path) -> None:
     """Points ``root/by-name/<name>`` to the run, atomically."""
-    (root / BY_NAME).mkdir(parents=True, exist_ok=True)
     point_to(root / BY_NAME / name, run_dir)
 
 
@@ -87,7 +92,8 @@ def read_latest(root: Path) -> Path | None:
 
 
 def point_to(link: Path, target: Path) -> None:
-    """Makes `link` a relative link to a directory, atomically."""
+    """Makes `link` a relative link to a directory, atomically, in a folder that is made if necessary."""
+    link.parent.mkdir(parents=True, exist_ok=True)
     new = link.with_name(f".{link.name}-{os.getpid()}")
     new.unlink(missing_ok=True)
     new.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()), target_is_directory=True)

@@ -23,6 +23,7 @@ from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.files.lock import locked
 from arcforge_core.files.rundir import (
+    check_new,
     check_writable,
     create_run_dir,
     drop_rows_after,
@@ -148,6 +149,8 @@ class Session:
             elif self.first:
                 check_writable("output_dir", Path(config.output_dir))
                 check_writable("folder", Path(config.folder or config.output_dir))
+                if config.folder is not None:
+                    check_new("folder", Path(config.folder))
             if (config.trainer.threads or 0) > allowed_cores():
                 wanted = f"trainer.threads={config.trainer.threads}"
                 self.console.print(f"warning: {wanted}, but this process may use {allowed_cores()} cores: slower")
