@@ -64,6 +64,20 @@ def test_rates_are_measured_once_for_a_processor_and_all_processes_agree(tmp_pat
     assert product_rates() == {"bf16": 5.0, "fp32": 4.0} == json.loads(file.read_text())["flops"], "damage is replaced"
 
 
+def test_of_two_processes_that_measure_together_the_first_decides(tmp_path, monkeypatch):
+    """The ranks of a run would take different precisions otherwise."""
+    monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path))
+    first, second = {"bf16": 1.0, "fp32": 2.0}, {"bf16": 3.0, "fp32": 2.0}
+
+    def measure():
+        monkeypatch.setattr(processor, "measure_rates", lambda: first)
+        assert product_rates() == first, "the other process is done while this one still measures"
+        return second
+
+    monkeypatch.setattr(processor, "measure_rates", measure)
+    assert product_rates() == first == product_rates()
+
+
 def test_a_cache_that_cannot_be_written_costs_a_measurement_only(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path / "file"))

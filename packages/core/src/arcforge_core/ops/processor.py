@@ -150,7 +150,7 @@ def _write_once(path: Path, text: str) -> None:
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        if path.exists():
-            path.unlink()
+        if _read_rates(path) is None:
+            path.unlink(missing_ok=True)
         with contextlib.suppress(FileExistsError):
             os.link(file.name, path)
