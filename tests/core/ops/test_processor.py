@@ -41,7 +41,7 @@ def test_the_smallest_quota_on_the_way_to_the_root_counts(eight_cores, tmp_path)
 
 
 def test_omp_num_threads_is_a_limit_unless_torchrun_has_set_it(eight_cores, monkeypatch):
-    for text, threads in (("4", 4), ("3,2", 3), ("64", 8), ("", 8), ("many", 8), ("1", 1)):
+    for text, threads in (("4", 4), (" 5", 5), ("3,2", 3), ("64", 8), ("", 8), ("many", 8), ("1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
         assert usable_threads() == threads
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

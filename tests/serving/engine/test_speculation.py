@@ -101,6 +101,8 @@ def test_nothing_is_drafted_that_no_step_will_check(monkeypatch, change, drafts,
             tokens = len(sequence.tokens) - sequence.prompt_length + len(each.tokens)
             stopped = each.tokens[-1].id in sequence.params.stop_token_ids
             made.append((len(drafted), 0 if stopped else max(min(drafts, most - tokens - 1), 0)))
+            stops = [token.id in sequence.params.stop_token_ids for token in each.tokens]
+            assert not any(stops[:-1]), "drafts after an accepted stop token count as accepted"
         return found
 
     monkeypatch.setattr(Drafter, "draft", watched)

@@ -43,7 +43,7 @@ def usable_threads() -> int:
 
     Torchrun sets the variable to 1 for several processes on a machine, so 1 is not a limit there.
     """
-    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     by_torchrun = text == "1" and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1
     limit = int(text) if text.isdecimal() and not by_torchrun else 0
     return min(allowed_cores(), limit) if limit else allowed_cores()
