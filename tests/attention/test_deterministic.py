@@ -127,11 +127,13 @@ def test_odd_sizes_change_nothing(sizes, attention, lengths, cut):
 
 @pytest.mark.parametrize("hardware", ["cpu", "torch_cpu"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_dtypes_and_backends(hardware, dtype):
-    model = build(SIZES["moe"], DsaConfig(), hardware=hardware, dtype=dtype)
+@pytest.mark.parametrize("attention", ["gqa", "swa", "mla expanded", "dsa"])
+def test_other_dtypes_and_backends(hardware, dtype, attention):
+    model = build(SIZES["moe"], VARIANTS[attention], hardware=hardware, dtype=dtype)
     check_packed(model, [1, 33, 20])
-    document = tokens(33, model)
-    assert torch.equal(cached_logits(model, document, [5, 30, 31, 32], []), logits_of(model, [document])[0])
+    document = tokens(80, model)
+    cuts = [40, *range(58, 80)]
+    assert torch.equal(cached_logits(model, document, cuts, []), logits_of(model, [document])[0])
 
 
 def test_two_threads():
@@ -174,9 +176,9 @@ def test_dsa_below_topk_is_mla():
 
 @pytest.mark.parametrize("engine", ["simple", "paged"])
 @pytest.mark.parametrize("attention", ["gqa", "mla", "dsa"])
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_log_probs_of_an_engine_are_those_of_a_forward_pass(engine, attention, temperature):
-    model = build(SIZES["moe"], VARIANTS[attention])
+@pytest.mark.parametrize(("temperature", "dtype"), [(1.0, None), (0.6, None), (0.6, torch.float64)])
+def test_log_probs_of_an_engine_are_those_of_a_forward_pass(engine, attention, temperature, dtype):
+    model = build(SIZES["moe"], VARIANTS[attention], dtype=dtype)
     prompts = [tokens(n, model, n).tolist() for n in (3, 30, 1)]
     component = registry().get("engine", engine)
     params = SamplingParams(24, temperature, prompt_logprobs=True, sampled_logprobs=temperature != 1.0)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from arcforge_core import load_pretrained
+from arcforge_core.config.compose import compose
+from arcforge_core.train import run
 from arcforge_core.train.state import checkpoints
 from support.runs import tiny_overrides
 
@@ -34,31 +36,35 @@ sys.exit(main())
 """A training whose second process is killed after step 1, before a checkpoint, and after step 3."""
 
 
-def train(tmp_path, name, launcher, *options, script=TRAIN):
-    """Runs a training to its end and returns the run's folder."""
+def overrides(tmp_path, name, *options):
+    fixed = (f"output_dir={tmp_path / name}", "trainer.precision=fp32", "schedule.warmup=0", "trainer.max_steps=4")
+    return [*tiny_overrides(tmp_path), *fixed, *options]
+
+
+def train(tmp_path, name, *options, launcher=TWO, script=TRAIN):
+    """Runs a training in processes of its own to its end and returns the run's folder."""
     folder = tmp_path / name
-    overrides = [*tiny_overrides(tmp_path), f"output_dir={folder}", "trainer.precision=fp32", "schedule.warmup=0"]
-    command = [sys.executable, *launcher, script, *overrides, "trainer.max_steps=4", *options]
+    command = [sys.executable, *launcher, script, *overrides(tmp_path, name, *options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(list(folder.glob("*/*-train"))) == 1, "only the first process writes"
     return (folder / "latest").resolve()
 
 
-def weights(run):
-    return load_pretrained(checkpoints(run)[-1]).state_dict()
+def weights(folder):
+    return load_pretrained(checkpoints(folder)[-1]).state_dict()
 
 
-def momenta(run):
+def momenta(folder):
     """The optimizer's tensors at the end, by parameter and name."""
-    saved = torch.load(checkpoints(run)[-1] / "training_state.pt", weights_only=True)["optimizer"]["state"]
+    saved = torch.load(checkpoints(folder)[-1] / "training_state.pt", weights_only=True)["optimizer"]["state"]
     return {(number, name): torch.as_tensor(x) for number, values in saved.items() for name, x in values.items()}
 
 
-@pytest.mark.slow(reason="starts four interpreters with torch")
+@pytest.mark.slow(reason="starts three interpreters with torch")
 def test_two_processes_equal_one(tmp_path):
-    two = train(tmp_path, "two", TWO, "trainer.accumulate=1")
-    one = train(tmp_path, "one", [], "trainer.accumulate=2")
+    two = train(tmp_path, "two", "trainer.accumulate=1", "trainer.samples=0")
+    one = run.train(compose(overrides(tmp_path, "one", "trainer.accumulate=2", "trainer.samples=0"))).dir
     for name, weight in weights(one).items():
         torch.testing.assert_close(weights(two)[name], weight, atol=2e-5, rtol=1e-4)
 
@@ -66,14 +72,13 @@ def test_two_processes_equal_one(tmp_path):
 @pytest.mark.nightly(reason="starts twelve interpreters with torch, one after the other")
 @pytest.mark.timeout(900)
 def test_two_processes_that_are_stopped_or_killed_end_as_undisturbed_ones(tmp_path, monkeypatch):
-    two = train(tmp_path, "two", TWO, "trainer.accumulate=1")
-    train(tmp_path, "parts", TWO, "trainer.accumulate=1", "trainer.max_steps=2")
-    parts = train(tmp_path, "parts", TWO, "trainer.accumulate=1", "resume=latest")
+    two = train(tmp_path, "two", "trainer.accumulate=1")
+    train(tmp_path, "parts", "trainer.accumulate=1", "trainer.max_steps=2")
+    parts = train(tmp_path, "parts", "trainer.accumulate=1", "resume=latest")
     monkeypatch.setenv("KILL_AFTER", "139")
     (tmp_path / "killed.py").write_text(KILLED)
-    killed = train(
-        tmp_path, "killed", [*TWO, "--max-restarts=2"], "trainer.accumulate=1", script=str(tmp_path / "killed.py")
-    )
+    launcher = [*TWO, "--max-restarts=2"]
+    killed = train(tmp_path, "killed", "trainer.accumulate=1", launcher=launcher, script=str(tmp_path / "killed.py"))
     rows = (killed / "metrics.csv").read_text().splitlines()[1:]
     assert [row.split(",")[0] for row in rows] == ["1", "2", "4"], "one run, its rows once"
     for read in (weights, momenta):

@@ -54,7 +54,10 @@ def _pad(x: Tensor, dim: int, multiple: int) -> Tensor:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """Returns ``a @ b`` of batches of matrices."""
-    return torch.matmul(_pad(a, -1, LANES), _pad(_pad(b, -2, LANES), -1, LANES))[..., : b.shape[-1]]
+    padded_b = _pad(_pad(b, -2, LANES), -1, LANES)
+    if b.dtype == torch.float64:  # of a transposed factor torch rounds one product otherwise than a batch of them
+        padded_b = padded_b.contiguous()
+    return torch.matmul(_pad(a, -1, LANES), padded_b)[..., : b.shape[-1]]
 
 
 class _Linear(torch.autograd.Function):
