@@ -18,10 +18,11 @@ from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_core.tokenizer.tokenizer import Tokenizer
-from arcforge_serving.configs import PagedEngineConfig
+from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.engine.stream import Stream
 from arcforge_serving.server.app import create_app
+from arcforge_serving.server.gate.connections import connection_options
 from arcforge_serving.server.gate.listening import listen, url
 from arcforge_serving.server.serve import Server, state_of
 from arcforge_serving.server.shared.state import ServerState
@@ -120,7 +121,8 @@ def client_of(state: ServerState) -> Iterator[TestClient]:
 @contextmanager
 def listening(state: ServerState, shutdown_seconds: float = 5.0) -> Iterator[tuple[Server, str]]:
     """Yields a server on a port, in a thread of its own, and its URL."""
-    server = Server(state, shutdown_seconds, log_level="error")
+    options = connection_options(ServeConfig(PagedEngineConfig()))  # clients keep connections as with the real one
+    server = Server(state, shutdown_seconds, log_level="error", **options)
     with listen("127.0.0.1", 0) as socket:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
         thread.start()

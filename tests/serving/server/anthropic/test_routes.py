@@ -101,6 +101,30 @@ def test_prompts_show_what_was_thought_and_called(live, claude):
     assert text.endswith("<tool_response>pong</tool_response><|user|>And now?<|assistant|><think>")
 
 
+def test_system_messages_for_one_turn_leave_the_prompt_with_the_next(live, claude):
+    state, _ = live
+
+    def prompt(*messages):
+        fields = {"model": "small", "max_tokens": 1, "extra_body": {"return_token_ids": True}}
+        reply = claude.beta.messages.create(messages=list(messages), **fields)
+        return state.tokenizer.decode(reply.model_extra["prompt_token_ids"])
+
+    once = {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}
+    always = {**once, "clear_at": "never"}
+    turns = ({"role": "assistant", "content": "a"}, *HELLO)
+    assert "Be brief." in prompt(*HELLO, once)
+    assert "Be brief." not in prompt(*HELLO, once, *turns)
+    assert "Be brief." in prompt(*HELLO, always, *turns)
+    with pytest.raises(anthropic.BadRequestError, match="output_config"):
+        prompt(*HELLO, {"role": "system", "content": "a", "output_config": {"effort": "low"}})
+
+
+def test_blocks_that_cannot_be_read_are_named_with_those_that_can(claude):
+    source = {"type": "base64", "media_type": "image/png", "data": "eA=="}
+    with pytest.raises(anthropic.BadRequestError, match="'text', 'tool_result', not 'image'"):
+        ask(claude, messages=[{"role": "user", "content": [{"type": "image", "source": source}]}])
+
+
 def test_stop_sequences_are_named(claude, says):
     says("</think>", "one, two, three")
     message, _ = ask(claude, stop_sequences=["nothing", ", t"])

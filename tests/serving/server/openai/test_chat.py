@@ -427,6 +427,13 @@ def test_bad_requests_are_refused_by_name(live, fields, param):
     assert reply.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_parts_that_are_no_text_are_refused_by_their_type(chat, kind):
+    content = [{"type": "text", "text": "a"}, {"type": kind, kind: {}}]
+    with pytest.raises(openai.BadRequestError, match=f"reads and writes text only, no {kind}"):
+        chat.chat.completions.create(model="small", messages=[{"role": "user", "content": content}])
+
+
 def test_what_is_nested_too_deeply_is_refused(chat):
     for depth in (300, 900, 3000):
         schema = '{"items":' * depth + "{}" + "}" * depth

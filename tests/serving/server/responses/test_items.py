@@ -44,3 +44,11 @@ def test_reasoning_in_parts_calls_and_a_text_behind_them_are_one_turn():
     assert (turn["reasoning_content"], turn["content"], len(turn["tool_calls"])) == ("ab", "c", 2)
     (turn,) = messages(called("f"), said("c"))
     assert (turn["content"], len(turn["tool_calls"])) == ("c", 1)
+
+
+def test_results_need_not_name_their_call_nor_references_their_type():
+    assert messages({"type": "function_call_output", "output": "4"}) == [{"role": "tool", "content": "4"}]
+    (item,) = ITEMS.validate_python([{"id": "msg_1", "type": None}])
+    assert (item.type, item.id) == ("item_reference", "msg_1")
+    (item,) = ITEMS.validate_python([{"id": "msg_1", "role": "user", "content": "Hi"}])
+    assert item.type == "message"

@@ -73,7 +73,11 @@ class SystemMessage(OpenBody):
     """Instructions between turns."""
 
     role: Literal["system"]
-    content: Text | list[TextBlock]
+    content: Text | list[TextBlock] = ""
+    clear_at: Literal["next_user_message", "never"] = Field(
+        default="never", description="next_user_message leaves it out once a later message is the user's"
+    )
+    output_config: Annotated[Any, Refused("fields of a request hold for all of it")] = None
 
 
 class UserMessage(OpenBody):
@@ -118,6 +122,7 @@ class ThinkingSwitch(Body):
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = ignored("the model ends its reasoning itself")
     display: Text | None = ignored("the reasoning itself is shown")
+    block_binding: dict[str, Any] | None = ignored("signatures are not checked")
 
 
 class JsonFormat(Body):
@@ -211,11 +216,13 @@ class Prompt(Body):
         found: list[Json] = []
         if self.system:
             found.append({"role": "system", "content": text_of(self.system)})
-        for message in self.messages:
+        last = max((place for place, message in enumerate(self.messages) if message.role == "user"), default=-1)
+        for place, message in enumerate(self.messages):
             if isinstance(message, AssistantMessage):
                 found.append(assistant_message(message))
             elif isinstance(message, SystemMessage):
-                found.append({"role": "system", "content": text_of(message.content)})
+                if message.clear_at == "never" or place > last:
+                    found.append({"role": "system", "content": text_of(message.content)})
             else:
                 found += user_messages(message)
         return found

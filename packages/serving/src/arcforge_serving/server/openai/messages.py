@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
 
 from arcforge_core.chat.openai import messages_from_openai, options_from_openai, tools_from_openai
 from arcforge_core.contracts.chat import ChatTemplate, Tool
@@ -16,6 +17,8 @@ from arcforge_serving.server.shared.state import ServerState
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TEXT_ONLY = "this model reads and writes text only"
+MEDIA = ("image_url", "input_audio", "file", "input_image", "input_file")
+"""Types of parts that it cannot read."""
 
 
 class Part(OpenBody):
@@ -31,6 +34,8 @@ class Part(OpenBody):
     def _refusal_as_text(cls, given: Any) -> Any:
         if isinstance(given, dict) and given.get("type") == "refusal":
             return {"type": "text", "text": given.get("refusal")}
+        if isinstance(given, dict) and given.get("type") in MEDIA:
+            raise PydanticCustomError("refused", "{why}, no {kind}", {"why": TEXT_ONLY, "kind": given["type"]})
         return given
 
 

@@ -55,7 +55,7 @@ class ResultItem(OpenBody):
     """What a call has given."""
 
     type: Literal["function_call_output"]
-    call_id: Text
+    call_id: Text | None = None
     output: Text | list[InputText]
     id: Text | None = None
     status: Text | None = None
@@ -85,14 +85,15 @@ class ReasoningItem(OpenBody):
 class ItemReference(OpenBody):
     """An item of a stored reply, or of its input."""
 
-    type: Literal["item_reference"]
+    type: Literal["item_reference"] = "item_reference"
     id: Text
 
 
 def _kind(item: Any) -> str:
-    """Returns an item's type; messages may be written without."""
-    found = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", "message")
-    return str(found)
+    """Returns an item's type. Messages and references may be written without; of these, messages have a role."""
+    if not isinstance(item, dict):
+        return str(getattr(item, "type", "message"))
+    return str(item.get("type") or ("item_reference" if "id" in item and "role" not in item else "message"))
 
 
 Item = Annotated[
@@ -111,7 +112,8 @@ def chat_messages(items: Iterable[Item]) -> list[Json]:
     for item in items:
         match item:
             case ResultItem():
-                found.append({"role": "tool", "content": text_of(item.output), "tool_call_id": item.call_id})
+                call = {} if item.call_id is None else {"tool_call_id": item.call_id}
+                found.append({"role": "tool", "content": text_of(item.output), **call})
             case ReasoningItem():
                 turn = _turn(found, new=("content", "tool_calls"))
                 reasoning = "".join(part.text for part in item.content or item.summary)

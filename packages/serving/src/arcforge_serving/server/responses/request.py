@@ -110,10 +110,12 @@ class Prompt(Body):
         """
         if isinstance(self.input, str) or not any(isinstance(item, ItemReference) for item in self.input):
             return
-        written = [item.model_dump(by_alias=True, exclude_unset=True) for item in self.input]
-        found = [find(item["id"]) if item.get("type") == "item_reference" else item for item in written]
+        found = [
+            find(item.id) if isinstance(item, ItemReference) else item.model_dump(by_alias=True, exclude_unset=True)
+            for item in self.input
+        ]
         if None in found:
-            id_ = written[found.index(None)]["id"]
+            id_ = self.input[found.index(None)].id or ""
             raise ConfigError("input", id_, f"there is no stored item {id_[:100]!r}; the oldest are forgotten first")
         self.input = ITEMS.validate_python(found)
 

@@ -200,14 +200,23 @@ def _invalid(error: RequestValidationError) -> Problem:
     path = _path(errors[0])
     reasons = []
     for each in errors:
-        unknown = each["type"] == "extra_forbidden"
         if _path(each)[:1] == path[:1]:
-            reasons.append("this server does not know the field" if unknown else str(each["msg"]))
+            reasons.append(_reason(each))
     first, *others = dict.fromkeys(reasons)
     reason = "; ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     param = path[0] if path else None
     inside = f" (at {'.'.join(path)})" if len(path) > 1 else ""
     return Problem(400, INVALID, f"{param or 'body'}: {reason[: 5 * SHOWN]}{inside[:SHOWN]}", param)
+
+
+def _reason(error: Any) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            return "this server does not know the field"
+        case "union_tag_invalid":
+            return f"Input should be {error['ctx']['expected_tags']}, not {error['ctx']['tag'][:SHOWN]!r}"
+        case _:
+            return str(error["msg"])
 
 
 def _path(error: Any) -> list[str]:

@@ -1,0 +1,130 @@
+"""vLLM's tests of its HTTP server, run against `arcforge-serve`: a pytest plugin that stands in for vLLM itself.
+
+Their servers become servers of the demo's model, one for each name. Tests that have none use vLLM's classes, and are
+not collected; those in ``excluded.txt`` ask for something that is vLLM's own, each with a reason.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import MagicMock
+
+import anthropic
+import openai
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+import arcforge_core
+from arcforge_hw.configs import CpuConfig
+from arcforge_serving.configs import PagedEngineConfig, ServeConfig
+from arcforge_serving.server.serve import load_state
+from support.servers import listening
+
+EXCLUDED = Path(__file__).parent / "excluded.txt"
+DEMO = Path(arcforge_core.__file__).parent / "demo_model"
+SECONDS = 120
+
+
+class RemoteOpenAIServer:
+    """vLLM's class of this name: the address of a server, and clients of it. Those of one name share a server."""
+
+    DUMMY_API_KEY = "none"
+    _addresses: dict[str, str] = {}
+    _open = ExitStack()
+
+    def __init__(self, model: str, args: list[str], **_: object) -> None:
+        name = args[args.index("--served-model-name") + 1] if "--served-model-name" in args else model
+        if name not in self._addresses:
+            config = ServeConfig(PagedEngineConfig(), CpuConfig(), checkpoint=str(DEMO), served_name=name)
+            _, self._addresses[name] = self._open.enter_context(listening(load_state(config)))
+        self.url_root = self._addresses[name]
+
+    @classmethod
+    def stop_all(cls) -> None:
+        """Ends the servers."""
+        cls._open.close()
+
+    def __enter__(self) -> RemoteOpenAIServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The server is kept for the next module."""
+
+    def url_for(self, *parts: str) -> str:
+        return "/".join([self.url_root, *parts])
+
+    def get_client(self, **options: object) -> openai.OpenAI:
+        return openai.OpenAI(**self._options("/v1", options))
+
+    def get_async_client(self, **options: object) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(**self._options("/v1", options))
+
+    def get_async_client_anthropic(self, **options: object) -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(**self._options("", options))
+
+    def _options(self, path: str, options: dict[str, object]) -> dict[str, object]:
+        fixed = {"base_url": self.url_root + path, "api_key": self.DUMMY_API_KEY, "max_retries": 0}
+        return {"timeout": SECONDS, **options, **fixed}
+
+
+def get_tokenizer(tokenizer_name: str, **_: object) -> PreTrainedTokenizerFast:
+    """vLLM's function of this name: the tokenizer of the only model that there is."""
+    return PreTrainedTokenizerFast.from_pretrained(DEMO)
+
+
+class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds any module of vLLM: one whose names mean nothing, but for `get_tokenizer`."""
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "vllm" else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return Stub(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is in it."""
+
+
+class Stub(ModuleType):
+    """A module that has whatever is imported from it."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return get_tokenizer if name == "get_tokenizer" else MagicMock(name=name)
+
+
+sys.meta_path.insert(0, Stubs())
+utils = Stub("tests.utils")
+utils.RemoteOpenAIServer = RemoteOpenAIServer
+utils.ROCM_EXTRA_ARGS = []
+sys.modules["tests.utils"] = utils
+
+
+def excluded() -> dict[str, str]:
+    """Returns the reasons of tests that do not apply, by the end of their names."""
+    lines = [line for line in EXCLUDED.read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the tests that ask a server, without those that do not apply."""
+    reasons = excluded()
+    asking = [item for item in items if {"server", "client"} & set(getattr(item, "fixturenames", ()))]
+    names = {item: f"{item.path.name}::{item.name.split('[')[0]}" for item in asking}
+    unknown = reasons.keys() - set(names.values())
+    if unknown and not config.option.keyword and len(config.args) > 1:
+        raise pytest.UsageError(f"{EXCLUDED.name} names tests that there are not: {', '.join(sorted(unknown))}")
+    left = [item for item in asking if names[item] not in reasons]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
+    items[:] = left
+
+
+def pytest_unconfigure() -> None:
+    """Ends the servers."""
+    RemoteOpenAIServer.stop_all()
