@@ -77,6 +77,11 @@ sdks: venv  ## client libraries against arcforge-serve, each in its own environm
 	@benchmarks/harnesses/sdks/install.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks/harnesses/sdks $(ARGS)
 
+.PHONY: entrypoints
+entrypoints: venv  ## vLLM's tests of its HTTP server, from its source distribution, against arcforge-serve
+	@benchmarks/harnesses/entrypoints/install.sh
+	benchmarks/harnesses/entrypoints/run.sh $(ARGS)
+
 .PHONY: clean
 clean:  ## delete caches and build products; keeps .venv and outputs
 	rm -rf build dist packages/*/dist examples/plugins/*/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
@@ -84,4 +89,4 @@ clean:  ## delete caches and build products; keeps .venv and outputs
 
 .PHONY: distclean
 distclean: clean  ## clean, and delete the environments too
-	rm -rf .venv .venv-peers .venv-harnesses .venv-sdks
+	rm -rf .venv .venv-peers .venv-harnesses .venv-sdks .venv-entrypoints

@@ -12,6 +12,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 from unittest.mock import MagicMock
 
 import anthropic
@@ -34,7 +35,7 @@ class RemoteOpenAIServer:
     """vLLM's class of this name: the address of a server, and clients of it. Those of one name share a server."""
 
     DUMMY_API_KEY = "none"
-    _addresses: dict[str, str] = {}
+    _addresses: ClassVar[dict[str, str]] = {}
     _open = ExitStack()
 
     def __init__(self, model: str, args: list[str], **_: object) -> None:

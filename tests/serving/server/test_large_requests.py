@@ -39,12 +39,32 @@ def post(client, path, **body):
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": CODE * 400}] * 200}),
     ("/v1/messages", {"model": "small", "messages": [{"role": "user", "content": CODE * 80_000}]}),
     ("/v1/responses", {"input": CODE * 80_000, "max_tokens": None}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": [
+        {"type": "function", "function": {"name": f"f{number}", "description": CODE * 40}} for number in range(2000)
+    ]}),
 ])  # fmt: skip
 def test_prompts_that_cannot_fit_are_refused_before_they_are_encoded(client, monkeypatch, path, body):
     monkeypatch.setattr(Tokenizer, "_encoding", lambda *args: pytest.fail("it was encoded"))
     reply = post(client, path, **body)
     said = "prompt is too long" if path == "/v1/messages" else "at least"  # Anthropic's sentence has no room for it
     assert reply.status_code == 400 and said in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "field"), [
+    ("/v1/chat/completions", "messages"), ("/v1/messages", "messages"), ("/v1/responses", "input"),
+])  # fmt: skip
+def test_conversations_of_countless_messages_are_refused(client, path, field):
+    body = {"model": "small", field: [{"role": "user", "content": "a"}] * 10_001}
+    reply = client.post(path, json=body | ({} if field == "input" else {"max_tokens": 1}))
+    assert reply.status_code == 400
+    said = reply.json()["error"]["message"]
+    assert said.startswith(f"{field}: ") and "at most 10000 items" in said
+
+
+def test_texts_to_tokenize_are_bounded(client):
+    reply = client.post("/tokenize", json={"prompt": "a" * (2**20 + 1)})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"] == "prompt: must have at most 1,048,576 characters, not 1,048,577"
 
 
 def test_prompts_that_fit_are_not_refused_by_their_length(client):

@@ -65,6 +65,11 @@ def test_only_the_servers_own_pages_may_ask(address, origin, status):
     assert told(address, "localhost:8000", origin=origin) == status
 
 
+def test_every_origin_that_is_given_has_to_be_the_servers_own(address):
+    foreign = "Origin: https://evil.example\r\n"
+    assert told(address, "localhost:8000", more=foreign, origin="http://localhost:8000") == 403
+
+
 def test_the_port_of_a_scheme_may_be_left_out(address):
     assert told(address, "localhost", origin="http://localhost") == 200
     assert told(address, "localhost:443", origin="https://localhost") == 200

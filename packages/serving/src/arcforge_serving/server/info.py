@@ -29,6 +29,8 @@ from arcforge_serving.server.shared.ignored import ignored_fields, note_ignored
 from arcforge_serving.server.shared.state import Server, ServerState
 
 router = APIRouter(responses=RESPONSES, route_class=GuardedRoute)
+LONGEST_TEXT = 2**20
+"""Characters that are encoded for a model of any context; the ids of more take the loop seconds to write."""
 
 
 @router.get("/health", responses={503: {"model": Status}})
@@ -91,6 +93,10 @@ def _tokens(body: TokenizeRequest, server: ServerState) -> Tokens:
     if (body.prompt is None) == (not body.messages):
         raise ConfigError("prompt", body.prompt, "give a prompt or messages")
     tokenizer = server.tokenizer
+    most = max(LONGEST_TEXT, 16 * server.longest)
+    if body.prompt is not None and len(body.prompt) > most:
+        accepted = f"must have at most {most:,} characters, not {len(body.prompt):,}"
+        raise ConfigError("prompt", body.prompt[:80], accepted)
     if body.prompt is None:
         ids = body.prompt_ids(server, body.known_tools(), generation_prompt=body.add_generation_prompt)
     else:

@@ -12,7 +12,7 @@ from arcforge_serving.server.openai.chat_request import ChatRequest
 from arcforge_serving.server.openai.messages import Effort, FunctionName
 from arcforge_serving.server.openai.translate import chat_request, without_none
 from arcforge_serving.server.shared.body import MOST_STOPS, Body, OpenBody, StopString, Text
-from arcforge_serving.server.shared.common import CACHED, LARGEST, ONE_TIER
+from arcforge_serving.server.shared.common import CACHED, LARGEST, MOST_MESSAGES, ONE_TIER
 from arcforge_serving.server.shared.ignored import Refused, ignored
 from arcforge_serving.server.shared.usage import Json
 
@@ -158,7 +158,7 @@ class Prompt(Body):
     model: Text
     messages: Annotated[
         list[Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]],
-        Field(min_length=1),
+        Field(min_length=1, max_length=MOST_MESSAGES),
     ]
     system: Text | list[TextBlock] | None = None
     tools: list[CustomTool] | None = None

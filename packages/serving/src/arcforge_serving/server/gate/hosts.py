@@ -48,17 +48,16 @@ class Hosts:
     def problem(self, scope: Scope) -> tuple[int, str] | None:
         """Returns why a request is refused, as status and message; None when it is not."""
         headers = Headers(scope=scope)
-        given, origin = headers.get("host"), headers.get("origin")
+        given = headers.get("host")
         host = HOST.fullmatch((given or "").lower())
         if host is None and given is not None:
             return 400, f"Host: {shown(given)} is no name or address with a port"
         if host is not None and not self._knows(host, scope):
             return 421, f"Host: this server does not answer as {shown(host[0])}; allowed_hosts lists further names"
-        if origin is not None and not self._admits(origin.lower(), "" if host is None else host[0]):
-            return (
-                403,
-                f"Origin: pages of {shown(origin)} may not ask this server; allowed_origins lists those that may",
-            )
+        for origin in headers.getlist("origin"):
+            if not self._admits(origin.lower(), "" if host is None else host[0]):
+                allowed = "allowed_origins lists those that may"
+                return 403, f"Origin: pages of {shown(origin)} may not ask this server; {allowed}"
         return None
 
     def _knows(self, host: re.Match[str], scope: Scope) -> bool:

@@ -11,7 +11,7 @@ from arcforge_core.chat.openai import messages_from_openai, options_from_openai,
 from arcforge_core.contracts.chat import ChatTemplate, Tool
 from arcforge_core.errors import ConfigError
 from arcforge_serving.server.shared.body import Body, OpenBody, Text
-from arcforge_serving.server.shared.common import CACHED, check_length
+from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, check_length
 from arcforge_serving.server.shared.ignored import Refused, ignored
 from arcforge_serving.server.shared.state import ServerState
 
@@ -130,7 +130,7 @@ class Thinking(Body):
 class ConversationFields(Body):
     """Messages to render."""
 
-    messages: list[ChatMessage] = Field(default=[])
+    messages: list[ChatMessage] = Field(default=[], max_length=MOST_MESSAGES)
     tools: list[ToolDefinition] = Field(default=[])
     chat_template_kwargs: dict[str, Any] = Field(default={}, description="enable_thinking, clear_thinking")
     thinking: Thinking | None = None
@@ -149,7 +149,8 @@ class ConversationFields(Body):
         """
         if not self.messages:
             raise ConfigError("messages", [], "must hold at least one message")
-        check_length([text for message in self.messages for text in message.rendered], server)
+        described = [tool.definition.get("function", {}).get("description") or "" for tool in tools]
+        check_length([*described, *(text for message in self.messages for text in message.rendered)], server)
         options = options_from_openai(_given(self))
         messages = messages_from_openai([_given(message) for message in self.messages])
         template = template_of(server)

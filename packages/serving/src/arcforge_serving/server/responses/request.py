@@ -13,7 +13,7 @@ from arcforge_serving.server.openai.messages import Effort, FunctionName, Thinki
 from arcforge_serving.server.openai.translate import chat_request, without_none
 from arcforge_serving.server.responses.items import Item, ItemReference, chat_messages, listed
 from arcforge_serving.server.shared.body import Body, OpenBody, Text
-from arcforge_serving.server.shared.common import CACHED, LARGEST, ONE_TIER, UNMODERATED
+from arcforge_serving.server.shared.common import CACHED, LARGEST, MOST_MESSAGES, ONE_TIER, UNMODERATED
 from arcforge_serving.server.shared.ignored import Refused, ignored
 from arcforge_serving.server.shared.usage import Json
 
@@ -86,7 +86,7 @@ class Prompt(Body):
     """The fields that become a prompt. Those that OpenAI does not have are named as in `/v1/chat/completions`."""
 
     model: Text | None = None
-    input: Text | Annotated[list[Item], Field(min_length=1)]
+    input: Text | Annotated[list[Item], Field(min_length=1, max_length=MOST_MESSAGES)]
     instructions: Text | None = None
     previous_response_id: Text | None = Field(default=None, description="continue from a stored reply")
     tools: list[FunctionTool] | None = None
