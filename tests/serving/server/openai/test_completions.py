@@ -351,7 +351,10 @@ def test_echo_with_log_probs_scores_the_prompt(client: TestClient, model: Causal
         assert len(shown["tokens"]) == 4 + tokens
         assert choice["finish_reason"] == "length"
     bare = complete(client, **{**body, "logprobs": 0}, max_tokens=3, temperature=0)["choices"][0]["logprobs"]
-    assert (bare["token_logprobs"], bare["top_logprobs"]) == (shown["token_logprobs"], None)
+    assert bare["token_logprobs"] == shown["token_logprobs"]
+    assert [row and list(row.values()) for row in bare["top_logprobs"]] == [
+        None if logprob is None else [logprob] for logprob in bare["token_logprobs"]
+    ]
     parts = [chunk["choices"][0] for chunk in events(client, **body, max_tokens=3, temperature=0)]
     assert "".join(part["text"] for part in parts) == choice["text"]
     assert [value for part in parts for value in part["logprobs"]["token_logprobs"]] == shown["token_logprobs"]

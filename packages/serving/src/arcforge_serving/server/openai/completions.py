@@ -174,24 +174,18 @@ class CompletionWriter:
         return reader.push(tokens) + reader.finish()
 
     def _logprobs(self, choice: _Choice, pieces: Sequence[Piece]) -> Json:
-        tokenizer, wants_top = self._server.tokenizer, bool(self._body.logprobs)
-        written: Json = {
-            "tokens": [],
-            "token_logprobs": [],
-            "top_logprobs": [] if wants_top else None,
-            "text_offset": [],
-        }
+        tokenizer = self._server.tokenizer
+        written: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for piece in pieces:
             for token in piece.tokens:
                 unknown = math.isnan(token.logprob)
                 written["tokens"].append(tokenizer.decode([token.id]))
                 written["token_logprobs"].append(None if unknown else token.logprob)
                 written["text_offset"].append(choice.length)
-                if wants_top:
-                    likeliest: dict[str, float] = {}
-                    for id_, logprob in (*token.top, (token.id, token.logprob)):
-                        likeliest.setdefault(tokenizer.decode([id_]), logprob)
-                    written["top_logprobs"].append(None if unknown else likeliest)
+                likeliest: dict[str, float] = {}
+                for id_, logprob in (*token.top, (token.id, token.logprob)):
+                    likeliest.setdefault(tokenizer.decode([id_]), logprob)
+                written["top_logprobs"].append(None if unknown else likeliest)
             choice.length += len(piece.text)
         return written
 

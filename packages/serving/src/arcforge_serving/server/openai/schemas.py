@@ -46,7 +46,7 @@ class CompletionLogprobs(ReplyModel):
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None] | None
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -112,8 +112,8 @@ def chat_messages(items: Iterable[Item]) -> list[Json]:
     for item in items:
         match item:
             case ResultItem():
-                call = {} if item.call_id is None else {"tool_call_id": item.call_id}
-                found.append({"role": "tool", "content": text_of(item.output), **call})
+                result: Json = {"role": "tool", "content": text_of(item.output)}
+                found.append(result if item.call_id is None else {**result, "tool_call_id": item.call_id})
             case ReasoningItem():
                 turn = _turn(found, new=("content", "tool_calls"))
                 reasoning = "".join(part.text for part in item.content or item.summary)
