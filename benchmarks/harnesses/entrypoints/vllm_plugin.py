@@ -1,4 +1,4 @@
-"""vLLM's tests of its HTTP server, run against `arcforge-serve`: a pytest plugin that stands in for vLLM itself.
+"""vLLM's tests of its HTTP server, run against `arcforge-serve`: a pytest plugin that replaces vLLM itself.
 
 Their servers become servers of the demo's model, one for each name. Tests that have none use vLLM's classes, and are
 not collected; those in ``excluded.txt`` ask for something that is vLLM's own, each with a reason.
@@ -96,7 +96,7 @@ def get_tokenizer(tokenizer_name: str, **_: object) -> PreTrainedTokenizerFast:
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds any module of vLLM: one whose names mean nothing, but for `get_tokenizer`."""
+    """Finds any module of vLLM: one whose names mean nothing, except `get_tokenizer`."""
 
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "vllm" else None
