@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Sends to standard error what is printed in the block, by Python, C or a child process.
+    """Sends output of the block, by Python, C or a child process, to standard error.
 
     Standard output belongs to the command; another program may read it.
     """
