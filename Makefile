@@ -5,6 +5,8 @@ BIN := .venv/bin
 SOURCES := packages tests benchmarks examples
 
 # Two test processes of one thread each: torch's own threads would fight over the cores.
+# With ARGS=--without-browser the tests of the pages are skipped.
+BROWSER := $(if $(findstring --without-browser,$(ARGS)),,browser)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --all-packages $(ARGS)
 
 .PHONY: help
@@ -16,6 +18,10 @@ help:  ## show this list
 .PHONY: venv
 venv:  ## create or update .venv
 	@scripts/setup_venv.sh
+
+.PHONY: browser
+browser: venv  ## install Chromium for the tests of the pages, if there is none
+	@scripts/setup_browser.sh
 
 .PHONY: run
 run: venv  ## train the small GLM-5-shaped model on real text and write a report
@@ -29,11 +35,11 @@ demo: venv  ## chat with a small fine-tuned model in the browser;  make demo ARG
 test: lint types test-only  ## lint, format check, types and tests
 
 .PHONY: test-only
-test-only: venv  ## tests alone
+test-only: venv $(BROWSER)  ## tests alone
 	$(PYTEST)
 
 .PHONY: nightly
-nightly: venv  ## all tests, those marked nightly too, with five times as many generated examples
+nightly: venv $(BROWSER)  ## all tests, those marked nightly too, with five times as many generated examples
 	$(PYTEST) -m "" --hypothesis-profile=nightly
 
 .PHONY: lint

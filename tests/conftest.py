@@ -3,8 +3,12 @@
 import os
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
+
+from arcforge_core.errors import ConfigError
+from support.browsing import chromium, find_chromium
 
 # Triton reads it when it is imported, which torch does in several of its modules.
 if not torch.cuda.is_available():
@@ -19,3 +23,15 @@ pytest_plugins = ["support.skips"]
 settings.register_profile("arcforge", deadline=None, max_examples=40)
 settings.register_profile("nightly", deadline=None, max_examples=200)
 settings.load_profile("arcforge")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, one for a module: while it runs, no other test of this process can run an event loop."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    try:
+        find_chromium()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    with chromium() as browser:
+        yield browser

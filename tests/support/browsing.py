@@ -1,11 +1,18 @@
-"""The page in Chromium, for tests and pictures of it; needs the package playwright and a Chromium of the system."""
+"""The page in Chromium, for tests and pictures of it; needs the package playwright and a Chromium.
+
+``python -m support.browsing`` prints the path of the Chromium that tests use, or exits with status 2.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcforge_core.errors import ConfigError
@@ -15,19 +22,38 @@ if TYPE_CHECKING:
 
 CHROMIUM = "CHROMIUM"
 """Environment variable with the program's path."""
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+"""Names that systems give it; after them comes the build that ``playwright install chromium`` fetches."""
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
+@cache
 def find_chromium() -> str:
     """Returns the path of Chromium.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none that starts.
     """
-    path = shutil.which(os.environ.get(CHROMIUM, "chromium"))
-    if path is None:
-        raise ConfigError(CHROMIUM, os.environ.get(CHROMIUM), "no such program; Debian: apt-get install chromium")
-    return path
+    chosen = os.environ.get(CHROMIUM)
+    paths = map(shutil.which, [chosen] if chosen else PROGRAMS)
+    found = next(filter(_starts, filter(None, paths)), None) or (None if chosen else _own_build())
+    if found is None:
+        raise ConfigError(CHROMIUM, chosen, "no such program; scripts/setup_browser.sh brings one")
+    return found
+
+
+def _starts(path: str) -> bool:
+    """Whether it says its version: Ubuntu's package is a script that needs snap, which containers lack."""
+    return subprocess.run([path, "--version"], capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def _own_build() -> str | None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = Path(playwright.chromium.executable_path)
+    headless = sorted(found.parents[2].glob("chromium_headless_shell-*/chrome-*/*headless[-_]shell*"))
+    return next((str(path) for path in (found, *headless[-1:]) if path.is_file()), None)
 
 
 @contextmanager
@@ -85,3 +111,10 @@ def answer(page: Page) -> Locator:
     last = page.locator(".message").last
     last.locator(".footer").wait_for(state="attached")
     return last
+
+
+if __name__ == "__main__":
+    try:
+        print(find_chromium())
+    except ConfigError as error:
+        sys.exit(f"error: {error}")

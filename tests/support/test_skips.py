@@ -54,6 +54,29 @@ def test_a_module_that_needs_a_missing_package_is_not_passed_over(tmp_path):
     assert "no_such_package is not installed, and is required" in out and "1 error" in out
 
 
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [((), "1 skipped"), (("--all-packages",), "1 failed"), (("--all-packages", "--without-browser"), "1 skipped")],
+)
+def test_a_missing_browser_is_a_failure_where_everything_is_installed(tmp_path, options, outcome):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\nfrom arcforge_core.errors import ConfigError\nfrom support.browsing import find_chromium\n"
+        "def test_page(monkeypatch):\n    monkeypatch.setenv('CHROMIUM', '/nowhere/chromium')\n"
+        "    try:\n        find_chromium()\n    except ConfigError as error:\n        pytest.skip(str(error))\n"
+    )
+    assert outcome in run(tmp_path, *options)
+
+
+def test_the_makefile_brings_a_browser_unless_told_that_there_is_none():
+    def plan(*words):
+        ran = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        return ran.stdout
+
+    assert "setup_browser.sh" in plan("test-only") and "setup_browser.sh" in plan("nightly")
+    assert "setup_browser.sh" not in plan("test-only", "ARGS=--without-browser")
+    assert "setup_browser.sh" not in plan("run") + plan("demo")
+
+
 def test_a_package_that_no_requirement_installs_may_be_missing():
     assert complaint("could not import 'fla': No module named 'fla'", all_packages=True) == ""
     assert (

@@ -4,9 +4,7 @@ import csv
 import html.parser
 import json
 import os
-import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playwright.sync_api import Browser
 from tests.rl.trainer.conftest import Compose
 
 from arcforge_rl.trainer.module import PolicyModule
@@ -326,19 +325,14 @@ def test_figures_of_steps_that_are_taken_again_are_there_once(small_run: Compose
     assert rest.figures["pass@1_before"] == first.figures["pass@1_before"] == pytest.approx(before.value)
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no browser")
 @pytest.mark.slow(reason="a browser starts")
-def test_the_viewer_in_a_browser(run_dir: Path, undrawn: None, tmp_path: Path) -> None:
+def test_the_viewer_in_a_browser(run_dir: Path, undrawn: None, browser: Browser) -> None:
     rows = [rollout_row(1, 0, n, EVIL, tokens=n < 2) | {"task": EVIL} for n in range(3)]
     (run_dir / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    page = write_report(run_dir).as_uri()
-    found = subprocess.run([*command, "--dump-dom", page], capture_output=True, text=True, timeout=120)
-    dom = found.stdout[found.stdout.index('<div id="rollouts">') :].partition("<noscript>")[0]
-    assert "<title>12-00-00-rl</title>" in found.stdout
+    page = browser.new_page()
+    page.goto(write_report(run_dir).as_uri())
+    dom = page.locator("#rollouts").inner_html()
+    assert page.title() == "12-00-00-rl"
     assert dom.count('class="token negative') == 1 and dom.count('class="token positive') == 3
     assert dom.count("masked") == 2, "a class and a title"
     assert 'title="log-prob -0.500 · advantage 0.500 · factor 0.000 · masked"' in dom
@@ -346,20 +340,16 @@ def test_the_viewer_in_a_browser(run_dir: Path, undrawn: None, tmp_path: Path) -
     assert "says &lt;/script" in dom and 'class="given">user: 3+4?' in dom
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no browser")
 @pytest.mark.slow(reason="a browser starts")
-def test_figures_at_the_top_have_a_line_each(run_dir: Path, undrawn: None) -> None:
-    pytest.importorskip("playwright.sync_api")
-    browsing = pytest.importorskip("support.browsing")
+def test_figures_at_the_top_have_a_line_each(run_dir: Path, undrawn: None, browser: Browser) -> None:
     with (run_dir / "metrics.csv").open() as file:
         rows = [{**row, "reward": 0.397, "entropy": 0.0301, "seconds_sampling": 105.5} for row in csv.DictReader(file)]
     write_csv(run_dir / "metrics.csv", rows)
-    with browsing.chromium() as browser:
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
-        page.goto(write_report(run_dir).as_uri())
-        lines = page.evaluate(
-            """[...document.querySelectorAll(".headline .value, .headline dd")].map((shown) =>
-                 [shown.textContent, shown.clientHeight / parseFloat(getComputedStyle(shown).lineHeight)])"""
-        )
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(write_report(run_dir).as_uri())
+    lines = page.evaluate(
+        """[...document.querySelectorAll(".headline .value, .headline dd")].map((shown) =>
+             [shown.textContent, shown.clientHeight / parseFloat(getComputedStyle(shown).lineHeight)])"""
+    )
     assert "14 min 07 s in steps" in dict(lines) and "0.0301 → 0.0301" in dict(lines)
     assert not {text for text, height in lines if height > 1.5}

@@ -1,23 +1,10 @@
-"""A browser, and a server whose model says what a test tells it."""
+"""A server whose model says what a test tells it."""
 
 import pytest
 
-from arcforge_core.errors import ConfigError
 from arcforge_core.testing.small_models import small_tokenizer
-from support.browsing import chromium, find_chromium, opened
+from support.browsing import opened
 from support.servers import listening, scripted_state
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium, one for a module: while it runs, no other test of this process can run an event loop."""
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    try:
-        find_chromium()
-    except ConfigError as error:
-        pytest.skip(str(error))
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
