@@ -83,7 +83,7 @@ def test_the_page_shows_means_ranges_patterns_and_failures(tmp_path):
     assert page == tmp_path / "ablation.html"
     assert "96.0% <small>95.0% to 97.0%</small>" in text and "SFFS, SFSF" in text
     assert "acme seed 2: failed: no &lt;such&gt; kernel" in text and "<such>" not in text
-    assert text.count("<svg") == 1 and "does not hold" not in text
+    assert text.count("<svg") == 2 and "does not hold" not in text
     assert "4.8% of the total" in text and 'href="gqa-0/report.html"' in text
 
 

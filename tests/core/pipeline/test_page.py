@@ -42,7 +42,7 @@ def test_a_line_per_stage(folder, state):
     assert base[7:] == ["200", "3.000", "2.125", "1,234", "1 min 15 s"]
     assert extend[:7] == ["extend", "failed: &lt;loss&gt; is nan", "reference", "64", "64", "1,000,000", base[6]]
     assert set(extend[7:12]) == set(last[7:12]) == {"missing"} and last[1] == "planned"
-    assert "--page: #f6f8fa" in page, "the look of reports"
+    assert "--page: light-dark(" in page, "the look of reports"
     assert '<a href="1-base/report.html">base</a>' in page and "2-extend/report.html" not in page
     assert "failed: &lt;loss&gt; is nan</span></h1>" in page
 

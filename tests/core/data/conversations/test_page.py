@@ -41,7 +41,8 @@ def test_the_page_has_the_reports_style_and_every_class_of_it_that_it_names(tmp_
     rejected = (Rejection("a.jsonl", 3, "chat", "length", "too long"),)
     text = page(tmp_path, figures(rejections=rejected), rejected)
     style, shown = text[text.index("<style>") : text.index("</style>")], text[text.index("</style>") :]
-    assert style.strip() == f"<style>\n{(FOLDER / 'style.css').read_text(encoding='utf-8')}".strip()
+    shared = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("tokens.css", "style.css"))
+    assert style.strip() == f"<style>\n{shared}".strip()
     everywhere = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", style)  # whatever the screen
     named = {name for names in re.findall(r'class="([^"]*)"', shown) for name in names.split()}
     assert {"card", "headline", "value", "note"} <= named

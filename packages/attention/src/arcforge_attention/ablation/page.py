@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from arcforge_attention.ablation.verdicts import Results, verdicts
 from arcforge_attention.configs import AblationOptions
 from arcforge_core.config.sweep import SweepJob
-from arcforge_core.report.charts import figure_svg
+from arcforge_core.report.charts import SERIES, chart_svg, legend_above
 from arcforge_core.report.html import card, missing, table
 from arcforge_core.report.page import Page, Section
 
@@ -73,7 +73,7 @@ def write_page(folder: Path, jobs: Sequence[SweepJob], options: AblationOptions)
             *([Section("Failed", card("", _failures(jobs)))] if any(job.error for job in jobs) else []),
             Section("Claims of the paper", card("", _claims(results, options))),
             Section("Figures", card("", _figures(results, columns(options)))),
-            Section("Retrieval by length", card("", _plot(results, options))),
+            Section("Retrieval by length", _plots(results, options)),
         ],
         footer=f'Runs: {links or "none yet"}. <a href="index.html">All figures of all jobs</a>.',
         style="small { color: var(--muted); }",
@@ -121,23 +121,24 @@ def _link(folder: Path, job: SweepJob) -> str:
     return f'<a href="{escape(target)}">{escape(_label(job))}</a>'
 
 
-def _plot(results: Results, options: AblationOptions) -> str:
-    """Draws the scores before and after further training, with the seeds' range."""
+def _plots(results: Results, options: AblationOptions) -> str:
+    """Draws the scores before and after further training: means over seeds, whose range the table has."""
     if not results:
-        return "<p>No job has finished.</p>"
+        return card("", "<p>No job has finished.</p>")
 
-    def draw(figure: Figure) -> None:
-        panels = figure.subplots(1, 2, sharey=True)
-        for axes, prefix, title in zip(
-            panels, ("converted ", ""), ("converted, untrained", "trained further"), strict=True
-        ):
-            for name, seeds in results.items():
-                points = [[100 * f[f"{prefix}retrieval@{n}"] for f in seeds.values()] for n in options.lengths]
-                (line,) = axes.plot(options.lengths, [mean(p) for p in points], marker="o", label=name)
-                lowest, highest = [min(p) for p in points], [max(p) for p in points]
-                axes.fill_between(options.lengths, lowest, highest, color=line.get_color(), alpha=0.15)
-            axes.set(title=title, xlabel="tokens", xticks=options.lengths, ylim=(-3, 103))
-        panels[0].set_ylabel("answers found, %")
-        panels[1].legend()
+    def panel(prefix: str) -> Callable[[Axes], None]:
+        def draw(axes: Axes) -> None:
+            for number, (name, seeds) in enumerate(results.items()):
+                points = [mean(100 * f[f"{prefix}retrieval@{n}"] for f in seeds.values()) for n in options.lengths]
+                axes.plot(options.lengths, points, color=SERIES[number % len(SERIES)], marker="o", label=name)
+            axes.set(xlabel="tokens", ylabel="answers found, %", xticks=options.lengths, ylim=(0, 103))
+            legend_above(axes)
 
-    return figure_svg("retrieval", "Retrieval by length", draw, 11, 4.2)
+        return draw
+
+    panels = {"Converted, untrained": "converted ", "Trained further": ""}
+    charts = (
+        card(title, chart_svg(f"retrieval-{prefix.strip() or 'trained'}", title, panel(prefix)))
+        for title, prefix in panels.items()
+    )
+    return f'<div class="grid">{"".join(charts)}</div>'

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -120,7 +121,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "git": git.stdout.strip() or "not a checkout",
-        "command": " ".join(sys.argv),
+        "command": shlex.join(sys.argv),
         "launch": launch(),
     }
 

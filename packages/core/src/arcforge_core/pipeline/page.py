@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from arcforge_core.pipeline.state import FILE, PipelineState, StageRecord
-from arcforge_core.report.charts import HEIGHT, MUTED, SERIES, WIDTH, chart_svg
+from arcforge_core.report.charts import HEIGHT, MUTED, SERIES, WIDTH, chart_svg, legend_above
 from arcforge_core.report.files import METRICS, Columns, FileReader, read_columns
 from arcforge_core.report.html import card, count, duration, missing, table
 from arcforge_core.report.page import Page, Section
@@ -113,6 +113,6 @@ def _plot(curves: dict[str, Curve]) -> str:
             axes.axvline(tokens[-1], color=MUTED, linewidth=0.8, linestyle=":")
         axes.set(xlabel="training tokens", ylabel="nats per token")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.legend()
+        legend_above(axes)
 
     return chart_svg("pipeline", "Training loss over all stages", draw, 2 * WIDTH, HEIGHT * 1.3)

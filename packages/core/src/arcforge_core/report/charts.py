@@ -1,4 +1,4 @@
-"""Charts of a page: inline SVG that follows the page's colours.
+"""Charts of a page: inline SVG that follows the page's colours, and its curves as data for ``charts.js``.
 
 The palette is Okabe and Ito's, which colour-blind readers can distinguish.
 """
@@ -6,6 +6,7 @@ The palette is Okabe and Ito's, which colour-blind readers can distinguish.
 from __future__ import annotations
 
 import io
+import json
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable
@@ -21,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
+from arcforge_core.report.curves import STACK, curves
 from arcforge_core.report.html import card, missing
 
 INK, MUTED, GRID = "#1f2328", "#59636e", "#d1d9e0"
@@ -28,6 +30,12 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid"} | {c: f"series-{n}" for n, c in enumerate(SERIES)}
 """Colour -> CSS variable that replaces it in a page, so that dark mode has its own colours."""
 WIDTH, HEIGHT = 5.4, 2.9
+PIXELS = 96
+"""Minimum width of a picture per inch of its drawing: text of nine points or more has at least 12 pixels."""
+CHART = '<figure class="chart"'
+"""How a chart begins that ``charts.js`` draws again."""
+LEGEND_WIDTH, LEGEND_LINE = 68, 7
+"""Characters per row of a legend as wide as `WIDTH`, and those taken up by a curve's line sample."""
 DASHED = (0, (4, 2))
 SMOOTH_ROWS = 60
 """Curves with more rows also get a running mean over a thirtieth of them."""
@@ -76,16 +84,25 @@ def chart_cards(charts: Iterable[Chart[R]], run: R) -> str:
 
 
 def chart_svg(name: str, title: str, draw: Callable[[Axes], None], width: float = WIDTH, height: float = HEIGHT) -> str:
-    """Returns a drawing on one pair of axes as an inline ``<svg>`` element; `name` must be unique in the page."""
-    return figure_svg(name, title, lambda figure: draw(figure.subplots()), width, height)
+    """Returns a drawing of lines on one pair of axes as a ``<figure>`` with its curves as data.
+
+    `name` must be unique in the page, and the same in pages of other runs, whose curves the reader may add.
+    """
+    with chart_style(name):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        picture = inline_svg(figure, title)
+    data = json.dumps(curves(axes, title, SERIES), ensure_ascii=False, allow_nan=False).replace("<", r"\u003c")
+    return f'{CHART} data-name="{escape(name)}">{picture}<script type="application/json">{data}</script></figure>'
 
 
 def figure_svg(name: str, title: str, draw: Callable[[Figure], None], width: float, height: float) -> str:
-    """Returns a figure of several axes as an inline ``<svg>`` element."""
+    """Returns a figure of several axes as a ``<figure>``, which scrolls where it is too wide."""
     with chart_style(name):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
-        return inline_svg(figure, title)
+        return f'<figure class="picture" tabindex="0">{inline_svg(figure, title)}</figure>'
 
 
 def draw_curve(
@@ -112,6 +129,27 @@ def running_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]
     """Returns means over `width` neighbours, fewer at the ends."""
     ones = np.ones(width)
     return np.convolve(values, ones, "same") / np.convolve(np.ones_like(values), ones, "same")
+
+
+def draw_stack(axes: Axes, steps: NDArray[np.float64], parts: dict[str, NDArray[np.float64]]) -> None:
+    """Draws parts on top of each other; the first is at the bottom."""
+    sums = np.cumsum([np.nan_to_num(values) for values in parts.values()], axis=0)
+    below = np.zeros_like(steps)
+    for number, (label, upper) in enumerate(zip(parts, sums, strict=True)):
+        color = SERIES[number % len(SERIES)]
+        axes.plot(steps, upper, color=color, label=label, linewidth=1.0, gid=STACK)
+        axes.fill_between(steps, below, upper, color=color, alpha=0.75)
+        below = upper
+    axes.set_ylim(bottom=0)
+
+
+def legend_above(axes: Axes) -> None:
+    """Puts the legend above the curves, in as many columns as fit, so that it covers none of them."""
+    longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
+    columns = max(1, LEGEND_WIDTH // (longest + LEGEND_LINE))
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderpad=0.0, columnspacing=1.2, handlelength=1.4
+    )
 
 
 def log_scale(axes: Axes) -> None:
@@ -154,7 +192,9 @@ def inline_svg(figure: Figure, title: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     view_box = re.search(r'viewBox="[^"]*"', svg)
     assert view_box is not None
-    svg = re.sub(r"<svg[^>]*>", f'<svg {view_box[0]} role="img" aria-label="{title}">', svg, count=1)
+    least = f"min-width:{PIXELS * figure.get_figwidth():.0f}px"
+    opening = f'<svg {view_box[0]} role="img" aria-label="{escape(title)}" style="{least}">'
+    svg = re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
     svg = svg.replace("xlink:href", "href")
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     svg = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", svg)

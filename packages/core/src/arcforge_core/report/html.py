@@ -16,7 +16,11 @@ def card(title: str, content: str) -> str:
     return f'<div class="card">{heading}{content}</div>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+SORTABLE = '<table class="sortable">'
+"""A table that the reader may sort by a click on a heading."""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str | int]], sortable: bool = False) -> str:
     """Returns a table that scrolls where it is too wide; integers are aligned to the right."""
 
     def cell(value: str | int, tag: str, number: bool) -> str:
@@ -27,7 +31,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
     top = "".join(cell(name, "th", number) for name, number in zip(head, numbers, strict=True))
     lines = ("".join(cell(value, "td", isinstance(value, int)) for value in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    start = SORTABLE if sortable else "<table>"
+    return f'<div class="scroll" tabindex="0">{start}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def details(title: str, text: str) -> str:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from arcforge_core.files.rundir import write_text
+from arcforge_core.report.about import run_about, run_name
+from arcforge_core.report.charts import CHART
 from arcforge_core.report.files import RunFiles
-from arcforge_core.report.html import configuration, files
+from arcforge_core.report.html import SORTABLE, configuration, files
 
 FOLDER = Path(__file__).parent
 ENVIRONMENT = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,11 @@ class Section:
     content: str
     headline: bool = False
 
+    @property
+    def id(self) -> str:
+        """The place that the contents link to."""
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
 
 @dataclass(frozen=True)
 class Page:
@@ -46,7 +58,10 @@ class Page:
         subtitle: HTML below the title.
         footer: HTML.
         style: CSS appended to that of every page.
-        script: JavaScript, the only one that the page's security policy allows.
+        script: JavaScript of this page.
+        about: names and HTML of its origin, shown below the title.
+
+    Charts and sortable tables bring their script; the page's security policy allows that and `script`, by their hash.
     """
 
     kind: str
@@ -57,14 +72,25 @@ class Page:
     footer: str = ""
     style: str = ""
     script: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
 
     def render(self) -> str:
-        digest = base64.b64encode(hashlib.sha256(self.script.encode()).digest()).decode()
+        parts = self._parts()
+        script = "\n".join([*(_read(name) for name in parts if name.endswith(".js")), *filter(None, [self.script])])
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         return ENVIRONMENT.get_template("page.html").render(
             page=self,
-            style=(FOLDER / "style.css").read_text(encoding="utf-8") + self.style,
-            script_source=f"'sha256-{digest}'" if self.script else "'none'",
+            contents=[(section.id, section.title) for section in self.sections if section.title],
+            style="".join(_read(name) for name in parts if name.endswith(".css")) + self.style,
+            script=script,
+            script_source=f"'sha256-{digest}'" if script else "'none'",
         )
+
+    def _parts(self) -> list[str]:
+        """Returns the styles and scripts of what the page contains."""
+        content = "".join(section.content for section in self.sections)
+        charts = ["vendor/uPlot.min.css", "vendor/uPlot.iife.min.js", "charts.js"] if CHART in content else []
+        return ["tokens.css", *charts, "style.css", *(["sort.js"] if SORTABLE in content else [])]
 
     def write(self, path: Path) -> Path:
         """Writes and returns `path`; the write is atomic. Lone surrogates become question marks."""
@@ -95,9 +121,10 @@ def run_page(
     folder = run.dir.resolve()
     return Page(
         kind=kind,
-        title=folder.name,
+        title=run_name(run) or folder.name,
         status=str(run.summary.get("status", "status missing")),
-        subtitle=f"{escape(folder.parent.name)} · {subtitle}",
+        subtitle=f"{escape(folder.parent.name)}/{escape(folder.name)} · {subtitle}",
+        about=run_about(run),
         sections=[
             *sections,
             Section("Configuration and versions", configuration(run.config, run.versions)),

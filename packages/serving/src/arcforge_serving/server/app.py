@@ -19,7 +19,7 @@ from arcforge_serving.server.gate.access import Access
 from arcforge_serving.server.gate.hosts import Hosted
 from arcforge_serving.server.gate.record import RequestRecord
 from arcforge_serving.server.openai import chat, completions
-from arcforge_serving.server.pages import dashboard, lesson, page
+from arcforge_serving.server.pages import lesson, page
 from arcforge_serving.server.responses import routes as responses
 from arcforge_serving.server.shared.errors import add_error_handlers, answer_at
 from arcforge_serving.server.shared.state import ServerState
@@ -46,7 +46,7 @@ def create_app(state: ServerState) -> FastAPI:
     add_error_handlers(app)
     control = Control(state.engine, state.metrics, state.weights_root)
     dialects = (chat.router, completions.router, anthropic.router, responses.router)
-    pages = (info.router, metrics.router, lesson.router, page.router, dashboard.router)
+    pages = (info.router, metrics.router, lesson.router, page.router)
     for router in (*dialects, *pages, admin_routes(control)):
         app.include_router(router)
 

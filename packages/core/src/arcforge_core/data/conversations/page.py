@@ -7,10 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-
 from arcforge_core.data.conversations.rejections import Rejection
-from arcforge_core.report.charts import SERIES, WIDTH, chart_svg
 from arcforge_core.report.html import card, table
 from arcforge_core.report.page import Page, Section
 
@@ -92,9 +89,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _lengths(lengths: Mapping[str, int], longest: int) -> str:
-    def draw(axes: Axes) -> None:
-        axes.bar([f"≤ {int(limit):,}" for limit in lengths], list(lengths.values()), color=SERIES[0])
-        axes.set(xlabel="tokens", ylabel="examples")
-
-    svg = chart_svg("lengths", "Examples by length", draw, width=2 * WIDTH)
-    return f'{svg}<p class="note">Examples by tokens; the longest has {longest:,}.</p>'
+    """Returns a histogram of HTML bars, which fit any width."""
+    most = max(lengths.values(), default=0) or 1
+    color = "background:var(--series-0)"
+    rows = (
+        f'<span>≤ {int(limit):,}</span><span class="bar" style="width:{100 * n / most:.1f}%;{color}"></span>'
+        f"<span>{n:,}</span>"
+        for limit, n in lengths.items()
+    )
+    note = f'<p class="note">Examples by tokens; the longest has {longest:,}.</p>'
+    return f'<div class="bars histogram">{"".join(rows)}</div>{note}'

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import matplotlib.image
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, Formatter, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
 from arcforge_core.errors import DataError
-from arcforge_core.report.charts import SERIES, WIDTH, Chart, chart_style, draw_curve, figure_svg, log_scale
+from arcforge_core.report.charts import DASHED, SERIES, Chart, chart_style, draw_curve, legend_above, log_scale
 from arcforge_core.report.files import METRICS
 from arcforge_core.train.report.data import EVALUATIONS, Run, read_run
 
@@ -33,18 +38,15 @@ def needs(draw: Callable[[Axes, Run], None], *columns: str, file: str = METRICS)
 def draw_bits_per_byte(axes: Axes, run: Run) -> None:
     """Bits per byte over minutes, with the compressors as lines."""
     minutes, bits = run.evaluation["seconds"] / 60, run.evaluation["bits_per_byte"]
-    axes.plot(minutes, bits, color=SERIES[0], marker="o", markersize=3.5, linewidth=1.8)
+    axes.plot(minutes, bits, color=SERIES[0], marker="o", markersize=3.5, linewidth=1.8, label="this model")
     for name, label, color in (("gzip", "gzip -9", SERIES[1]), ("xz", "xz -9e", SERIES[2])):
         value = run.number(f"{name}_bits_per_byte")
         if value is not None:
-            axes.axhline(value, color=color, linestyle=(0, (5, 3)), linewidth=1.3)
-            at = (1.0, value)
-            axes.annotate(
-                label, at, (0, 3), axes.get_yaxis_transform(), "offset points", color=color, ha="right", va="bottom"
-            )
+            axes.axhline(value, color=color, linestyle=DASHED, linewidth=1.3, label=label)
     axes.set(xlabel="training time (minutes)", ylabel="bits per byte")
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
+    legend_above(axes)
 
 
 def draw_loss(axes: Axes, run: Run) -> None:
@@ -54,7 +56,7 @@ def draw_loss(axes: Axes, run: Run) -> None:
         steps, loss = run.evaluation["step"], run.evaluation["loss"]
         axes.plot(steps, loss, color=SERIES[1], marker="o", markersize=3.5, linewidth=1.3, label="held-out")
     axes.set_ylabel("nats per token")
-    axes.legend()
+    legend_above(axes)
 
 
 def draw_mtp(axes: Axes, run: Run) -> None:
@@ -63,7 +65,7 @@ def draw_mtp(axes: Axes, run: Run) -> None:
     for n in depths:
         _curve(axes, run, f"mtp_loss_{n}", SERIES[n - 1], f"{n + 1} tokens ahead")
     axes.set_ylabel("nats per token")
-    axes.legend()
+    legend_above(axes)
 
 
 def draw_grad_norm(axes: Axes, run: Run) -> None:
@@ -170,11 +172,29 @@ CHARTS = (
 )
 
 
-def experts_svg(run: Run) -> str:
-    """Returns the expert heat maps as an inline ``<svg>`` element; requires expert loads."""
-    _, loads = run.expert_loads()
-    height = 0.7 + sum(min(1.6, max(0.55, 0.075 * load_ER.shape[0])) for load_ER in loads.values())
-    return figure_svg("experts", "Expert load", lambda figure: draw_experts(figure, run), 2 * WIDTH, height)
+def experts_map(run: Run) -> str:
+    """Returns the expert heat maps as HTML: pictures that stretch, between words that do not; requires expert loads."""
+    steps, loads = run.expert_loads()
+    scale, colors = LogNorm(1 / EXTREME, EXTREME, clip=True), matplotlib.colormaps["viridis"]
+    rows = []
+    for layer, load_ER in loads.items():
+        pixels = (colors(scale(np.maximum(np.nan_to_num(load_ER, nan=1.0), 1 / EXTREME))) * 255).astype(np.uint8)
+        height = min(160, max(48, 8 * load_ER.shape[0]))
+        told = f"layer {layer}: load of {load_ER.shape[0]} experts over {steps.size} rows in time"
+        picture = f'<img src="{_png(pixels)}" alt="{told}" title="{told}" style="height:{height}px">'
+        rows.append(f"<span>layer {layer}</span>{picture}")
+    ramp = (colors(np.linspace(0, 1, 64))[None] * 255).astype(np.uint8)
+    ends = f'<span class="ends"><span>step {steps[0]:,.0f}</span><span>step {steps[-1]:,.0f}</span></span>'
+    limits = f"<span>{1 / EXTREME:g} or less</span><span>1: fair share</span><span>{EXTREME:g} or more</span>"
+    legend = f'<span>load</span><img src="{_png(ramp)}" alt="" style="height:10px"><span class="ends">{limits}</span>'
+    return f'<div class="map">{"".join(rows)}{ends}{legend}</div>'
+
+
+def _png(pixels: NDArray[np.uint8]) -> str:
+    """Returns RGBA pixels [rows, columns, 4] as an address."""
+    buffer = io.BytesIO()
+    matplotlib.image.imsave(buffer, pixels, format="png")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def plot_run_png(run_dir: Path, out: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from arcforge_core.report.html import (
     table,
 )
 from arcforge_core.report.page import Page, Section, run_page
-from arcforge_core.train.report.charts import CHARTS, experts_svg
+from arcforge_core.train.report.charts import CHARTS, experts_map
 from arcforge_core.train.report.data import FILES, Run, TextSample, read_run
 from arcforge_core.train.report.generation import generation_section
 from arcforge_core.train.threads import busy_text
@@ -157,7 +158,7 @@ def _experts(run: Run) -> str:
         f"prediction module. The table shows the last row, step {steps[-1]:.0f}."
     )
     listed = table(["layer", "experts", "busiest / fair share", "idlest / fair share"], rows)
-    return card("", f'<p class="note">{note}</p>{experts_svg(run)}{listed}')
+    return card("", f'<p class="note">{note}</p>{experts_map(run)}{listed}')
 
 
 def _samples(run: Run) -> str:
@@ -192,13 +193,21 @@ def _functions(run: Run) -> str:
         if report is None:
             groups.append(card(title, f"<p>{missing()}</p>"))
             continue
-        tally = f'<p class="note">{_tally(report)} parse</p>'
-        items = "".join(_function(s, opened=when == "after" and n < 2) for n, s in enumerate(report.samples))
-        groups.append(card(title, f'{tally}<div class="functions">{items}</div>'))
+        items = f'<div class="functions">{"".join(_function(sample) for sample in _telling(report.samples))}</div>'
+        if when == "before":
+            items = f"<details><summary>{title}: {_tally(report)} parse</summary>{items}</details>"
+            groups.append(card("", items))
+        else:
+            groups.append(card(title, f'<p class="note">{_tally(report)} parse</p>{items}'))
     return f'{note}<div class="stack">{"".join(groups)}</div>'
 
 
-def _function(sample: FunctionSample, opened: bool) -> str:
+def _telling(samples: Sequence[FunctionSample]) -> list[FunctionSample]:
+    """Returns those that parse, then the others."""
+    return sorted(samples, key=lambda sample: not sample.ok)
+
+
+def _function(sample: FunctionSample) -> str:
     mark = '<span class="ok">✓ parses</span>' if sample.ok else '<span class="failed">✗ fails</span>'
     kept = sample.cut if sample.text.startswith(sample.cut) else ""
     body, dropped = kept[len(sample.prompt) :], sample.text[len(kept) :]
@@ -206,7 +215,7 @@ def _function(sample: FunctionSample, opened: bool) -> str:
     code += f'<span class="dropped">{escape(dropped)}</span>' if dropped else ""
     error = f'<p class="missing">{escape(sample.error)}</p>' if sample.error else ""
     summary = f"<summary>{mark} <code>{escape(sample.prompt)}</code></summary>"
-    return f"<details{' open' if opened else ''}>{summary}{error}<pre>{code}</pre></details>"
+    return f"<details>{summary}{error}<pre>{code}</pre></details>"
 
 
 def _generation(run: Run) -> str:

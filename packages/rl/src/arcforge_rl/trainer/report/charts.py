@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from arcforge_core.report.charts import DASHED, SERIES, Chart, draw_curve, log_scale
+from arcforge_core.report.charts import DASHED, SERIES, Chart, draw_curve, draw_stack, legend_above, log_scale
 from arcforge_rl.rollouts.clock import PHASES
 from arcforge_rl.trainer.dashboard import DROPPED, harmless
 from arcforge_rl.trainer.report.data import RlRun
@@ -16,8 +16,6 @@ from arcforge_rl.trainer.report.data import RlRun
 MOST_LABEL = 24
 LEAST_SHARE = 0.01
 """Minimum upper limit of the axis of a chart of shares."""
-LEGEND_WIDTH, LEGEND_LINE = 68, 7
-"""Characters per row of a legend, and those taken up by a curve's line sample."""
 
 
 def warned(figure: str) -> Callable[[RlRun], set[float]]:
@@ -97,21 +95,11 @@ def phases(axes: Axes, run: RlRun) -> str:
     if not run.has("step", *names):
         return f"{names[0]} in metrics.csv"
     labels = [phase.replace("handover", "hand-over") for phase in PHASES]
-    stacked = [np.nan_to_num(run.metrics[name]) for name in names]
-    axes.stackplot(run.metrics["step"], *stacked, labels=labels, colors=SERIES[: len(names)], alpha=0.75)
+    draw_stack(axes, run.metrics["step"], {label: run.metrics[name] for label, name in zip(labels, names, strict=True)})
     axes.set(xlabel="step", ylabel="seconds")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     legend_above(axes)
     return ""
-
-
-def legend_above(axes: Axes) -> None:
-    """Puts the legend above the curves, in as many columns as fit."""
-    longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
-    columns = max(1, LEGEND_WIDTH // (longest + LEGEND_LINE))
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderpad=0.0, columnspacing=1.2, handlelength=1.4
-    )
 
 
 def plain(label: str) -> str:

@@ -1,4 +1,4 @@
-"""The pages for people, ``/`` and ``/docs``: files of the wheel that load nothing from elsewhere."""
+"""The pages for people, ``/``, ``/dashboard`` and ``/docs``: files of the wheel that load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from arcforge_serving.server.shared.state import Server
 
 router = APIRouter(route_class=GuardedRoute)
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+SHARED = ("tokens.css", "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css")
+"""Files of every page of the project."""
 POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -44,8 +46,9 @@ HEADERS = {
 @cache
 def contents() -> dict[str, bytes]:
     """Returns the files of the page by their names."""
-    folder = files("arcforge_serving").joinpath("page")
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in KINDS}
+    own, shared = files("arcforge_serving").joinpath("page"), files("arcforge_core.report")
+    found = [file for file in own.iterdir() if file.name.rpartition(".")[2] in KINDS]
+    return {file.name: file.read_bytes() for file in [*found, *(shared.joinpath(name) for name in SHARED)]}
 
 
 def answer(request: Request, name: str) -> Response:
@@ -64,6 +67,13 @@ def answer(request: Request, name: str) -> Response:
 async def index(request: Request) -> Response:
     """Shows the page; who needs a key enters it there."""
     return answer(request, "index.html")
+
+
+@router.get("/dashboard", include_in_schema=False)
+@declare(Level.OPEN)
+async def dashboard(request: Request) -> Response:
+    """Shows the page that draws ``/metrics``, whose key it asks for where there is one."""
+    return answer(request, "dashboard.html")
 
 
 @router.get("/docs", include_in_schema=False)

@@ -1,36 +1,7 @@
-<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>arcforge metrics</title>
-<style>
-  :root { color-scheme: light dark; --line: #2563eb; --soft: #8886; --bad: #c2410c; }
-  @media (prefers-color-scheme: dark) { :root { --line: #7aa2f7; --bad: #fb923c; } }
-  body { font: 15px/1.4 system-ui, sans-serif; margin: 0 auto; max-width: 72rem; padding: 1rem; }
-  header { display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: baseline; }
-  h1 { font-size: 1.15rem; margin: 0; }
-  #state { color: var(--bad); flex: 1; }
-  form { display: none; gap: .5rem; }
-  main { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .75rem; margin-top: 1rem; }
-  section { border: 1px solid var(--soft); border-radius: .5rem; padding: .6rem .8rem; }
-  h2 { font-size: .8rem; font-weight: 500; margin: 0; opacity: .8; }
-  output { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
-  svg { display: block; width: 100%; height: 2.5rem; }
-  polyline { fill: none; stroke: var(--line); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
-  table { border-collapse: collapse; margin-top: 1rem; }
-  td, th { padding: .15rem .8rem .15rem 0; text-align: left; font-variant-numeric: tabular-nums; }
-</style>
-<header>
-  <h1>arcforge <span id="model"></span></h1>
-  <span id="state" role="status"></span>
-  <form id="login"><input id="key" type="password" autocomplete="off" aria-label="API key" placeholder="API key">
-    <button>Show</button></form>
-</header>
-<main id="cards"></main>
-<table id="answers"><caption>Answers by route and status</caption><tbody></tbody></table>
-<script>
+/** The dashboard: reads /metrics every two seconds and draws it. */
 "use strict";
-const EVERY = 2000, KEPT = 150;  // five minutes
+const EVERY = 2000, KEPT = 7200;  // milliseconds between looks, and seconds of them that are kept
+const RATES = 10;  // seconds that a rate is the mean of
 
 // ---- Prometheus' text -----------------------------------------------------------------------------------------------
 
@@ -102,47 +73,81 @@ function figures(now, before) {
   return CARDS.map(([, , value]) => value(now, before));
 }
 
-function points(values) {
-  const most = Math.max(...values.filter(Number.isFinite), 1e-9);
-  return values.map((v, i) => (Number.isFinite(v) ? `${i},${(38 - 36 * v / most).toFixed(1)}` : "")).filter(Boolean).join(" ");
-}
-
 function answers(samples) {
-  return samples.filter((s) => s.name === "arcforge:http_requests_total")
+  return samples.filter((s) => s.name === "arcforge:http_requests_total" && !/^\/(page|dashboard|metrics|health)/.test(s.labels.path || ""))
     .map((s) => [s.labels.path || "(no such route)", s.labels.status, whole(s.value)]).sort();
 }
 
 // ---- the page -------------------------------------------------------------------------------------------------------
 
+function color(name) {
+  const probe = document.body.appendChild(document.createElement("span"));
+  probe.style.color = `var(--${name})`;
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+// A chart of one figure over the time of day, with axes and the value under the pointer.
+function chart(place, show) {
+  const font = "12px system-ui, sans-serif";
+  const clock = (at) => new Date(1000 * at).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const axis = { stroke: () => color("muted"), font, grid: { stroke: () => color("grid"), width: 1 }, ticks: { show: false } };
+  const width = () => Math.max(180, Math.floor(place.getBoundingClientRect().width));
+  const plot = new uPlot({
+    width: width(), height: 130,
+    cursor: { y: false, drag: { x: false, y: false } },
+    scales: { y: { range: (_, low, high) => [0, high > 0 ? 1.1 * high : 1] } },
+    axes: [
+      { ...axis, size: 24, space: 70, values: (_, values) => values.map((v) => clock(v).slice(0, 5)) },
+      { ...axis, size: 56, space: 28, values: (_, values) => values.map((v) => show(v).replace("≤ ", "")) },
+    ],
+    series: [
+      { label: "at", value: (_, v) => (v === null ? "" : `${clock(v)}:`) },
+      { label: "value", stroke: () => color("series-0"), width: 1.6, points: { show: false }, value: (_, v) => (v === null ? "–" : show(v)) },
+    ],
+  }, [[], []], place);
+  new ResizeObserver(() => width() !== plot.width && plot.setSize({ width: width(), height: 130 })).observe(place);
+  return plot;
+}
+
 function start() {
   const $ = (id) => document.getElementById(id);
-  const looks = [], history = CARDS.map(() => []);
-  const cards = CARDS.map(([name]) => {
+  const looks = [], times = [], history = CARDS.map(() => []);
+  const cards = CARDS.map(([name, show]) => {
     const card = $("cards").appendChild(document.createElement("section"));
     card.appendChild(document.createElement("h2")).textContent = name;
     const value = card.appendChild(document.createElement("output"));
-    const picture = card.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "svg"));
-    picture.setAttribute("viewBox", `0 0 ${KEPT} 40`);
-    picture.setAttribute("preserveAspectRatio", "none");
-    return { value, line: picture.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "polyline")) };
+    value.textContent = "–";
+    value.setAttribute("aria-label", name);
+    const place = card.appendChild(document.createElement("div"));
+    place.className = "plot";
+    return { value, plot: chart(place, show) };
   });
   $("login").addEventListener("submit", (event) => {
     event.preventDefault();
     sessionStorage.setItem("arcforge-key", $("key").value);
     look();
   });
+  $("range").addEventListener("change", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => cards.forEach(({ plot }) => plot.redraw()));
+
+  function redraw() {
+    const range = Number($("range").value), now = times[times.length - 1] ?? Date.now() / 1000;
+    const from = times.findIndex((at) => at >= now - range);
+    cards.forEach(({ plot }, i) => {
+      const values = history[i].slice(Math.max(0, from)).map((v) => (Number.isFinite(v) ? v : null));
+      plot.batch(() => {
+        plot.setData([times.slice(Math.max(0, from)), values], false);
+        plot.setScale("x", { min: now - range, max: now });
+      });
+    });
+  }
 
   function draw(now) {
-    const before = looks[Math.max(0, looks.length - 6)];  // rates of the last ten seconds
+    const before = looks.find((look) => now.at - look.at <= RATES + 1);
     looks.push(now);
-    if (looks.length > KEPT) looks.shift();
-    if (before === undefined) return;
-    figures(now, before).forEach((value, i) => {
-      history[i].push(value);
-      if (history[i].length > KEPT) history[i].shift();
-      cards[i].value.textContent = Number.isFinite(value) ? CARDS[i][1](value) : "–";
-      cards[i].line.setAttribute("points", points(history[i]));
-    });
+    while (looks.length && now.at - looks[0].at > RATES + 1) looks.shift();
     $("model").textContent = (now.samples.find((s) => s.labels.model_name) || { labels: {} }).labels.model_name || "";
     $("state").textContent = total(now.samples, "arcforge:paused") ? "paused" : "";
     $("answers").tBodies[0].replaceChildren(...answers(now.samples).map((cells) => {
@@ -150,22 +155,29 @@ function start() {
       for (const cell of cells) row.appendChild(document.createElement("td")).textContent = cell;
       return row;
     }));
+    if (before === undefined) return;
+    times.push(Date.now() / 1000);
+    figures(now, before).forEach((value, i) => {
+      history[i].push(value);
+      cards[i].value.textContent = Number.isFinite(value) ? CARDS[i][1](value) : "–";
+    });
+    while (times[times.length - 1] - times[0] > KEPT) [times, ...history].forEach((each) => each.shift());
+    redraw();
   }
 
   async function look() {
     const key = sessionStorage.getItem("arcforge-key");
     try {
       const reply = await fetch("metrics", { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });
-      $("login").style.display = reply.status === 401 ? "flex" : "none";
+      $("login").hidden = reply.status !== 401;
       if (!reply.ok) throw new Error(reply.status === 401 ? "this server wants a key" : `status ${reply.status}`);
       draw({ at: performance.now() / 1000, samples: parse(await reply.text()) });
     } catch (error) {
       $("state").textContent = `no figures: ${error.message}`;
     }
   }
+  redraw();
   look();
   setInterval(look, EVERY);
 }
 if (typeof document !== "undefined") start();
-</script>
-</html>
