@@ -185,9 +185,8 @@ def test_words_of_models_tasks_and_verifiers_stay_words(run_dir: Path) -> None:
     (run_dir / "evaluations.csv").write_text(text)
     write_csv(run_dir / "warnings.csv", [{"step": 5, "figure": "entropy", "value": 0, "limit": 0, "message": EVIL}])
     page = page_of(run_dir)
-    assert [tag for tag, _ in page.tags].count("script") == 2 + len(CHARTS) and "img" not in [
-        tag for tag, _ in page.tags
-    ]
+    assert [tag for tag, _ in page.tags].count("script") == 2 + len(CHARTS)
+    assert "img" not in [tag for tag, _ in page.tags]
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
     assert EVIL.replace("\x1b", "").split("$")[0] in page.text.replace("\x1b", "")
     data = next(json.loads(script) for script in page.scripts if script.startswith('{"1"'))

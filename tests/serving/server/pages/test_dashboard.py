@@ -1,29 +1,22 @@
-"""The page is one file, asks nobody else, and reads what the server writes."""
+"""The dashboard reads what the server writes; see test_files.py for what it loads, test_screens.py for its looks."""
 
 import json
 import re
 import shutil
 import subprocess
-from importlib import resources
 
 import pytest
 
-PAGE = resources.files("arcforge_serving.server.pages").joinpath("dashboard.html").read_text(encoding="utf-8")
-SCRIPT = re.search(r"<script>(.*)</script>", PAGE, re.DOTALL).group(1)
+from arcforge_serving.server.pages.page import contents
+
+SCRIPT = contents()["dashboard.js"].decode()
 
 
 def test_the_page_is_served_to_everybody(client):
     reply = client.get("/dashboard")
     assert reply.status_code == 200
     assert reply.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in reply.headers["content-security-policy"]
-    assert reply.text == PAGE
-
-
-def test_it_works_offline():
-    addresses = set(re.findall(r"\w+://[^\s\"'`]+", PAGE))
-    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not a place
-    assert not re.search(r"<(link|img|iframe)|src=|@import|url\(", PAGE)
+    assert reply.headers["content-security-policy"] == client.get("/").headers["content-security-policy"]
 
 
 def test_it_reads_metrics_that_there_are(client):
@@ -45,10 +38,10 @@ def test_its_figures_are_those_of_the_metrics(client):
 const [old, now] = {texts}.map((text, i) => ({{ at: 10 * i, samples: parse(text) }}));
 const values = figures(now, old);
 const shown = values.map((v, i) => [CARDS[i][0], Number.isFinite(v) ? CARDS[i][1](v) : null, v]);
-console.log(JSON.stringify([shown, answers(now.samples), points([1, NaN, 2])]));
+console.log(JSON.stringify([shown, answers(now.samples)]));
 """
     ran = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
-    cards, answers, points = json.loads(ran.stdout)
+    cards, answers = json.loads(ran.stdout)
     figures = {name: value for name, _, value in cards}
     assert figures["Tokens generated / s"] == pytest.approx(0.8)
     assert figures["Prompt tokens / s"] == pytest.approx(0.3)
@@ -57,4 +50,3 @@ console.log(JSON.stringify([shown, answers(now.samples), points([1, NaN, 2])]));
     assert 0 < figures["First token, median"] <= figures["First token, 95 %"] < 60
     assert figures["Tokens per check of drafts"] is None  # nothing was drafted
     assert ["/v1/completions", "200"] in [answer[:2] for answer in answers]
-    assert points == "0,20.0 2,2.0"

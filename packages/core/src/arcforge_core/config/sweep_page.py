@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ Row = Mapping[str, str]
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 BETTER: dict[str, Callable[..., Any]] = {"bits_per_byte": min, "pass@1_after": max, "heldout_loss": min, "loss": min}
 """Figures that sweeps are about, the first known one first, and which value of it is best."""
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 CURVES = ((METRICS, "loss", "Training loss"), ("eval.csv", "bits_per_byte", "Held-out bits per byte"))
 """File, column and title of each chart."""
 
@@ -49,7 +51,7 @@ def write_comparison(folder: Path, jobs: Sequence[SweepJob]) -> list[Path]:
     seeds = over_seeds(jobs)
     page = Page(
         kind="sweep",
-        title=f"Sweep, jobs: {len(jobs)}",
+        title=_title(rows),
         subtitle=", ".join(f'<a href="{escape(name)}">{escape(name)}</a>' for name in names),
         sections=[
             Section("Jobs", _jobs(folder, rows)),
@@ -59,6 +61,11 @@ def write_comparison(folder: Path, jobs: Sequence[SweepJob]) -> list[Path]:
         about=_about(rows),
     )
     return [page.write(folder / "index.html"), *pages]
+
+
+def _title(rows: Sequence[Row]) -> str:
+    varied = list(rows[0])[1 : list(rows[0]).index("outcome")]
+    return f"{', '.join(varied) or 'Sweep'}: {len(rows)} jobs"
 
 
 def _about(rows: Sequence[Row]) -> dict[str, str]:
@@ -76,6 +83,19 @@ def _about(rows: Sequence[Row]) -> dict[str, str]:
 def _headline(rows: Sequence[Row]) -> str:
     """Returns the figure that the sweep is about, the first known one; empty if there is none."""
     return next((name for name in BETTER if any(_value(row, name) is not None for row in rows)), "")
+
+
+def _headline_of(names: Sequence[str]) -> str:
+    return next((name for name in BETTER if name in names), "")
+
+
+def _short(text: str) -> str:
+    """Returns text with its numbers in four digits."""
+    return NUMBER.sub(lambda found: _digits(float(found[0])), text)
+
+
+def _digits(value: float) -> str:
+    return count(value) if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def _best(rows: Sequence[Row], figure: str) -> Row | None:
@@ -133,7 +153,7 @@ def _jobs(folder: Path, rows: Sequence[Row]) -> str:
     best = _best(rows, figure)
     names = list(dict.fromkeys(name for row in rows for name in row if name != "folder"))
     first = names[: names.index("outcome")]
-    names = [*first, *([figure] if figure else []), *(name for name in names if name not in (*first, figure))]
+    names = _ordered(names, first, figure)
     cells = [[_cell(folder, name, row) for name in names] for row in rows]
     if best is not None:
         at = rows.index(best)
@@ -158,11 +178,22 @@ def _cell(folder: Path, name: str, row: Row) -> str:
     value = _value(row, name)
     if value is None:
         return escape(text)
-    shown = count(value) if abs(value) >= 1e4 else f"{value:.4g}"
+    shown = _digits(value)
     return f'<span data-value="{escape(text)}" title="{escape(text)}">{shown}</span>'
+
+
+def _ordered(names: Sequence[str], first: Sequence[str], figure: str) -> list[str]:
+    """Returns the names of columns: settings, the headline figure, other known ones, the rest."""
+    wanted = [*first, *filter(None, [figure]), *BETTER, *names]
+    return [name for name in dict.fromkeys(wanted) if name in names]
 
 
 def _seeds(rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[escape(row.get(name, MISSING)) for name in names] for row in rows]
+    names = _ordered(names, names[: names.index("seeds") + 1], _headline_of(names))
+    settings = names[: names.index("seeds")]
+    cells = [
+        [escape(row.get(name, MISSING) if name in settings else _short(row.get(name, MISSING))) for name in names]
+        for row in rows
+    ]
     return table_html([escape(name.replace("_", " ")) for name in names], cells, sortable=True)

@@ -74,9 +74,9 @@ const Charts = (() => {
       scales: {
         x: { time: false },
         y: log ? { distr: 3 } : { range: (_, low, high) => {
-          const [from, to] = low === high ? [low - Math.abs(low || 1) / 2, high + Math.abs(high || 1) / 2] : [low, high];
-          const least = spec.y.from === null ? from - 0.06 * (to - from) : Math.min(spec.y.from, from);
-          return [least, to + 0.06 * (to - least)];
+          if (spec.y.from !== null) return [Math.min(spec.y.from, low), Math.max(spec.y.to, high + 0.05 * (high - spec.y.from))];
+          const pad = low === high ? Math.abs(low || 1) / 2 : 0.06 * (high - low);
+          return [low - pad, high + pad];
         } },
       },
       axes: [

@@ -30,7 +30,8 @@ def curves(axes: Axes, title: str, colors: tuple[str, ...]) -> dict[str, Any]:
     """
     spans = [np.asarray(line.get_xdata(), float) for line in axes.lines if _follows(line) == (True, True)]
     ends = [float(np.nanmin(np.concatenate(spans))), float(np.nanmax(np.concatenate(spans)))] if spans else [0.0, 1.0]
-    bottom, _ = axes.get_ylim()
+    bottom, top = axes.get_ylim()
+    free = axes.get_autoscaley_on() or axes.get_yscale() == "log"
     return {
         "title": title,
         "x": {"label": axes.get_xlabel(), "form": _form(axes.xaxis.get_major_formatter())},
@@ -38,7 +39,8 @@ def curves(axes: Axes, title: str, colors: tuple[str, ...]) -> dict[str, Any]:
             "label": axes.get_ylabel().removesuffix(" (log)"),
             "form": _form(axes.yaxis.get_major_formatter()),
             "log": axes.get_yscale() == "log",
-            "from": None if axes.get_autoscaley_on() or axes.get_yscale() == "log" else max(0.0, bottom),
+            "from": None if free else max(0.0, bottom),
+            "to": None if free else top,
         },
         "marks": [float(np.asarray(line.get_xdata())[0]) for line in axes.lines if _follows(line) == (True, False)],
         "series": [_series(line, ends, colors) for line in axes.lines if _follows(line)[1]],

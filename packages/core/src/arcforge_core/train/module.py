@@ -104,6 +104,7 @@ class TrainingModule(L.LightningModule):
         self.model, self.progress = model, Progress()
         self.record: StepRecord[Any] | None = None
         self.heldout: BitsPerByte | None = None
+        self.page: dict[str, Any] = {}
         self.settings = config
         self._step_start, self._last_step = time.monotonic(), 0.0
         self.schedule: Callable[[float], float] = (

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -13,13 +14,16 @@ from rich.console import Console
 from rich.table import Table
 
 from arcforge_core.checkpoint.start import Start, start_from
+from arcforge_core.checkpoint.starters import BASE, is_base
 from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.sources import ConversationsDataConfig
 from arcforge_core.console.progress import working
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.tokens.pipeline import Corpus, build_data, with_tokenizer
 from arcforge_core.eval.conversations.evaluate import check_evaluation
 from arcforge_core.eval.mtp_acceptance import mtp_acceptance
+from arcforge_core.files.find import find_checkpoint
 from arcforge_core.files.rundir import write_json
 from arcforge_core.model.build import build_model, check_model
 from arcforge_core.model.causal_lm import CausalLM
@@ -95,6 +99,7 @@ class TextTraining(Hooks):
             check_same_corpus(self.corpus.manifest, session.run_dir)
         steps = StepLoader(self.corpus, config, restored.progress["cursor"] if restored else 0)
         self.module = build_module(config, session.hardware)
+        self.module.page = page_of(config)
         start = begin(self.module.model, config, resumed=restored is not None)
         if start is not None and restored is None:
             session.console.print(str(start))
@@ -146,6 +151,12 @@ class TextTraining(Hooks):
                 page = write_report(session.run_dir)
             print_result(session.console, figures, page)
         return figures
+
+
+def page_of(config: TrainConfig) -> dict[str, Any]:
+    """Returns what a server's page should know: whether the trained model is a base model."""
+    talks = isinstance(config.data, ConversationsDataConfig)
+    return BASE if not talks and (config.init is None or is_base(find_checkpoint(config.init))) else {}
 
 
 class StepLoader:

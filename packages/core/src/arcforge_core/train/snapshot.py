@@ -38,6 +38,7 @@ class TrainingState:
         options: the optimizer's options as configured.
         rng: random states by generator.
         extra: further state of the module.
+        page: what a server's page should know of the model, see `arcforge_core.checkpoint.starters`.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class TrainingState:
     options: Options
     rng: dict[str, Any]
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    page: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -88,6 +90,7 @@ def take_state(module: TrainingModule, run_dir: Path, options: Options, heldout:
         options,
         random_states(module.device),
         module.extra_state(),
+        module.page,
     )
 
 

@@ -18,6 +18,7 @@ import torch
 
 from arcforge_core.checkpoint.adapter import write_adapter
 from arcforge_core.checkpoint.pretrained import write_pretrained
+from arcforge_core.checkpoint.starters import write_starters
 from arcforge_core.errors import CheckpointError
 from arcforge_core.eval.bits_per_byte import BitsPerByte
 from arcforge_core.files.atomic import replacing
@@ -53,6 +54,7 @@ def write_checkpoint(
         (write_pretrained if adapter_of(model) is None else write_adapter)(model, folder, tokenizer)
         content = {"optimizer": state.optimizer, "options": state.options, "rng": state.rng, "extra": state.extra}
         _save(content, folder / STATE_FILE)
+        write_starters(folder, state.page)
         heldout = asdict(state.heldout) if state.heldout else None
         progress = {"progress": state.progress, "world_size": state.world_size, "heldout": heldout}
         (folder / PROGRESS_FILE).write_text(json.dumps(progress, indent=1))

@@ -48,7 +48,7 @@ class App {
       return;
     }
     banner.hidden = true;
-    const { name, max_model_len: length, chat, thinks } = this.model;
+    const { name, max_model_len: length, chat, thinks, base } = this.model;
     byId("model-name").textContent = document.title = name;
     byId("model-length").textContent = `${length.toLocaleString("en")} tokens of context`;
     byId("modes").hidden = !chat;
@@ -57,12 +57,14 @@ class App {
       this.#offer(this.conversation);
       this.chat.show();
     }
-    this.setMode(chat ? this.mode : "playground");
+    const fresh = base && this.conversation.leaf === null && conversations.all().length === 0;
+    this.setMode(chat && !fresh ? this.mode : "playground");
   }
 
   /** Switches the model's tools on, unless people have chosen already. */
   #offer(conversation) {
     conversation.settings.calculator ??= this.model.tools?.includes(CALCULATOR) ?? false;
+    if (this.model.base) conversation.settings.thinking = "off";
     return conversation;
   }
 

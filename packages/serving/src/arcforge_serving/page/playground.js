@@ -5,6 +5,7 @@ import { announce, byId, copyButton, h, icon, iconButton } from "./dom.js";
 import { session } from "./store.js";
 
 const TOP = 5;
+const BEGINNINGS = ["def add(", "import os\n", "class Stack:\n", "# Reads a file\n"];
 const KEPT = "arcforge.text";
 
 export class Playground {
@@ -36,6 +37,7 @@ export class Playground {
     byId("playground").replaceChildren(
       h("div", { class: "page" },
         h("p", { class: "note", id: "why" }),
+        h("div", { class: "suggestions left", id: "beginnings", role: "group", "aria-label": "Beginnings to try" }),
         h("div", { class: "sheet" }, this.#shown, this.#area),
         this.#problem,
         h("div", { class: "toolbar" }, this.#go, this.#undo, this.#again, copy, likely, h("span", { class: "spring" }), this.#note),
@@ -46,9 +48,14 @@ export class Playground {
 
   /** Shows the page; says why there is no chat where there is none. */
   show() {
-    const { chat, name, no_chat: reason } = this.#app.model;
-    byId("why").hidden = chat;
-    byId("why").textContent = `${name} has no chat template (${reason}), so it continues texts.`;
+    const { chat, name, base, no_chat: reason, suggestions } = this.#app.model;
+    byId("why").hidden = chat && !base;
+    byId("why").textContent = chat
+      ? `${name} is a base model: it continues texts, and was not trained to answer.`
+      : `${name} has no chat template (${reason}), so it continues texts.`;
+    const begin = (text) => h("button", { type: "button", class: "chip mono", onclick: () => this.run(text) }, text.trim());
+    byId("beginnings").replaceChildren(...(base && suggestions?.length ? suggestions : BEGINNINGS).map(begin));
+    byId("beginnings").hidden = chat && !base;
   }
 
   get running() {

@@ -6,7 +6,7 @@ import { theme } from "./store.js";
 
 const EXAMPLE = '[{"name": "weather", "description": "...", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]';
 const KEYS = [
-  ["Enter", "send"], ["Shift Enter", "new line"], ["Esc", "stop the answer, close a panel"], ["↑", "edit what you said last, in an empty field"],
+  ["Enter", "send"], ["Shift Enter", "new line"], ["Esc", "stop the answer, close a panel"], ["↑", "edit your last message (in an empty field)"],
   ["/", "go to the message field"], ["Ctrl Shift S", "settings"], ["Ctrl Shift E", "new conversation"],
 ];
 const KEY_FORM = /^[!-~]*$/;
@@ -28,7 +28,7 @@ export function showSettings(app) {
 }
 
 function systemField(settings, change) {
-  const area = h("textarea", { id: "system", rows: 4, placeholder: "Say how to answer", oninput: () => change({ system: area.value }) });
+  const area = h("textarea", { id: "system", rows: 4, placeholder: "You are a helpful assistant.", oninput: () => change({ system: area.value }) });
   area.value = settings.system;
   return h("div", { class: "field wide" }, h("label", { for: "system" }, "System prompt"), area);
 }
@@ -39,7 +39,7 @@ function toolsField(settings, change) {
   const check = () => {
     try {
       const count = parseTools(area.value).length;
-      note.textContent = count ? `${count} tool${count === 1 ? "" : "s"}. You enter what calls give.` : "JSON, as in OpenAI's API. You enter what calls give.";
+      note.textContent = count ? `${count} tool${count === 1 ? "" : "s"}. You type the results of calls.` : "JSON, as in OpenAI's API. You type the results of calls.";
       note.classList.remove("wrong");
       area.setAttribute("aria-invalid", "false");
     } catch (error) {
@@ -87,7 +87,7 @@ function themeField(app) {
     theme.save(select.value);
     app.applyTheme();
   });
-  return h("div", { class: "field wide" }, h("label", { for: "theme" }, "Colours"), select);
+  return h("div", { class: "field wide" }, h("label", { for: "theme" }, "Theme"), select);
 }
 
 function keyboard() {

@@ -42,8 +42,9 @@ TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 BESIDE = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
+    "page.json",
 )  # fmt: skip
-"""Files of a directory for tokenization, chat and generation settings; they are copied unchanged."""
+"""Files of a directory for tokenization, chat and generation settings, and what its page offers; copied unchanged."""
 
 
 @dataclass(frozen=True)

@@ -223,3 +223,4 @@ class PageModel(ReplyModel):
     suggestions: list[str] = []
     tools: list[str] = []
     lesson: bool = False
+    base: bool = False

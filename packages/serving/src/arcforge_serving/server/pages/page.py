@@ -97,6 +97,7 @@ async def page_model(server: Server) -> PageModel:
         suggestions=server.starters.suggestions,
         tools=list(server.starters.tools),
         lesson=server.lesson is not None,
+        base=server.starters.base,
     )
 
 

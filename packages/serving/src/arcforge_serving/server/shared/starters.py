@@ -7,18 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from arcforge_core.checkpoint.starters import FILE
 from arcforge_core.errors import CheckpointError
-
-FILE = "page.json"
 
 
 class Starters(BaseModel):
-    """Questions that the model can answer, and tools of the page that it was trained to call."""
+    """Questions that the model can answer, and tools of the page that it was trained to call.
+
+    Attributes:
+        base: whether it continues texts and has learned no conversation; training on documents says so.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     suggestions: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=8)] = []
     tools: list[Literal["calculator"]] = []
+    base: bool = False
 
 
 def read_starters(folder: Path) -> Starters:
