@@ -30,7 +30,8 @@ SMALL_TEXTS = """(least) => {
     if (size < least - 0.05) found.push([text.textContent, size]);
   }
   for (const text of document.querySelectorAll(".plot td, .plot th, .map span, .bars span"))
-    if (text.getClientRects().length && parseFloat(getComputedStyle(text).fontSize) < least) found.push([text.textContent, 0]);
+    if (text.getClientRects().length && parseFloat(getComputedStyle(text).fontSize) < least)
+      found.push([text.textContent, 0]);
   return found;
 }"""
 

@@ -1,4 +1,4 @@
-"""Charts in Chromium: drawn again at every width, values by keys, log scale, a second run; a picture without scripts."""
+"""Charts in Chromium: any width, values by keys, log scale, a second run; a picture without scripts."""
 
 import numpy as np
 import pytest

@@ -56,6 +56,15 @@ def test_a_chart_says_what_is_missing_or_marks_warnings():
     assert "<svg" in plain and "Dashed" not in plain
 
 
+def test_a_chart_of_a_run_without_a_step_is_drawn():
+    def draw(axes, run):
+        axes.plot([], [], label="loss")
+        axes.axhline(2.0, label="gzip")
+        return ""
+
+    assert '"x": [0.0, 1.0], "y": [2.0, 2.0]' in Chart("empty", "Empty", "Nothing yet.", draw).card(None)
+
+
 def test_integers_of_a_table_are_grouped_and_stand_to_the_right():
     text = table(["name", "tokens"], [["a", 1234], ["b", "missing"]])
     assert '<th>name</th><th class="n">tokens</th>' in text

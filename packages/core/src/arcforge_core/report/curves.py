@@ -28,8 +28,11 @@ def curves(axes: Axes, title: str, colors: tuple[str, ...]) -> dict[str, Any]:
         title: of the chart.
         colors: those that the page has variables for; a series holds the number of its own.
     """
-    spans = [np.asarray(line.get_xdata(), float) for line in axes.lines if _follows(line) == (True, True)]
-    ends = [float(np.nanmin(np.concatenate(spans))), float(np.nanmax(np.concatenate(spans)))] if spans else [0.0, 1.0]
+    found = np.concatenate(
+        [np.empty(0), *(np.asarray(li.get_xdata(), float) for li in axes.lines if all(_follows(li)))]
+    )
+    finite = found[np.isfinite(found)]
+    ends = [float(finite.min()), float(finite.max())] if finite.size else [0.0, 1.0]
     bottom, top = axes.get_ylim()
     free = axes.get_autoscaley_on() or axes.get_yscale() == "log"
     return {
