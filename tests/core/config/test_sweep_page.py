@@ -1,6 +1,11 @@
+import re
+
+import pytest
+
 from arcforge_core.config.sweep import SweepJob
 from arcforge_core.config.sweep_page import write_comparison
 from arcforge_core.console.result import Result
+from support.page_checks import looked_at
 
 
 def test_page_has_figures_curves_and_links(jobs, tmp_path):
@@ -32,3 +37,21 @@ def test_a_run_without_a_finite_loss_has_no_curve(tmp_path):
     (tmp_path / "metrics.csv").write_text("step,loss\n1,\n2,nan\n")
     (page,) = write_comparison(tmp_path, [SweepJob(0, {}, Result(tmp_path))])
     assert "No loss curve (missing): job 0." in page.read_text()
+
+
+@pytest.mark.slow(reason="opens a page four times and runs axe-core")
+def test_the_page_fits_every_screen_and_is_accessible(browser, jobs, tmp_path):
+    (page,) = write_comparison(tmp_path / "sweep", jobs)
+    looked_at(browser, page.as_uri())
+
+
+def test_the_figure_of_the_sweep_is_in_view_and_its_best_job_marked(tmp_path):
+    figures = [{"matmul_flops": 1.5e10, "loss": 4.0, "bits_per_byte": bits} for bits in (1.5, 1.25, 1.75)]
+    jobs = [SweepJob(n, {"optimizer.lr": f"0.{n}"}, Result(tmp_path, each)) for n, each in enumerate(figures)]
+    (page,) = write_comparison(tmp_path / "sweep", [*jobs, SweepJob(3, {"optimizer.lr": "9"}, error=ValueError("no"))])
+    text = page.read_text()
+    heads = re.findall(r"<th>([^<]*)</th>", text)
+    assert heads[:4] == ["job", "optimizer.lr", "bits per byte", "loss"]
+    (best,) = re.findall(r"<tr>(?:(?!</tr>).)*best</span>(?:(?!</tr>).)*</tr>", text)
+    assert "0.1" in best and "1.25" in best and "optimizer.lr=0.1: bits per byte 1.25" in text
+    assert '<span class="failed">failed</span>' in text and "failed: no" in text

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from arcforge_core import load_pretrained
+from arcforge_core.checkpoint.starters import is_base
 from arcforge_core.config.schema import StepsConfig
 from arcforge_core.configs import FilesDataConfig
 from arcforge_core.data.tokens.pipeline import build_data
@@ -72,6 +73,10 @@ def test_writes_everything_a_reader_needs(finished):
     assert (root / "outputs" / "latest").resolve() == result.dir.resolve()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", result.dir.parent.name)
     assert list((result.dir / "tensorboard").glob("events.*"))
+
+
+def test_a_model_of_documents_says_that_it_is_a_base_model(finished):
+    assert is_base(checkpoints(finished[1].dir)[-1])
 
 
 def test_metrics_are_means_that_move(finished):

@@ -16,6 +16,7 @@ from arcforge_core.train.report import page as report
 from arcforge_core.train.report.charts import CHARTS, plot_run_png
 from arcforge_core.train.report.data import FILES, read_run
 from arcforge_core.train.report.page import write_report
+from support.page_checks import looked_at
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 EXPERTS = 8
@@ -325,3 +326,19 @@ def test_formats():
     assert [count(v) for v in (999_499, 999_500, 999_999_995_904)] == ["999,499", "1 M", "1 T"]
     assert [duration(s) for s in (0.4, 59.6, 471.3, 7380)] == ["0 s", "1 min 00 s", "7 min 51 s", "2 h 03 min"]
     assert running_mean(np.array([1.0, 2.0, 6.0]), 3).tolist() == pytest.approx([1.5, 3.0, 4.0])
+
+
+@pytest.mark.slow(reason="opens a page four times and runs axe-core")
+def test_the_page_fits_every_screen_and_is_accessible(browser, complete):
+    looked_at(browser, (complete / "report.html").as_uri())
+
+
+def test_the_head_names_recipe_data_model_and_command(tmp_path, no_plots):
+    run = write_run(tmp_path / "10-11-12-mini")
+    versions = {"command": "/home/me/.venv/bin/arcforge-train experiment=mini 'data.paths=[my texts]'"}
+    (run / "versions.json").write_text(json.dumps(versions))
+    (run / "config.yaml").write_text("name: harbour\ndata: {name: files, paths: [my texts]}\nmodel: {name: mini}\n")
+    write_report(run)
+    text = Page(text_of(run)).text
+    assert "harbour finished" in text and "recipe mini data files: my texts model mini command arcforge-train" in text
+    assert "/home/me" not in text.split("Curves")[0]
