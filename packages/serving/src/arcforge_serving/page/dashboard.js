@@ -1,6 +1,7 @@
 /** The dashboard: reads /metrics every two seconds and draws it. */
 "use strict";
 const EVERY = 2000, KEPT = 7200;  // milliseconds between looks, and seconds of them that are kept
+const WHOLE = [...Array(12).keys()].flatMap((e) => [1, 2, 5].map((n) => n * 10 ** e));  // steps of an axis of counts
 const RATES = 10;  // seconds that a rate is the mean of
 
 // ---- Prometheus' text -----------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ function chart(place, show) {
     scales: { y: { range: (_, low, high) => [0, high > 0 ? 1.1 * high : 1] } },
     axes: [
       { ...axis, size: 24, space: 70, values: (_, values) => values.map((v) => clock(v).slice(0, 5)) },
-      { ...axis, size: 56, space: 28, values: (_, values) => values.map((v) => show(v).replace("≤ ", "")) },
+      { ...axis, size: 56, space: 28, incrs: show === whole ? WHOLE : undefined, values: (_, values) => values.map((v) => show(v).replace("≤ ", "")) },
     ],
     series: [
       { label: "at", value: (_, v) => (v === null ? "" : `${clock(v)}:`) },
