@@ -1,4 +1,4 @@
-"""``page.json`` of a checkpoint: what the page of a server offers in the beginning."""
+"""``page.json`` of a checkpoint, which tells the page of a server how to begin."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ RECIPES = ("experiment", "recipe", "pipeline", "sweep", "stage")
 
 
 def run_about(run: RunFiles) -> dict[str, str]:
-    """Returns names and HTML; what the run's files do not say is left out."""
+    """Returns names and HTML, without the parts that the run's files lack."""
     config, command = _config(run.config), str(run.versions.get("command", ""))
     words = _words(command)
     recipes = [word for word in words[1:] if word.partition("=")[0].lstrip("+") in RECIPES]

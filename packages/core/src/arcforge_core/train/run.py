@@ -154,7 +154,7 @@ class TextTraining(Hooks):
 
 
 def page_of(config: TrainConfig) -> dict[str, Any]:
-    """Returns what a server's page should know: whether the trained model is a base model."""
+    """Returns the content of ``page.json``: whether the trained model is a base model."""
     talks = isinstance(config.data, ConversationsDataConfig)
     return BASE if not talks and (config.init is None or is_base(find_checkpoint(config.init))) else {}
 

@@ -38,7 +38,7 @@ class TrainingState:
         options: the optimizer's options as configured.
         rng: random states by generator.
         extra: further state of the module.
-        page: what a server's page should know of the model, see `arcforge_core.checkpoint.starters`.
+        page: content of ``page.json``, see `arcforge_core.checkpoint.starters`.
     """
 
     path: Path
