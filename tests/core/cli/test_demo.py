@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from arcforge_core.cli import demo
+from arcforge_core.config.compose import compose_config
 from arcforge_core.files.find import DEMO_FOLDER, find_checkpoint
+from arcforge_core.plugins.loader import registry
 
 
 @pytest.fixture
@@ -43,14 +45,18 @@ def test_the_chat_is_a_server_of_the_packed_model(typed, opened, monkeypatch):
     monkeypatch.setattr(demo, "free_port", lambda: 8017)
     code, line = typed("--no-browser", "log=json")
     assert code == 0
-    assert line == ["serve", "checkpoint=demo", "served_name=demo", "lesson=recipe=demo", "port=8017", "log=json"]
+    assert line[0] == "serve" and line[-2:] == ["port=8017", "log=json"]
+    config = compose_config("serve", registry().job("serve").load_schema(), line[1:-1])
+    assert (config.checkpoint, config.served_name, config.port) == (str(DEMO_FOLDER), "demo", 8017)
+    recipe = compose_config("rl", registry().job("rl").load_schema(), config.lesson)
+    assert (recipe.init, recipe.name, recipe.trainer.minutes) == (str(DEMO_FOLDER), "demo", 4)
     assert typed("--no-browser", "port=8100")[1][-1] == "port=8100"
     assert opened == []
 
 
 def test_teaching_runs_the_recipe_and_opens_its_report(typed, opened, monkeypatch):
     monkeypatch.setattr(demo, "has_browser", lambda: True)
-    assert typed("rl", "trainer.minutes=1") == (0, ["rl", "recipe=demo", "trainer.minutes=1"])
+    assert typed("RL", "trainer.minutes=1") == (0, ["rl", "recipe=demo", f"init='{DEMO_FOLDER}'", "trainer.minutes=1"])
     assert opened == [(DEMO_FOLDER / "report.html").as_uri()]
     typed("rl", "--no-browser")
     assert len(opened) == 1

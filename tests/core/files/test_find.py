@@ -46,6 +46,16 @@ def test_a_path_comes_before_a_name_and_a_name_before_the_demo(project):
     assert find_checkpoint("demo").name == "step-00000004"
 
 
+def test_a_folder_without_a_model_hides_no_run_and_no_model_of_its_name(project):
+    (project / "demo").mkdir()
+    (project / "demo" / "notes.txt").write_text("mine")
+    assert find_checkpoint("demo") == DEMO_FOLDER
+    made = run(project / "outputs" / "2031-01-01" / "12-00-00-mine", 5)
+    point_name(project / "outputs", "mine", made)
+    (project / "mine").mkdir()
+    assert find_checkpoint("mine").resolve() == made / "checkpoints" / "step-00000005"
+
+
 def test_the_error_names_the_option_and_the_last_usable_run(project):
     with pytest.raises(
         CheckpointError, match=r"^init=gone: neither a model \(config.json\) nor a run with checkpoints$"

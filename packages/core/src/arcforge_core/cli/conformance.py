@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from arcforge_core.cli.errors import USER_ERROR, Parser, run_main
+from arcforge_core.config.compose import compose
+from arcforge_core.config.schema import check_choice
+from arcforge_core.contracts.op_names import OP_NAMES
 
 
 @run_main
@@ -22,15 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args(argv)
 
-    from arcforge_core.config.compose import compose
-    from arcforge_core.config.schema import check_choice
-    from arcforge_core.ops import reference
-    from arcforge_core.ops.hardware import build_hardware
+    for op in options.op or ():
+        check_choice("op", op, tuple(sorted(OP_NAMES)))
+    config = compose(options.override)
+
+    from arcforge_core.ops.hardware import build_hardware  # imports torch, which no refusal above needs
     from arcforge_core.testing.hardware_checks import CheckResult, check_hardware
 
-    for op in options.op or ():
-        check_choice("op", op, tuple(sorted(reference.OPS)))
-    config = compose(options.override)
     hardware = build_hardware(config.hardware)
     if not options.json:
         print(f"{hardware.name}: {hardware.probe().reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import threading
@@ -11,8 +12,10 @@ import webbrowser
 
 from arcforge_core.cli.errors import run_main
 from arcforge_core.cli.main import run_command
+from arcforge_core.config.config_file import written
 from arcforge_core.console.result import Result
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_core.files.find import DEMO_FOLDER
 
 USAGE = """\
 Usage: arcforge demo [--no-browser] [FIELD=VALUE ...]       chat with the model of this package
@@ -23,6 +26,8 @@ those of arcforge-serve (port=8001), and of arcforge-rl (trainer.minutes=2): arc
 """
 HOST, PORT, PORTS = "127.0.0.1", 8000, 50
 RECIPE = "recipe=demo"
+MODEL = written(str(DEMO_FOLDER))
+"""The packed model itself: a run may have the name ``demo``, as the one that ``demo rl`` leaves."""
 NO_BROWSER = "--no-browser"
 
 
@@ -34,8 +39,10 @@ def main() -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE, end="")
         return 0
-    if arguments[:1] == ["rl"]:
+    if arguments and arguments[0].casefold() == "rl":
         return teach(arguments[1:], browser)
+    if arguments and re.fullmatch(r"\w+", arguments[0]):
+        raise ArcforgeError(f"arcforge demo {arguments[0]}: write arcforge demo for the chat, or arcforge demo rl")
     return chat(arguments, browser)
 
 
@@ -46,7 +53,8 @@ def chat(arguments: list[str], browser: bool) -> int:
     port = next(argument for argument in reversed(arguments) if argument.startswith("port="))
     if browser:
         threading.Thread(target=open_page, args=(int(port.removeprefix("port=")),), daemon=True).start()
-    sys.argv = ["arcforge-serve", "checkpoint=demo", "served_name=demo", f"lesson={RECIPE}", *arguments]
+    lesson = written([RECIPE, f"init={MODEL}"])
+    sys.argv = ["arcforge-serve", f"checkpoint={MODEL}", "served_name=demo", f"lesson={lesson}", *arguments]
     return run_command("serve")
 
 
@@ -57,7 +65,7 @@ def teach(arguments: list[str], browser: bool) -> int:
         if browser:
             webbrowser.open((result.dir / "report.html").resolve().as_uri())
 
-    sys.argv = ["arcforge-rl", RECIPE, *arguments]
+    sys.argv = ["arcforge-rl", RECIPE, f"init={MODEL}", *arguments]
     return run_command("rl", after=show)
 
 

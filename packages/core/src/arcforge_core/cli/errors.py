@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec
 
+from arcforge_core.config.foreign import meant_by
 from arcforge_core.errors import ArcforgeError
 
 P = ParamSpec("P")
@@ -22,8 +25,15 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours: one line, exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises `ArcforgeError`."""
-        raise ArcforgeError(f"{message}; {self.prog} --help says what is accepted")
+        """Raises `ArcforgeError`, which names the option that an unknown one means."""
+        hint = f"{self.prog} --help says what is accepted"
+        if found := re.match(r"unrecognized arguments: -*([\w-]+)", message):
+            flags = {flag for action in self._actions for flag in action.option_strings if flag.startswith("--")}
+            name = found[1].replace("-", "_")
+            meant = meant_by(name, {flag[2:].replace("-", "_") for flag in flags}) or found[1]
+            near = difflib.get_close_matches(f"--{meant.replace('_', '-')}", flags, n=1, cutoff=0.75)
+            hint = f"did you mean {near[0]}?" if near else hint
+        raise ArcforgeError(f"{message}; {hint}")
 
 
 def run_main(main: Callable[P, int | None]) -> Callable[P, int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from arcforge_core import __version__
 from arcforge_core.cli.errors import run_main
+from arcforge_core.config.foreign import COMMANDS as FOREIGN_COMMANDS
 from arcforge_core.errors import ArcforgeError, PluginError, nearest
 from arcforge_core.files.find import find_checkpoint
 from arcforge_core.plugins.commands import COMMANDS
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and script.startswith("arcforge-"):
         return run_command(script.removeprefix("arcforge-"))
     name, *rest = [*(sys.argv[1:] if argv is None else argv)] or ["--help"]
+    if name == "help":
+        name, rest = (rest[0], ["--help"]) if rest else ("--help", [])
     if name in ("-h", "--help"):
         print(usage())
         return 0
@@ -73,8 +76,9 @@ def run_command(name: str, after: Callable[[Any], None] | None = None) -> int:
         return run_job(name, after=after)
     if command:
         raise PluginError(f"arcforge-{name}: the plugin {command.wheel!r} is not loaded; arcforge-plugins says why")
-    known = [*COMMANDS, *registry().jobs]
-    raise ArcforgeError(f"no command {name!r}; commands: {', '.join(COMMANDS)}{nearest(name, known)}")
+    meant = FOREIGN_COMMANDS.get(name)
+    hint = f"; did you mean {meant!r}?" if meant else nearest(name, [*COMMANDS, *registry().jobs])
+    raise ArcforgeError(f"no command {name!r}; commands: {', '.join(COMMANDS)}{hint}")
 
 
 @run_main

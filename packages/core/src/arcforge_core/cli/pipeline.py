@@ -9,6 +9,7 @@ from arcforge_core.config.compose import run_app
 from arcforge_core.config.help import render_help
 from arcforge_core.configs import PipelineConfig
 from arcforge_core.errors import ConfigError
+from arcforge_core.files.find import find_checkpoint
 from arcforge_core.pipeline.plan import read_command_line
 
 USAGE = """\
@@ -42,6 +43,8 @@ def main() -> int:
     code = run_app("pipeline", PipelineConfig, chosen.append)
     sys.argv[1:] = arguments  # the command to resume is the whole one
     if chosen:
+        if chosen[0].init is not None:
+            find_checkpoint(chosen[0].init, "init")  # before torch is imported
         from arcforge_core.pipeline.run import run_pipeline
 
         run_pipeline(chosen[0], line)

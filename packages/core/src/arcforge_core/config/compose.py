@@ -298,13 +298,16 @@ def _our_errors(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _plain(message: str) -> str:
-    """Rewrites two of Hydra's messages whose advice has several lines."""
+    """Rewrites those of Hydra's messages whose advice has several lines."""
     first = message.splitlines()[0]
     if first.startswith("Ambiguous value for argument"):
         return f"{first}: several values are a sweep, add -m; a list is written FIELD=[VALUE,VALUE]"
     if first.startswith("Multiple values for "):
         group = first.removeprefix("Multiple values for ").split(".")[0]
         return f"{group} is chosen twice; write {group}=OPTION once, without +"
+    if first.startswith("You must specify "):
+        group = first.split("'")[1]
+        return f"{group} must be chosen, as {group}=OPTION, of {', '.join(options(group))}"
     if first.startswith("Could not append to config"):
         return f"{first} Write it without +"
     return message

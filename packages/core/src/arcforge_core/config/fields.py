@@ -8,8 +8,8 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, cast, get_type_hints
 
+from arcforge_core.config.foreign import meant_by
 from arcforge_core.config.help import groups_of
-from arcforge_core.config.renamed import FOREIGN
 from arcforge_core.config.schema import ComponentConfig
 from arcforge_core.config.search_path import options
 from arcforge_core.plugins.loader import registry
@@ -91,15 +91,15 @@ def closest(
     for known in (own, every):
         if name in known and (name not in groups or not value or value in options(name)):
             return name
-        for path in FOREIGN.get(last, []):
-            if path in known and path != name:
-                return path
+        if path := meant_by(last, known):
+            return path
     if name in every:
         return name
     for known in (own, every):
         for path in known:
             if path.rsplit(".", 1)[-1] == last:
                 return path
+    own = [path for path in own if not name.startswith(f"{path}.")]  # its own section is known to have no such field
     by_last = {path.rsplit(".", 1)[-1]: path for path in reversed(own)}
     for candidates in ({path: path for path in own}, by_last):
         if match := difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.7):

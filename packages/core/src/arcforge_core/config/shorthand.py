@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from arcforge_core.config.foreign import FOREIGN
 from arcforge_core.config.help import groups_of
-from arcforge_core.config.renamed import FOREIGN
 from arcforge_core.plugins.loader import registry
 
 

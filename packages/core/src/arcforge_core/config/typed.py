@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from arcforge_core.config.config_file import written
 from arcforge_core.config.fields import Chosen, chosen_of, closest, paths
+from arcforge_core.config.foreign import advice
 from arcforge_core.config.help import groups_of
 from arcforge_core.config.installed import AUTO
 from arcforge_core.config.renamed import renamed
@@ -84,6 +85,8 @@ class _Line:
         """Explains ``--minutes=3`` and ``--minutes 3``."""
         name, _, value = self.arguments[number].lstrip("-").replace("-", "_").partition("=")
         value = value or self.following(number)
+        if reason := advice(name, paths(self.schema)):
+            return f"{self.arguments[number]}: {self.name} has no {name!r}; {reason}"
         meant = self.closest(name, value)
         hint = f"; did you mean {meant}={value or 'VALUE'}?" if meant else f"; {self.name} has no {name!r}"
         return f"{self.arguments[number]}: {ADVICE}{hint}"
@@ -112,8 +115,9 @@ class _Line:
         by_option = {option: group for group in reversed(list(self.groups)) for option in options(group)}
         if match := difflib.get_close_matches(argument, list(by_option), n=1, cutoff=0.75):
             return f"{by_option[match[0]]}={match[0]}"
-        meant = self.closest(argument)
-        return f"{meant}={value or 'VALUE'}" if meant else None
+        if meant := self.closest(argument):
+            return f"{meant}={value or 'VALUE'}"
+        return f"checkpoint={argument}" if "checkpoint" in known and PLAIN.fullmatch(argument) else None
 
     def option(self, argument: str) -> str:
         """Returns an override, its value in the form of the field's type.
@@ -160,7 +164,7 @@ class _Line:
         if top not in roots and not added:
             meant = self.closest(name)
             accepted = ", ".join(sorted(roots - {"hydra", "stages"}))
-            hint = f"did you mean {meant!r}?" if meant else f"it has {accepted}"
+            hint = advice(name, known) or (f"did you mean {meant!r}?" if meant else f"it has {accepted}")
             raise ArcforgeError(f"unknown field {name}: {self.schema.__name__} has no {top!r}; {hint}")
         if not inner or near or not any(path.startswith(f"{top}.") for path in known):
             return

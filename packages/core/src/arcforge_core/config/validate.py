@@ -14,7 +14,8 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from arcforge_core.config.renamed import FOREIGN, renamed
+from arcforge_core.config.foreign import meant_by
+from arcforge_core.config.renamed import renamed
 from arcforge_core.config.schema import ComponentConfig
 from arcforge_core.config.search_path import options
 from arcforge_core.errors import ArcforgeError, ConfigError, nearest
@@ -72,8 +73,8 @@ class UnknownFieldError(ConfigError):
     def __init__(self, path: str, schema: type[Any]) -> None:
         known = _names(schema)
         name = path.rsplit(".", 1)[-1]
-        foreign = (field.rpartition(".")[2] for field in FOREIGN.get(name, []))
-        meant = next((field for field in foreign if field in known), None)
+        section = path.rpartition(".")[0].rpartition(".")[2]
+        meant = (meant_by(name, {f"{section}.{field}".lstrip(".") for field in known}) or "").rpartition(".")[2]
         hint = f"; did you mean {meant!r}?" if meant else nearest(name, known) or f"; it has {', '.join(known)}"
         advice = renamed(path) or f"{schema.__name__} has no {name!r}{hint}"
         ArcforgeError.__init__(self, f"unknown field {path}: {advice}")

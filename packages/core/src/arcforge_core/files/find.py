@@ -47,12 +47,19 @@ def find_checkpoint(path: str | Path, field: str = "checkpoint") -> Path:
 
 
 def named(path: Path) -> Path:
-    """Returns the folder that a single name means, or the path itself."""
-    if path.exists() or len(path.parts) != 1:
+    """Returns the folder that a single name means, or the path itself.
+
+    A folder without a model or checkpoints hides no run and no model of its name: ``demo`` is a usual name for one.
+    """
+    if len(path.parts) != 1 or _usable(path):
         return path
     links = [folder / path for folder in NAMED if (folder / path).exists()]
     newest = max(links, key=lambda link: link.lstat().st_mtime, default=None)
     return newest or (DEMO_FOLDER if str(path) == DEMO else path)
+
+
+def _usable(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() or is_adapter(folder) or any((folder / "checkpoints").glob("step-*"))
 
 
 def tokenizer_of(checkpoint: str, field: str = "checkpoint") -> str | None:

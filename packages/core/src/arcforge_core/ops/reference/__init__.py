@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from arcforge_core.contracts.op_names import OP_NAMES
 from arcforge_core.ops.quant import to_records
 from arcforge_core.ops.reference.argmax_logprob import argmax_logprob
 from arcforge_core.ops.reference.attention_decode import attention_decode
@@ -43,13 +44,7 @@ from arcforge_core.ops.reference.sparse_mla import sparse_mla
 from arcforge_core.ops.reference.swiglu import swiglu
 from arcforge_core.ops.reference.window_attention import window_attention
 
-_OPS = (
-    rms_norm, rope, linear, head_linear, swiglu, attention_varlen, window_attention, attention_decode, mla_decode,
-    indexer_topk, sparse_mla, selected_attention, indexer_kl, gated_delta_rule, router_scores, moe_experts,
-    linear_cross_entropy, argmax_logprob, sample, newton_schulz, hadamard, to_records, quant_linear, quant_experts,
-    mla_prolog, mla_absorb, mla_epilog, index_prolog, mlp, quant_mlp, moe, quant_moe,
-)  # fmt: skip
-OPS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in _OPS}
+OPS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in OP_NAMES}
 """All ops by name: a kernel has the name, signature and semantics of its reference."""
 
 __all__ = [
