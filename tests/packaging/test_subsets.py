@@ -134,23 +134,60 @@ def test_a_command_whose_wheel_is_absent_names_it(install, command, wheel):
     assert result.stderr == f"error: arcforge-{command} needs the package '{wheel}': {how(wheel)}\n"
 
 
+PLAIN = "attention=reference, optimizer=torch_adamw, schedule=constant"
 SMOKE = {
-    ("core",): "attention=reference, optimizer=torch_adamw, schedule=constant",
+    ("core",): PLAIN,
     ("core", "optim"): "attention=reference",
     ("core", "attention"): "optimizer=torch_adamw, schedule=constant",
+    ("core", "rl"): PLAIN,
+    ("core", "serving"): PLAIN,
+    ("core", "hw"): PLAIN,
 }
 """Installed packages -> the defaults that take the place of absent ones."""
 
 
+@pytest.fixture
+def smoke(install, tmp_path):
+    """Runs the smoke recipe with a subset and no option but one thread; returns the environment and its output."""
+
+    def run(names):
+        environment = install(*distributions(names))
+        result = environment.run("arcforge-train", "experiment=smoke", "trainer.threads=1", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert (tmp_path / "outputs" / "latest" / "report.html").is_file()
+        return environment, result.stderr
+
+    return run
+
+
 @slow_run
-@pytest.mark.parametrize("names", SMOKE, ids="+".join)
-def test_the_smoke_run_needs_no_option(install, names, tmp_path):
-    result = install(*distributions(names)).run("arcforge-train", "experiment=smoke", "trainer.threads=1", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+@pytest.mark.parametrize("names", [names if len(names) == 1 else nightly_case(names) for names in SMOKE], ids="+".join)
+def test_the_smoke_run_needs_no_option(smoke, names):
+    _, said = smoke(names)
     absent = sorted({"arcforge-attention", "arcforge-optim"} - {f"arcforge-{name}" for name in names})
     verb = "are" if len(absent) == 2 else "is"
-    assert f"{SMOKE[names]}, because {' and '.join(absent)} {verb} not installed\n" in result.stderr
-    assert (tmp_path / "outputs" / "latest" / "report.html").is_file()
+    assert f"{SMOKE[names]}, because {' and '.join(absent)} {verb} not installed\n" in said
+
+
+@slow_run
+@pytest.mark.nightly(reason="a training run, then reinforcement learning, in an environment of their own")
+def test_reinforcement_learning_of_what_core_trained_needs_no_option(smoke, tmp_path):
+    environment, _ = smoke(("core", "rl"))
+    few = ["trainer.max_steps=1", "trainer.threads=1", "evaluation.tasks=2", "rollout.groups=2", "rollout.group_size=2"]
+    result = environment.run("arcforge-rl", "init=smoke", *few, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "engine=simple" in result.stderr and "because arcforge-" in result.stderr
+    assert environment.run("arcforge-env", "validate", "environment=math", "episodes=1", cwd=tmp_path).returncode == 0
+
+
+@slow_run
+@pytest.mark.nightly(reason="a training run, then a server, in an environment of their own")
+def test_serving_what_core_trained_needs_no_option(smoke, tmp_path):
+    environment, _ = smoke(("core", "serving"))
+    with environment.start("arcforge-serve", "checkpoint=smoke", "port=0", cwd=tmp_path) as server:
+        address = next(found[0] for line in server.stdout if (found := re.findall(r"http://[\w.:]+", line)))
+        with urlopen(f"{address}/v1/models", timeout=60) as reply:
+            assert json.load(reply)["data"]
 
 
 def test_all_absent_wheels_are_in_one_message(install):

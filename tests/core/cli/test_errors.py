@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -58,3 +59,19 @@ def test_a_closed_pipe_ends_quietly():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "a/b.csv"), "error: a/b.csv cannot be written"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "error: a file cannot be written: Disk quota exceeded"),
+    ],
+)  # fmt: skip
+def test_a_full_disk_is_the_users_in_one_line(error, said, capsys):
+    def fill():
+        raise error
+
+    assert run_main(fill)() == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(said) and printed.count("\n") == 1

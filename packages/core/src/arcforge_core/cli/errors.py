@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import functools
 import os
 import re
@@ -18,6 +19,7 @@ from arcforge_core.errors import ArcforgeError
 P = ParamSpec("P")
 
 OUR_FAULT, USER_ERROR = 1, 2
+FULL = (errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for SIGINT and SIGPIPE
 
 
@@ -40,8 +42,8 @@ def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
     """Wraps a command's `main` so that it always returns an exit code.
 
     An `ArcforgeError` is a user error: its message goes to stderr in one line, with the traceback only under
-    ``ARCFORGE_DEBUG=1``. Any other exception is a bug and keeps its traceback. Ctrl-C and a reader that
-    closed the pipe (``| head``) end quietly.
+    ``ARCFORGE_DEBUG=1``; so is a full disk. Any other exception is a bug and keeps its traceback. Ctrl-C and a
+    reader that closed the pipe (``| head``) end quietly.
     """
 
     @functools.wraps(main)
@@ -62,7 +64,10 @@ def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
             # the interpreter flushes stdout once more at exit, which would raise again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return BROKEN_PIPE
-        except Exception:
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL and os.environ.get("ARCFORGE_DEBUG") != "1":
+                print(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}", file=sys.stderr)
+                return USER_ERROR
             traceback.print_exc()
             print("error: this is a fault of arcforge, please report it with the lines above", file=sys.stderr)
             return OUR_FAULT

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 BY_NAME = "by-name"
 """Folder of links to the last run of each name."""
 
+PAGE = 4096
+"""Bytes that a full disk refuses."""
+
 
 def create_run_dir(root: Path, name: str, folder: str | None = None) -> Path:
     """Creates a run's folder, by default a `dated_folder`.
@@ -52,15 +55,16 @@ def check_new(field: str, folder: Path) -> None:
 
 
 def check_writable(field: str, folder: Path) -> None:
-    """Creates and removes a nameless file in the folder, or in the first of its parents that exists.
+    """Writes a nameless file of one page in the folder, or in the first of its parents that exists.
 
     Raises:
         ConfigError: names the field, the folder and the system's reason.
     """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        with tempfile.TemporaryFile(dir=existing) as file:  # removed when it is closed
+            file.write(bytes(PAGE))
+            file.flush()
     except OSError as error:
         raise ConfigError(field, str(folder), f"cannot be written: {error.strerror}") from error
 
