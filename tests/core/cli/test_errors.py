@@ -75,3 +75,13 @@ def test_a_full_disk_is_the_users_in_one_line(error, said, capsys):
     assert run_main(fill)() == 2
     printed = capsys.readouterr().err
     assert printed.startswith(said) and printed.count("\n") == 1
+
+
+def test_ctrl_c_during_imports_is_one_word_without_a_traceback(tmp_path):
+    """A script's name is ``arcforge...``; the interrupt comes after the package's first import, before ``main``."""
+    script = tmp_path / "arcforge-train"
+    script.write_text(
+        "import os, signal\nimport arcforge_core.cli\nos.kill(os.getpid(), signal.SIGINT)\nprint('alive')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -1,6 +1,7 @@
 """Folders of runs are tried before any work."""
 
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,6 @@ def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path):
 
 
 def test_a_full_disk_is_told_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb"))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))
     with pytest.raises(ConfigError, match=r"^output_dir=.*: cannot be written: No space left on device$"):
         check_writable("output_dir", tmp_path)

@@ -8,11 +8,13 @@ import errno
 import functools
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec
 
+from arcforge_core.cli import quietly
 from arcforge_core.config.foreign import meant_by
 from arcforge_core.errors import ArcforgeError
 
@@ -48,6 +50,8 @@ def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
 
     @functools.wraps(main)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        if signal.getsignal(signal.SIGINT) is quietly:  # imports are done: from here a Ctrl-C is an exception
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             code = main(*args, **kwargs) or 0
             sys.stdout.flush()

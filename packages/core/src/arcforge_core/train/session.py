@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -210,6 +211,11 @@ class Session:
                 step = checkpointing.saved_step
                 kept = f"the checkpoint of step {step} is kept" if step >= 0 else "no checkpoint was saved before"
                 raise NonFiniteError(f"{error}; {kept} in {os.path.relpath(self.run_dir)}") from error
+            except SystemExit as error:
+                if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's answer to Ctrl-C; then it is deaf
+                    signal.signal(signal.SIGINT, signal.default_int_handler)
+                    raise KeyboardInterrupt from error
+                raise
             except ArcforgeError:
                 self._report_failure(hooks, "failed")
                 self._warn_if_untrained(parts.module)

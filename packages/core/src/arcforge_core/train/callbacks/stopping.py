@@ -22,13 +22,25 @@ class Stopping(L.Callback):
         self.interrupted = False
         self._previous: dict[int, Any] = {}
 
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        """Answers Ctrl-C during what precedes the first step, as samples and evaluations; there is nothing to save."""
+        try:
+            self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._end)
+        except ValueError:
+            self._previous.clear()
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        os.write(2, b"stopping before the first step\n")
+        raise KeyboardInterrupt
+
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Installs the signal handlers; restarts the clock, so that start-up does not use up the budget."""
         assert isinstance(module, TrainingModule)
         module.progress.restart_clock()
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._ask)
+                self._previous.setdefault(number, signal.getsignal(number))
+                signal.signal(number, self._ask)
         except ValueError:
             # Only the main thread may handle signals; elsewhere the caller stops the run.
             self._previous.clear()
