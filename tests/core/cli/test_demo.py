@@ -1,15 +1,22 @@
 import contextlib
+import json
 import socket
+import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from arcforge_core.cli import demo
 from arcforge_core.config.compose import compose_config
 from arcforge_core.files.find import DEMO_FOLDER, find_checkpoint
+from arcforge_core.pipeline.state import PipelineState
 from arcforge_core.plugins.loader import registry
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -115,3 +122,26 @@ def test_a_folder_named_demo_precedes_the_packed_model(tmp_path, monkeypatch):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "config.json").write_text("{}")
     assert str(find_checkpoint("demo")) == "demo"
+
+
+def test_the_card_has_a_score_for_each_source_of_the_recipe():
+    recipe = yaml.safe_load((ROOT / "conf" / "pipeline" / "demo.yaml").read_text(encoding="utf-8"))
+    sources = next(line for line in recipe["stages"]["ways"]["overrides"] if line.startswith("sources="))
+    card = json.loads((DEMO_FOLDER / "scores.json").read_text(encoding="utf-8"))
+    assert set(sources.removeprefix("sources=[").rstrip("]").split(",")) == set(card) - {"all"}
+    assert sum(file.stat().st_size for file in DEMO_FOLDER.iterdir()) < 5_000_000
+
+
+@pytest.mark.slow(reason="a pipeline of training runs")
+@pytest.mark.nightly(reason="makes the demo's model from nothing: about an hour on two cores")
+def test_the_recipe_makes_a_model_with_the_scores_of_its_card(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = [sys.executable, "-m", "arcforge_core", "pipeline", "pipeline=demo"]
+    subprocess.run(run, check=True, stdin=subprocess.DEVNULL)
+    folder = (tmp_path / "outputs" / "pipelines" / "latest").resolve()
+    stages = {stage.name: Path(stage.place(folder)) for stage in PipelineState.read(folder).stages}
+    scores = stages["scores"] / "generation.json"
+    model = find_checkpoint(stages["model"])
+    check = [sys.executable, str(ROOT / "scripts" / "demo_model"), str(model), str(scores), "--check"]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,6 @@
 """Folders of runs are tried before any work."""
 
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path):
 
 
 def test_a_full_disk_is_told_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))
-    with pytest.raises(ConfigError, match=r"^output_dir=.*: cannot be written: No space left on device$"):
-        check_writable("output_dir", tmp_path)
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: full)
+        with pytest.raises(ConfigError, match=r"^output_dir=.*: cannot be written: No space left on device$"):
+            check_writable("output_dir", tmp_path)
