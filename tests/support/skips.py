@@ -30,7 +30,7 @@ MISSING = re.compile(
     r"could not import '([\w.]+)'.*|needs (arcforge-attention)|(playwright) is not installed", re.DOTALL
 )
 """What `pytest.importorskip` says, and our own words for it."""
-OPTIONAL = ("fla",)
+OPTIONAL = ("fla", "renderers")
 """Packages that tests compare with and no requirement installs."""
 
 

@@ -9,7 +9,7 @@ from arcforge_core.chat.glm5 import Glm5Template
 from arcforge_core.chat.glm5_format import NEEDED
 from arcforge_core.chat.parser import split_reasoning
 from arcforge_core.configs import Glm5TemplateConfig
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Rendered, Tool, ToolCall
+from arcforge_core.contracts.chat import ChatOptions, Fork, Message, NextTurn, Rendered, Tool, ToolCall
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.testing.chat_cases import TYPED, UNTYPED, assistants, conversations, loose_calls, typed_calls
 from arcforge_core.testing.small_models import small_tokenizer
@@ -194,8 +194,10 @@ def test_a_bridge_is_the_rendering_where_nothing_is_cleared(messages, roles, too
     assert bridged.ids == TEMPLATE.render([*messages, said, *new], tools, PRESERVED, generation_prompt=True).ids
     assert set(bridged.authors[: len(whole)]) == {"recorded"} and "recorded" not in bridged.authors[len(whole) :]
     assert not any(bridged.trained)
-    stripped = TEMPLATE.bridge_to_next_turn(prompt, completion[:-1], new, tools, PRESERVED)  # engines drop the stop
-    assert isinstance(stripped, Rendered) and stripped.ids == bridged.ids
+    cut = TEMPLATE.bridge_to_next_turn(prompt, completion[:-1], new, tools, PRESERVED)
+    assert isinstance(cut, Rendered)
+    assert cut.ids == (*whole[:-1], ID["<|endoftext|>"], whole[-1], *bridged.ids[len(whole) :])
+    assert not any(cut.trained)
 
 
 def test_a_bridge_keeps_what_was_sampled_though_it_would_be_rendered_otherwise():
@@ -209,17 +211,10 @@ def test_a_bridge_keeps_what_was_sampled_though_it_would_be_rendered_otherwise()
 @pytest.mark.parametrize(
     ("sampled", "new", "reason"),
     [
-        (
-            "r</think>b<|observation|>",
-            "user",
-            r"ended with <\|observation\|>, but the next message begins with <\|user",
-        ),
-        ("r</think>b<|endoftext|>", "user", r"ended with <\|endoftext\|>"),
-        ("r</think>b<|user|>", "tool", r"ended with <\|user\|>"),
         ("r</think>b<|user|>c", "user", r"tokens follow the end of the turn, <\|user\|>"),
         ("r</think>b<|user|><|user|>", "user", "tokens follow"),
-        ("r", "tool", "cut off: the reasoning was not closed"),
-        ("r</think><tool_call>f<arg_key>k", "tool", "cut off: a tool call was not closed"),
+        ("r<|user|>", "user", r"ended with <\|user\|> inside its reasoning"),
+        ("r<|endoftext|>", "tool", r"ended with <\|endoftext\|> inside its reasoning"),
     ],
 )
 def test_what_cannot_be_extended_forks(sampled, new, reason):
@@ -227,6 +222,31 @@ def test_what_cannot_be_extended_forks(sampled, new, reason):
     ids = TOKENIZER.encode(sampled, allow_special=True)
     bridged = TEMPLATE.bridge_to_next_turn(prompt, ids, [Message(new, "x")], options=PRESERVED)
     assert isinstance(bridged, Fork) and re.search(reason, bridged.reason), bridged
+
+
+@pytest.mark.parametrize(
+    ("sampled", "new", "following"),
+    [
+        ("r</think>b<|user|>", "user", "x"),
+        ("r</think>b<|observation|>", "user", "<|user|>x"),
+        ("r</think>b<|endoftext|>", "user", "<|user|>x"),
+        ("r</think>b<|user|>", "tool", "<|observation|><tool_response>x</tool_response>"),
+        ("r</think>b<|endoftext|>", "assistant", "<|assistant|></think>x"),
+        ("r</think>b<|user|>", "system", "<|system|>x"),
+        ("r</think>b", "user", "<|endoftext|><|user|>x"),
+        ("", "user", "</think><|endoftext|><|user|>x"),
+        ("r", "tool", "</think><|endoftext|><|observation|><tool_response>x</tool_response>"),
+        ("r</think><tool_call>f<arg_key>k", "user", "<|endoftext|><|user|>x"),
+        ("r<tool_call>f", "user", "<|endoftext|><|user|>x"),
+    ],
+)
+def test_a_turn_that_ended_otherwise_is_closed_by_tokens_that_were_not_sampled(sampled, new, following):
+    prompt = TEMPLATE.render([Message("user", "a")], generation_prompt=True).ids
+    ids = TOKENIZER.encode(sampled, allow_special=True)
+    found = TEMPLATE.next_turn(TEMPLATE.open_turn(prompt).completed(ids), [Message(new, "x")], options=PRESERVED)
+    assert isinstance(found, NextTurn)
+    assert TOKENIZER.decode(found.rendered.ids) == following + "<|assistant|><think>"
+    assert not any(found.rendered.trained)
 
 
 def test_a_user_who_clears_reasoning_forks_and_a_tool_does_not():

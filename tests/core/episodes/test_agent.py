@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from arcforge_core.chat import glm5_bridge
+from arcforge_core.chat.glm_parser import GlmParser
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import Message, Tool
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
@@ -70,7 +72,7 @@ def test_what_was_sampled_is_recorded_as_it_was() -> None:
     assert TOKENIZER.decode(sampled) == f"two 3{stop()}"
     assert [v for v, mine in zip(branch.logprobs, branch.sampled, strict=True) if mine] == [-1.0] * len(sampled)
     assert set(branch.versions) == {-1, 0}
-    assert branch.ids[: branch.sampled.index(True)] == chat().prompt([USER], ())
+    assert branch.ids[: int(branch.sampled.argmax())].tolist() == list(chat().prompt([USER], ()).ids)
 
 
 def test_log_probs_above_zero_are_recorded_as_zero() -> None:
@@ -90,8 +92,8 @@ def test_a_conversation_that_goes_on_stays_one_branch() -> None:
     talk(of, [USER], [USER, said(0), Message("user", "three")])
     (branch,) = of.branches
     assert branch.num_sampled == 2 * len(TOKENIZER.encode(f"two{stop()}", allow_special=True))
-    first = chat().prompt([USER], ())
-    assert branch.ids[: len(first)] == first
+    first = chat().prompt([USER], ()).ids
+    assert branch.ids[: len(first)].tolist() == list(first)
 
 
 def test_a_conversation_that_was_changed_begins_another_branch() -> None:
@@ -105,13 +107,13 @@ def test_replies_are_cut_where_tokens_or_positions_end() -> None:
     of = solver(ScriptedEngine(TOKENIZER, lambda text, params: "two " * 50), chat(), longest=5)
     (reply,) = talk(of, [USER])
     assert reply.finish_reason == "length" and of.truncated and of.branches[0].num_sampled == 5
-    room = len(chat().prompt([USER], ()))
+    room = len(chat().prompt([USER], ()).ids)
     of = solver(ScriptedEngine(TOKENIZER, lambda text, params: "two " * 50), chat(), positions=room + 2)
     talk(of, [USER])
     assert of.truncated and of.branches[0].num_sampled == 2
     of = solver(ScriptedEngine(TOKENIZER, lambda text, params: "two"), chat(), positions=room)
     (reply,) = talk(of, [USER])
-    assert reply == Reply(finish_reason="length") and of.truncated and not of.branches[0].ids
+    assert reply == Reply(finish_reason="length") and of.truncated and not len(of.branches[0])
 
 
 def test_every_token_has_the_version_it_came_from() -> None:
@@ -122,7 +124,8 @@ def test_every_token_has_the_version_it_came_from() -> None:
     of = solver(Updated(TOKENIZER, lambda text, params: ""), chat())
     talk(of, [USER])
     branch = of.branches[0]
-    assert branch.versions[-3:] == [3, 3, 4] and branch.logprobs[-3:] == [-1.0, -2.0, 0.0]
+    assert branch.versions[-3:].tolist() == [3, 3, 4] and branch.logprobs[-3:].tolist() == [-1.0, -2.0, 0.0]
+    assert branch.oldest_version == 3
 
 
 def test_rollouts_have_seeds_of_their_own_and_the_same_ones_again() -> None:
@@ -170,23 +173,60 @@ def test_a_turn_that_the_engine_does_not_finish_is_asked_for_again_then_the_agen
     assert of.failure is not None and of.failure.kind == "engine" and of.failure.reason.endswith(wanted)
 
 
-def test_recording_a_turn_costs_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch, whose tokens are all checked, is built at the end; until then each turn's tokens are appended."""
-    built: list[Branch] = []
+def recorded_work(turns: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+    """Returns tokens appended to branches, tokens that the template's parser and encoder saw, and tokens in all."""
+    appended, seen = 0, 0
+    append, feed, encode = Branch._append, GlmParser.feed, glm5_bridge.encode_spans
 
-    def build(*given: Any, **named: Any) -> Branch:
-        built.append(Branch(*given, **named))
-        return built[-1]
+    def appending(branch: Branch, columns: Any) -> None:
+        nonlocal appended
+        appended += len(columns["ids"])
+        append(branch, columns)
 
-    monkeypatch.setattr("arcforge_core.episodes.agent.Branch", build)
-    of = solver(ScriptedEngine(TOKENIZER, lambda text, params: "two "), TextDialogue(TOKENIZER), 10_000)
-    turns: list[list[Message]] = [[USER]]
-    for turn in range(50):
-        turns.append([*turns[-1], said(turn), USER])
-    talk(of, *turns)
-    assert not built
+    def feeding(parser: GlmParser, ids: Any) -> Any:
+        nonlocal seen
+        seen += len(ids)
+        return feed(parser, ids)
+
+    def encoding(*given: Any, **named: Any) -> Any:
+        nonlocal seen
+        rendered = encode(*given, **named)
+        seen += len(rendered)
+        return rendered
+
+    monkeypatch.setattr(Branch, "_append", appending)
+    monkeypatch.setattr(GlmParser, "feed", feeding)
+    monkeypatch.setattr(glm5_bridge, "encode_spans", encoding)
+    of = solver(ScriptedEngine(TOKENIZER, lambda text, params: f"two 3{stop()}"), chat(), 10**6)
+    conversations: list[list[Message]] = [[USER]]
+    for turn in range(turns - 1):
+        conversations.append([*conversations[-1], said(turn), USER])
+    talk(of, *conversations)
     (branch,) = of.recorded
-    assert len(built) == 1 and sum(branch.sampled) > 50 and len(branch.ids) == len(branch.versions)
+    monkeypatch.undo()
+    return appended, seen, len(branch)
+
+
+def test_recording_a_turn_costs_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the turns are twice the work: no token is checked, parsed or rendered a second time."""
+    counts = [recorded_work(turns, monkeypatch) for turns in (50, 100)]
+    for appended, seen, tokens in counts:
+        assert appended == tokens  # `named` copies none
+        assert seen < 3 * tokens  # parsed by the agent and by the template
+    assert all(twice <= 2.1 * once for once, twice in zip(*counts, strict=True))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -float("inf"), 0.5])
+def test_a_token_without_a_log_probability_is_a_failure_of_the_engine(wrong: float) -> None:
+    class Broken(ScriptedEngine):
+        def generate(self, *args: Any, **kwargs: Any) -> list[GenerationOutput]:
+            outputs = super().generate(*args, **kwargs)
+            return [replace(output, logprobs=[wrong, *output.logprobs[1:]]) for output in outputs]
+
+    of = solver(Broken(TOKENIZER, lambda text, params: f"two{stop()}"), chat())
+    (reply,) = talk(of, [USER])
+    assert reply.finish_reason == "error" and of.failure is not None and of.failure.kind == "engine"
+    assert f"was sampled with log-probability {wrong}" in of.failure.reason
 
 
 def test_plain_text_is_one_document() -> None:
@@ -194,7 +234,7 @@ def test_plain_text_is_one_document() -> None:
     of = solver(ScriptedEngine(TOKENIZER, lambda text, params: f" three{END}"), dialogue)
     (reply,) = talk(of, [Message("user", "one"), Message("user", " two")])
     assert reply.text == " three"
-    assert of.branches[0].ids == [
+    assert of.branches[0].ids.tolist() == [
         TOKENIZER.bos_id,
         *TOKENIZER.encode("one two"),
         *TOKENIZER.encode(" three"),

@@ -153,12 +153,26 @@ def test_batches_that_cannot_be_scored_are_refused():
         (([1, 2], [False, True], [0.0, math.nan], [-1, 0]), "token 1 was sampled with log-probability nan"),
         (([1, 2], [False, True], [0.0, -math.inf], [-1, 0]), "-inf"),
         (([1, 2], [False], [0.0, -1.0], [-1, 0]), "have lengths"),
-        (([1, 2], [True, True], [-1.0, -1.0], [0, 0]), "first token must not be sampled"),
     ],
 )
 def test_no_token_is_trained_without_a_logprob(fields, message):
     with pytest.raises(ValueError, match=message):
         Branch("b", *fields)
+
+
+def test_a_trace_with_copies_scores_as_its_repetition():
+    """A group that failures left with two of three rollouts is filled up with a copy (spec 8.2)."""
+    one, other = make_traces(3, (2,))
+    one.rewards, other.rewards = {"reward": 1.0}, {"reward": 0.0}
+    algorithm = build("grpo")
+    algorithm.score([replace(one, copies=2), other])
+    first, second = (trace.branches[0] for trace in (one, other))
+    assert float(first.streams["advantages"][0]) == pytest.approx((1 - 2 / 3) / (math.sqrt(1 / 3) + 1e-6))
+    assert float(second.streams["advantages"][0]) == pytest.approx(-2 / 3 / (math.sqrt(1 / 3) + 1e-6))
+    assert float(first.streams["weights"][0]) * one.num_sampled == pytest.approx(2 / 3)
+    assert float(second.streams["weights"][0]) * other.num_sampled == pytest.approx(1 / 3)
+    with pytest.raises(ValueError, match="copies must be at least 1, not 0"):
+        replace(one, copies=0)
 
 
 @pytest.mark.parametrize("name", NAMES)

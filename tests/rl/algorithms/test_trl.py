@@ -70,15 +70,15 @@ def make_batch(seed=0):
 
 def logprobs_of(model, trace):
     """Log-probabilities by the model, [len(ids)], float64; 0 for the first token."""
-    ids = torch.tensor([trace.branches[0].ids])
+    ids = torch.tensor(trace.branches[0].ids)[None]
     rows = model(ids).logits[0, :-1].double().log_softmax(-1)
     return torch.cat([torch.zeros(1, dtype=torch.float64), rows.gather(1, ids[0, 1:, None])[:, 0]])
 
 
 def padded(traces):
     """TRL's batch: prompts padded left, completions right."""
-    prompts = [[i for i, s in zip(t.branches[0].ids, t.branches[0].sampled, strict=True) if not s] for t in traces]
-    answers = [t.branches[0].ids[len(p) :] for t, p in zip(traces, prompts, strict=True)]
+    prompts = [t.branches[0].ids[~t.branches[0].sampled].tolist() for t in traces]
+    answers = [t.branches[0].ids[len(p) :].tolist() for t, p in zip(traces, prompts, strict=True)]
     wide, long = max(map(len, prompts)), max(map(len, answers))
     batch = {
         "prompt_ids": torch.tensor([[0] * (wide - len(p)) + p for p in prompts]),

@@ -269,7 +269,7 @@ def test_an_unstable_selection_depends_on_the_requests_alone(
         return [*seeds]
 
     def logprobs() -> list[list[float]]:
-        return [b.logprobs for group in sampler.evaluate() for of in group for b in of.trace.branches]
+        return [b.logprobs.tolist() for group in sampler.evaluate() for of in group for b in of.trace.branches]
 
     first = logprobs()
     once, other, again = (seeds_of_step(step) for step in (1, 2, 1))
@@ -296,7 +296,7 @@ def test_weights_reach_the_engine(small_run: Compose, monkeypatch: pytest.Monkey
     def watched(sampler: Any, step: int) -> Any:
         found = collect(sampler, step)
         traces = [rollout.trace for rollout in found.everything]
-        versions.append({v for trace in traces for b in trace.branches for v in b.versions if v >= 0})
+        versions.append({v for trace in traces for b in trace.branches for v in b.versions.tolist() if v >= 0})
         return found
 
     monkeypatch.setattr(run_module.Sampler, "collect", watched)

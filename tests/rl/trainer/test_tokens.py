@@ -35,7 +35,7 @@ def test_every_sampled_token_is_in_one_micro_batch_behind_what_was_read(seed: in
             for place, sampled in enumerate(branch.sampled):
                 if sampled:
                     row, target, logprob = found.pop(0)
-                    assert micro.tokens_T[start : row + 1].tolist() == branch.ids[:place]
+                    assert micro.tokens_T[start : row + 1].tolist() == branch.ids[:place].tolist()
                     assert target == branch.ids[place]
                     assert logprob == pytest.approx(branch.logprobs[place])
         assert not found
@@ -55,7 +55,7 @@ def test_logprobs_are_those_of_each_branch_alone() -> None:
         write_stream(micro, "again", read(model, micro, 1.0).logprobs_S.detach())
     for trace in traces:
         for branch in trace.branches:
-            logits_TV = model(torch.tensor([branch.ids])).logits[0].detach().log_softmax(-1)
+            logits_TV = model(torch.tensor(branch.ids)[None]).logits[0].detach().log_softmax(-1)
             for place in branch.index_T.tolist():
                 wanted = float(logits_TV[place - 1, branch.ids[place]])
                 assert float(branch.streams["again"][place]) == pytest.approx(wanted, abs=2e-5)
@@ -86,8 +86,11 @@ def test_micro_batches_and_chunks_change_neither_loss_nor_gradient(
                 for branch, part in zip(
                     micro.branches(), near_S.split([b.num_sampled for b in micro.branches()]), strict=True
                 ):
-                    for place, value in zip(branch.index_T.tolist(), part.tolist(), strict=True):
-                        branch.logprobs[place] = min(value, 0.0)
+                    logprobs = branch.logprobs.copy()
+                    logprobs[branch.sampled] = part.numpy()
+                    near = Branch(branch.branch_id, branch.ids, branch.sampled, logprobs.clip(max=0), branch.versions)
+                    near.streams.update(branch.streams)
+                    trace.branches[trace.branches.index(branch)] = near
         algorithm.score(traces)
         total = 0.0
         micros = pack(traces, room)

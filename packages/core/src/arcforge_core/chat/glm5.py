@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arcforge_core.chat.glm5_bridge import bridge
+from arcforge_core.chat import glm5_bridge as bridge
+from arcforge_core.chat import glm5_read
 from arcforge_core.chat.glm5_format import ASSISTANT, NEEDED, OBSERVATION, PREFIX, ROLE_TOKENS, STOPS, SYSTEM, USER
-from arcforge_core.chat.glm5_read import read
 from arcforge_core.chat.glm5_spans import (
     ending_span,
     message_spans,
@@ -22,9 +22,9 @@ from arcforge_core.chat.glm5_spans import (
 from arcforge_core.chat.glm_parser import GlmParser
 from arcforge_core.chat.parser import END_THINK, THINK
 from arcforge_core.chat.spans import Span
-from arcforge_core.chat.template import RecordedTurn, Template, normalized
+from arcforge_core.chat.template import Template, normalized
 from arcforge_core.configs import Glm5TemplateConfig, GlmParserConfig
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Rendered, Tool
+from arcforge_core.contracts.chat import ChatOptions, Fork, Message, NextTurn, OpenTurn, Tool
 from arcforge_core.errors import ConfigError
 from arcforge_core.tokenizer.templates import built_in
 from arcforge_core.tokenizer.tokenizer import Tokenizer
@@ -83,20 +83,28 @@ class Glm5Template(Template):
         Raises:
             DataError: the ids are not a rendering in this format.
         """
-        return read(self.tokenizer, ids)
+        return glm5_read.read(self.tokenizer, ids)
 
-    def parser(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> GlmParser:
-        """Returns a parser for the completion of a prompt."""
-        thinking = thinks(self.tokenizer, prompt_ids)
+    def thinking(self, prompt_ids: Sequence[int]) -> bool | None:
+        """Returns True if a prompt opens the reasoning of its last turn, False if it closes it, else None."""
+        return thinks(self.tokenizer, prompt_ids)
+
+    def parser_of(self, thinking: bool | None, tools: Sequence[Tool]) -> GlmParser:
+        """Returns a parser for a completion."""
         ends = (*STOPS, SYSTEM, ASSISTANT)
         return GlmParser(GlmParserConfig(), tools, tokenizer=self.tokenizer, thinking=thinking, ends=ends)
 
-    def bridge(
-        self, turn: RecordedTurn, new_messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
-    ) -> Rendered | Fork:
-        """Returns the next turn's prompt as an extension of recorded ids, or why there is none."""
+    def open_turn(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> OpenTurn:
+        """Reads a prompt."""
+        shown = bridge.shown_tools(self.tokenizer, prompt_ids, tools)
+        return OpenTurn(shown, self.tokenizer.special[THINK] in prompt_ids, self.thinking(prompt_ids))
+
+    def continued(
+        self, turn: OpenTurn, new_messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
+    ) -> NextTurn | Fork:
+        """Returns the next turn."""
         check_options(options)
-        return bridge(self.tokenizer, turn, new_messages, tools, options)
+        return bridge.next_turn(self.tokenizer, turn, new_messages, tools, options)
 
 
 def check_options(options: ChatOptions) -> None:

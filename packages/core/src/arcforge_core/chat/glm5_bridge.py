@@ -1,4 +1,9 @@
-"""Extends a recorded turn to the next prompt without tokenising the turn again."""
+"""Continues a recorded turn without tokenising it again.
+
+The model ends its turn with the role token of the next speaker. A turn that ended otherwise is closed by tokens that
+the model did not sample, as the package ``renderers`` does: ``</think>`` and ``<|endoftext|>`` after a turn that was
+cut off, and the role token of the message that follows after ``<|endoftext|>`` or the other role token.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +12,68 @@ from collections.abc import Sequence
 from arcforge_core.chat.glm5_format import PREFIX, ROLE_TOKENS, STOPS
 from arcforge_core.chat.glm5_read import read_tools
 from arcforge_core.chat.glm5_spans import message_spans, prompt_spans, special_span, tool_spans
-from arcforge_core.chat.parser import THINK
+from arcforge_core.chat.parser import CALL, END_CALL, END_THINK, THINK
 from arcforge_core.chat.spans import encode_spans
-from arcforge_core.chat.template import RecordedTurn
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Rendered, Tool, extend
-from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_core.contracts.chat import ChatOptions, Fork, Message, NextTurn, OpenTurn, Tool
+from arcforge_core.tokenizer.tokenizer import EOS, Tokenizer
 
 
-def bridge(
+def shown_tools(tokenizer: Tokenizer, prompt_ids: Sequence[int], tools: Sequence[Tool]) -> str | None:
+    """Returns `OpenTurn.tools`: the block of tools as text if a prompt begins with the block of these tools."""
+    head = encode_spans(tokenizer, [*map(special_span, PREFIX), *tool_spans(tools)]).ids
+    if tuple(prompt_ids[: len(head)]) != head or (not tools and read_tools(tokenizer, prompt_ids)):
+        return None
+    return _written(tools)
+
+
+def _written(tools: Sequence[Tool]) -> str:
+    return "".join(span.text for span in tool_spans(tools))
+
+
+def next_turn(
     tokenizer: Tokenizer,
-    turn: RecordedTurn,
+    turn: OpenTurn,
     new_messages: Sequence[Message],
     tools: Sequence[Tool],
     options: ChatOptions,
-) -> Rendered | Fork:
-    """Returns recorded ids, the new messages and the start of a turn; or why the next turn must be re-rendered.
+) -> NextTurn | Fork:
+    """Returns the tokens after a turn, or why the next one must be re-rendered.
 
-    Arguments are those of `ChatTemplate.bridge_to_next_turn`, checked.
+    Args:
+        tokenizer: has the format's tokens.
+        turn: the completed turn.
+        new_messages, tools, options: see `ChatTemplate.next_turn`.
     """
-    prompt_ids, completion_ids = turn.prompt_ids, turn.completion_ids
     special = tokenizer.special
-    head = encode_spans(tokenizer, [*map(special_span, PREFIX), *tool_spans(tools)]).ids
-    if prompt_ids[: len(head)] != head or (not tools and read_tools(tokenizer, prompt_ids)):
+    if turn.tools != _written(tools):
         return Fork("the recorded prompt has other tools")
-    thought = special[THINK] in prompt_ids or special[THINK] in completion_ids
+    thought = turn.thought or special[THINK] in turn.completion_ids
     if thought and options.clear_thinking and any(message.role == "user" for message in new_messages):
         return Fork("a user's message clears the reasoning before it; clear_thinking=false keeps it")
 
-    spans = [*message_spans(new_messages, options), *prompt_spans(options)]
     stops = {special[token]: token for token in STOPS}
-    ended = [stops[id_] for id_ in completion_ids if id_ in stops]
-    next_token = ROLE_TOKENS[new_messages[0].role]
-    if ended:
-        if len(ended) > 1 or completion_ids[-1] not in stops:
-            return Fork(f"tokens follow the end of the turn, {ended[0]}")
-        if ended != [next_token]:
-            return Fork(f"the turn ended with {ended[0]}, but the next message begins with {next_token}")
+    ended = [stops[id_] for id_ in turn.completion_ids if id_ in stops]
+    if ended and (len(ended) > 1 or turn.completion_ids[-1] not in stops):
+        return Fork(f"tokens follow the end of the turn, {ended[0]}")
+    reasons = reasoning_is_open(tokenizer, turn)
+    if ended and reasons:
+        return Fork(f"the turn ended with {ended[0]} inside its reasoning")
+
+    closing = [] if ended else [*([END_THINK] if reasons else []), EOS]
+    spans = [*message_spans(new_messages, options), *prompt_spans(options)]
+    if ended == [ROLE_TOKENS[new_messages[0].role]]:
         spans = spans[1:]  # the model has written it
-    elif reason := turn.read().cut_off:
-        return Fork(f"the turn was cut off: {reason}")
-    return extend(turn.ids, encode_spans(tokenizer, spans))
+    rendered = encode_spans(tokenizer, [*map(special_span, closing), *spans], is_prompt=True)
+    return NextTurn(rendered, OpenTurn(turn.tools, thought or special[THINK] in rendered.ids, options.enable_thinking))
+
+
+def reasoning_is_open(tokenizer: Tokenizer, turn: OpenTurn) -> bool:
+    """Whether a completion leaves the reasoning open. Unlike a parser, it reads past role tokens that end no turn."""
+    tags = {tokenizer.special[tag]: tag for tag in (THINK, END_THINK, CALL, END_CALL)}
+    is_open, calls = bool(turn.thinking), False
+    for tag in (tags[id_] for id_ in turn.completion_ids if id_ in tags):
+        if tag in (CALL, END_CALL):
+            is_open, calls = is_open and tag == END_CALL, tag == CALL
+        elif not calls:
+            is_open = tag == THINK and turn.thinking is not False
+    return is_open

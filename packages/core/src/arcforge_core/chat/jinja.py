@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +11,9 @@ from pathlib import Path
 from arcforge_core.chat.jinja_conversation import REASONING, TemplateConversation, TemplateText, find_turns, spans
 from arcforge_core.chat.parser import END_THINK, THINK, Parser
 from arcforge_core.chat.spans import Span, encode_spans
-from arcforge_core.chat.template import RecordedTurn, Template, normalized
+from arcforge_core.chat.template import Template, normalized, read
 from arcforge_core.configs import JinjaTemplateConfig
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Rendered, Tool, ToolCall, extend
+from arcforge_core.contracts.chat import ChatOptions, Fork, Message, NextTurn, OpenTurn, Tool, ToolCall
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.templates import BUILT_IN, built_in
@@ -76,26 +77,32 @@ class JinjaTemplate(Template):
         thought = {source.message for source in sources if source.field == REASONING}
         return normalized(messages, thought.__contains__, lambda call: self._parser.normalize(call, tools))
 
-    def parser(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parser:
-        """Returns a parser for the completion of a prompt."""
+    def thinking(self, prompt_ids: Sequence[int]) -> bool | None:
+        """Returns True if a prompt ends with the tag that opens reasoning, False if it closes it, else None."""
         tail = self.tokenizer.decode(prompt_ids[-32:]).rstrip()
-        thinking = True if tail.endswith(THINK) else False if tail.endswith(END_THINK) else None
+        return True if tail.endswith(THINK) else False if tail.endswith(END_THINK) else None
+
+    def parser_of(self, thinking: bool | None, tools: Sequence[Tool]) -> Parser:
+        """Returns a parser for a completion."""
         parser: Parser = self._parser(
             self._parser_config, tools, tokenizer=self.tokenizer, thinking=thinking, ends=sorted(self._stops)
         )
         return parser
 
-    def bridge(
-        self, turn: RecordedTurn, new_messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
-    ) -> Rendered | Fork:
-        """Returns the next turn's prompt as an extension of recorded ids, or why there is none.
+    def open_turn(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> OpenTurn:
+        """Reads a prompt. It is not checked whether its tools are these."""
+        thought = THINK in self.tokenizer.decode(prompt_ids)
+        return OpenTurn(_written(tools), thought, self.thinking(prompt_ids))
 
-        The text after the recorded turn is rendered from a conversation with only that turn. It is not checked whether
-        the recorded prompt has the same tools.
-        """
-        prompt_ids, completion_ids, parser = turn.prompt_ids, turn.completion_ids, turn.read()
+    def continued(
+        self, turn: OpenTurn, new_messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
+    ) -> NextTurn | Fork:
+        """Returns the next turn. Its text is rendered from a conversation with the recorded turn alone."""
+        if turn.tools != _written(tools):
+            return Fork("the recorded prompt has other tools")
+        completion_ids, parser = turn.completion_ids, read(self.parser_of(turn.thinking, tools), turn.completion_ids)
         said = parser.parsed.message
-        if THINK in self.tokenizer.decode(prompt_ids) and not said.reasoning:
+        if turn.thought and not said.reasoning:
             said = replace(said, reasoning=PROBE)  # earlier turns have reasoning: does the template keep it?
         before = self._conversation([Message("user", "x"), said], tools, options, False)
         conversation = replace(before, messages=(*before.messages, *new_messages), generation_prompt=True)
@@ -123,7 +130,9 @@ class JinjaTemplate(Template):
             replace(span, message=max(span.message - 2, -1))
             for span in spans(self._text, conversation, (), start=start)
         ]
-        return extend(turn.ids, encode_spans(self.tokenizer, tail, is_prompt=True))
+        rendered = encode_spans(self.tokenizer, tail, is_prompt=True)
+        thought = turn.thought or THINK in self.tokenizer.decode([*completion_ids, *rendered.ids])
+        return NextTurn(rendered, OpenTurn(turn.tools, thought, self.thinking(rendered.ids)))
 
     def _conversation(
         self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None, generation_prompt: bool
@@ -158,6 +167,10 @@ class JinjaTemplate(Template):
             "no special token of the tokenizer ends the assistant's turn; tokens in the template that the tokenizer "
             f"lacks: {known}",
         )
+
+
+def _written(tools: Sequence[Tool]) -> str:
+    return "".join(json.dumps(tool.definition) for tool in tools)
 
 
 def _template_text(config: JinjaTemplateConfig, tokenizer: Tokenizer) -> str:

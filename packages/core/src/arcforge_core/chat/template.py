@@ -4,39 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from arcforge_core.chat.parser import Parser, split_reasoning
 from arcforge_core.chat.spans import Span, encode_spans
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, Parsed, Rendered, Tool, ToolCall
+from arcforge_core.contracts.chat import (
+    ChatOptions,
+    Fork,
+    Message,
+    NextTurn,
+    OpenTurn,
+    Parsed,
+    Rendered,
+    Tool,
+    ToolCall,
+    extend,
+)
 from arcforge_core.errors import ConfigError
 from arcforge_core.tokenizer.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class RecordedTurn:
-    """A prompt and what was sampled after it.
-
-    Attributes:
-        prompt_ids: tokens.
-        completion_ids: tokens.
-        parser: of this completion, without input so far.
-    """
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    parser: Parser
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """All tokens."""
-        return (*self.prompt_ids, *self.completion_ids)
-
-    def read(self) -> Parser:
-        """Returns the parser after the completion; to be called once."""
-        self.parser.feed(self.completion_ids)
-        self.parser.finish()
-        return self.parser
 
 
 class Template(ABC):
@@ -66,14 +50,42 @@ class Template(ABC):
         return encode_spans(self.tokenizer, spans, is_prompt=generation_prompt)
 
     @abstractmethod
-    def parser(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parser:
-        """Returns a parser for the completion of a prompt."""
+    def thinking(self, prompt_ids: Sequence[int]) -> bool | None:
+        """Returns True if a prompt opens the reasoning of its last turn, False if it closes it, else None."""
 
     @abstractmethod
-    def bridge(
-        self, turn: RecordedTurn, new_messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
-    ) -> Rendered | Fork:
-        """Returns the next turn's prompt; the arguments are those of `bridge_to_next_turn`, checked."""
+    def parser_of(self, thinking: bool | None, tools: Sequence[Tool]) -> Parser:
+        """Returns a parser for a completion, given what the prompt says about its reasoning."""
+
+    def parser(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parser:
+        """Returns a parser for the completion of a prompt."""
+        return self.parser_of(self.thinking(prompt_ids), tools)
+
+    def parse(self, completion_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parsed:
+        """Returns a whole completion as `parser` reads it."""
+        return read(self.parser(prompt_ids, tools), completion_ids).parsed
+
+    @abstractmethod
+    def open_turn(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> OpenTurn:
+        """Reads a prompt; see `ChatTemplate.open_turn`."""
+
+    @abstractmethod
+    def continued(
+        self, turn: OpenTurn, new_messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
+    ) -> NextTurn | Fork:
+        """Returns the next turn; the arguments are those of `next_turn`, checked."""
+
+    def next_turn(
+        self,
+        turn: OpenTurn,
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        options: ChatOptions | None = None,
+    ) -> NextTurn | Fork:
+        """Returns the tokens that continue a completed turn; see `ChatTemplate.next_turn`."""
+        if not new_messages:
+            raise ConfigError("new_messages", new_messages, "must contain at least one message")
+        return self.continued(turn, new_messages, tools, options or ChatOptions())
 
     def bridge_to_next_turn(
         self,
@@ -84,14 +96,16 @@ class Template(ABC):
         options: ChatOptions | None = None,
     ) -> Rendered | Fork:
         """Returns the next turn's prompt as an extension of recorded ids, or why there is none."""
-        if not new_messages:
-            raise ConfigError("new_messages", new_messages, "must contain at least one message")
-        turn = RecordedTurn(tuple(prompt_ids), tuple(completion_ids), self.parser(prompt_ids, tools))
-        return self.bridge(turn, new_messages, tools, options or ChatOptions())
+        turn = self.open_turn(prompt_ids, tools).completed(completion_ids)
+        found = self.next_turn(turn, new_messages, tools, options)
+        return found if isinstance(found, Fork) else extend((*prompt_ids, *completion_ids), found.rendered)
 
-    def parse(self, completion_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parsed:
-        """Returns a whole completion as `parser` reads it."""
-        return RecordedTurn((), tuple(completion_ids), self.parser(prompt_ids, tools)).read().parsed
+
+def read(parser: Parser, completion_ids: Sequence[int]) -> Parser:
+    """Returns a new parser after a whole completion."""
+    parser.feed(completion_ids)
+    parser.finish()
+    return parser
 
 
 def normalized(

@@ -11,57 +11,176 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+Array = NDArray[Any]
+COLUMNS = {"ids": np.int64, "sampled": np.bool_, "logprobs": np.float64, "versions": np.int64}
+"""Of a branch, in the order of its constructor."""
+MOST_LOGPROB = 1e-3
+"""Rounding may leave a log-probability above 0; it is recorded as 0."""
 
-@dataclass
+
 class Branch:
-    """One sequence of tokens, which the policy has read and partly sampled.
+    """One sequence of tokens, which the policy has read and partly sampled, recorded turn by turn.
+
+    Tokens are appended and checked once, so recording a turn costs its own tokens. The columns are read-only arrays of
+    all tokens so far; an array that was taken earlier does not change.
+
+    Args:
+        branch_id: unique in its trace.
+        ids, sampled, logprobs, versions: the first tokens; see `extend`.
 
     Attributes:
         branch_id: unique in its trace.
-        ids: prompt, sampled tokens and tokens of the environment, in order.
-        sampled: whether the policy sampled each token; only these are trained.
-        logprobs: natural-log probability of each sampled token at the time of sampling; 0 elsewhere.
-        versions: weight version that sampled each token; -1 elsewhere.
-        streams: numbers for each token, by name, written by the algorithm or the trainer; values at tokens that were
-            not sampled are ignored.
+        streams: tensors with a number for each token, by name, written by the algorithm or the trainer; values at
+            tokens that were not sampled are ignored.
+        num_sampled: number of trained tokens.
+        oldest_version: smallest weight version that sampled a token; -1 if none was sampled.
 
     Raises:
-        ValueError: lists of different lengths, or a sampled token without a finite log-probability.
+        ValueError: see `extend`.
     """
 
-    branch_id: str
-    ids: list[int]
-    sampled: list[bool]
-    logprobs: list[float]
-    versions: list[int]
-    streams: dict[str, Tensor] = field(default_factory=dict)
+    def __init__(
+        self,
+        branch_id: str,
+        ids: Sequence[int] | Array = (),
+        sampled: Sequence[bool] | Array = (),
+        logprobs: Sequence[float] | Array = (),
+        versions: Sequence[int] | Array = (),
+    ) -> None:
+        self.branch_id = branch_id
+        self.streams: dict[str, Tensor] = {}
+        self.num_sampled, self.oldest_version = 0, -1
+        self._length = 0
+        self._columns: dict[str, Array] = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items()}
+        self.extend(ids, sampled, logprobs, versions)
 
-    def __post_init__(self) -> None:
-        lengths = {len(self.ids), len(self.sampled), len(self.logprobs), len(self.versions)}
-        if len(lengths) != 1:
-            raise ValueError(f"branch {self.branch_id}: ids, sampled, logprobs and versions have lengths {lengths}")
-        if self.sampled and self.sampled[0]:
-            raise ValueError(f"branch {self.branch_id}: the first token must not be sampled")
-        for position, (sampled, logprob) in enumerate(zip(self.sampled, self.logprobs, strict=True)):
-            if sampled and not -float("inf") < logprob <= 1e-3:
-                raise ValueError(
-                    f"branch {self.branch_id}: token {position} was sampled with log-probability {logprob}"
-                )
+    def __len__(self) -> int:
+        return self._length
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two branches have the same name and tokens; streams are not compared."""
+        if not isinstance(other, Branch):
+            return NotImplemented
+        return self.branch_id == other.branch_id and all(
+            np.array_equal(self._column(name), other._column(name)) for name in COLUMNS
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __repr__(self) -> str:
+        return f"Branch({self.branch_id!r}, {len(self)} tokens, {self.num_sampled} sampled)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_columns": {name: self._column(name).copy() for name in COLUMNS}}
 
     @property
-    def num_sampled(self) -> int:
-        """Number of trained tokens."""
-        return sum(self.sampled)
+    def ids(self) -> Array:
+        """Prompt, sampled tokens and tokens of the environment, in order; int64 [len]."""
+        return self._column("ids")
+
+    @property
+    def sampled(self) -> Array:
+        """Whether the policy sampled each token; only these are trained. Bool [len]."""
+        return self._column("sampled")
+
+    @property
+    def logprobs(self) -> Array:
+        """Natural-log probability of each sampled token at the time of sampling; 0 elsewhere. Float64 [len]."""
+        return self._column("logprobs")
+
+    @property
+    def versions(self) -> Array:
+        """Weight version that sampled each token; -1 elsewhere. Int64 [len]."""
+        return self._column("versions")
 
     @property
     def index_T(self) -> Tensor:
         """Positions of the sampled tokens, int64."""
-        return torch.tensor([n for n, sampled in enumerate(self.sampled) if sampled], dtype=torch.int64)
+        return torch.from_numpy(np.flatnonzero(self.sampled))
+
+    def read(self, ids: Sequence[int]) -> None:
+        """Appends tokens that the policy did not sample."""
+        count = len(ids)
+        self.extend(ids, [False] * count, [0.0] * count, [-1] * count)
+
+    def sample(self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
+        """Appends tokens that the policy sampled."""
+        self.extend(ids, [True] * len(ids), logprobs, versions)
+
+    def extend(
+        self,
+        ids: Sequence[int] | Array,
+        sampled: Sequence[bool] | Array,
+        logprobs: Sequence[float] | Array,
+        versions: Sequence[int] | Array,
+    ) -> None:
+        """Appends tokens of both kinds; log-probabilities and versions of tokens that were not sampled are ignored.
+
+        Raises:
+            ValueError: columns of different lengths, a sampled first token, or a sampled token without a finite
+                log-probability or a version; nothing has been appended.
+        """
+        if len(lengths := {len(ids), len(sampled), len(logprobs), len(versions)}) != 1:
+            raise ValueError(f"branch {self.branch_id}: ids, sampled, logprobs and versions have lengths {lengths}")
+        if not len(ids):
+            return
+        sampled_N = np.asarray(sampled, bool)
+        logprobs_N = np.where(sampled_N, np.asarray(logprobs, np.float64), 0.0)
+        versions_N = np.where(sampled_N, np.asarray(versions, np.int64), -1)
+        if not self._length and sampled_N[0]:
+            raise ValueError(f"branch {self.branch_id}: the first token must not be sampled")
+        wrong_N = ~((-np.inf < logprobs_N) & (logprobs_N <= MOST_LOGPROB))
+        for column_N, named, bad_N in (
+            (logprobs_N, "log-probability", wrong_N),
+            (versions_N, "version", sampled_N & (versions_N < 0)),
+        ):
+            if bad_N.any():
+                first = int(bad_N.argmax())
+                raise ValueError(
+                    f"branch {self.branch_id}: token {self._length + first} was sampled with {named} {column_N[first]}"
+                )
+        logprobs_N = np.minimum(logprobs_N, 0.0)
+        self._append({"ids": np.asarray(ids), "sampled": sampled_N, "logprobs": logprobs_N, "versions": versions_N})
+        self.num_sampled += int(sampled_N.sum())
+        if sampled_N.any():
+            oldest = int(versions_N[sampled_N].min())
+            self.oldest_version = oldest if self.oldest_version < 0 else min(self.oldest_version, oldest)
+
+    def named(self, branch_id: str) -> Branch:
+        """Returns a branch with another name, the same tokens and no streams; later tokens of one are not the other's.
+
+        Copies nothing: only the branch with spare room in its buffers writes after the tokens that are there.
+        """
+        branch = Branch(branch_id)
+        branch._length, branch.num_sampled, branch.oldest_version = len(self), self.num_sampled, self.oldest_version
+        branch._columns = {name: column[: self._length] for name, column in self._columns.items()}
+        return branch
+
+    def as_row(self) -> dict[str, list[Any]]:
+        """Returns the columns as lists, for JSON."""
+        return {name: self._column(name).tolist() for name in COLUMNS}
+
+    def _column(self, name: str) -> Array:
+        view = self._columns[name][: self._length]
+        view.flags.writeable = False
+        return view
+
+    def _append(self, columns: Mapping[str, Array]) -> None:
+        begin, end = self._length, self._length + len(columns["ids"])
+        for name, column in columns.items():
+            kept = self._columns[name]
+            if end > len(kept):  # double the room, so that a token is moved once on average
+                self._columns[name] = np.empty(max(end, 2 * len(kept)), COLUMNS[name])
+                self._columns[name][:begin] = kept[:begin]
+            self._columns[name][begin:end] = column
+        self._length = end
 
 
 @dataclass
@@ -76,6 +195,8 @@ class Trace:
         rewards: by name; ``reward`` is maximised.
         teacher: name of the teacher whose log-probabilities are used, if there are several.
         truncated: the last branch ended at the length limit.
+        copies: how often the trace counts in its group and in the batch. A group that lost rollouts to failures is
+            filled up with copies (spec 8.2).
     """
 
     task_key: str
@@ -85,6 +206,11 @@ class Trace:
     rewards: Mapping[str, float]
     teacher: str = ""
     truncated: bool = False
+    copies: int = 1
+
+    def __post_init__(self) -> None:
+        if self.copies < 1:
+            raise ValueError(f"trace {self.rollout_id}: copies must be at least 1, not {self.copies}")
 
     @property
     def reward(self) -> float:
@@ -93,8 +219,13 @@ class Trace:
 
     @property
     def num_sampled(self) -> int:
-        """Number of trained tokens over all branches."""
+        """Number of trained tokens over all branches; a token counts once, whatever `copies` is."""
         return sum(branch.num_sampled for branch in self.branches)
+
+    @property
+    def oldest_version(self) -> int:
+        """Smallest weight version that sampled a token, which decides how stale the trace is; -1 if none did."""
+        return min((branch.oldest_version for branch in self.branches if branch.num_sampled), default=-1)
 
 
 @dataclass(frozen=True)

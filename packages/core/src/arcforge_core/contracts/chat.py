@@ -7,7 +7,7 @@ into reasoning, content and tool calls. Engines and training use the ids; text i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from arcforge_core.errors import ConfigError
@@ -160,6 +160,44 @@ def extend(recorded: tuple[int, ...], rendered: Rendered) -> Rendered:
 
 
 @dataclass(frozen=True)
+class OpenTurn:
+    """What a template must know of recorded ids to continue them, so that a turn costs its own tokens alone.
+
+    Made by `ChatTemplate.open_turn`, then by each `next_turn`. Several continuations may begin at one.
+
+    Attributes:
+        tools: the prompt's tools in a form of the template's own; None if the ids show others than the caller named.
+        thought: whether the ids contain reasoning, or the tag that opens it.
+        thinking: whether the prompt has opened the reasoning of its last turn; False if it has closed it, None if it
+            leaves this to the model.
+        completion_ids: what was sampled in the last turn.
+    """
+
+    tools: str | None
+    thought: bool
+    thinking: bool | None
+    completion_ids: tuple[int, ...] = ()
+
+    def completed(self, completion_ids: Sequence[int]) -> OpenTurn:
+        """Returns the turn with what was sampled in it."""
+        return replace(self, completion_ids=tuple(completion_ids))
+
+
+@dataclass(frozen=True)
+class NextTurn:
+    """The continuation of recorded ids.
+
+    Attributes:
+        rendered: the tokens after the recorded ones, none of which was sampled: the end of the turn if the model has
+            not written it, the new messages, and the start of the assistant's next turn.
+        turn: the next turn, without a completion.
+    """
+
+    rendered: Rendered
+    turn: OpenTurn
+
+
+@dataclass(frozen=True)
 class Fork:
     """The reason why recorded ids cannot be extended: the next turn must be re-rendered as a new sequence.
 
@@ -284,6 +322,22 @@ class ChatTemplate(Protocol):
     def parse(self, completion_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parsed:
         """Parses a whole completion with a fresh `parser`."""
 
+    def open_turn(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> OpenTurn:
+        """Reads a prompt that ends with the start of the assistant's turn; `tools` are those it was rendered with."""
+
+    def next_turn(
+        self,
+        turn: OpenTurn,
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        options: ChatOptions | None = None,
+    ) -> NextTurn | Fork:
+        """Returns the tokens that continue a completed turn, or why there are none.
+
+        Its work is that of the completion and the new messages, however long the recorded ids are. Tokens of the new
+        messages are numbered by their index in `new_messages`.
+        """
+
     def bridge_to_next_turn(
         self,
         prompt_ids: Sequence[int],
@@ -294,6 +348,5 @@ class ChatTemplate(Protocol):
     ) -> Rendered | Fork:
         """Returns the next turn's prompt as an extension of recorded ids, or why there is none.
 
-        The result begins with exactly ``prompt_ids + completion_ids``, continues with the new messages, and ends with
-        the start of the assistant's next turn.
+        The result is exactly ``prompt_ids + completion_ids``, followed by what `next_turn` returns.
         """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.contracts.algorithm import Branch
-from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Message, Tool
+from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Message, OpenTurn, Tool
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.contracts.environment import Failure, Reply
 from arcforge_core.data.split import key_hash
@@ -20,6 +20,19 @@ ATTEMPTS = 2
 """At a turn that the engine does not finish."""
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens to read before a reply.
+
+    Attributes:
+        ids: all tokens of a conversation that begins; those after the recorded ones of one that continues.
+        turn: what the dialogue must know to continue after the reply.
+    """
+
+    ids: Sequence[int]
+    turn: OpenTurn
+
+
 class Dialogue(Protocol):
     """Renders conversations into prompts, and parses what was sampled into replies."""
 
@@ -27,20 +40,13 @@ class Dialogue(Protocol):
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end a reply."""
 
-    def prompt(
-        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
-    ) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None) -> Prompt:
         """Returns the prompt of a conversation, with the generation prompt at its end."""
 
     def extend(
-        self,
-        ids: Sequence[int],
-        prompt_length: int,
-        news: Sequence[Message],
-        tools: Sequence[Tool],
-        options: ChatOptions | None = None,
-    ) -> list[int] | None:
-        """Returns `ids`, which end with a reply, extended by further messages; None where the format forbids it."""
+        self, turn: OpenTurn, news: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
+    ) -> Prompt | None:
+        """Returns the tokens that follow a completed turn; None where the format forbids it."""
 
     def parse(self, completion: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Reply:
         """Returns what a completion says."""
@@ -58,31 +64,27 @@ class ChatDialogue:
         """Tokens that end a reply."""
         return self.template.stop_ids
 
-    def prompt(
-        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
-    ) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None) -> Prompt:
         """Renders."""
-        return list(self.template.render(messages, tools, options or self.options, generation_prompt=True).ids)
+        ids = self.template.render(messages, tools, options or self.options, generation_prompt=True).ids
+        return Prompt(ids, self.template.open_turn(ids, tools))
 
     def extend(
-        self,
-        ids: Sequence[int],
-        prompt_length: int,
-        news: Sequence[Message],
-        tools: Sequence[Tool],
-        options: ChatOptions | None = None,
-    ) -> list[int] | None:
-        """Bridges to the next turn."""
-        rendered = self.template.bridge_to_next_turn(
-            ids[:prompt_length], ids[prompt_length:], news, tools, options or self.options
-        )
-        return None if isinstance(rendered, Fork) else list(rendered.ids)
+        self, turn: OpenTurn, news: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
+    ) -> Prompt | None:
+        """Continues the turn in the template's format."""
+        found = self.template.next_turn(turn, news, tools, options or self.options)
+        return None if isinstance(found, Fork) else Prompt(found.rendered.ids, found.turn)
 
     def parse(self, completion: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Reply:
         """Parses reasoning, content and calls; calls that are not well-formed are no calls."""
         parsed = self.template.parse(completion, prompt, tools)
         message = parsed.message
         return Reply(message.content, message.reasoning or "", message.tool_calls, parsed=parsed)
+
+
+NO_TURN = OpenTurn(None, False, None)
+"""Of plain text, which has no turns."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,7 @@ class TextDialogue:
         """The end of a text."""
         return (self.tokenizer.eos_id,)
 
-    def prompt(
-        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
-    ) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None) -> Prompt:
         """Encodes.
 
         Raises:
@@ -106,20 +106,16 @@ class TextDialogue:
         """
         if tools:
             raise ConfigError("environment", tools[0].name, "offers tools, and the tokenizer has no chat template")
-        return [self.tokenizer.bos_id, *self.tokenizer.encode("".join(message.content for message in messages))]
+        return Prompt([self.tokenizer.bos_id, *self._encode(messages)], NO_TURN)
 
     def extend(
-        self,
-        ids: Sequence[int],
-        prompt_length: int,
-        news: Sequence[Message],
-        tools: Sequence[Tool],
-        options: ChatOptions | None = None,
-    ) -> list[int] | None:
+        self, turn: OpenTurn, news: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
+    ) -> Prompt | None:
         """Continues a reply that was cut off; nothing can follow the end of a text."""
-        if ids[-1] in self.stop_ids:
-            return None
-        return [*ids, *self.tokenizer.encode("".join(message.content for message in news))]
+        return None if turn.completion_ids[-1] in self.stop_ids else Prompt(self._encode(news), NO_TURN)
+
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
+        return self.tokenizer.encode("".join(message.content for message in messages))
 
     def parse(self, completion: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Reply:
         """Decodes."""
@@ -160,29 +156,12 @@ class SamplingSetup:
     sampled_logprobs: bool = False
 
 
-@dataclass
-class Recording:
-    """The tokens of a branch, appended turn by turn; the same fields as `Branch`."""
-
-    ids: list[int] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-
-    def append(self, ids: Sequence[int], sampled: bool, logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        """Adds tokens that were all sampled, or all read."""
-        self.ids += ids
-        self.sampled += [sampled] * len(ids)
-        self.logprobs += logprobs
-        self.versions += versions
-
-
 class PolicyAgent:
     """The policy in one rollout; implements `contracts.environment.Agent`.
 
     A conversation that continues the one before keeps its tokens. One that was changed, or that the template renders
     otherwise, begins another branch. A turn that the engine aborts or that makes it raise is asked for once more, with
-    the same seed; then the agent has failed.
+    the same seed; then the agent has failed. So it has if a token comes without a finite log-probability.
 
     Args:
         lockstep: takes its requests to the engine.
@@ -201,21 +180,22 @@ class PolicyAgent:
         self.truncated = False
         self.tools: Sequence[Tool] = ()
         self.failure: Failure | None = None
-        self._recordings: list[Recording] = []
+        self._branches: list[Branch] = []
         self._known: list[Message] = []  # before the last reply
         self._said: tuple[Message, ...] = ()  # the messages that a conversation may have for it
-        self._prompt_length = 0
+        self._turn = NO_TURN  # with the last reply
+        self._ids: list[int] = []  # of the last branch, as engines read them
         self._replies = 0
 
     @property
     def branches(self) -> list[Branch]:
         """The tokens read and sampled so far; a conversation that had no room for a reply has a branch without any."""
-        return [Branch(f"{number}", **vars(recording)) for number, recording in enumerate(self._recordings)]
+        return [branch.named(branch.branch_id) for branch in self._branches]
 
     @property
     def recorded(self) -> list[Branch]:
         """The branches with tokens."""
-        return [branch for branch in self.branches if branch.ids]
+        return [branch for branch in self.branches if len(branch)]
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
@@ -224,7 +204,8 @@ class PolicyAgent:
         self.tools = tools
         if self.failure is not None:
             return Reply(finish_reason="error")
-        prompt = self._prompt(messages, tools, options)
+        news = self._read(messages, tools, options)
+        prompt = [*self._ids, *news.ids]
         setup = self.setup
         room = setup.positions - len(prompt)
         if room < 1:
@@ -241,14 +222,18 @@ class PolicyAgent:
         output = await self._sample(prompt, params)
         if isinstance(output, Reply):
             return output
-        self._record(prompt, output)
+        try:
+            self._record(news, output)
+        except ValueError as error:  # log-probabilities that are missing or not finite
+            self.failure = Failure("engine", str(error))
+            return Reply(finish_reason="error")
+        self._ids += [*news.ids, *output.token_ids]
         self.truncated = output.finish_reason != "stop"
         reply = setup.dialogue.parse(output.token_ids, prompt, tools)
         if self.truncated:
             reply = replace(reply, calls=(), finish_reason="length")
         self._known = [*messages]
         self._said = (reply.message, *([reply.parsed.message] if reply.parsed else []))
-        self._prompt_length = len(prompt)
         self._replies += 1
         return reply
 
@@ -269,22 +254,21 @@ class PolicyAgent:
         self.failure = Failure("engine", reason)
         return Reply(finish_reason=ending)
 
-    def _prompt(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None) -> list[int]:
-        """Returns the prompt: an extension of the last branch if possible, else the start of another one."""
+    def _read(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None) -> Prompt:
+        """Returns the tokens that continue the last branch if possible; else begins another one."""
         dialogue, known = self.setup.dialogue, len(self._known)
         continued = self._said and len(messages) > known + 1 and messages[known] in self._said
         if continued and [*messages[:known]] == self._known:
-            ids, news = self._recordings[-1].ids, messages[known + 1 :]
-            extended = dialogue.extend(ids, self._prompt_length, news, tools, options)
+            extended = dialogue.extend(self._turn, messages[known + 1 :], tools, options)
             if extended is not None:
                 return extended
-        self._recordings.append(Recording())
+        self._branches.append(Branch(str(len(self._branches))))
+        self._ids = []
         return dialogue.prompt(messages, tools, options)
 
-    def _record(self, prompt: list[int], output: GenerationOutput) -> None:
-        recording, count = self._recordings[-1], len(output.token_ids)
-        read = prompt[len(recording.ids) :]
-        recording.append(read, False, [0.0] * len(read), [-1] * len(read))
+    def _record(self, news: Prompt, output: GenerationOutput) -> None:
+        branch = self._branches[-1]
         versions = [version for version, tokens in output.weight_versions for _ in range(tokens)]
-        logprobs = [min(logprob, 0.0) for logprob in output.logprobs]  # rounding may leave them above 0
-        recording.append(output.token_ids, True, logprobs, versions or [output.weight_version] * count)
+        branch.read(news.ids)
+        branch.sample(output.token_ids, output.logprobs, versions or [output.weight_version] * len(output.token_ids))
+        self._turn = news.turn.completed(output.token_ids)

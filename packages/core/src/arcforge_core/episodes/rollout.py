@@ -64,10 +64,7 @@ class Rollout:
             "reasons": dict(self.outcome.reasons),
             "failure": None if self.outcome.failure is None else asdict(self.outcome.failure),
             "messages": [asdict(message) for message in self.episode.messages],
-            "branches": [
-                {name: getattr(branch, name) for name in ("ids", "sampled", "logprobs", "versions")}
-                for branch in self.branches
-            ],
+            "branches": [branch.as_row() for branch in self.branches],
         }
 
 

@@ -117,6 +117,29 @@ class AlgorithmSuite:
                 assert torch.equal(a.streams["advantages"], b.streams["advantages"])
                 assert torch.equal(a.streams["advantages"], c.streams["advantages"])
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_copies_count_as_repetitions(self, make_algorithm: Callable[[], Algorithm], seed: int) -> None:
+        """A trace with ``copies=3`` gives the advantages and the loss that three equal traces give together."""
+        algorithm = make_algorithm()
+        traces, current = scored(algorithm, seed, branches=2)
+        traces[1].copies = 3
+        repeated = [*traces]
+        for number in (1, 2):
+            again = copy.deepcopy(traces[1])
+            again.rollout_id, again.copies = f"{again.rollout_id} copy {number}", 1
+            repeated.append(again)
+        algorithm.score(traces)
+        _, once = loss_of(algorithm, traces, current)
+        found = [branch.streams["advantages"].clone() for trace in traces for branch in trace.branches]
+        traces[1].copies = 1
+        algorithm.score(repeated)
+        _, thrice = loss_of(algorithm, repeated, current)
+        wanted = [branch.streams["advantages"] for trace in traces for branch in trace.branches]
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+        for name, value in once.parts.items():
+            torch.testing.assert_close(value, thrice.parts[name], rtol=1e-5, atol=1e-7)
+
     @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
     def test_rewards_that_are_not_finite_are_refused(
         self, make_algorithm: Callable[[], Algorithm], reward: float

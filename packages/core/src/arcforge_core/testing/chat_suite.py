@@ -182,6 +182,33 @@ class ChatTemplateSuite:
         assert RECORDED not in bridged.authors[recorded:]
         assert not any(bridged.trained)
 
+    @pytest.mark.parametrize("cut", [False, True])
+    def test_a_turn_is_continued_from_its_state_alone(self, template: ChatTemplate, turn: Message, cut: bool) -> None:
+        """The state after each turn is that of the ids so far, which stay as they are."""
+        prompt = self.prompt(template, turn)
+        whole = template.render([*QUESTION, turn], [TOOL], PRESERVED, end_turn=True)
+        ids, state = prompt.ids, template.open_turn(prompt.ids, [TOOL])
+        for number in range(3):
+            last = max(n for n, trained in enumerate(whole.trained) if trained)
+            completion = whole.ids[len(prompt) : last + 1 - cut]
+            new = [Message("user", f"new {number}")]
+            found = template.next_turn(state.completed(completion), new, [TOOL], PRESERVED)
+            again = template.bridge_to_next_turn(ids, completion, new, [TOOL], PRESERVED)
+            if isinstance(found, Fork):
+                assert found == again and found.reason
+                return
+            assert not isinstance(again, Fork) and again.ids == (*ids, *completion, *found.rendered.ids)
+            assert not any(found.rendered.trained) and set(found.rendered.messages) <= {-1, 0}
+            assert found.turn == template.open_turn(again.ids, [TOOL])
+            ids, state = again.ids, found.turn
+
+    def test_other_tools_fork(self, template: ChatTemplate) -> None:
+        """Their block is at the beginning of the recorded ids."""
+        for before, after in (([TOOL], []), ([], [TOOL])):
+            prompt = template.render(QUESTION, before, generation_prompt=True)
+            state = template.open_turn(prompt.ids, before).completed([template.stop_ids[0]])
+            assert isinstance(template.next_turn(state, [Message("user", "x")], after, PRESERVED), Fork)
+
     def test_tokens_after_the_end_of_a_turn_fork(self, template: ChatTemplate) -> None:
         """The result gives a reason."""
         prompt = template.render(QUESTION, generation_prompt=True, options=ChatOptions(enable_thinking=False))

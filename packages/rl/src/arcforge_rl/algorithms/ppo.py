@@ -48,10 +48,12 @@ class Ppo(Clipped[PpoConfig]):
         scoring.write(traces, "weights", scoring.shares(traces, self.config))
 
     def _normalise(self, traces: Sequence[Trace]) -> None:
-        parts = [(branch, branch.index_T) for _, branch in scoring.branches(traces)]
-        everything_N = torch.cat([branch.streams["advantages"][index_S] for branch, index_S in parts])
+        parts = [(trace, branch, branch.index_T) for trace, branch in scoring.branches(traces)]
+        everything_N = torch.cat(
+            [branch.streams["advantages"][index_S].repeat(trace.copies) for trace, branch, index_S in parts]
+        )
         mean, spread = everything_N.mean(), scoring.deviation(everything_N) + scoring.EPSILON
-        for branch, index_S in parts:
+        for _, branch, index_S in parts:
             branch.streams["advantages"][index_S] = (branch.streams["advantages"][index_S] - mean) / spread
 
     def loss(self, tokens: PolicyTokens) -> PolicyLoss:

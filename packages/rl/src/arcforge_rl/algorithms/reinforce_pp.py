@@ -27,18 +27,18 @@ class ReinforcePlusPlus(Clipped[ReinforcePlusPlusConfig]):
         scoring.check_traces(traces)
         means = {}
         for name, group in scoring.groups(traces).items():
-            rewards = [trace.reward for trace in group]
+            rewards = [trace.reward for trace in group for _ in range(trace.copies)]
             means[name] = sum(rewards) / len(rewards) if self.config.baseline == "group" else 0.0
         found = [
-            (branch, self.returns(branch, trace.reward - means[trace.group_id]))
+            (trace, branch, self.returns(branch, trace.reward - means[trace.group_id]))
             for trace, branch in scoring.branches(traces)
         ]
-        everything_N = torch.cat([return_S for _, return_S in found])
+        everything_N = torch.cat([return_S.repeat(trace.copies) for trace, _, return_S in found])
         mean, spread = 0.0, 1.0
         if self.config.scale == "batch":
             mean = float(everything_N.mean())
             spread = float(scoring.deviation(everything_N)) + scoring.EPSILON
-        for branch, return_S in found:
+        for _, branch, return_S in found:
             stream = torch.zeros(len(branch.ids))
             stream[branch.index_T] = ((return_S - mean) / spread).float()
             branch.streams["advantages"] = stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,12 @@ def check_traces(traces: Sequence[Trace]) -> None:
             raise ArcforgeError(f"trace {trace.rollout_id} of task {trace.task_key} has no sampled token")
 
 
+def repeated(traces: Sequence[Trace], values: Sequence[float]) -> Tensor:
+    """Returns the value of each trace as often as the trace counts, float64 [sum of copies]."""
+    copies = torch.tensor([trace.copies for trace in traces])
+    return torch.tensor(values, dtype=torch.float64).repeat_interleave(copies)
+
+
 def deviation(values_N: Tensor) -> Tensor:
     """Returns the unbiased standard deviation; 0 for a single value."""
     return values_N.std() if values_N.numel() > 1 else values_N.new_zeros(())
@@ -52,22 +59,26 @@ def deviation(values_N: Tensor) -> Tensor:
 def advantages(
     traces: Sequence[Trace], config: ScoredConfig, reward: Callable[[Trace], float] = lambda trace: trace.reward
 ) -> list[float]:
-    """Returns an advantage for each trace: its reward minus the baseline, divided by the scale."""
+    """Returns an advantage for each trace: its reward minus the baseline, divided by the scale.
+
+    A trace with copies counts as that many traces in means and deviations.
+    """
     found: dict[str, float] = {}
-    everything_N = torch.tensor([reward(trace) for trace in traces], dtype=torch.float64)
+    everything_N = repeated(traces, [reward(trace) for trace in traces])
     for group in groups(traces).values():
-        reward_G = torch.tensor([reward(trace) for trace in group], dtype=torch.float64)
+        reward_G = repeated(group, [reward(trace) for trace in group])
         if config.baseline == "group":
             advantage_G = reward_G - reward_G.mean()
         elif config.baseline == "leave_one_out":
-            others = max(len(group) - 1, 1)
-            advantage_G = reward_G - (reward_G.sum() - reward_G) / others if len(group) > 1 else reward_G
+            others = max(len(reward_G) - 1, 1)
+            advantage_G = reward_G - (reward_G.sum() - reward_G) / others if len(reward_G) > 1 else reward_G
         else:
             advantage_G = reward_G - (everything_N.mean() if config.baseline == "batch" else 0.0)
         if config.scale != "none":
             spread = deviation(reward_G if config.scale == "group" else everything_N)
             advantage_G = advantage_G / (spread + EPSILON)
-        found |= {trace.rollout_id: float(value) for trace, value in zip(group, advantage_G, strict=True)}
+        firsts = itertools.accumulate((trace.copies for trace in group[:-1]), initial=0)
+        found |= {trace.rollout_id: float(advantage_G[n]) for trace, n in zip(group, firsts, strict=True)}
     return [found[trace.rollout_id] for trace in traces]
 
 
@@ -76,14 +87,14 @@ def shares(traces: Sequence[Trace], config: ScoredConfig) -> list[float]:
 
     ``sequence`` is eq. 1: the mean over groups of the mean over a group's traces of the mean over a trace's tokens.
     """
-    total = sum(trace.num_sampled for trace in traces)
+    total = sum(trace.copies * trace.num_sampled for trace in traces)
     by_group = groups(traces)
     found = []
     for trace in traces:
-        each = 1.0 / (len(by_group) * len(by_group[trace.group_id]))
+        each = trace.copies / (len(by_group) * sum(other.copies for other in by_group[trace.group_id]))
         by_mean = {
             "sequence": each / trace.num_sampled,
-            "token": 1.0 / total,
+            "token": trace.copies / total,
             "constant": each / config.max_tokens,
         }
         found.append(by_mean[config.mean])

@@ -63,7 +63,7 @@ def flaw(one: Rollout) -> str | None:
 
 def mean_logprob(one: Rollout) -> float:
     """Returns the mean log-prob per sampled token."""
-    return sum(sum(branch.logprobs) for branch in one.branches) / max(1, num_sampled(one))
+    return sum(sum(branch.logprobs.tolist()) for branch in one.branches) / max(1, num_sampled(one))
 
 
 ORDERS: dict[str, Callable[[Rollout], tuple[float, int]]] = {

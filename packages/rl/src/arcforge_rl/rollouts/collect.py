@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.contracts.engine import Engine
@@ -101,7 +101,7 @@ def traced(rollout: Rollout, seed: str, size: int) -> TracedRollout:
         if not math.isfinite(value):
             raise ArcforgeError(f"task {rollout.task.key}: its environment gives {name}={value}, which is not finite")
     name, group = f"{seed}/{rollout.number}", f"{seed}/{rollout.number // size}"
-    branches = [replace(branch, branch_id=f"{name}.{branch.branch_id}") for branch in rollout.branches]
+    branches = [branch.named(f"{name}.{branch.branch_id}") for branch in rollout.branches]
     trace = Trace(rollout.task.key, group, name, branches, rollout.outcome.rewards, rollout.domain, rollout.truncated)
     fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout)}
     return TracedRollout(**fields | {"branches": branches}, trace=trace)

@@ -163,10 +163,10 @@ def token_rows(rollout: TracedRollout, tokenizer: Tokenizer) -> list[list[dict[s
     found = []
     for branch in rollout.trace.branches:
         rows: list[dict[str, Any]] = []
-        for place, token in enumerate(branch.ids):
+        for place, token in enumerate(branch.ids.tolist()):
             row: dict[str, Any] = {"text": tokenizer.decode([token])}
             if branch.sampled[place]:
-                row["logprob"] = round(branch.logprobs[place], 5)
+                row["logprob"] = round(float(branch.logprobs[place]), 5)
                 for name, stream in (("advantage", "advantages"), ("factor", "factor")):
                     if stream in branch.streams:
                         row[name] = round(float(branch.streams[stream][place]), 5)

@@ -130,17 +130,18 @@ def _length(branch: Branch) -> int:
 
 
 def _micro(traces: list[Trace]) -> PolicyMicro:
-    tokens: list[int] = []
-    lengths, rows, targets, rollout, versions, owners = [], [], [], [], [], []
+    tokens: list[Tensor] = []
+    lengths: list[int] = []
+    rows, targets, rollout, versions, owners = [], [], [], [], []
     streams: dict[str, list[Tensor]] = {}
     for number, trace in enumerate(traces):
         for branch in trace.branches:
             if not branch.num_sampled:
                 continue
             index_S = branch.index_T
-            rows.append(index_S - 1 + len(tokens))
+            rows.append(index_S - 1 + sum(lengths))
             lengths.append(_length(branch))
-            tokens += branch.ids[: lengths[-1]]
+            tokens.append(torch.tensor(branch.ids[: lengths[-1]]))
             targets.append(torch.tensor(branch.ids)[index_S])
             rollout.append(torch.tensor(branch.logprobs, dtype=torch.float32)[index_S])
             versions.append(torch.tensor(branch.versions)[index_S])
@@ -148,7 +149,7 @@ def _micro(traces: list[Trace]) -> PolicyMicro:
             for name, stream_T in branch.streams.items():
                 streams.setdefault(name, []).append(stream_T[index_S])
     return PolicyMicro(
-        torch.tensor(tokens, dtype=torch.int64),
+        torch.cat(tokens),
         SequenceBatch.build(lengths),
         torch.cat(rows),
         torch.cat(targets),
