@@ -18,7 +18,7 @@ FLOORS = {
     "optim": "configs newton_schulz matrices muon muon_split adamw schedules plugin",
     "rl": """configs algorithms sandbox execution problems environments processes rollouts best_of trainer cli __main__
         plugin""",
-    "serving": "configs engine disaggregation remote bench server router serve cli __main__ plugin",
+    "serving": "configs engine disaggregation remote bench server gateway router serve cli __main__ plugin",
     "hw": "configs torch_ops cpu cuda plugin",
 }
 """Folders and top-level modules of each package, from ground to roof."""

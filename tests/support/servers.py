@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from torch import Tensor
 
@@ -112,17 +113,19 @@ def scripted_state(
 
 
 @contextmanager
-def client_of(state: ServerState) -> Iterator[TestClient]:
+def client_of(state: ServerState, app: FastAPI | None = None) -> Iterator[TestClient]:
     """Yields a client of an application in this process."""
-    with TestClient(create_app(state), LOCAL, raise_server_exceptions=False) as client:
+    with TestClient(app or create_app(state), LOCAL, raise_server_exceptions=False) as client:
         yield client
 
 
 @contextmanager
-def listening(state: ServerState, shutdown_seconds: float = 5.0) -> Iterator[tuple[Server, str]]:
+def listening(
+    state: ServerState, shutdown_seconds: float = 5.0, app: FastAPI | None = None
+) -> Iterator[tuple[Server, str]]:
     """Yields a server on a port, in a thread of its own, and its URL."""
     options = connection_options(ServeConfig(PagedEngineConfig()))  # clients keep connections as with the real one
-    server = Server(state, shutdown_seconds, log_level="error", **options)
+    server = Server(state, shutdown_seconds, log_level="error", app=app, **options)
     with listen("127.0.0.1", 0) as socket:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
         thread.start()

@@ -167,6 +167,38 @@ class SglangEngineConfig(RemoteEngineConfig):
         check_choice("engine.pause", self.pause, ("abort", "retract"))
 
 
+MATCHES = ("strict", "loose")
+
+
+@dataclass
+class GatewayConfig:
+    """Sessions of agents, recorded token by token for training."""
+
+    sessions: int = 0
+    """Most open sessions; 0 offers none."""
+    match: str = "loose"
+    """When a client's message is a recorded reply: `strict` compares texts, reasoning and the order of arguments;
+    `loose` ignores white space around texts, the order of arguments, and reasoning that the client left out."""
+    fork_threshold_tokens: int = 1024
+    """A reply that the client changed is realigned, in the same branch, if fewer sampled tokens than this are lost to
+    training; else it keeps a branch of its own. 0 loses none."""
+    max_turns: int | None = None
+    """Turns of a session; more are refused with 429."""
+    max_tokens: int | None = None
+    """Sampled tokens of a session, after which no turn begins."""
+    max_seconds: float | None = None
+    """Seconds after which no turn of a session begins."""
+    final_turn: bool = False
+    """At a limit, allow one more turn that cannot call tools, so that an agent can conclude; then 429."""
+
+    def __post_init__(self) -> None:
+        check_minimums(self, "gateway", sessions=0, fork_threshold_tokens=0)
+        check_minimums(self, "gateway", max_turns=1, max_tokens=1)
+        check_choice("gateway.match", self.match, MATCHES)
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ConfigError("gateway.max_seconds", self.max_seconds, "must be above 0, or null for no limit")
+
+
 @dataclass
 class ServeConfig:
     """The root of ``arcforge-serve``."""
@@ -192,6 +224,7 @@ class ServeConfig:
     prefill: int = 0
     """Further processes that compute prompts for the `dp` engines, which decode."""
     router: RouterConfig = field(default_factory=RouterConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
     served_name: str | None = None
     """Name of the model in requests and replies; null is the checkpoint's folder name."""
     shutdown_seconds: float = 30.0
@@ -255,6 +288,12 @@ class ServeConfig:
         if self.lesson and (self.dp > 1 or self.prefill):
             raise ConfigError(
                 "lesson", self.lesson, "must be empty with dp > 1 or prefill: its weights go to one engine"
+            )
+        if self.gateway.sessions and (self.dp > 1 or self.prefill):
+            raise ConfigError(
+                "gateway.sessions",
+                self.gateway.sessions,
+                "must be 0 with dp > 1 or prefill: sessions live in one process",
             )
         if self.prefill and not self.engine.prefix_cache:
             raise ConfigError("prefill", self.prefill, "must be 0 with engine.prefix_cache=false")

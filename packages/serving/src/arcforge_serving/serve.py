@@ -14,4 +14,9 @@ def serve(config: ServeConfig) -> None:
         return
     from arcforge_serving.server.serve import serve
 
+    if config.gateway.sessions:
+        from arcforge_serving.gateway.app import gateway_app
+
+        serve(config, lambda state: gateway_app(state, config.gateway))
+        return
     serve(config)

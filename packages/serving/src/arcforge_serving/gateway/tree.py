@@ -68,7 +68,7 @@ class Node:
         while True:
             if end > node.keep:
                 found.append((node, end - node.keep))
-            end = min(end, node.keep)
+            end = node.keep
             if node.parent is None:
                 return found[::-1]
             node = node.parent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -25,11 +25,15 @@ from arcforge_serving.server.shared.errors import add_error_handlers, answer_at
 from arcforge_serving.server.shared.state import ServerState
 
 
-def create_app(state: ServerState) -> FastAPI:
+def create_app(
+    state: ServerState, routers: Sequence[APIRouter] = (), inner: Callable[[ASGIApp], ASGIApp] = lambda app: app
+) -> FastAPI:
     """Returns the application; the engine is started and closed with it.
 
     Args:
         state: the engine, the tokenizer and the settings.
+        routers: of further routes.
+        inner: wraps the application inside of names, origins and the log.
     """
 
     @asynccontextmanager
@@ -47,7 +51,7 @@ def create_app(state: ServerState) -> FastAPI:
     control = Control(state.engine, state.metrics, state.weights_root)
     dialects = (chat.router, completions.router, anthropic.router, responses.router)
     pages = (info.router, metrics.router, lesson.router, page.router)
-    for router in (*dialects, *pages, admin_routes(control)):
+    for router in (*dialects, *pages, admin_routes(control), *routers):
         app.include_router(router)
 
     def answered(path: str, status: int, seconds: float, record: RequestRecord) -> None:
@@ -55,18 +59,19 @@ def create_app(state: ServerState) -> FastAPI:
         if record.usage is not None:
             state.guard.rates.spend(record.holder, record.usage.completion)
 
-    app.answered = answered
+    app.answered, app.inner = answered, inner
     return app
 
 
 class _App(FastAPI):
     answered: Callable[[str, int, float, RequestRecord], None]
+    inner: Callable[[ASGIApp], ASGIApp]
 
     def build_middleware_stack(self) -> ASGIApp:
         """Returns the application with `Access` around all of it, the answers to faults and refusals included."""
         server: ServerState = self.state.server
         hosted = Hosted(
-            super().build_middleware_stack(),
+            self.inner(super().build_middleware_stack()),
             lambda: server.guard.hosts,
             lambda scope, status, message: answer_at(scope, HTTPException(status, message)),
         )

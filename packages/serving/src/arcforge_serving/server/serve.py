@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer, open_checkpoint
@@ -33,7 +35,7 @@ SECONDS_TO_SEND = 5.0
 """For slow clients to receive the ends of their streams."""
 
 
-def serve(config: ServeConfig) -> None:
+def serve(config: ServeConfig, make_app: Callable[[ServerState], FastAPI] = create_app) -> None:
     """Serves until SIGINT (exit code 0) or SIGTERM; running requests may finish within ``shutdown_seconds``.
 
     Raises:
@@ -50,7 +52,7 @@ def serve(config: ServeConfig) -> None:
             say(f"no chats: {state.no_template}")
         print(f"{state.name} at {url(listener)} in a browser, {url(listener)}/v1 for clients; Ctrl-C stops", flush=True)
         options = {**connection_options(config), "log_config": log_config(config.log)}
-        server = Server(state, config.shutdown_seconds, **options)
+        server = Server(state, config.shutdown_seconds, app=make_app(state), **options)
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
@@ -96,14 +98,21 @@ class Server(uvicorn.Server):
         state: the engine, the tokenizer and the settings.
         shutdown_seconds: how long running requests may continue.
         log_level: of uvicorn.
+        app: None is `create_app`'s.
         options: further options of uvicorn.
     """
 
-    def __init__(self, state: ServerState, shutdown_seconds: float, log_level: str = "warning", **options: Any) -> None:
+    def __init__(
+        self,
+        state: ServerState,
+        shutdown_seconds: float,
+        log_level: str = "warning",
+        app: FastAPI | None = None,
+        **options: Any,
+    ) -> None:
         cut_off = round(shutdown_seconds + SECONDS_TO_SEND)
-        super().__init__(
-            uvicorn.Config(create_app(state), log_level=log_level, timeout_graceful_shutdown=cut_off, **options)
-        )
+        app = app or create_app(state)
+        super().__init__(uvicorn.Config(app, log_level=log_level, timeout_graceful_shutdown=cut_off, **options))
         self._state, self._shutdown_seconds = state, shutdown_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -20,6 +20,8 @@ from arcforge_serving.server.gate.key_files import WatchedKeys
 from arcforge_serving.server.gate.rates import LIMITED, Rates, Reported
 from arcforge_serving.server.gate.record import record_of
 
+SESSION = "arcforge.session"
+"""Key of a request's scope: the `Turns` of a gateway that has admitted it, with the `owner` who opened the session."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -147,7 +149,8 @@ class GuardedRoute(APIRoute):
 
         async def guarded(request: Request) -> Response:
             guard: Guard = request.app.state.server.guard
-            request.state.owner = guard.admit(request, level)
+            turns = request.scope.get(SESSION)
+            request.state.owner = guard.admit(request, level) if turns is None else turns.owner
             return await handle(bounded(request, guard.limits, streams))
 
         return guarded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request
@@ -68,6 +69,7 @@ def prepare(body: ChatRequest, server: ServerState) -> Prepared:
     if body.max_tokens and body.max_completion_tokens not in (None, body.max_tokens):
         raise ConfigError("max_tokens", body.max_tokens, "max_completion_tokens says something else")
     tools = body.callable_tools()
+    server.turns.check(body.n, body.given_prompt(bool(body.messages)) is not None)
     prompt = prompt_of(body, server)
     jobs = body.jobs(
         server,
@@ -78,6 +80,7 @@ def prepare(body: ChatRequest, server: ServerState) -> Prepared:
         matcher=turn_matcher(body, server, template, prompt, tools),
     )
     without = [Ignored(name, name) for name in not_guaranteed(body, server, template, prompt, tools)]
+    jobs = [replace(job, params=server.turns.params(job.params)) for job in jobs]
     return Prepared(jobs, tools, without)
 
 

@@ -154,7 +154,9 @@ class ConversationFields(Body):
         options = options_from_openai(_given(self))
         messages = messages_from_openai([_given(message) for message in self.messages])
         template = template_of(server)
-        return list(template.render(messages, tools, options, generation_prompt=generation_prompt).ids)
+        if generation_prompt:
+            return server.turns.prompt(template, messages, tools, options)
+        return list(template.render(messages, tools, options).ids)
 
 
 def template_of(server: ServerState) -> ChatTemplate:

@@ -52,6 +52,7 @@ class Generation:
             raise
         for name in names:
             server.open.setdefault(name, []).append(self)
+        server.turns.began(self)
 
     def cancel(self) -> None:
         """Cancels the sequences that have not ended."""
@@ -112,6 +113,7 @@ class Generation:
                 if delta.finish_reason is not None:
                     pieces += reader.finish()
                     output = stream.result()
+                    self._server.turns.ended(output, reader.stop)
                     self._end(index, output.finish_reason, output)
                 if pieces or output is not None:
                     await ready.put(Update(index, pieces, output, reader.stop))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,18 +15,26 @@ from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.engine.grammar import Grammars
-from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.gate.guard import SESSION, Guard
 from arcforge_serving.server.shared.lesson import Lesson
 from arcforge_serving.server.shared.metrics import Metrics
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.starters import Starters
+from arcforge_serving.server.shared.turns import Cancellable, RenderedTurns, Turns
 
 
-class Cancellable(Protocol):
-    """A generation that can be ended."""
+class Admitted(Turns, Protocol):
+    """The turn of a request that a gateway has admitted.
 
-    def cancel(self) -> None:
-        """Ends it; no effect on one that has ended."""
+    Attributes:
+        owner: of the key that opened its session.
+        responses: of the session, in place of the server's.
+    """
+
+    @property
+    def owner(self) -> str: ...
+    @property
+    def responses(self) -> ResponseStore: ...
 
 
 @dataclass
@@ -50,6 +59,7 @@ class ServerState:
         starters: suggestions and tools of the page in a new conversation.
         lesson: training that the page may start; None offers none.
         open: generations that have not ended, by the ids of their requests.
+        turns: makes the prompts of conversations.
     """
 
     engine: ServingEngine
@@ -69,6 +79,7 @@ class ServerState:
     starters: Starters = field(default_factory=Starters)
     lesson: Lesson | None = None
     open: dict[str, list[Cancellable]] = field(default_factory=dict)
+    turns: Turns = field(default_factory=RenderedTurns)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.engine, self.name)
@@ -77,6 +88,13 @@ class ServerState:
     def longest(self) -> int:
         """Tokens that prompt and output may have together."""
         return self.engine.limits.tokens
+
+    def with_turns(self, turns: Admitted) -> ServerState:
+        """Returns a state for one request, with its own turns and responses; all else is shared."""
+        assert self.grammars is not None  # built once, not for each copy
+        state = copy(self)
+        state.turns, state.responses = turns, turns.responses
+        return state
 
     @cached_property
     def grammars(self) -> Grammars:
@@ -87,7 +105,8 @@ class ServerState:
 def server_of(request: Request) -> ServerState:
     """Returns the state of the application that serves a request."""
     state: ServerState = request.app.state.server
-    return state
+    turns = request.scope.get(SESSION)
+    return state if turns is None else state.with_turns(turns)
 
 
 Server = Annotated[ServerState, Depends(server_of)]

@@ -1,0 +1,103 @@
+"""``/sessions``: a trainer opens a session, hands URL or secret to an agent, and takes the recorded tokens."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from pydantic import Field
+from starlette.exceptions import HTTPException
+
+from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.paths import key_of
+from arcforge_serving.gateway.session import Session
+from arcforge_serving.gateway.sessions import Sessions
+from arcforge_serving.server.gate.auth import Level
+from arcforge_serving.server.gate.guard import GuardedRoute, credential, declare
+from arcforge_serving.server.openai.schemas import ReplyModel
+from arcforge_serving.server.shared.body import Body
+from arcforge_serving.server.shared.errors import RESPONSES
+from arcforge_serving.server.shared.state import Server
+
+router = APIRouter(route_class=GuardedRoute)
+RETURNED = {**RESPONSES, 200: {"description": "The record, `SessionRecord.as_json`"}}
+
+
+class OpenRequest(Body):
+    """Options of a session; those that are not given are the server's."""
+
+    match: Literal["strict", "loose"] | None = None
+    fork_threshold_tokens: int | None = Field(default=None, ge=0)
+    max_turns: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    final_turn: bool | None = None
+    metadata: dict[str, Any] = Field(default={}, description="returned with the record")
+
+    def options(self) -> dict[str, Any]:
+        """Returns the given fields of `GatewayConfig`."""
+        names = {each.name for each in fields(GatewayConfig)}
+        return {name: value for name, value in self if name in names and value is not None}
+
+
+class Opened(ReplyModel):
+    """An open session.
+
+    `url` is the base URL of Anthropic's clients, `url` + ``/v1`` that of OpenAI's, with any key. Or `secret` is the key
+    of a client whose base URL is the server's own.
+    """
+
+    id: str
+    url: str
+    secret: str
+
+
+def sessions_of(request: Request) -> Sessions:
+    """Returns the sessions of the application."""
+    found: Sessions = request.app.state.sessions
+    return found
+
+
+Open = Annotated[Sessions, Depends(sessions_of)]
+
+
+def mine(id: str, request: Request, server: Server, sessions: Open) -> Session:
+    """Returns a session to whoever has its secret, or the key that opened it.
+
+    Raises:
+        HTTPException: 404, 401 or 403.
+    """
+    by_key, session = sessions.of_key(key_of(request.headers)), sessions.find(id)
+    if by_key is None and server.guard.keys.owner(credential(request.headers), Level.USER) == session.owner:
+        return session
+    if by_key is not session:
+        raise HTTPException(403, "the key is another session's" if by_key else "another key opened this session")
+    return session
+
+
+Mine = Annotated[Session, Depends(mine)]
+
+
+@router.post("/sessions", responses=RESPONSES)
+async def open_session(body: OpenRequest, request: Request, sessions: Open) -> Opened:
+    """Opens a session."""
+    session = sessions.open(request.state.owner, body.metadata, **body.options())
+    return Opened(id=session.id, url=f"{request.base_url}sessions/{session.id}", secret=session.secret)
+
+
+@router.get("/sessions/{id}", responses=RETURNED)
+@declare(Level.OPEN)
+async def read_session(session: Mine) -> JSONResponse:
+    """Returns what was recorded so far."""
+    return JSONResponse(await run_in_threadpool(lambda: session.record().as_json()))
+
+
+@router.delete("/sessions/{id}", responses=RETURNED)
+@declare(Level.OPEN)
+async def close_session(session: Mine, sessions: Open) -> JSONResponse:
+    """Ends the session's running turns, closes it, and returns what was recorded."""
+    sessions.close(session)
+    return JSONResponse(await run_in_threadpool(lambda: session.record().as_json()))

@@ -1,0 +1,238 @@
+"""A session: its tree of turns, its limits, and the one turn of each request."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from arcforge_core.chat.parser import CALL
+from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Message, Tool
+from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
+from arcforge_core.contracts.sessions import SessionRecord, TurnRecord
+from arcforge_core.errors import ConfigError
+from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.keys import Match
+from arcforge_serving.gateway.replies import Replies
+from arcforge_serving.gateway.tree import Attachment, SessionTree
+from arcforge_serving.server.shared.response_store import ResponseStore
+from arcforge_serving.server.shared.turns import Cancellable
+
+PREFIX = "sess-"
+"""Of secrets, so that one of a closed session is known as such."""
+NEVER = -100.0
+"""Added to the logit of a token that must not be sampled."""
+CLOSED = "there is no such session, or it was closed"
+
+
+class SessionLimitError(HTTPException):
+    """A limit of the session is reached. The header keeps OpenAI's and Anthropic's clients from trying again."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(429, f"the session has reached {limit}", {"x-should-retry": "false"})
+
+
+@dataclass(eq=False)
+class Session:
+    """One agent's conversation, or several.
+
+    Attributes:
+        template: of the model.
+        limits: options of this session.
+        owner: of the key that opened it.
+        metadata: for the trainer.
+        clock: seconds.
+    """
+
+    template: ChatTemplate
+    limits: GatewayConfig
+    owner: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.id, self.secret = secrets.token_urlsafe(18), PREFIX + secrets.token_urlsafe(32)
+        match: Match = "strict" if self.limits.match == "strict" else "loose"
+        self.tree = SessionTree(self.template, match, self.limits.fork_threshold_tokens)
+        self.turns: list[TurnRecord] = []
+        self.responses, self.replies = ResponseStore(), Replies()
+        self.lock = threading.Lock()  # prompts are made in threads
+        self.is_closed = False
+        self._began, self._final = self.clock(), False
+        self._open: list[Turn] = []
+        self._sampled = 0
+
+    def look(self) -> Turn:
+        """Returns a turn for a request that samples nothing."""
+        return Turn(self, "", False)
+
+    def begin(self, dialect: str) -> Turn:
+        """Begins a turn; `Turn.finish` must follow.
+
+        Raises:
+            SessionLimitError: a limit is reached.
+        """
+        limit = self._limit()
+        if limit and (self._final or not self.limits.final_turn):
+            raise SessionLimitError(limit)
+        self._final = bool(limit)
+        turn = Turn(self, dialect, self._final)
+        self._open.append(turn)
+        return turn
+
+    def _limit(self) -> str:
+        limits, turns = self.limits, len(self.tree.nodes) + len(self._open)
+        if limits.max_turns is not None and turns >= limits.max_turns:
+            return f"max_turns={limits.max_turns}"
+        if limits.max_tokens is not None and self._sampled >= limits.max_tokens:
+            return f"max_tokens={limits.max_tokens}"
+        if limits.max_seconds is not None and self.clock() - self._began >= limits.max_seconds:
+            return f"max_seconds={limits.max_seconds}"
+        return ""
+
+    def record(self) -> SessionRecord:
+        """Returns what was recorded so far."""
+        with self.lock:
+            branches = self.tree.branches()
+            named = [branch.named(f"{self.id}.{branch.branch_id}") for branch in branches]
+            masked = self._sampled - sum(branch.num_sampled for branch in branches)
+            return SessionRecord(self.id, [*self.turns], named, masked, self.metadata)
+
+    def close(self) -> None:
+        """Ends the running turns; nothing is recorded any more."""
+        with self.lock:
+            self.is_closed = True
+        for turn in [*self._open]:
+            turn.cancel()
+
+    def ended(self, turn: Turn) -> None:
+        """Takes note of a finished turn; called once for each."""
+        self._open.remove(turn)
+        self._final = self._final and not (turn.is_final and turn.record is None)  # one that failed may be repeated
+        with self.lock:
+            self.turns.append(turn.record or turn.lost())
+
+    def keep(self, at: Attachment, output: GenerationOutput, reply: Message) -> int:
+        """Adds what was sampled to the tree, under `lock`; returns the number of its node.
+
+        Raises:
+            ValueError: see `SessionTree.record`.
+        """
+        node = self.tree.record(at, output, reply)
+        self._sampled += len(output.token_ids)
+        return node.number
+
+
+class Turn:
+    """The `Turns` of one request in a session.
+
+    Args:
+        session: the session.
+        dialect: of the request; empty for one that samples nothing.
+        is_final: whether tools cannot be called.
+
+    Attributes:
+        record: what was recorded; None before.
+    """
+
+    def __init__(self, session: Session, dialect: str, is_final: bool) -> None:
+        self.session, self.dialect, self.is_final = session, dialect, is_final
+        self.record: TurnRecord | None = None
+        self._at: Attachment | None = None
+        self._tools: Sequence[Tool] = ()
+        self._prompt_tokens = 0
+        self._reason = "error"
+        self._generation: Cancellable | None = None
+
+    @property
+    def owner(self) -> str:
+        """Owner of the key that opened the session."""
+        return self.session.owner
+
+    @property
+    def responses(self) -> ResponseStore:
+        """Replies that ``previous_response_id`` may name."""
+        return self.session.responses
+
+    def check(self, sequences: int, as_ids: bool) -> None:
+        """Refuses what a session cannot record.
+
+        Raises:
+            ConfigError: several sequences, or token ids that the client made up.
+        """
+        if sequences != 1:
+            raise ConfigError("n", sequences, "must be 1 in a session: a turn has one reply")
+        if as_ids:
+            raise ConfigError("prompt_token_ids", "given", "a session takes messages: it knows the tokens itself")
+
+    def prompt(
+        self, template: ChatTemplate, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
+    ) -> list[int]:
+        """Attaches to the recorded tokens."""
+        with self.session.lock:
+            self._at, self._tools = self.session.tree.attach(messages, tools, options), tools
+            prompt = self._at.prompt
+        self._prompt_tokens = len(prompt)
+        return prompt
+
+    def params(self, params: SamplingParams) -> SamplingParams:
+        """Keeps a final turn from calling tools."""
+        call = self.session.template.tokenizer.special.get(CALL)
+        if not self.is_final or call is None:
+            return params
+        return replace(params, logit_bias={**params.logit_bias, call: NEVER})
+
+    def began(self, generation: Cancellable) -> None:
+        """Takes note of the generation, to end it with the session."""
+        self._generation, self._reason = generation, "gone"
+        if self.session.is_closed:
+            generation.cancel()
+
+    def cancel(self) -> None:
+        """Ends the generation."""
+        if self._generation is not None:
+            self._generation.cancel()
+
+    def ended(self, output: GenerationOutput, stop: str | None) -> None:
+        """Records what was sampled, unless the engine or the end of the session aborted it.
+
+        Raises:
+            ValueError: a token without a finite log-probability.
+        """
+        self._reason = output.finish_reason
+        if output.finish_reason in ("abort", "error") or self._at is None:
+            return
+        at, session = self._at, self.session
+        reply = session.template.parse(output.token_ids, at.read, self._tools).message
+        if stop is not None:
+            reply = replace(reply, content=reply.content.partition(stop)[0].rstrip())
+        with session.lock:
+            if session.is_closed:
+                return
+            node = session.keep(at, output, reply)
+        self.record = replace(
+            self.lost(),
+            node=node,
+            completion_tokens=len(output.token_ids),
+            cached_tokens=output.cached_tokens,
+            drafted_tokens=output.drafted_tokens,
+            accepted_tokens=output.accepted_tokens,
+            masked_tokens=at.masked,
+        )
+
+    def lost(self) -> TurnRecord:
+        """Returns the record of a turn without recorded tokens."""
+        at = self._at
+        parent = None if at is None or at.parent is None else at.parent.number
+        drift, reason = ("", "") if at is None else (at.drift, at.reason)
+        return TurnRecord(self.dialect, None, parent, drift, reason, self._reason, self._prompt_tokens, 0)
+
+    def finish(self) -> None:
+        """Ends the turn with its request."""
+        if self.dialect:
+            self.session.ended(self)

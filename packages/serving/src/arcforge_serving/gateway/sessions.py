@@ -1,0 +1,87 @@
+"""The open sessions of a gateway."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from arcforge_core.chat.parser import CALL
+from arcforge_core.contracts.chat import ChatTemplate
+from arcforge_core.errors import ConfigError
+from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.session import CLOSED, PREFIX, Session
+from arcforge_serving.server.gate.auth import digest_of
+
+
+class Sessions:
+    """Opens, finds and closes sessions.
+
+    Args:
+        template: of the model.
+        config: options of sessions that give none themselves.
+    """
+
+    def __init__(self, template: ChatTemplate, config: GatewayConfig) -> None:
+        self.template, self.config = template, config
+        self._by_id: dict[str, Session] = {}
+        self._by_secret: dict[bytes, Session] = {}
+        self._check(config)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def open(self, owner: str, metadata: Mapping[str, Any], **options: Any) -> Session:
+        """Opens a session.
+
+        Args:
+            owner: of the key that opens it.
+            metadata: for the trainer.
+            options: fields of `GatewayConfig`, in place of the server's.
+
+        Raises:
+            ConfigError: an option has a value that is not accepted.
+            HTTPException: 429, too many are open.
+        """
+        if len(self) >= self.config.sessions:
+            raise HTTPException(429, f"{len(self)} sessions are open, as many as gateway.sessions allows; close some")
+        limits = replace(self.config, **options)
+        self._check(limits)
+        session = Session(self.template, limits, owner, metadata)
+        self._by_id[session.id] = self._by_secret[digest_of(session.secret)] = session
+        return session
+
+    def find(self, id_: str) -> Session:
+        """Returns a session.
+
+        Raises:
+            HTTPException: 404, there is none.
+        """
+        if id_ not in self._by_id:
+            raise HTTPException(404, CLOSED)
+        return self._by_id[id_]
+
+    def of_key(self, key: str) -> Session | None:
+        """Returns the session whose secret this is; None if it is no secret of a session.
+
+        Raises:
+            HTTPException: 404, the session was closed.
+        """
+        if not key.startswith(PREFIX):
+            return None
+        found = self._by_secret.get(digest_of(key))
+        if found is None or not hmac.compare_digest(found.secret, key):
+            raise HTTPException(404, CLOSED)
+        return found
+
+    def close(self, session: Session) -> None:
+        """Ends a session's turns and forgets it."""
+        del self._by_id[session.id], self._by_secret[digest_of(session.secret)]
+        session.close()
+
+    def _check(self, config: GatewayConfig) -> None:
+        if config.final_turn and CALL not in self.template.tokenizer.special:
+            raise ConfigError("gateway.final_turn", True, f"needs a chat template whose calls begin with {CALL}")
