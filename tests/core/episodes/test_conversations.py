@@ -1,9 +1,12 @@
 """Conversation records played by a scripted engine: answers, calls, errors, and early ends."""
 
+import asyncio
 import json
+import threading
 
 import pytest
 
+from arcforge_core.checkers import NumberChecker
 from arcforge_core.config.schema import PlayConfig
 from arcforge_core.configs import ConversationEnvironmentConfig
 from arcforge_core.contracts.conversation import BadRecord
@@ -14,6 +17,7 @@ from arcforge_core.episodes.conversations import ConversationEnvironment
 from arcforge_core.errors import ConfigError
 from arcforge_core.eval.conversations import evaluate
 from arcforge_core.eval.conversations.figures import ALL, by_source, conversation_row, measure, verdict, wilson
+from arcforge_core.testing.environment_suite import play as play_script
 from arcforge_core.testing.environment_suite import score
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from support.scripted_engine import ScriptedEngine
@@ -340,6 +344,19 @@ def test_each_checker_is_a_reward():
     outcome = score(environment, environment.task(0), [Reply("1"), Reply("7")])
     assert outcome.rewards == {"reward": 0.5, "answer_1": 1.0, "answer_2": 0.0}
     assert outcome.reasons["reward"] == "answer_2: the answer is '7'"
+
+
+def test_a_checker_that_waits_leaves_the_event_loop_free(monkeypatch):
+    """Others play and sample there; a checker in a sandbox may take its 10 seconds."""
+    environment, others_ran = environment_of(asks("first")), threading.Event()
+    monkeypatch.setattr(NumberChecker, "check", lambda self, answer: others_ran.wait(5))
+
+    async def scene():
+        asyncio.get_running_loop().call_later(0.1, others_ran.set)
+        return await play_script(environment, environment.task(0), [Reply("1")])
+
+    _, outcome = asyncio.run(scene())
+    assert outcome.rewards["reward"] == 1.0
 
 
 def test_files_are_tasks_on_their_side_of_the_split(tmp_path):

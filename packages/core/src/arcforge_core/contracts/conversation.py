@@ -29,7 +29,10 @@ class Checker(Protocol):
     """
 
     def check(self, answer: str) -> bool:
-        """Returns whether the answer is right; never raises on any text, and always gives the same verdict."""
+        """Returns whether the answer is right; never raises on any text, and always gives the same verdict.
+
+        It may wait: episodes call it outside their event loop, in one thread for all checkers.
+        """
 
 
 @dataclass(frozen=True)

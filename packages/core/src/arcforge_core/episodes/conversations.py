@@ -6,8 +6,10 @@ of a turn consists of the policy's own replies, not the record's.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from arcforge_core.configs import ConversationEnvironmentConfig
@@ -24,6 +26,8 @@ from arcforge_core.episodes.tools import CALLS, Use
 from arcforge_core.errors import ConfigError
 
 UNKNOWN_CALL = "Error: this call is not in the record"
+_CHECKING = ThreadPoolExecutor(1, "arcforge-checker")
+"""Checkers may wait, for a sandbox for example. They wait here, one by one, so that they need no locks."""
 
 
 class ConversationEnvironment:
@@ -113,11 +117,12 @@ class ConversationEnvironment:
     async def score(self, task: Task, episode: Episode) -> Outcome:
         """Returns the reward ``answer_N`` for each answer with a checker, and their mean, 0 if there are none."""
         assert isinstance(task, ConversationTask)
-        scores = {}
+        scores, loop = {}, asyncio.get_running_loop()
         for number, (question, answer) in enumerate(zip(task.questions, episode.artefacts["answers"], strict=True), 1):
             if question.checker is not None:
                 try:
-                    scores[f"answer_{number}"] = _judged(question.checker, answer)
+                    judging = loop.run_in_executor(_CHECKING, _judged, question.checker, answer)
+                    scores[f"answer_{number}"] = await judging
                 except EpisodeFailure as error:
                     return Outcome.failed(error.failure)
         total = sum(score.value for score in scores.values()) / max(1, len(scores))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from asyncio import Semaphore
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -27,21 +26,10 @@ from arcforge_rl.problems.tools import tool_command, tool_result
 from arcforge_rl.sandbox.sync import Desk, shared_desk
 
 T = TypeVar("T")
-_FIRST = threading.Lock()
 ATTEMPTS = 2
 """Attempts at work whose sandbox breaks."""
 PROGRAMS = min(32, (os.cpu_count() or 1) + 4)
 """Programs judged concurrently; few, because each has a wall-time limit and needs a processor."""
-
-
-def open_desk() -> Desk:
-    """Returns this process's desk, which is started once.
-
-    Raises:
-        ConfigError: untrusted code cannot be run here.
-    """
-    with _FIRST:
-        return shared_desk()
 
 
 @functools.cache
@@ -57,7 +45,7 @@ async def in_sandbox(work: Callable[[Sandbox, str], Awaitable[T]]) -> T:
         ConfigError: untrusted code cannot be run here.
         SandboxFault: the sandbox broke, `ATTEMPTS` times.
     """
-    desk = open_desk()
+    desk = shared_desk()
 
     async def attempt(backend: SandboxBackend) -> T:
         async with _programs():
@@ -86,7 +74,7 @@ async def judge_in_sandboxes(test: FunctionTest, source: str, limits: SandboxLim
     async def run(command: Command) -> ExecResult:
         return await in_sandbox(lambda sandbox, _: sandbox.exec(command))
 
-    steps = judge_function(test, source, open_desk().python, limits)
+    steps = judge_function(test, source, shared_desk().python, limits)
     command = next(steps)
     while True:
         try:

@@ -12,9 +12,10 @@ from arcforge_core.episodes.base import GeneratedEnvironment
 from arcforge_core.episodes.rewards import metric, reward
 from arcforge_core.episodes.tools import converse
 from arcforge_rl.environments.answers import judge_number, rational
-from arcforge_rl.environments.boxed import open_desk, sandboxed_tools
+from arcforge_rl.environments.boxed import sandboxed_tools
 from arcforge_rl.problems.dialogues import long_expression, short_program
 from arcforge_rl.problems.tools import definition
+from arcforge_rl.sandbox.sync import shared_desk
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class ToolMath(GeneratedEnvironment):
         """Lets the solver call its tool in one sandbox, opened at the first call."""
         assert isinstance(task, ToolTask)
         question, tools = Message("user", task.prompt), [Tool(definition(task.tool))]
-        async with sandboxed_tools(open_desk) as use:
+        async with sandboxed_tools(shared_desk) as use:
             return await converse(agents, [question], tools, use, max_calls=self.config.max_calls)
 
     @reward(timeout=None)

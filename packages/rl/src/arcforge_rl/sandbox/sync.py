@@ -17,6 +17,7 @@ from arcforge_rl.sandbox.python import python_inside
 from arcforge_rl.sandbox.select import build_sandboxes
 
 T = TypeVar("T")
+_ENTERING = threading.Lock()
 
 
 class Bench(Protocol):
@@ -127,7 +128,16 @@ class Desk:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-@functools.cache
 def shared_desk() -> Desk:
-    """Returns the desk shared by this process's checkers; its keeper dies with the process."""
+    """Returns the desk shared by this process's environments and checkers; its keeper dies with the process.
+
+    Raises:
+        ConfigError: untrusted code cannot be run here.
+    """
+    with _ENTERING:  # several threads may ask first
+        return _shared_desk()
+
+
+@functools.cache
+def _shared_desk() -> Desk:
     return Desk().__enter__()
