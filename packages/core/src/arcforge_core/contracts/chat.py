@@ -161,7 +161,7 @@ def extend(recorded: tuple[int, ...], rendered: Rendered) -> Rendered:
 
 @dataclass(frozen=True)
 class OpenTurn:
-    """What a template must know of recorded ids to continue them, so that a turn costs its own tokens alone.
+    """A template's knowledge of recorded ids, enough to continue them, so that a turn costs its own tokens alone.
 
     Made by `ChatTemplate.open_turn`, then by each `next_turn`. Several continuations may begin at one.
 
@@ -170,7 +170,7 @@ class OpenTurn:
         thought: whether the ids contain reasoning, or the tag that opens it.
         thinking: whether the prompt has opened the reasoning of its last turn; False if it has closed it, None if it
             leaves this to the model.
-        completion_ids: what was sampled in the last turn.
+        completion_ids: tokens sampled in the last turn.
     """
 
     tools: str | None

@@ -46,7 +46,7 @@ class TurnRecord:
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """What was read and sampled in a session.
+    """All that was read and sampled in a session.
 
     Attributes:
         session_id: unique.

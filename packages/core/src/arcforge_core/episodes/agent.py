@@ -26,7 +26,7 @@ class Prompt:
 
     Attributes:
         ids: all tokens of a conversation that begins; those after the recorded ones of one that continues.
-        turn: what the dialogue must know to continue after the reply.
+        turn: state from which the dialogue continues after the reply.
     """
 
     ids: Sequence[int]

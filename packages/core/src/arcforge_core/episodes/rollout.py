@@ -114,6 +114,9 @@ def roll_out(
     few episodes. Verifiers run while other episodes continue. If an environment raises or an engine fails, that
     rollout is a failure, and the others continue. The same holds for a `FailedTask`.
 
+    Ctrl-C is answered at any moment, in the midst of an engine's call too: unfinished episodes are cancelled. So the
+    loop is run without `asyncio.Runner.run`, whose own handler would first wait for the engine.
+
     Args:
         environment: plays and scores the tasks.
         tasks: one task per rollout, consumed lazily.
@@ -125,6 +128,7 @@ def roll_out(
 
     Raises:
         ConfigError, CheckpointError: the environment or the engine cannot work.
+        KeyboardInterrupt: the user's, or that of a signal handler.
     """
     entries: Iterator[Entry] = zip(
         itertools.count() if numbers is None else numbers, zip(tasks, agents, strict=True), strict=False
@@ -134,10 +138,11 @@ def roll_out(
         entries, width = iter(everything), len(everything)
     with asyncio.Runner(loop_factory=EngineLoop) as runner:
         crew = _Crew(environment, lockstep, entries, clock or (lambda phase: nullcontext()))
-        working = runner.get_loop().create_task(crew.work(width))
-        while (rollout := runner.run(crew.ended.get())) is not None:
+        loop = runner.get_loop()
+        working = loop.create_task(crew.work(width))
+        while (rollout := loop.run_until_complete(crew.ended.get())) is not None:
             yield rollout
-        runner.run(_result(working))
+        loop.run_until_complete(_result(working))
 
 
 Entry = tuple[int, tuple[Task, Agent]]

@@ -16,6 +16,7 @@ from arcforge_core.chat.openai import message_for_template
 from arcforge_core.console.progress import working
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars, tell_loggers
+from arcforge_core.train.callbacks.stopping import stopping_of
 from arcforge_rl.rollouts.collect import TracedRollout
 from arcforge_rl.trainer.figures import ALL, evaluation_figures, rights
 from arcforge_rl.trainer.module import PolicyModule
@@ -83,9 +84,10 @@ class Evaluations(L.Callback):
         self.last_step = -1
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Evaluates the initial policy of a new run."""
+        """Evaluates the initial policy of a new run, and a resumed one's whose evaluation was cut off."""
         assert isinstance(module, PolicyModule)
-        if self.first is None and module.progress.step == 0:
+        step = module.progress.step
+        if step % module.config.trainer.eval_every == 0 and step not in evaluated_steps(self.run_dir):
             self.evaluate(trainer, module)
 
     def on_train_batch_end(
@@ -97,11 +99,17 @@ class Evaluations(L.Callback):
             self.evaluate(trainer, module)
 
     def evaluate(self, trainer: L.Trainer, module: PolicyModule) -> None:
-        """Plays the held-out tasks, if there are any. The time does not count as training."""
+        """Plays the held-out tasks, if there are any. The time does not count as training.
+
+        A stop that is requested meanwhile cuts it off and leaves no figures: the resumed run evaluates.
+        """
         if not module.config.evaluation.tasks:
             return
         with working("playing held-out tasks") if trainer.is_global_zero else nullcontext():
-            self.groups = module.sampler.evaluate()
+            groups = stopping_of(trainer).between_steps(module, module.sampler.evaluate)
+        if groups is None:
+            return
+        self.groups = groups
         self.last = evaluation_figures(self.groups)
         self.first = self.first or self.last
         self.last_step = module.progress.step
@@ -126,6 +134,15 @@ class Evaluations(L.Callback):
         log_scalars(trainer, {f"heldout_{name}": value for name, value in found[ALL].items()}, self.last_step)
         rollouts = module.record.result.everything if module.record else ()
         tell_loggers(trainer, lambda logger: log_samples([logger], self.last_step, self.groups[0], rollouts))
+
+
+def evaluated_steps(run_dir: Path) -> set[int]:
+    """Returns the steps after which a run was evaluated."""
+    path = run_dir / EVALUATIONS_FILE
+    if not path.exists():
+        return set()
+    with path.open(encoding="utf-8", newline="") as file:
+        return {int(row["step"]) for row in csv.DictReader(file)}
 
 
 def first_evaluation(path: Path) -> dict[str, dict[str, float]] | None:

@@ -137,7 +137,7 @@ class Turn:
         is_final: whether tools cannot be called.
 
     Attributes:
-        record: what was recorded; None before.
+        record: of the sampled tokens; None before.
     """
 
     def __init__(self, session: Session, dialect: str, is_final: bool) -> None:

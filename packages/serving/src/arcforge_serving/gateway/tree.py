@@ -32,8 +32,8 @@ class Node:
         parent: the turn that it continues; None at the start of a conversation.
         keep: how many tokens of the parent's path are part of this one's; all of them except after a realignment.
         tokens: of this turn alone: those read, then those sampled.
-        read: how many were read.
-        reply: what the client received.
+        read: number of tokens that were read.
+        reply: the message that the client received.
         turn: state of the template after the sampled tokens.
         children: turns that continue this one.
     """
@@ -164,9 +164,9 @@ class SessionTree:
         """Adds a turn.
 
         Args:
-            at: what was sampled from; other turns may have been recorded since.
-            output: what was sampled.
-            reply: what the client received for it.
+            at: where it attached; other turns may have been recorded since.
+            output: the sampled tokens.
+            reply: the message that the client received for it.
 
         Raises:
             ValueError: a token without a finite log-probability; nothing has been recorded.
