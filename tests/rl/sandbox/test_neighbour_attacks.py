@@ -65,6 +65,52 @@ def test_a_result_does_not_wait_for_whom_its_stdout_was_given(run, backend):
     assert held, "the result came only when the other command had ended"
 
 
+def test_no_sandbox_waits_until_the_files_of_another_are_deleted(backend, loop, tmp_path, monkeypatch):
+    """A program can leave so many that this takes minutes."""
+    rm, free = tmp_path / "rm", tmp_path / "free"
+    rm.write_text(f'#!/bin/sh\nwhile ! test -e {free}; do sleep 0.01; done\nexec /bin/rm "$@"\n')
+    rm.chmod(0o755)
+
+    async def scene():
+        async with type(backend)(backend.config) as own:
+            with monkeypatch.context() as patch:
+                patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+                first = await own.open(limits=LIMITS)
+            second = await own.open(limits=LIMITS)
+            try:
+                stopping = asyncio.create_task(first.stop())
+                async with asyncio.timeout(20):
+                    done = await second.exec(Command(("/bin/echo", "not held up"), limits=LIMITS))
+                deleted = stopping.done()
+            finally:
+                free.touch()
+            await stopping
+            return done.stdout, deleted, os.path.exists(first.work)
+
+    # bubblewrap's files are memory that is unmounted, without any program
+    assert loop.run_until_complete(scene()) == (b"not held up\n", backend.own_view, False)
+
+
+def test_no_sandbox_waits_until_the_base_of_another_is_there(backend, loop, tmp_path):
+    for n in range(1500):
+        (tmp_path / str(n)).touch()
+
+    async def scene():
+        sandbox = await backend.open(limits=LIMITS)
+        await sandbox.prepare()
+        opening = asyncio.create_task(backend.open(tmp_path, LIMITS))
+        await asyncio.sleep(0)  # it is asked for first
+        done = await sandbox.exec(Command(("/bin/echo", "not held up"), limits=LIMITS))
+        first = not opening.done()
+        other = await opening
+        listing = await other.exec(Command(("/bin/ls",), limits=LIMITS))
+        await other.stop()
+        await sandbox.stop()
+        return done.stdout, first, len(listing.stdout.split())
+
+    assert loop.run_until_complete(asyncio.wait_for(scene(), 60)) == (b"not held up\n", True, 1500)
+
+
 LOCK = """
 import fcntl, os, struct, time
 for path in PATHS:

@@ -81,11 +81,14 @@ class Boxes(Protocol):
 
     gaps: list[str]
 
-    def open(self, name: str, disk: int, base: str | None) -> Box:
-        """Creates the files of a sandbox."""
+    def open(self, name: str, disk: int) -> Box:
+        """Creates the directories of a sandbox."""
 
-    def close(self, box: Box) -> None:
-        """Removes them."""
+    def fill(self, box: Box, base: str) -> Size:
+        """Puts a base into ``/workspace`` and returns the size of what was copied; may take long."""
+
+    def close(self, box: Box) -> str | None:
+        """Removes them; returns a directory that is left to delete, which may take long."""
 
     def start(self, box: Box, fds: dict[int, int]) -> int:
         """Starts the confined shell and returns our child's pid; `fds` has the numbers above as keys, higher values."""
@@ -157,8 +160,8 @@ class NamespaceBoxes:
             self.gaps.append(f"programs inside may lock files of {path} that programs of the host use: {error}")
             return bind(path, f"{target}-plain")
 
-    def open(self, name: str, disk: int, base: str | None) -> Box:
-        """Mounts the sandbox's files, copy-on-write on top of a base."""
+    def open(self, name: str, disk: int) -> Box:
+        """Mounts the sandbox's files."""
         box = Box(f"{STATE}/{name}", disk, self.users.take())
         os.mkdir(box.folder)
         options = f"mode=0700,uid={box.user or os.getuid()},gid={box.user or os.getgid()}"
@@ -167,20 +170,16 @@ class NamespaceBoxes:
         for part in ("work", "tmp", "shm"):
             os.mkdir(f"{box.folder}/{part}")
             give(f"{box.folder}/{part}", box.user)
-        if base is not None:
-            try:
-                self._lay_over(base, box)
-            except Exception:
-                self.close(box)
-                raise
         return box
 
-    def _lay_over(self, source: str, box: Box) -> None:
+    def fill(self, box: Box, base: str) -> Size:
+        """Mounts ``/workspace`` copy-on-write on top of a base."""
         upper, scratch, lower = f"{box.folder}/upper", f"{box.folder}/scratch", box.lower
         for part in (upper, scratch):
             os.mkdir(part)
-        bind(source, lower)
+        bind(base, lower)
         give(upper, box.user)
+        copied = Size()
         options = f"lowerdir={lower},upperdir={upper},workdir={scratch}" + (
             ",metacopy=on,index=on" if box.user else ",userxattr"  # an index keeps hard links when their owner changes
         )
@@ -190,8 +189,9 @@ class NamespaceBoxes:
         except OSError:  # before 5.11, only root may mount overlays
             system.unmount(lower)
             os.rmdir(lower)
-            box.copied.add(copy_tree(source, box.work), None)
+            copied = copy_tree(base, box.work)
         give_tree(box.work, box.user)  # the sandbox may change files prepared by root; only attributes are copied up
+        return copied
 
     def close(self, box: Box) -> None:
         """Unmounts the sandbox's files, which deletes them."""
@@ -263,24 +263,24 @@ class LandlockBoxes:
         self.readable = ["/usr", *config["read_only"], *SYSTEM_FOLDERS, *SYSTEM_FILES]
         self.filter = seccomp.program(network=False)
 
-    def open(self, name: str, disk: int, base: str | None) -> Box:
-        """Creates the directories; a base is copied."""
+    def open(self, name: str, disk: int) -> Box:
+        """Creates the directories."""
         box = Box(f"{self.root}/{name}", disk, self.users.take())
         for part in ("work", "tmp"):
             os.makedirs(f"{box.folder}/{part}", mode=0o700)
-        try:
-            if base is not None:
-                box.copied.add(copy_tree(base, box.work), None)
-            give_tree(box.folder, box.user)
-        except Exception:
-            self.close(box)
-            raise
+        give_tree(box.folder, box.user)
         return box
 
-    def close(self, box: Box) -> None:
-        """Deletes the directories."""
-        remove_tree(box.folder)
+    def fill(self, box: Box, base: str) -> Size:
+        """Copies a base."""
+        copied = copy_tree(base, box.work)
+        give_tree(box.work, box.user)
+        return copied
+
+    def close(self, box: Box) -> str:
+        """Returns the directory."""
         self.users.give_back(box.user)
+        return box.folder
 
     def start(self, box: Box, fds: dict[int, int]) -> int:
         """Forks the supervisor."""

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from arcforge_core.contracts.sandbox import SandboxBoundError
@@ -40,7 +40,7 @@ from arcforge_rl.sandbox.boxes import (
     NamespaceBoxes,
 )
 from arcforge_rl.sandbox.cgroups import Group, Parent, sweep
-from arcforge_rl.sandbox.trees import copy_tree, remove_tree
+from arcforge_rl.sandbox.trees import Size, copy_tree, remove_tree
 
 MESSAGE = 1 << 18
 PROCESSES = "{{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }}"
@@ -95,7 +95,8 @@ class Keeper:
         self.opened: dict[int, tuple[Box, Group]] = {}
         self.running: dict[int, Running] = {}
         self.closing: dict[int, int] = {}
-        self.copying: dict[int, tuple[int, list[dict[str, Any]]]] = {}
+        self.copying: dict[int, list[dict[str, Any]]] = {}
+        self.helpers: set[int] = set()
         self.selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
@@ -122,7 +123,7 @@ class Keeper:
         message = json.loads(data)
         do = message["do"]
         if do == "open":
-            self.answer(message, self.open)
+            self.open(message)
         elif do == "spawn":
             try:
                 self.spawn(message, fds)
@@ -141,26 +142,61 @@ class Keeper:
         elif do == "close":
             self.close(message)
 
-    def answer(self, message: dict[str, Any], act: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Performs the action and answers with its result or the error."""
-        try:
-            self.send({"id": message["id"], **act(message)})
-        except Exception as error:  # a hostile tree may be too deep for Python's recursion
-            self.send({"id": message["id"], **told(error)})
+    def aside(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
+        """Works in a separate process, so that other sandboxes do not wait; `then` gets the result, or the error."""
+        report, report_end = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                system.prctl(system.SET_PDEATHSIG, signal.SIGKILL)
+                self.control.close()  # its end tells the caller that the keeper is gone
+                result = work()
+            except BaseException as error:
+                result = told(error)
+            try:
+                os.write(report_end, json.dumps(result).encode())
+            finally:
+                os._exit(0)
+        os.close(report_end)
+        self.helpers.add(pid)
 
-    def open(self, message: dict[str, Any]) -> dict[str, Any]:
-        number = message["box"]
-        group = Group(self.parents, str(number))
+        def ended() -> None:
+            result = json.loads(os.read(report, MESSAGE) or "null")
+            self.selector.unregister(report)
+            os.close(report)
+            self.helpers.remove(pid)
+            os.waitpid(pid, 0)
+            then({"error": "the process that did this was killed"} if result is None else result)
+
+        self.selector.register(report, selectors.EVENT_READ, ended)
+
+    def open(self, message: dict[str, Any]) -> None:
+        """Creates a sandbox; a base is put into it aside."""
+        number, base, group = message["box"], message["base"], Group(self.parents, str(message["box"]))
         try:
-            box = self.boxes.open(str(number), message["disk"], message["base"])
-        except Exception:
+            box = self.boxes.open(str(number), message["disk"])
+        except Exception as error:
             group.remove()
-            raise
+            self.send({"id": message["id"], **told(error)})
+            return
         self.opened[number] = (box, group)
-        return {"work": box.work}
+        if base is None:
+            self.send({"id": message["id"], "work": box.work})
+        else:
+            self.aside(lambda: asdict(self.boxes.fill(box, base)), lambda copied: self.filled(message, copied))
+
+    def filled(self, message: dict[str, Any], copied: dict[str, Any]) -> None:
+        """Answers, or removes a sandbox whose base cannot be put into it."""
+        number = message["box"]
+        box, _ = self.opened[number]
+        if "error" in copied:
+            self.remove(number, lambda _: self.send({"id": message["id"], **copied}))
+        else:
+            box.copied.add(Size(**copied), None)
+            self.send({"id": message["id"], "work": box.work})
 
     def copy(self, message: dict[str, Any]) -> None:
-        """Copies the work directory of an idle sandbox in a separate process, so that other sandboxes do not wait."""
+        """Copies the work directory of an idle sandbox aside."""
         number, target = message["box"], message["target"]
         try:
             if number in self.copying or any(r.box == number and r.script < 0 for r in self.running.values()):
@@ -170,32 +206,23 @@ class Keeper:
         except (OSError, ValueError, KeyError) as error:
             self.send({"id": message["id"], **told(error)})
             return
-        report, report_end = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                system.prctl(system.SET_PDEATHSIG, signal.SIGKILL)
-                self.control.close()  # its end tells the caller that the keeper is gone
-                copy_tree(box.work, target, box.room())
-            except BaseException as error:
-                remove_tree(target)
-                os.write(report_end, json.dumps(told(error)).encode())
-            finally:
-                os._exit(0)
-        os.close(report_end)
-        self.copying[number] = pid, []
-        self.selector.register(report, selectors.EVENT_READ, lambda: self.copied(message, report))
 
-    def copied(self, message: dict[str, Any], report: int) -> None:
+        def work() -> dict[str, Any]:
+            try:
+                copy_tree(box.work, target, box.room())
+            except BaseException:
+                remove_tree(target)
+                raise
+            return {}
+
+        self.copying[number] = []
+        self.aside(work, lambda result: self.copied(message, result))
+
+    def copied(self, message: dict[str, Any], result: dict[str, Any]) -> None:
         """Answers, and starts the work that waited for the copy."""
-        number, answer = message["box"], json.loads(os.read(report, MESSAGE) or "{}")
-        self.selector.unregister(report)
-        os.close(report)
-        pid, waiting = self.copying.pop(number)
-        if os.waitpid(pid, 0)[1]:
-            answer = {"error": "the copying process was killed"}
-        self.send({"id": message["id"], **answer})
-        for command in waiting:
+        number = message["box"]
+        self.send({"id": message["id"], **result})
+        for command in self.copying.pop(number):
             self.run(command)
         if number in self.closing:
             self.close_if_idle(number)
@@ -261,7 +288,7 @@ class Keeper:
         if running is None or running.child is None or running.doomed:
             return
         if running.box in self.copying:
-            self.copying[running.box][1].append(message)
+            self.copying[running.box].append(message)
             return
         limits, (box, group) = message["limits"], self.opened[running.box]
         try:
@@ -351,13 +378,27 @@ class Keeper:
         """Removes a sandbox's files and groups once its last command has ended."""
         if number in self.copying or any(running.box == number for running in self.running.values()):
             return
-        box, group = self.opened.pop(number)
-        self.answer({"id": self.closing.pop(number)}, lambda _: self.remove(box, group))
+        answer = {"id": self.closing.pop(number)}
+        self.remove(number, lambda result: self.send(answer | result))
 
-    def remove(self, box: Box, group: Group) -> dict[str, Any]:
-        self.boxes.close(box)
-        group.remove()
-        return {}
+    def remove(self, number: int, then: Callable[[dict[str, Any]], None]) -> None:
+        """Removes a sandbox; a directory that is left is deleted aside."""
+        box, group = self.opened.pop(number)
+        try:
+            left = self.boxes.close(box)
+            group.remove()
+        except Exception as error:
+            then(told(error))
+            return
+        if left is None:
+            then({})
+            return
+
+        def delete() -> dict[str, Any]:
+            remove_tree(left)
+            return {}
+
+        self.aside(delete, then)
 
     def end(self) -> None:
         """Kills all commands and removes all sandboxes."""
@@ -368,11 +409,12 @@ class Keeper:
                 self.hear(name)
             if name in self.running:
                 self.reap(running)
-        for pid, _ in self.copying.values():
+        for pid in self.helpers:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         for box, group in self.opened.values():
-            self.remove(box, group)
+            self.boxes.close(box)
+            group.remove()
         self.boxes.end()
 
 
