@@ -16,7 +16,7 @@ class ConfigError(ArcforgeError, ValueError):
     Args:
         field: dotted path of the field, e.g. ``model.hidden_size``.
         value: the value that was given.
-        accepted: what would be accepted, in words.
+        accepted: the accepted values, in words.
     """
 
     def __init__(self, field: str, value: object, accepted: str) -> None:

@@ -71,7 +71,7 @@ class Agent(Protocol):
 
         Args:
             messages: the conversation so far.
-            tools: what may be called.
+            tools: the tools that the agent may call.
             options: how to render the conversation; None: the agent's own way.
         """
 

@@ -48,7 +48,7 @@ class Chart(Generic[R]):
 
     Attributes:
         name: unique in the page.
-        title: what it shows.
+        title: the quantity shown.
         note: how to read it.
         draw: draws on the axes; if there is no data, returns a description of the missing data instead.
         marks: steps with a dashed line, one per warning.

@@ -61,7 +61,7 @@ Move = Spill | Restore
 
 @dataclass
 class Counters:
-    """What has happened so far."""
+    """Counts of the scheduler's work so far."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0

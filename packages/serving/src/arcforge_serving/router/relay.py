@@ -38,7 +38,7 @@ ENGINE = "x-arcforge-engine"
 
 @dataclass
 class Counts:
-    """What the router has done.
+    """Counts of the router's work.
 
     Attributes:
         requests: by engine and outcome: ``done``, ``failed`` (before anything was sent), ``broken`` (after that),

@@ -40,7 +40,7 @@ Checksum = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$")]
 
 
 class PauseRequest(BaseModel):
-    """What happens to requests that are there."""
+    """The treatment of the requests present."""
 
     model_config = ConfigDict(extra="forbid")
     mode: Literal["abort", "wait", "keep"] = "keep"

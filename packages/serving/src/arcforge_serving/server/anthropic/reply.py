@@ -86,7 +86,7 @@ class MessageWriter:
     Args:
         body: the chat request that it is translated to.
         jobs: its sequence.
-        tools: what may be called.
+        tools: the tools that the model may call.
         server: has the model.
     """
 

@@ -32,7 +32,7 @@ class ResponseWriter:
         body: the request.
         chat: the chat request that it amounts to.
         jobs: its sequence.
-        tools: what may be called.
+        tools: the tools that the model may call.
         server: has the model.
         done: is given the response when it is complete.
     """
