@@ -99,6 +99,12 @@ FAULTY = {
         Kernel("rms_norm", "acme", lambda x, weight, eps, block: 0, lambda _: YES),
         "takes (x, weight, eps, b",
     ),
+    "by name only": (
+        Kernel("rms_norm", "acme", lambda x, weight, *, eps: 0, lambda _: YES),
+        "takes (x, weight, *, eps)",
+    ),
+    "no function": (Kernel("rms_norm", "acme", None, lambda _: YES), "its function is None"),
+    "no number": (kernel("acme", "high"), "its priority is 'high', and not a whole number"),
 }
 
 
@@ -110,6 +116,21 @@ def test_a_faulty_kernel_is_reported_and_not_taken(caplog, fault):
     assert ops.bind(CALL) is reference.rms_norm
     assert ops.bind(OpCall("swiglu", "cpu", torch.float32))() == "swiglu"
     assert f"hardware fake: kernel acme is not used: {dispatch.fault_of(faulty)}" in caplog.text
+
+
+def raises(call):
+    raise RuntimeError("no chip")
+
+
+@pytest.mark.parametrize(
+    ("supports", "reason"),
+    [(raises, "its supports raised RuntimeError: no chip"), (bool, "its supports returned True instead of a Verdict")],
+)
+def test_a_kernel_that_fails_to_say_what_it_supports_is_reported_and_not_taken(caplog, supports, reason):
+    ops = ops_of(Kernel("rms_norm", "acme", lambda *_: "acme", supports, 5), kernel("next", 1))
+    assert ops.bind(CALL)() == "next"
+    assert f"kernel acme is not used for rms_norm: {reason}" in caplog.text
+    assert [choice.rejected for choice in ops.choices.values()] == [(("acme", reason),)]
 
 
 def test_further_arguments_with_defaults_and_other_names_are_no_fault():

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, Recorder
+from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, Recorder, Verdict
 from arcforge_core.errors import ConfigError, nearest
 from arcforge_core.ops import invariant, reference
 
@@ -77,7 +77,7 @@ class Ops:
         for _, equals in groupby(self.kernels.get(call.op, []), key=lambda kernel: kernel.priority):
             able = []
             for kernel in equals:
-                verdict = kernel.supports(call)
+                verdict = verdict_of(kernel, call)
                 if verdict.ok:
                     able.append(kernel)
                 else:
@@ -134,22 +134,42 @@ class Binder:
         return self.ops.kernel(OpCall(op, self.device_type, self.dtype, False, sizes))
 
 
+def verdict_of(kernel: Kernel, call: OpCall) -> Verdict:
+    """Returns whether a kernel supports a call; one that fails to say so is reported, and does not."""
+    try:
+        verdict = kernel.supports(call)
+        if isinstance(verdict, Verdict):
+            return verdict
+        reason = f"its supports returned {verdict!r} instead of a Verdict"
+    except Exception as error:  # of a third party
+        reason = f"its supports raised {type(error).__name__}: {error}"
+    log.warning("kernel %s is not used for %s: %s", kernel.name, call.op, reason)
+    return Verdict(False, reason)
+
+
 def fault_of(kernel: Kernel) -> str:
     """Returns why a kernel cannot be used, or an empty string: core must have its op, and call it as its reference."""
     if kernel.op not in reference.OPS:
         return f"core has no op {kernel.op!r}{nearest(kernel.op, reference.OPS)}"
+    if not callable(kernel.fn):
+        return f"its function is {kernel.fn!r}"
+    if not isinstance(kernel.priority, int):
+        return f"its priority is {kernel.priority!r}, and not a whole number"
     wanted, given = parameters(reference.OPS[kernel.op]), parameters(kernel.fn)
     if wanted is None or given is None:
         return ""
     fitting = len(given) >= len(wanted) and all(p.default is not p.empty for p in given[len(wanted) :])
     fitting = fitting and all(
-        theirs.default is not theirs.empty or ours.default is ours.empty
+        (theirs.default is not theirs.empty or ours.default is ours.empty)
+        and (theirs.kind is not theirs.KEYWORD_ONLY or ours.kind is ours.KEYWORD_ONLY)
         for ours, theirs in zip(wanted, given, strict=False)
     )
     ours, theirs = [p.name for p in wanted], [p.name for p in given]
     if fitting and not moved(ours, theirs) and not moved([*map(unshaped, ours)], [*map(unshaped, theirs)]):
         return ""
-    return f"it takes ({', '.join(theirs)}), and the op is called with ({', '.join(ours)})"
+    by_name = [p.name for p in given if p.kind is p.KEYWORD_ONLY]
+    listed = [*theirs[: len(theirs) - len(by_name)], *(["*"] if by_name else []), *by_name]
+    return f"it takes ({', '.join(listed)}), and the op is called with ({', '.join(ours)})"
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
