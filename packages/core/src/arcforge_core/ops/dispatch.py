@@ -137,7 +137,7 @@ class Binder:
 def verdict_of(kernel: Kernel, call: OpCall) -> Verdict:
     """Returns whether a kernel supports a call; one that fails to say so is reported, and does not."""
     try:
-        verdict = kernel.supports(call)
+        verdict: object = kernel.supports(call)
         if isinstance(verdict, Verdict):
             return verdict
         reason = f"its supports returned {verdict!r} instead of a Verdict"
@@ -151,10 +151,12 @@ def fault_of(kernel: Kernel) -> str:
     """Returns why a kernel cannot be used, or an empty string: core must have its op, and call it as its reference."""
     if kernel.op not in reference.OPS:
         return f"core has no op {kernel.op!r}{nearest(kernel.op, reference.OPS)}"
-    if not callable(kernel.fn):
-        return f"its function is {kernel.fn!r}"
-    if not isinstance(kernel.priority, int):
-        return f"its priority is {kernel.priority!r}, and not a whole number"
+    function: object = kernel.fn
+    priority: object = kernel.priority  # a third party's types are unchecked
+    if not callable(function):
+        return f"its function is {function!r}"
+    if not isinstance(priority, int):
+        return f"its priority is {priority!r}, and not a whole number"
     wanted, given = parameters(reference.OPS[kernel.op]), parameters(kernel.fn)
     if wanted is None or given is None:
         return ""

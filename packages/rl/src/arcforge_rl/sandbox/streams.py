@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import os
 import sys
 import termios
@@ -34,7 +35,7 @@ class Collector(Pipe):
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
-        self.data = bytearray()
+        self.data = io.BytesIO()  # its bytes leave without a copy, which would block the loop
 
     def start(self, limit: int, overflow: Callable[[], None]) -> None:
         """Starts reading; bytes after the first `limit` are discarded, and each time `overflow` is called."""
@@ -49,8 +50,8 @@ class Collector(Pipe):
         if not chunk:
             self.close()
             return 0
-        room = self.limit - len(self.data)
-        self.data += chunk[:room]
+        room = self.limit - self.data.tell()
+        self.data.write(chunk[:room])
         if len(chunk) > room:
             self.overflow()
         return len(chunk)
@@ -68,7 +69,7 @@ class Collector(Pipe):
             while left > 0 and self.fd >= 0 and (read := self._read()):
                 left -= read
             self.close()
-        return bytes(self.data)
+        return self.data.getvalue()
 
 
 class Feeder(Pipe):
