@@ -1,3 +1,6 @@
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from arcforge_core.contracts.engine import Engine
@@ -5,10 +8,11 @@ from arcforge_core.generation.engine import build_engine
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.engine_suite import EngineSuite
+from arcforge_core.testing.serving_engine_suite import ServingEngineSuite
 from arcforge_core.testing.small_models import small_model
 
-REMOTE = {"vllm", "sglang"}
-"""Engines that want a server: tests/serving/remote runs the suite over stand-ins of them."""
+REMOTE = {"arcforge", "vllm", "sglang"}
+"""Engines that want a server: tests/serving/remote runs the suites over one of ours and over stand-ins of others."""
 
 
 class TestEveryEngine(EngineSuite):
@@ -19,3 +23,18 @@ class TestEveryEngine(EngineSuite):
     @pytest.fixture(params=sorted(set(registry().names("engine")) - REMOTE))
     def engine(self, model: CausalLM, request: pytest.FixtureRequest) -> Engine:
         return build_engine(registry().get("engine", request.param).load_schema()(), model)
+
+
+class TestStartedEngines(ServingEngineSuite):
+    """Engines in this process that many callers share."""
+
+    @pytest.fixture
+    def model(self) -> CausalLM:
+        return small_model()
+
+    @pytest.fixture(params=["paged"])
+    def engine(self, model: CausalLM, request: pytest.FixtureRequest) -> Iterator[Any]:
+        engine: Any = build_engine(registry().get("engine", request.param).load_schema()(), model)
+        engine.start()
+        yield engine
+        engine.close()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
 from arcforge_core.checkpoint.pretrained import load_pretrained
-from arcforge_core.configs import SimpleEngineConfig
-from arcforge_core.contracts.engine import GenerationOutput, SamplingParams, TopLogprobs
-from arcforge_core.errors import ArcforgeError
-from arcforge_core.generation.engine import SimpleEngine
+from arcforge_core.contracts.engine import SamplingParams, Token, TopLogprobs
+from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_serving.configs import PagedEngineConfig
+from arcforge_serving.engine.paged import PagedEngine
+from arcforge_serving.engine.stream import Stream
 from arcforge_serving.server.gate.listening import listen, url
 
 Json = dict[str, Any]
@@ -33,36 +35,74 @@ class FakeServer:
 
     Attributes:
         faults: answers to the next requests in place of the right ones; None is the right one.
-        calls: paths and bodies that came.
+        calls, headers: paths and bodies that came, and their headers.
+        open: sequences that have not ended, by name.
         label: version of the weights.
     """
 
     def __init__(self, model: CausalLM, eos: int | None = None) -> None:
-        self.engine, self.eos = SimpleEngine(SimpleEngineConfig(), model), eos
+        self.engine, self.eos = PagedEngine(PagedEngineConfig(cache_tokens=4096), model), eos
+        self.engine.start()
+        self.open: dict[str, Stream] = {}
         self.faults: deque[Response | None] = deque()
         self.calls: list[tuple[str, Any]] = []
         self.label = "default"
-        self._one_at_a_time = threading.Lock()
+        self.headers: list[Mapping[str, str]] = []
         self.app = FastAPI()
+        self.app.get("/health")(lambda: {})
 
         @self.app.middleware("http")
         async def look(request: Request, following: RequestResponseEndpoint) -> Response:
             if request.method == "POST":
                 self.calls.append((request.url.path, await request.body()))
+                self.headers.append(request.headers)
                 fault = self.faults.popleft() if self.faults else None
                 if fault is not None:
                     return fault
             return await following(request)
 
-    def run(self, ids: Sequence[int], params: SamplingParams) -> GenerationOutput:
-        """Generates one sequence."""
-        with self._one_at_a_time:
-            return self.engine.generate([ids], params)[0]
+    def begin(self, name: str, ids: Sequence[int], params: SamplingParams, **given: Any) -> Stream:
+        """Begins with a sequence; what the engine refuses is answered with 400."""
+        try:
+            (stream,) = self.engine.submit(ids, params, **given)
+        except ConfigError as error:
+            raise HTTPException(400, str(error)) from error
+        self.open[name] = stream
+        return stream
+
+    def end(self, names: Sequence[str]) -> Response:
+        """Ends sequences."""
+        for name in names:
+            if name in self.open:
+                self.open[name].cancel()
+        return Response()
 
     def load(self, folder: str) -> None:
         """Reads weights."""
-        with self._one_at_a_time:
-            self.engine.update_weights(load_pretrained(folder).state_dict())
+        self.engine.update_weights(load_pretrained(folder).state_dict())
+
+
+async def events(stream: Stream, part: Callable[[Sequence[Token], str | None], Json]) -> AsyncIterator[bytes]:
+    """Yields server-sent events of a sequence, which ends with its reader.
+
+    The last one has the last tokens, and there is none for a sequence that is aborted without new ones.
+    """
+    held: list[Token] = []
+    try:
+        async for delta in stream:
+            if held and delta.tokens:
+                yield written(part(held, None))
+            held = delta.tokens or held
+            if delta.finish_reason is not None and held:
+                yield written(part(held, delta.finish_reason))
+        yield b"data: [DONE]\n\n"
+    finally:
+        stream.cancel()
+
+
+def written(event: Json) -> bytes:
+    """A server-sent event."""
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 class FakeVllm(FakeServer):
@@ -74,14 +114,45 @@ class FakeVllm(FakeServer):
         app.get("/v1/models")(lambda: {"object": "list", "data": [{"id": "fake"}]})
         app.get("/weight_info")(lambda: {"weight_version": self.label})
         app.post("/inference/v1/generate")(self.generate)
-        app.post("/inference/v1/abort_requests")(lambda: Response())
-        app.post("/pause")(lambda mode: {"status": "paused"})
-        app.post("/resume")(lambda: {"status": "resumed"})
+        app.post("/inference/v1/abort_requests")(self.abort_requests)
+        app.get("/is_paused")(lambda: {"is_paused": self.engine.paused})
+        app.get("/metrics")(self.metrics)
+        app.post("/pause")(self.pause)
+        app.post("/resume")(self.resume)
         app.post("/reset_prefix_cache")(lambda reset_running_requests=False: {"success": True})
         app.post("/collective_rpc")(self.collective_rpc)
         app.post("/update_weight_version")(self.name_version)
 
-    def generate(self, body: Json) -> Json:
+    def abort_requests(self, body: Json) -> Response:
+        """``/inference/v1/abort_requests``."""
+        return self.end(body["request_ids"])
+
+    def pause(self, mode: str) -> Json:
+        """``/pause``."""
+        self.engine.pause(mode)
+        return {"status": "paused"}
+
+    def resume(self) -> Json:
+        """``/resume``."""
+        self.engine.resume()
+        return {"status": "resumed"}
+
+    def metrics(self) -> Response:
+        """``/metrics``, for two engines of which one does nothing."""
+        stats = self.engine.stats()
+        figures = {
+            "num_requests_running": stats.running, "num_requests_waiting": stats.waiting,
+            "kv_cache_usage_perc": 1 - stats.free_pages / stats.pages,
+            "prefix_cache_queries_total": stats.prompt_tokens, "prefix_cache_hits_total": stats.cached_tokens,
+            "num_preemptions_total": stats.preemptions, "generation_tokens_total": stats.generated_tokens,
+        }  # fmt: skip
+        cache = f'block_size="{stats.page_size}",enable_prefix_caching="True",num_gpu_blocks="{stats.pages}"'
+        lines = ["# TYPE vllm:cache_config_info gauge", f'vllm:cache_config_info{{{cache},engine="0"}} 1.0']
+        for name, value in figures.items():
+            lines += [f'vllm:{name}{{engine="0",model_name="m"}} {value}', f'vllm:{name}{{engine="1"}} 0.0']
+        return Response("\n".join(lines))
+
+    def generate(self, body: Json) -> Any:
         """``/inference/v1/generate``."""
         given = body["sampling_params"]
         stops = [*given["stop_token_ids"], *([] if given["ignore_eos"] or self.eos is None else [self.eos])]
@@ -93,7 +164,11 @@ class FakeVllm(FakeServer):
             logit_bias={int(token): bias for token, bias in (given["logit_bias"] or {}).items()},
             top_logprobs=given["logprobs"], prompt_logprobs=prompt_logprobs,
         )  # fmt: skip
-        output = self.run(body["token_ids"], params)
+        salt, priority = body.get("cache_salt", ""), -body.get("priority", 0)
+        stream = self.begin(body["request_id"], body["token_ids"], params, salt=salt, priority=priority)
+        if body.get("stream"):
+            return StreamingResponse(events(stream, self.part), media_type="text/event-stream")
+        output = stream.result()
         tops = output.top_logprobs or [[] for _ in output.token_ids]
         content = [
             {**entry(token, logprob), "top_logprobs": [entry(*pair) for pair in first(token, logprob, top)]}
@@ -112,6 +187,14 @@ class FakeVllm(FakeServer):
         logprobs = found if prompt_logprobs else None
         return {"request_id": body["request_id"], "choices": [choice], "prompt_logprobs": logprobs, "usage": usage}
 
+    def part(self, tokens: Sequence[Token], reason: str | None) -> Json:
+        """A chunk of a stream."""
+        entries = [entry(token.id, token.logprob) for token in tokens]
+        tops = [[entry(*pair) for pair in first(token.id, token.logprob, token.top)] for token in tokens]
+        content = [{**each, "top_logprobs": top} for each, top in zip(entries, tops, strict=True)]
+        choice = {"index": 0, "finish_reason": reason, "token_ids": [token.id for token in tokens]}
+        return {"request_id": "", "choices": [{**choice, "logprobs": {"content": content}}]}
+
     def collective_rpc(self, body: Json) -> Response:
         """``/collective_rpc``."""
         assert body["method"] == "reload_weights"
@@ -128,20 +211,52 @@ class FakeVllm(FakeServer):
 
 
 class FakeSglang(FakeServer):
-    """Answers as SGLang 0.5.23 with ``--enable-deterministic-inference``, SGLANG_RETURN_ORIGINAL_LOGPROB=1."""
+    """Answers as SGLang 0.5.23 with ``--enable-deterministic-inference``, SGLANG_RETURN_ORIGINAL_LOGPROB=1.
+
+    Attributes:
+        info: what ``/server_info`` says.
+    """
 
     def __init__(self, model: CausalLM, eos: int | None = None) -> None:
         super().__init__(model, eos)
+        self.info = {"enable_deterministic_inference": True, "incremental_streaming_output": False}
         app = self.app
         app.get("/model_info")(lambda: {"model_path": "fake", "weight_version": self.label})
-        app.get("/server_info")(lambda: {"enable_deterministic_inference": True})
+        app.get("/server_info")(lambda: self.info)
         app.post("/generate")(self.generate)
-        app.post("/abort_request")(lambda: Response())
-        app.post("/pause_generation")(lambda: {"status": "ok"})
-        app.post("/continue_generation")(lambda: {"status": "ok"})
+        app.post("/abort_request")(self.abort_request)
+        app.get("/v1/loads")(self.loads)
+        app.post("/pause_generation")(self.pause)
+        app.post("/continue_generation")(self.resume)
+        app.post("/flush_cache")(self.flush)
         app.post("/update_weights_from_disk")(self.update)
 
-    def generate(self, body: Json) -> Json:
+    def abort_request(self, body: Json) -> Response:
+        """``/abort_request``."""
+        return self.end([body["rid"]])
+
+    def pause(self, body: Json) -> Json:
+        """``/pause_generation``."""
+        self.engine.pause({"in_place": "keep", "retract": "keep", "abort": "abort"}[body["mode"]])
+        return {"status": "ok"}
+
+    def resume(self) -> Json:
+        """``/continue_generation``."""
+        self.engine.resume()
+        return {"status": "ok"}
+
+    def flush(self) -> Response:
+        """``/flush_cache``."""
+        self.engine.flush()
+        return Response("Cache flushed.")
+
+    def loads(self) -> Json:
+        """``/v1/loads``."""
+        stats = self.engine.stats()
+        tokens = {"max_total_num_tokens": stats.pages * stats.page_size, "num_used_tokens": 0}
+        return {"loads": [{"num_running_reqs": stats.running, "num_waiting_reqs": stats.waiting, **tokens}]}
+
+    def generate(self, body: Json) -> Any:
         """``/generate``."""
         given = body["sampling_params"]
         eos = [] if self.eos is None else [self.eos]
@@ -153,9 +268,24 @@ class FakeSglang(FakeServer):
             logit_bias={int(token): bias for token, bias in (given["logit_bias"] or {}).items()},
             top_logprobs=body["top_logprobs_num"], prompt_logprobs=body["logprob_start_len"] == 0,
         )  # fmt: skip
-        output = self.run(body["input_ids"], params)
+        salt, priority = body.get("extra_key", ""), body.get("priority", 0)
+        stream = self.begin(body["rid"], body["input_ids"], params, salt=salt, priority=priority)
+        if body.get("stream"):
+            seen: list[Token] = []
+
+            def part(tokens: Sequence[Token], reason: str | None) -> Json:
+                seen[:] = [*([] if self.info["incremental_streaming_output"] else seen), *tokens]
+                meta: Json = {"id": body["rid"], "weight_version": self.label, "cached_tokens": 0}
+                meta["finish_reason"] = None if reason is None else {"type": reason}
+                meta["output_token_logprobs"] = [[token.logprob, token.id, None] for token in seen]
+                meta["output_top_logprobs"] = [triples(*zip(*token.top, strict=True)) for token in seen if token.top]
+                return {"text": "", "meta_info": meta}
+
+            return StreamingResponse(events(stream, part), media_type="text/event-stream")
+        output = stream.result()
         stopped = output.finish_reason == "stop"
-        reason = {"type": "stop", "matched": output.token_ids[-1]} if stopped else {"type": "length", "length": 1}
+        ended = {"type": output.finish_reason}
+        reason = {"type": "stop", "matched": output.token_ids[-1]} if stopped else ended
         meta: Json = {
             "id": body["rid"], "finish_reason": reason, "prompt_tokens": len(body["input_ids"]),
             "weight_version": self.label, "cached_tokens": 0,
@@ -204,5 +334,7 @@ def serving(server: FakeServer) -> Iterator[str]:
         try:
             yield url(socket)
         finally:
+            server.engine.abort()
             running.should_exit = True
             thread.join()
+            server.engine.close()

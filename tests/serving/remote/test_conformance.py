@@ -1,18 +1,29 @@
-"""The suite of every engine over the stand-ins of vLLM and SGLang; what they cannot do is refused by name."""
+"""The suite of every engine over HTTP: a server of ours, and stand-ins of vLLM and SGLang. What they cannot do is
+refused by name."""
 
 from dataclasses import replace
 
 import pytest
 
 from arcforge_core.errors import ConfigError
-from arcforge_core.testing.engine_suite import GREEDY, PROMPTS, CountsDown, EngineSuite
+from arcforge_core.testing.engine_suite import GREEDY, PROMPTS, CountsDown
+from arcforge_core.testing.serving_engine_suite import ServingEngineSuite
 
 
-class TestRemoteEngines(EngineSuite):
+class RemoteSuite(ServingEngineSuite):
     def test_matcher_restricts_the_tokens(self, engine):
         with pytest.raises(ConfigError, match=r"matcher.*follows no grammar"):
             engine.generate(PROMPTS, replace(GREEDY, matcher=CountsDown))
 
+
+@pytest.mark.parametrize("stream", [True, False])
+class TestArcforge(RemoteSuite):
+    @pytest.fixture
+    def engine(self, ours, stream):
+        return ours(stream=stream)
+
+
+class TestExternalServers(RemoteSuite):
     @pytest.mark.parametrize(
         "changes",
         [

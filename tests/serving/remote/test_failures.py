@@ -10,10 +10,14 @@ from fastapi.responses import JSONResponse, Response
 
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.testing.serving_engine_suite import until
 from arcforge_core.testing.small_models import small_model
 from arcforge_serving.configs import SglangEngineConfig, VllmEngineConfig
-from arcforge_serving.engine.errors import RemoteError
+from arcforge_serving.engine.errors import RemoteError, RemoteTimeoutError, TurnedAwayError
+from arcforge_serving.remote.sglang import SglangEngine
 from arcforge_serving.remote.vllm import VllmEngine
+from serving.remote.conftest import KINDS
+from support.remote_servers import FakeSglang, serving
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.0)
 GENERATE = {"vllm": "/inference/v1/generate", "sglang": "/generate"}
@@ -64,14 +68,112 @@ def test_other_failures_are_told_once(kind, fake, engine, fault, wanted, said):
     assert len(generations(kind, fake)) == 1
 
 
-def test_when_one_fails_the_others_are_aborted(kind, fake, engine):
+def test_one_failure_is_that_of_one_sequence(kind, fake, engine):
+    wanted = engine.generate([[2]], PARAMS)[0]
+    fake.faults.append(error(500, "engine died"))
+    with pytest.raises(RemoteError, match="500: engine died"):
+        engine.submit([1], PARAMS)[0].result(60)
+    fake.faults.append(error(500, "engine died"))
+    streams = [engine.submit([2], PARAMS)[0] for _ in range(3)]
+    outcomes = [outcome(stream) for stream in streams]
+    assert sorted(type(each).__name__ for each in outcomes) == ["GenerationOutput", "GenerationOutput", "RemoteError"]
+    assert {str(each.token_ids) for each in outcomes if not isinstance(each, Exception)} == {str(wanted.token_ids)}
+    assert not [path for path, _ in fake.calls if "abort" in path]
+
+
+def test_a_call_raises_the_first_error_when_all_have_ended(kind, fake, engine):
     fake.faults.append(error(500))
     with pytest.raises(RemoteError):
         engine.generate([[1], [2], [3]], PARAMS)
-    told = [json.loads(body) for path, body in fake.calls if "abort" in path]
-    names = [name for each in told for name in each.get("request_ids", [each.get("rid")])]
-    asked = [body["request_id" if kind == "vllm" else "rid"] for body in generations(kind, fake)]
-    assert set(asked) <= set(names) and len(set(asked)) == len(asked)
+    assert len(generations(kind, fake)) == 3
+    assert not fake.engine.stats().running
+
+
+def test_errors_have_types(kind, fake, make):
+    engine = make(retries=0)
+    fake.faults.append(error(503, "full"))
+    assert isinstance(outcome(engine.submit([1], PARAMS)[0]), TurnedAwayError)
+    fake.faults.append(error(400, "too long"))
+    assert isinstance(outcome(engine.submit([1], PARAMS)[0]), ConfigError)
+
+
+def test_a_server_that_has_gone_turns_away(kind, fake, model, tmp_path):
+    _, engine, config, usual = KINDS[kind]
+    with serving(fake) as address:
+        remote = engine(config(url=address, retries=0, **usual), model)
+    assert not remote.alive
+    found = outcome(remote.submit([1], PARAMS)[0])
+    assert isinstance(found, TurnedAwayError) and "cannot be reached" in str(found)
+    remote.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_sequence_that_takes_too_long_is_ended_there(kind, fake, make, stream):
+    engine = make(timeout_seconds=1.5, stream=stream)
+    fake.engine.pause()
+    found = outcome(engine.submit([1], PARAMS)[0])
+    assert isinstance(found, RemoteTimeoutError) and "engine.timeout_seconds=1.5" in str(found)
+    fake.engine.resume()
+    assert engine.submit([1], PARAMS)[0].result(60).finish_reason == "length"
+    until(lambda: fake.engine.stats().running + fake.engine.stats().waiting == 0)
+
+
+def test_a_stream_that_breaks_off_is_an_error(kind, fake, engine):
+    for body in (b"data: {", b"data: nonsense\n\n", b'data: {"error": {"message": "died", "param": "top_p"}}\n\n'):
+        fake.faults.append(Response(body, media_type="text/event-stream"))
+        assert isinstance(outcome(engine.submit([1], PARAMS)[0]), RemoteError)
+
+
+def test_what_submit_was_given_arrives(kind, fake, engine):
+    engine.submit([1], PARAMS, priority=2, salt="team", session="rollout 7")[0].result(60)
+    (body,) = generations(kind, fake)
+    header = {"vllm": "x-session-id", "sglang": "x-smg-routing-key"}[kind]
+    assert fake.headers[-1][header] == "rollout 7"
+    assert body["cache_salt" if kind == "vllm" else "extra_key"] == "team"
+    assert body["priority"] == (-2 if kind == "vllm" else 2)
+    with pytest.raises(ConfigError, match=f"owner='me': engine={kind} does not know it"):
+        engine.submit([1], PARAMS, owner="me")
+
+
+def test_no_more_than_so_many_requests_at_a_time(kind, fake, make):
+    engine = make(concurrency=2)
+    fake.engine.pause()
+    streams = [engine.submit([1, n], PARAMS)[0] for n in range(5)]
+    until(lambda: fake.engine.stats().waiting == 2)
+    assert len(generations(kind, fake)) == 2
+    fake.engine.resume()
+    assert [stream.result(60).finish_reason for stream in streams] == ["length"] * 5
+
+
+def test_figures_of_the_server(kind, fake, engine):
+    engine.submit([1, 2], PARAMS)[0].result(60)
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.weight_version, stats.paused) == (0, 0, 0, False)
+    if kind == "vllm":
+        assert (stats.pages, stats.page_size, stats.prefix_reuse) == (256, 16, "on")
+        assert (stats.prompt_tokens, stats.generated_tokens) == (2, 3)
+        assert stats.free_pages == fake.engine.stats().free_pages
+    else:
+        assert (stats.pages, stats.free_pages, stats.page_size) == (4096, 4096, 1)
+
+
+def test_incremental_streams_of_sglang(model, tmp_path):
+    fake = FakeSglang(model)
+    fake.info["incremental_streaming_output"] = True
+    with serving(fake) as address:
+        engine = SglangEngine(SglangEngineConfig(url=address), model)
+        params = SamplingParams(max_new_tokens=20, temperature=0.0, top_logprobs=2)
+        found, wanted = engine.submit([1, 2], params)[0].result(60), fake.engine.generate([[1, 2]], params)[0]
+        assert (found.token_ids, len(found.top_logprobs)) == (wanted.token_ids, 20)
+        engine.close()
+
+
+def outcome(stream):
+    """The output of a stream, or its error."""
+    try:
+        return stream.result(60)
+    except Exception as error:
+        return error
 
 
 class Listener:

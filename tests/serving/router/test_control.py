@@ -124,6 +124,7 @@ def test_an_engine_that_refuses_what_another_took_does_not_serve_old_weights():
     async def work(found):
         got = await found.http.post(UPDATE, json={"path": "x"}, headers=ADMIN)
         assert got.json()["weight_version"] == 7
+        assert got.json()["refused"] == {"1": '400 {"error": "no"}'}
         assert [member.state for member in found.fleet.members] == [State.READY, State.DEAD]
         await found.until(lambda: len(found.fleet.ready) == 2)
         assert [path for number, _, path, *_ in found.seen if number == 1] == [UPDATE, UPDATE]

@@ -121,7 +121,9 @@ class RemoteEngineConfig(EngineConfig):
     retries: int = 3
     """Further attempts of a request that the server did not start: no connection, or refused."""
     concurrency: int = 256
-    """Concurrent requests."""
+    """Concurrent requests; further ones wait here."""
+    stream: bool = True
+    """Receive tokens as they are generated; `false` receives whole replies, which costs less."""
     weights_dir: str | None = None
     """Folder shared with the server, for weight updates; null disables them."""
 
@@ -131,6 +133,17 @@ class RemoteEngineConfig(EngineConfig):
         check_between("engine.timeout_seconds", self.timeout_seconds, 0.01, 86400.0)
         check_between("engine.retries", self.retries, 0, 20)
         check_at_least("engine.concurrency", self.concurrency, 1)
+
+
+@dataclass
+class ArcforgeEngineConfig(RemoteEngineConfig):
+    """A server of ``arcforge-serve``, one engine or several. ARCFORGE_ENGINE_KEY is an admin key of it."""
+
+    name: str = "arcforge"
+    url: str = "http://127.0.0.1:8000"
+    """Address of the server."""
+    weights_dir: str | None = None
+    """Folder below the server's `weights_root`, through which weights go; null uploads them."""
 
 
 @dataclass
@@ -207,6 +220,8 @@ class ServeConfig:
     hardware: HardwareConfig = MISSING
     checkpoint: str = MISSING
     """Folder of a model with its tokenizer, or of a run, e.g. ``outputs/latest``."""
+    deterministic: bool = False
+    """Compute tokens and log-probs that do not depend on the rest of the batch, bit for bit; slower."""
     host: str = "127.0.0.1"
     """Address to listen on. One that other machines reach needs an API key."""
     port: int = 8000

@@ -8,6 +8,8 @@ COMPONENTS = {
     "engine": {
         "paged": ("engine.paged:PagedEngine", "configs:PagedEngineConfig",
             "Continuous batching over a paged cache with shared prefixes"),
+        "arcforge": ("remote.arcforge:ArcforgeEngine", "configs:ArcforgeEngineConfig",
+            "A server of arcforge-serve, one engine or several, over HTTP"),
         "vllm": ("remote.vllm:VllmEngine", "configs:VllmEngineConfig", "A server of vLLM, over HTTP"),
         "sglang": ("remote.sglang:SglangEngine", "configs:SglangEngineConfig", "A server of SGLang, over HTTP"),
     },

@@ -182,12 +182,15 @@ def load_weights(model: CausalLM, directory: str | Path) -> None:
     model.load_state_dict(loaded, strict=False)  # a tied head is stored once
 
 
-def load_with_tokenizer(checkpoint: str | Path, hardware: Hardware) -> tuple[CausalLM, Tokenizer]:
+def load_with_tokenizer(
+    checkpoint: str | Path, hardware: Hardware, deterministic: bool = False
+) -> tuple[CausalLM, Tokenizer]:
     """Loads a model onto its device, and the tokenizer beside it.
 
     Args:
         checkpoint: see `find_checkpoint`.
         hardware: provides the kernels and the device.
+        deterministic: whether results are independent of the batch; see `Ops`.
 
     Raises:
         CheckpointError: as in `load_pretrained`; or the tokenizer is missing, or its ids exceed the model's vocabulary.
@@ -198,7 +201,7 @@ def load_with_tokenizer(checkpoint: str | Path, hardware: Hardware) -> tuple[Cau
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json; save_pretrained(model, folder, tokenizer) writes it")
     tokenizer = Tokenizer.load(folder)
-    model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
+    model = load_pretrained(folder, ops=Ops(hardware, deterministic)).to(hardware.device_type)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model only {model.config.vocab_size}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,6 +180,20 @@ class GenerationOutput:
         return min((version for version, _ in self.weight_versions), default=self.weight_version)
 
 
+class PartialUpdateError(CheckpointError):
+    """Some engines of several refused a weight update, and the others took it.
+
+    Args:
+        version: that the engines have which accept requests.
+        refused: what each engine said that refused; these accept no request before they have this version.
+    """
+
+    def __init__(self, version: int, refused: Mapping[str, str]) -> None:
+        said = "; ".join(f"engine {name}: {why}" for name, why in refused.items())
+        super().__init__(f"weight update {version} was refused by some engines, which restart with it: {said}")
+        self.version, self.refused = version, dict(refused)
+
+
 class Engine(Protocol):
     """Generates tokens. Its target is called as ``target(config, model)`` with a `CausalLM`."""
 
@@ -194,6 +208,7 @@ class Engine(Protocol):
         Raises:
             ConfigError: a request that cannot be served; nothing has been generated for any request.
             CheckpointError: the logits are not finite.
+            ArcforgeError: a server failed; the sequences of the others have been generated nevertheless.
         """
 
     def update_weights(self, state: Any, *, version: int | None = None, checksum: str | None = None) -> None:
@@ -207,5 +222,6 @@ class Engine(Protocol):
         Raises:
             CheckpointError: the state does not fit, is not finite or has another checksum; weights and version are
                 unchanged.
+            PartialUpdateError: some engines of several have other weights, and accept no requests.
             ConfigError: the version is not greater than the current one.
         """

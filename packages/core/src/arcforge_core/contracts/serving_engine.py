@@ -1,15 +1,19 @@
 """The contract of an engine shared by many callers: requests are queued, streamed and aborted.
 
-The HTTP server and the router's engines use it; `arcforge_serving.engine.paged` implements it.
+The HTTP server and the router's engines use it. `arcforge_serving.engine.paged` implements it, and the adapters of
+`arcforge_serving.remote` do.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams, TokenDelta
+
+SESSION_HEADER = "X-Session-Id"
+"""HTTP header with the name of a request's session, for routers."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class EngineLimits:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """State and counters of an engine.
+    """State and counters of an engine; 0 or ``unknown`` where an external server does not report them.
 
     Attributes:
         running, waiting: sequences.
@@ -54,25 +58,25 @@ class EngineStats:
 
     running: int
     waiting: int
-    pages: int
-    free_pages: int
-    cached_pages: int
-    page_size: int
-    prefix_reuse: str
-    prompt_tokens: int
-    cached_tokens: int
-    evicted_pages: int
-    restored_pages: int
-    preemptions: int
-    generated_tokens: int
-    steps: int
-    speculation: str
-    drafts: int
-    draft_tokens: int
-    accepted_by_position: list[int]
-    accepted_length: float
-    weight_version: int
-    paused: bool
+    pages: int = 0
+    free_pages: int = 0
+    cached_pages: int = 0
+    page_size: int = 0
+    prefix_reuse: str = "unknown"
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    evicted_pages: int = 0
+    restored_pages: int = 0
+    preemptions: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    speculation: str = "unknown"
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_by_position: list[int] = field(default_factory=list)
+    accepted_length: float = 1.0
+    weight_version: int = 0
+    paused: bool = False
 
 
 class TokenStream(Protocol):
@@ -93,12 +97,15 @@ class ServingEngine(Engine, Protocol):
 
     Attributes:
         alive: whether the engine accepts requests.
+        started: whether submitted requests proceed by themselves: after `start`.
         paused: whether requests wait for `resume`.
         limits: limits of a request.
     """
 
     @property
     def alive(self) -> bool: ...
+    @property
+    def started(self) -> bool: ...
     @property
     def paused(self) -> bool: ...
     @property
@@ -111,9 +118,18 @@ class ServingEngine(Engine, Protocol):
         """Stops accepting requests and ends the current ones with the reason ``abort``."""
 
     def submit(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0, owner: str = "", salt: str = ""
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        owner: str = "",
+        salt: str = "",
+        session: str = "",
     ) -> Sequence[TokenStream]:
         """Queues a request and returns a stream for each of its ``params.n`` sequences.
+
+        A stream fails alone: with the error of its sequence, which may be an engine's that is gone or too slow.
 
         Args:
             prompt: token ids.
@@ -121,14 +137,16 @@ class ServingEngine(Engine, Protocol):
             priority: higher ones go first.
             owner: requests of different owners are scheduled in turn.
             salt: cached prefixes are shared between requests of one salt only.
+            session: name of the conversation or rollout that the request continues. A router sends a session's requests
+                to one engine; `prefix_at_update` of the paged engine asks which sessions began before an update.
 
         Raises:
-            ConfigError: the request cannot be served.
+            ConfigError: the request cannot be served, or the engine cannot do what a keyword asks for.
             ArcforgeError: too many sequences wait, or the engine is closed.
         """
 
     def abort(self) -> None:
-        """Ends all requests with the reason ``abort``."""
+        """Ends all requests that were submitted here with the reason ``abort``."""
 
     def pause(self, mode: str = "keep") -> None:
         """Stops generating until `resume`; ``mode`` determines whether current requests are aborted (``abort``),

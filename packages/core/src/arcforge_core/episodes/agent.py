@@ -167,7 +167,8 @@ class PolicyAgent:
         lockstep: takes its requests to the engine.
         number: of the rollout; orders the batch.
         setup: how it samples.
-        seed: prefix of its seeds: reply k is sampled with ``key_hash(f"{seed}/{k}") >> 1``.
+        seed: prefix of its seeds: reply k is sampled with ``key_hash(f"{seed}/{k}") >> 1``. It names the rollout's
+            session in the engine, too.
 
     Attributes:
         truncated: whether the last reply was cut off.
@@ -241,7 +242,7 @@ class PolicyAgent:
         """Asks the engine; returns an empty reply where it fails `ATTEMPTS` times."""
         for _ in range(ATTEMPTS):
             try:
-                output = await self.lockstep.ask(self.number, prompt, params)
+                output = await self.lockstep.ask(self.number, prompt, params, self.seed)
             except (ConfigError, CheckpointError):  # no request can be served
                 raise
             except Exception as error:

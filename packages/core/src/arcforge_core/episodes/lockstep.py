@@ -1,4 +1,4 @@
-"""Many programs share one engine: it is called when every program waits for it, with all requests in one batch.
+"""Many programs share one engine: it is called when every program waits for it, with all requests together.
 
 So batch composition does not depend on the speed of programs, and a deterministic engine gives deterministic rollouts.
 The engine does not wait for programs that await a tool, unless configured to.
@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
+from arcforge_core.contracts.serving_engine import TokenStream
 
 
 class EngineLoop(asyncio.SelectorEventLoop):
@@ -34,6 +36,7 @@ class _Request:
     number: int
     prompt: Sequence[int]
     params: SamplingParams
+    session: str
     answer: asyncio.Future[GenerationOutput]
 
 
@@ -75,9 +78,18 @@ class Lockstep:
         finally:
             self._playing += 1
 
-    async def ask(self, number: int, prompt: Sequence[int], params: SamplingParams) -> GenerationOutput:
-        """Samples from the engine after a prompt; `number` is the program's and orders the batch."""
-        request = _Request(number, prompt, params, asyncio.get_running_loop().create_future())
+    async def ask(
+        self, number: int, prompt: Sequence[int], params: SamplingParams, session: str = ""
+    ) -> GenerationOutput:
+        """Samples from the engine after a prompt.
+
+        Args:
+            number: of the program; orders the batch.
+            prompt: token ids.
+            params: how to sample one sequence.
+            session: name of the program, for engines that route; see `ServingEngine.submit`.
+        """
+        request = _Request(number, prompt, params, session, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._serve_soon()
         return await request.answer
@@ -100,19 +112,44 @@ class Lockstep:
         if not self._waiting or not self._all_wait:
             return
         requests, self._waiting = sorted(self._waiting, key=lambda request: request.number), []
-        assert self.engine is not None
-        prompts, params = [request.prompt for request in requests], [request.params for request in requests]
         start, loop = time.monotonic(), asyncio.get_running_loop()
         try:
-            outputs = self.engine.generate(prompts, params)
-        except Exception as error:
-            for request in requests:
-                if not request.answer.done():
-                    request.answer.set_exception(error)
-            return
+            outcomes = self._outcomes(requests)
         finally:
             if isinstance(loop, EngineLoop):
                 loop.blocked += time.monotonic() - start
-        for request, output in zip(requests, outputs, strict=True):
-            if not request.answer.done():  # its program was cancelled
-                request.answer.set_result(output)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if request.answer.done():  # its program was cancelled
+                continue
+            if isinstance(outcome, Exception):
+                request.answer.set_exception(outcome)
+            else:
+                request.answer.set_result(outcome)
+
+    def _outcomes(self, requests: Sequence[_Request]) -> Sequence[GenerationOutput | Exception]:
+        """Returns the output or the error of each request: a started engine fails each by itself."""
+        engine = self.engine
+        assert engine is not None
+        if getattr(engine, "started", False):
+            streams = [_begun(engine, request) for request in requests]
+            return [stream if isinstance(stream, Exception) else _result(stream) for stream in streams]
+        try:
+            return engine.generate([request.prompt for request in requests], [request.params for request in requests])
+        except Exception as error:
+            return [error] * len(requests)
+
+
+def _begun(engine: Any, request: _Request) -> TokenStream | Exception:
+    try:
+        (stream,) = engine.submit(request.prompt, request.params, session=request.session)
+    except Exception as error:
+        return error
+    found: TokenStream = stream
+    return found
+
+
+def _result(stream: TokenStream) -> GenerationOutput | Exception:
+    try:
+        return stream.result()
+    except Exception as error:
+        return error

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from arcforge_core.testing.optimizer_suite import OptimizerSuite
     from arcforge_core.testing.sandbox_suite import SandboxSuite
     from arcforge_core.testing.schedule_suite import ScheduleSuite
+    from arcforge_core.testing.serving_engine_suite import ServingEngineSuite
 
 SUITES = {
     "AlgorithmSuite": "algorithm_suite",
@@ -35,6 +36,7 @@ SUITES = {
     "ParserSuite": "chat_suite",
     "SandboxSuite": "sandbox_suite",
     "ScheduleSuite": "schedule_suite",
+    "ServingEngineSuite": "serving_engine_suite",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "ParserSuite",
     "SandboxSuite",
     "ScheduleSuite",
+    "ServingEngineSuite",
 ]
 
 

@@ -66,7 +66,11 @@ def run(config: RlConfig) -> Result:
         else:  # resolved: when the run is resumed, a link may lead to the run itself
             init = str(find_checkpoint(str(config.init), "init").resolve())
         session.config = config = replace(config, init=init)
-        return session.run(PolicyTraining(config, algorithm))
+        training = PolicyTraining(config, algorithm)
+        try:
+            return session.run(training)
+        finally:
+            training.close()
 
 
 class PolicyTraining(Hooks):
@@ -79,6 +83,12 @@ class PolicyTraining(Hooks):
     def __init__(self, config: RlConfig, algorithm: Algorithm) -> None:
         self.config, self.algorithm = config, algorithm
 
+    def close(self) -> None:
+        """Ends the engine, if it was built and has something to end: a connection, or a file of cached pages."""
+        engine: Any = self.module.engine if hasattr(self, "module") else None
+        if hasattr(engine, "close"):
+            engine.close()
+
     def build(self, session: Session) -> Parts:
         """Builds policy, engine and environment. A step samples for itself, so that no rollout precedes its weights."""
         self.module, self.tokenizer = build(self.config, self.algorithm, session.hardware)
@@ -86,7 +96,7 @@ class PolicyTraining(Hooks):
 
     def callbacks(self, session: Session) -> list[L.Callback]:
         """Returns metrics, rollouts, evaluations and progress; the engine gets the weights that the fit starts from."""
-        if session.restored is not None:
+        if session.restored is not None or self.module.engine.weight_version:  # a server may have an earlier run's
             self.module.sync_weights()
         run_dir, console = session.run_dir, session.console
         live = console.is_terminal

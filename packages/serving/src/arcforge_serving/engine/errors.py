@@ -14,7 +14,15 @@ class ClosedError(ArcforgeError):
 
 
 class RemoteError(ArcforgeError):
-    """An external server failed, or its answer cannot be read."""
+    """An external server failed, or its answer cannot be read. What was asked for may have been done."""
+
+
+class TurnedAwayError(RemoteError):
+    """An external server is not there, or does not take the request now: it has not begun with it."""
+
+
+class RemoteTimeoutError(RemoteError):
+    """An external server took longer than ``engine.timeout_seconds``."""
 
 
 class IntegrityError(RuntimeError):

@@ -11,11 +11,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.config.schema import check_choice
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.contracts.serving_engine import EngineLimits, EngineStats
-from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.errors import ConfigError
 from arcforge_core.generation.engine import params_per_prompt
 from arcforge_core.generation.weights import install_weights, next_version, stage_weights
 from arcforge_core.model.adapt.quantised import quantise_model
@@ -28,6 +27,7 @@ from arcforge_serving.engine.exchange import PageExchange
 from arcforge_serving.engine.loop import StepLoop
 from arcforge_serving.engine.sequence import SequenceState
 from arcforge_serving.engine.stream import Stream
+from arcforge_serving.engine.weights import state_in
 
 
 class PromptSource(Protocol):
@@ -96,6 +96,11 @@ class PagedEngine:
         return not self.loop.closed
 
     @property
+    def started(self) -> bool:
+        """Whether a thread drives the engine."""
+        return self.loop.threaded
+
+    @property
     def _cache_tokens(self) -> int:
         return self.scheduler.pages.count * self.config.page_size
 
@@ -142,7 +147,14 @@ class PagedEngine:
             raise
 
     def submit(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0, owner: str = "", salt: str = ""
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        owner: str = "",
+        salt: str = "",
+        session: str = "",
     ) -> list[Stream]:
         """Queues a request.
 
@@ -152,6 +164,7 @@ class PagedEngine:
             priority: higher ones run first, and may preempt lower ones.
             owner: who the request is for; owners take turns.
             salt: the request shares cached prefixes with requests of the same salt only.
+            session: name of the conversation that it continues.
 
         Returns:
             A stream for each of the ``params.n`` sequences.
@@ -164,10 +177,16 @@ class PagedEngine:
         params_per_prompt(self.model.config, [prompt], params)
         if params.n > self.config.max_waiting:
             raise ConfigError("n", params.n, f"must be at most engine.max_waiting={self.config.max_waiting}")
-        return self._submit(self._sequences(prompt, params, priority, owner, salt), bounded=True)
+        return self._submit(self._sequences(prompt, params, priority, owner, salt, session), bounded=True)
 
     def _sequences(
-        self, prompt: Sequence[int], params: SamplingParams, priority: int = 0, owner: str = "", salt: str = ""
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        priority: int = 0,
+        owner: str = "",
+        salt: str = "",
+        session: str = "",
     ) -> list[SequenceState]:
         """Returns the ``params.n`` sequences of a request that fits into the cache."""
         if len(prompt) + params.max_new_tokens > self._cache_tokens:
@@ -176,7 +195,7 @@ class PagedEngine:
         vocabulary = self.model.config.vocab_size
         sequences = [SequenceState(prompt, params, index, vocabulary, priority) for index in range(params.n)]
         for sequence in sequences:
-            sequence.owner, sequence.salt = owner, salt
+            sequence.owner, sequence.salt, sequence.session = owner, salt, session
         return sequences
 
     def _submit(self, sequences: list[SequenceState], *, bounded: bool) -> list[Stream]:
@@ -302,11 +321,7 @@ class PagedEngine:
         Raises:
             CheckpointError: also when the folder holds another model, or none.
         """
-        checkpoint = open_checkpoint(find_checkpoint(folder))
-        if (checkpoint.config, checkpoint.attention) != (self.model.config, self.model.attention):
-            raise CheckpointError(f"{folder} holds a model of other sizes or attention")
-        # read only once: the bytes whose checksum is compared are those that are copied, even if the files change
-        state = {name: checkpoint.state[name].clone() for name in checkpoint.state.shapes}
+        state = state_in(folder, self.model)
         self.update_weights(state, version=version, checksum=checksum)
 
     # ---- inspection --------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class SequenceState:
         owner: who it is for; owners share the engine.
         refusable: whether it may be refused while it waits, for another owner's.
         salt: sequences of different salts share no pages.
+        session: name of the conversation that it continues; empty for none.
         rank: place in the queue, lower is earlier; it never changes, so that no sequence starves.
         latest: the id that the last launched step sampled; the worker's.
         drafts: tokens that the MTP module drafted after `tokens`; the next step verifies them.
@@ -47,7 +48,7 @@ class SequenceState:
         self, prompt: Sequence[int], params: SamplingParams, index: int, vocabulary: int, priority: int
     ) -> None:
         self.params, self.priority = params, priority
-        self.owner = self.salt = ""
+        self.owner = self.salt = self.session = ""
         self.refusable = False
         self.rank: Rank = (0.0, 0)
         self.drafts: list[int] = []

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arcforge_serving.router.affinity import wanted_of
-from arcforge_serving.router.control import PREFIX, STATUS, UPLOAD, FleetControl
+from arcforge_serving.router.control import GENERATE, PREFIX, STATUS, UPLOAD, FleetControl
 from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.metrics import page, pages
 from arcforge_serving.router.problems import EXCEEDED, LIMITED, OVERLOADED, problem_at
@@ -54,6 +54,7 @@ def create_router(fleet: Fleet, guard: Guard, folder: Path) -> Starlette:
         Route("/metrics", metrics),
         Route(ENGINES, engines),
         Route(ENGINES + "/{number:int}/{action}", act, methods=["POST"]),
+        Route(GENERATE, relay, methods=["POST"]),
         Route(PREFIX + "/{path:path}", control, methods=["GET", "POST"]),
         Route("/{path:path}", relay, methods=ALL),
     ]

@@ -26,10 +26,12 @@ from arcforge_serving.router.relay import engine_url, passed_on
 
 PREFIX = "/v1/rl"
 PAUSE, RESUME, STATUS, ABORT = (f"{PREFIX}/{name}" for name in ("pause", "resume", "status", "abort"))
+GENERATE = f"{PREFIX}/generate"
+"""The one route below `PREFIX` that goes to one engine."""
 UPDATE, UPLOAD = f"{PREFIX}/update_weights", f"{PREFIX}/update_weights/tensors"
 CREDENTIALS = (b"authorization", b"x-api-key")
 PART = 2**20
-OF_ONE = ("page_size", "prefix_reuse", "speculation")
+OF_ONE = ("limits", "page_size", "prefix_reuse", "speculation")
 """Figures that are the same for all engines, or say nothing when summed."""
 
 
@@ -165,11 +167,17 @@ class FleetControl:
                 done = {n: a for n, a in done.items() if a.json()["weight_version"] == version}
             elif call.upload is not None:
                 call.upload.unlink()
+            refused: dict[str, str] = {}
             if done:
                 for member in self._fleet.present:
                     if member.number not in done and member.process is not None:
+                        answer = answers.get(member.number)
+                        said = "it died" if answer is None else f"{answer.status_code} {answer.text[:200]}"
+                        refused[member.name] = said
                         member.problem = f"{call.path} failed on it"
                         self._fleet.drop(member)
+            if refused:
+                return JSONResponse({**next(iter(done.values())).json(), "refused": refused})
             return _first(answers)
 
     def _keep(self, call: Call) -> None:

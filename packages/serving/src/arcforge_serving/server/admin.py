@@ -207,7 +207,7 @@ def admin_routes(control: Control) -> APIRouter:
     engine = control.engine
 
     def status() -> dict[str, Any]:
-        return {"operation": control.operation, **asdict(engine.stats())}
+        return {"operation": control.operation, "limits": asdict(engine.limits), **asdict(engine.stats())}
 
     @router.get("/status")
     @declare(Level.ADMIN)

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -15,12 +15,12 @@ from fastapi import FastAPI
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer, open_checkpoint
 from arcforge_core.console.progress import say
+from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.errors import ConfigError
 from arcforge_core.generation.engine import build_engine, check_engine
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.configs import ServeConfig
-from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.server.app import create_app
 from arcforge_serving.server.gate.connections import connection_options
 from arcforge_serving.server.gate.guard import Guard
@@ -71,9 +71,8 @@ def load_state(config: ServeConfig) -> ServerState:
     name = config.served_name or folder.resolve().name
     checkpoint = open_checkpoint(folder)
     check_engine(config.engine, checkpoint.config, checkpoint.attention)
-    model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware))
-    engine = build_engine(config.engine, model)
-    assert isinstance(engine, PagedEngine)  # the config has said so
+    model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware), config.deterministic)
+    engine = cast(ServingEngine, build_engine(config.engine, model))  # the config has checked that it is one
     state = state_of(engine, tokenizer, name)
     state.guard, state.weights_root, state.starters = guard, root, starters
     if config.lesson:
@@ -83,7 +82,7 @@ def load_state(config: ServeConfig) -> ServerState:
     return state
 
 
-def state_of(engine: PagedEngine, tokenizer: Tokenizer, name: str) -> ServerState:
+def state_of(engine: ServingEngine, tokenizer: Tokenizer, name: str) -> ServerState:
     """Returns the state of a server, with the tokenizer's chat template if it has a usable one."""
     try:
         return ServerState(engine, tokenizer, name, build_chat_template(tokenizer))

@@ -125,7 +125,7 @@ class GenerateRequest(StructuredRequest):
         seed = secrets.randbelow(LARGEST) if self.seed is None else self.seed
         stop_ids = tuple(dict.fromkeys([*(() if self.ignore_eos else ends), *self.stop_token_ids]))
         hidden = frozenset((*stop_ids, server.tokenizer.eos_id))
-        biases = {_token_id(key): bias for key, bias in self.logit_bias.items()}
+        biases = {token_id(key): bias for key, bias in self.logit_bias.items()}
         jobs: list[Job] = []
         for prompt in prompts:
             room = server.longest - len(prompt)
@@ -169,7 +169,12 @@ def check_ids(field: str, ids: Sequence[int], server: ServerState) -> None:
         raise ConfigError(field, outside, f"token ids must be in [0, {vocabulary}), not {outside}")
 
 
-def _token_id(key: str) -> int:
+def token_id(key: str) -> int:
+    """Returns the token id that a key of `logit_bias` names.
+
+    Raises:
+        ConfigError: it names none.
+    """
     if not (key.isascii() and key.isdigit() and len(key) < 10):
         raise ConfigError("logit_bias", key, f"keys must be token ids, not {key[:40]!r}")
     return int(key)

@@ -127,6 +127,20 @@ class Reader:
                 self._held[index] = replace(piece, text=kept, whole=False)
 
 
+class TokenReader:
+    """A `Reader` that decodes nothing: each token is a piece without text."""
+
+    stop = None
+
+    def push(self, tokens: Iterable[Token]) -> list[Piece]:
+        """Returns the tokens."""
+        return [Piece((token,), "") for token in tokens]
+
+    def finish(self) -> list[Piece]:
+        """Returns nothing: no token is held."""
+        return []
+
+
 def _longest_start(text: str, stops: Sequence[str]) -> int:
     """Returns how many characters at the end of a text may be the beginning of a stop string."""
     return max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_serving.engine.errors import ClosedError, QueueFullError
 from arcforge_serving.engine.grammar import GrammarError
 from arcforge_serving.server.gate.rates import RateLimitError
@@ -27,6 +27,8 @@ OVERLOADED, FAULT = "overloaded_error", "server_error"
 FIELDS = {"max_new_tokens": "max_tokens", "json_schema": "schema"}
 """Names of fields in requests, by our names."""
 SHOWN = 200
+NOT_FINITE = "not_finite"
+"""Code of a sequence whose logits are not finite: the weights are at fault."""
 
 
 class UnknownModelError(ConfigError):
@@ -160,6 +162,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(429, LIMITED, str(error), None, "rate_limit_exceeded")
         case AbortedError():
             return Problem(503, OVERLOADED, "the server ended the request; try again")
+        case CheckpointError():
+            return Problem(500, FAULT, str(error), code=NOT_FINITE)
         case ClosedError():
             return Problem(503, OVERLOADED, "the server is shutting down")
         case _:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_core.contracts.serving_engine import TokenStream
 from arcforge_serving.engine.errors import ClosedError
-from arcforge_serving.server.shared.detokenize import Reader
+from arcforge_serving.server.shared.detokenize import Reader, TokenReader
 from arcforge_serving.server.shared.jobs import Job, Update
 from arcforge_serving.server.shared.state import ServerState
 
@@ -20,7 +20,7 @@ class Generation:
     Args:
         server: has the engine.
         jobs: the sequences.
-        priority, owner, salt: see `PagedEngine.submit`.
+        priority, owner, salt, session: see `ServingEngine.submit`.
         names: ids under which it can be aborted.
 
     Raises:
@@ -37,6 +37,7 @@ class Generation:
         owner: str = "",
         names: Sequence[str] = (),
         salt: str = "",
+        session: str = "",
     ) -> None:
         if server.closing:
             raise ClosedError("the server is shutting down")
@@ -46,7 +47,9 @@ class Generation:
         self._began = time.monotonic()
         try:
             for job in jobs:
-                self._streams += server.engine.submit(job.prompt, job.params, priority=priority, owner=owner, salt=salt)
+                self._streams += server.engine.submit(
+                    job.prompt, job.params, priority=priority, owner=owner, salt=salt, session=session
+                )
         except BaseException:
             self.cancel()
             raise
@@ -100,7 +103,7 @@ class Generation:
 
     async def _read(self, index: int, ready: asyncio.Queue[Update | Exception]) -> None:
         job, stream = self._jobs[index], self._streams[index]
-        reader = Reader(self._server.tokenizer, job.stops, job.hidden)
+        reader = Reader(self._server.tokenizer, job.stops, job.hidden) if job.text else TokenReader()
         metrics, last, first = self._server.metrics, self._began, True
         try:
             async for delta in stream:

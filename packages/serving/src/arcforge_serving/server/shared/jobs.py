@@ -18,12 +18,14 @@ class Job:
         params: how to sample, with ``n=1``.
         stops: strings at which the text ends; `params` ends the generation there.
         hidden: ids that are not text.
+        text: whether its tokens are decoded; without, its pieces have no text.
     """
 
     prompt: Sequence[int]
     params: SamplingParams
     stops: tuple[str, ...] = ()
     hidden: frozenset[int] = frozenset()
+    text: bool = True
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from arcforge_core.contracts.serving_engine import SESSION_HEADER
 from arcforge_serving.server.gate.guard import sharer
 from arcforge_serving.server.gate.record import RequestRecord, record_of
-from arcforge_serving.server.shared.common import GenerateRequest
 from arcforge_serving.server.shared.errors import problem_of
 from arcforge_serving.server.shared.generation import Generation
 from arcforge_serving.server.shared.jobs import Job, Update
@@ -58,17 +58,39 @@ class ReplyBuilder(Protocol):
         """Returns the reply of a request without a stream, after `end`."""
 
 
+class Asks(Protocol):
+    """What `respond` reads of a request's body."""
+
+    stream: bool
+    priority: int
+    session_id: str | None
+
+
+class Shares(NamedTuple):
+    """Whose share of the engine a request uses, and whose prefixes; see `ServingEngine.submit`."""
+
+    owner: str
+    salt: str
+
+
 async def respond(
-    request: Request, server: ServerState, body: GenerateRequest, jobs: list[Job], reply: ReplyBuilder
+    request: Request,
+    server: ServerState,
+    body: Asks,
+    jobs: list[Job],
+    reply: ReplyBuilder,
+    shares: Shares | None = None,
 ) -> Response:
     """Generates, and answers when it is done or with a stream; a client that disconnects ends the generation.
 
     Args:
         request: the HTTP request.
         server: has the engine.
-        body: the request, or the chat request that another dialect's is translated to.
-        jobs: `body.n` sequences for each prompt, in order.
+        body: the request, or the chat request that another dialect's is translated to. ``X-Session-Id`` names its
+            session, or else ``session_id``.
+        jobs: its sequences, in order.
         reply: of the dialect.
+        shares: by default those of the request's key.
 
     Raises:
         ConfigError, QueueFullError, ClosedError: see `Generation`.
@@ -78,7 +100,10 @@ async def respond(
     server.guard.check_priority(request.state.owner, body.priority)
     owner = sharer(request, request.state.owner)
     salt = "" if server.share_prefixes else request.state.owner  # hits would tell one key's prompts to another
-    generation = Generation(server, jobs, body.priority, owner, sorted({reply.id, record.id} - {""}), salt)
+    owner, salt = shares or (owner, salt)
+    session = request.headers.get(SESSION_HEADER) or body.session_id or ""
+    names = sorted({reply.id, record.id} - {""})
+    generation = Generation(server, jobs, body.priority, owner, names, salt, session)
     record.usage, record.stream = reply.usage, body.stream
     server.guard.rates.spend(record.holder, reply.usage.prompt)
     if body.stream:
