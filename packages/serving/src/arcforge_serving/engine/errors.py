@@ -14,7 +14,7 @@ class ClosedError(ArcforgeError):
 
 
 class RemoteError(ArcforgeError):
-    """An external server failed, or its answer cannot be read. What was asked for may have been done."""
+    """An external server failed, or its answer cannot be read. The request may have been executed."""
 
 
 class TurnedAwayError(RemoteError):

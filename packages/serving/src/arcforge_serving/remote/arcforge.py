@@ -1,4 +1,4 @@
-"""``engine=arcforge``: a server of ``arcforge-serve``, one engine or several behind its router.
+"""``engine=arcforge``: a server of ``arcforge-serve``, one engine or several with its router.
 
 - Generation is ``POST /v1/rl/generate``, which is `ServingEngine.submit` over HTTP; ``X-Session-Id`` keeps a rollout on
   its engine.

@@ -51,7 +51,7 @@ class Client:
         self._thread.start()
 
     def close(self) -> None:
-        """Closes the connections; what is being asked for ends with an error."""
+        """Closes the connections; open requests end with an error."""
         if not self.loop.is_closed():
             self.run(self._close())
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -95,15 +95,15 @@ class Client:
     ) -> Any:
         """Returns the JSON of an answer, None for an empty one.
 
-        What the server has surely not begun (no connection, or turned away) is asked for again, ``engine.retries``
-        times; nothing else is.
+        Only a request that the server has surely not begun (no connection, or turned away) is repeated,
+        ``engine.retries`` times.
 
         Raises:
             ConfigError: the server wants another key, does not know the path, or refuses the request.
             CheckpointError: the logits of a sequence are not finite.
             TurnedAwayError: it is not there, or takes no request.
             RemoteTimeoutError: it took too long.
-            RemoteError: it failed or hung up; what was asked for may have been done.
+            RemoteError: it failed or hung up; the request may have been executed.
         """
         response = await self._whole(method, path, body, query or {}, headers or {})
         try:

@@ -31,7 +31,7 @@ from arcforge_serving.engine.weights import state_in
 from arcforge_serving.remote.client import KEY, Client
 
 NEVER = -9999.0
-"""What vLLM and SGLang write for a log-prob that is no number."""
+"""The log-prob of vLLM and SGLang in place of one that is no number."""
 ENDING_PAUSES = (0.1, 0.4, 1.5, 3.0)
 """Seconds in which a server is to end a sequence that was cancelled; then its tokens so far are the output."""
 Span = Mapping[str, Any]
@@ -40,7 +40,7 @@ Span = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server has said to one sequence so far.
+    """The answer of a server to one sequence so far.
 
     Attributes:
         ids, logprobs: of the generated tokens.
@@ -77,7 +77,7 @@ class Call:
         stream: for its reader.
         sent: whether the server may know of it.
         cancelled: whether its reader has ended it.
-        answer: what is known of it.
+        answer: its output so far.
         task: does it.
     """
 
@@ -141,7 +141,7 @@ class RemoteEngine(ABC):
 
     @abstractmethod
     def _read(self, call: Call, reply: Any) -> Answer:
-        """Returns what a whole reply, or an event of a stream together with ``call.answer``, says."""
+        """Returns the answer that a whole reply, or an event of a stream together with ``call.answer``, contains."""
 
     @abstractmethod
     async def _end(self, name: str) -> None:
@@ -225,7 +225,7 @@ class RemoteEngine(ABC):
                 raise ConfigError(name, value, f"engine={kind} takes {low:g} to {high:g}")
 
     def abort(self) -> None:
-        """Ends all requests of this engine with the reason ``abort``, not those of others on the server."""
+        """Ends all requests of this engine with the reason ``abort``; those of further clients continue."""
         self._client.run(self._abort_all())
 
     async def _abort_all(self) -> None:
@@ -282,7 +282,7 @@ class RemoteEngine(ABC):
     async def _end_soon(self, call: Call, task: asyncio.Task[None]) -> None:
         """Has the server end a sequence, and does not wait for it for long.
 
-        A server may hear of the end first, and of the sequence afterwards: it is told again.
+        A server may hear of the end before it hears of the sequence: the call is repeated.
         """
         for pause in ENDING_PAUSES:
             with suppress(RemoteError, ConfigError):
@@ -346,7 +346,7 @@ class RemoteEngine(ABC):
         return answer.ended is not None
 
     def _close(self, call: Call) -> None:
-        """Ends the stream with what is known: an answer that has no end was aborted."""
+        """Ends the stream with the answer so far; one that has no end was aborted."""
         answer = call.answer or Answer([], [], [], "abort", str(self.weight_version))
         params, count = call.params, len(answer.ids)
         versions = spans_of(answer, count)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.errors import ConfigError
+from arcforge_serving.server.admin import REFUSALS
 from arcforge_serving.server.gate.auth import Level
 from arcforge_serving.server.gate.guard import GuardedRoute, declare
 from arcforge_serving.server.shared.body import Body, Text, TokenId
@@ -120,7 +121,7 @@ class TokensReply:
         return {"id": self.id, **fields}
 
 
-@router.post("/v1/rl/generate", responses=responses_with_stream(Tokens))
+@router.post("/v1/rl/generate", responses=responses_with_stream(Tokens, REFUSALS))
 @declare(Level.ADMIN)
 async def generate(body: TokenRequest, request: Request, server: Server) -> Response:
     """Samples one sequence after a prompt."""

@@ -59,7 +59,7 @@ class ReplyBuilder(Protocol):
 
 
 class Asks(Protocol):
-    """What `respond` reads of a request's body."""
+    """The part of a request's body that `respond` reads."""
 
     stream: bool
     priority: int
