@@ -1,7 +1,7 @@
 """Routing policies on agents' traces: what is found in prefix caches, what is computed again, how long replies take.
 
-    python benchmarks/routing.py [--quick] [--engines 8] [--load 0.8] [--room 1.2] [--seeds 3] [--json FILE]
-                                 [--plot FILE]
+    python benchmarks/routing.py [--quick] [--log FILE] [--engines 8] [--load 0.8] [--room 1.2] [--seeds 3]
+                                 [--json FILE] [--plot FILE]
 
 The policies are those of the router; engines are simulated, in virtual time. An engine shares its capacity between the
 requests that it has (`PREFILL` prompt tokens a second, or one output token for `PER_TOKEN` of them) and keeps what it
@@ -12,6 +12,10 @@ that bring a tool's result of 50 to 400 tokens and ask for 50 to 200, with a pau
 sessions as would keep the engines busy for the share `--load` of the time if nothing were computed twice, and the
 caches hold `--room` times what these sessions hold on average. In the middle of each run an engine dies and comes back
 without its cache.
+
+With `--log` the sessions are those that a router has logged (``router.log``): each turn with the size of its prompt and
+reply, a token for `PROMPT_BYTES` bytes and for an event or `REPLY_BYTES`, and comes as long after the turn before as it
+did. Sessions begin when they did; the engines are as fast as makes the load. No engine dies.
 
 `hits` is the share of all prompt tokens that was found, first turns included; `known` is what one cache without bounds
 would find. `again` are the prompt tokens computed although they had been, by tokens that had to be. `hash` is
@@ -40,6 +44,8 @@ from arcforge_serving.router.policies import Bound, Policy, SessionHash, Wanted,
 PREFILL, PER_TOKEN = 8000.0, 8.0
 BLOCK = 128
 TASK, RESULT, OUTPUT, TURNS, PAUSE = (300, 1500), (50, 400), (50, 200), (5, 60), 4.0
+PROMPT_BYTES, REPLY_BYTES = 4, 30
+"""Of a token in a request, as an id or as text, and in a whole reply of ``/v1/rl/generate``."""
 SECONDS = 1200.0
 """Of virtual time, the first fifth of which does not count."""
 Clock = Callable[[], float]
@@ -65,6 +71,109 @@ class Session:
     def __post_init__(self) -> None:
         self.prompt, self.turns = self.rng.randint(*TASK), self.rng.randint(*TURNS)
 
+    def output(self) -> int:
+        """Returns the tokens that the present turn asks for."""
+        return self.rng.randint(*OUTPUT)
+
+    def then(self, made: int) -> tuple[float, bool]:
+        """Continues after a reply; returns the seconds until the next turn, and whether there is one."""
+        self.prompt += made
+        self.known = self.prompt
+        self.turns -= 1
+        self.prompt += self.rng.randint(*RESULT)
+        return self.rng.expovariate(1 / PAUSE), self.turns > 0
+
+
+@dataclass
+class LoggedSession:
+    """A conversation that a router has logged: (seconds after the turn before, prompt, output) of each turn."""
+
+    name: str
+    begins: float
+    logged: list[tuple[float, int, int]]
+    known: int = 0
+    turn: int = 0
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the present turn's prompt."""
+        return self.logged[self.turn][1]
+
+    def output(self) -> int:
+        """Returns the tokens that the present turn got."""
+        return self.logged[self.turn][2]
+
+    def then(self, made: int) -> tuple[float, bool]:
+        """Continues after a reply; see `Session.then`."""
+        self.known = self.prompt + made
+        last = self.turn + 1 == len(self.logged)
+        self.turn += not last
+        return self.logged[self.turn][0], not last
+
+
+Conversation = Session | LoggedSession
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Sessions to replay.
+
+    Attributes:
+        sessions: (seconds, session) at which they begin.
+        fresh: makes the session that replaces one that has ended; None replaces none.
+        kept: tokens of all sessions that are there at a time, on average.
+        rate: prompt tokens that an engine computes in a second.
+        seconds: of virtual time; figures begin after the first fifth of it.
+        dies: when an engine does; 0 for never.
+    """
+
+    sessions: list[tuple[float, Conversation]]
+    fresh: Callable[[], Conversation] | None
+    kept: float
+    rate: float
+    seconds: float
+    dies: float
+
+
+def made_up(engines: int, load: float, seed: int) -> Trace:
+    """Returns a training run's sessions, whose number makes the load."""
+    count, size = sessions_of(load, engines)
+    numbers, starts = itertools.count(), random.Random(seed)
+
+    def fresh() -> Session:
+        name = f"{seed}-{next(numbers)}"
+        return Session(name, random.Random(name))
+
+    sessions: list[tuple[float, Conversation]] = [(starts.random() * 60.0, fresh()) for _ in range(count)]
+    return Trace(sessions, fresh, size * count, PREFILL, SECONDS, SECONDS / 2)
+
+
+def logged(path: Path, engines: int, load: float) -> Trace:
+    """Returns the sessions of a router's log; requests without a session, or that failed, are left out."""
+    turns: dict[str, list[dict[str, Any]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        decision = json.loads(line)
+        if decision["session"] and decision["outcome"] == "done":
+            turns.setdefault(decision["session"], []).append(decision)
+    sessions: list[tuple[float, Conversation]] = []
+    work = kept = 0.0
+    first = min(each[0]["at"] for each in turns.values())
+    last = max(decision["at"] + decision["seconds"] for each in turns.values() for decision in each)
+    for name, decisions in turns.items():
+        decisions.sort(key=lambda decision: decision["at"])
+        found, ended, known = [], decisions[0]["at"], 0
+        for decision in decisions:
+            prompt = max(1, decision["bytes"] // PROMPT_BYTES)
+            output = max(1, decision["events"] or decision["sent"] // REPLY_BYTES)
+            found.append((max(0.0, decision["at"] - ended), prompt, output))
+            ended = decision["at"] + decision["seconds"]
+            work += prompt - min(known, prompt - 1) + PER_TOKEN * output
+            known = prompt + output
+        kept += (ended - decisions[0]["at"]) * statistics.mean(prompt for _, prompt, _ in found)
+        sessions.append((decisions[0]["at"] - first, LoggedSession(name, decisions[0]["at"] - first, found)))
+    span = last - first
+    return Trace(sessions, None, kept / span, work / (span * engines * load), 2 * span, 0.0)
+
 
 @dataclass
 class Engine:
@@ -72,7 +181,7 @@ class Engine:
 
     room: float
     kept: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    jobs: list[tuple[float, int, float, Session, int]] = field(default_factory=list)
+    jobs: list[tuple[float, int, float, Conversation, int]] = field(default_factory=list)
     virtual: float = 0.0
     now: float = 0.0
     lives: int = 0
@@ -88,7 +197,7 @@ class Engine:
         """When the next request ends if none comes."""
         return self.now + (self.jobs[0][0] - self.virtual) * len(self.jobs) if self.jobs else math.inf
 
-    def keep(self, session: Session, tokens: int) -> None:
+    def keep(self, session: Conversation, tokens: int) -> None:
         """Keeps a session's tokens; others go as far as there is no room, those of running requests last."""
         self.kept[session.name] = tokens
         self.kept.move_to_end(session.name)
@@ -111,28 +220,22 @@ def sessions_of(load: float, engines: int) -> tuple[int, float]:
     return round(load * engines * (PAUSE + work) / work), sum(TASK) / 2 + seen / 2 * (new + made)
 
 
-def replay(build: Callable[[Clock], Policy], engines: int, load: float, room: float, seed: int) -> dict[str, float]:
+def replay(build: Callable[[Clock], Policy], engines: int, room: float, trace: Trace) -> dict[str, float]:
     """Runs one trace under a policy."""
-    count, size = sessions_of(load, engines)
-    fleet = [Engine(room * size * count / engines) for _ in range(engines)]
+    fleet = [Engine(room * trace.kept / engines) for _ in range(engines)]
     now = 0.0
     policy = build(lambda: now)
-    numbers, order = itertools.count(), itertools.count()
-
-    def fresh() -> Session:
-        number = next(numbers)
-        return Session(f"{seed}-{number}", random.Random(f"{seed}-{number}"))
-
-    starts = random.Random(seed)
-    waiting = [(starts.random() * 60.0, next(order), fresh()) for _ in range(count)]
+    order = itertools.count()
+    waiting = [(begins, next(order), session) for begins, session in trace.sessions]
     heapq.heapify(waiting)
-    dies, back, down = SECONDS / 2, SECONDS / 2 + 2.0, False
+    counted = trace.seconds / 5 if trace.fresh is not None else 0.0
+    dies, back, down = trace.dies, trace.dies + 2.0 if trace.dies else 0.0, False
     figures = dict.fromkeys(("prompt", "found", "known", "again", "new"), 0)
     latencies: list[float] = []
     while True:
         ends = min(fleet, key=lambda engine: engine.next_end)
         now = min(ends.next_end, waiting[0][0] if waiting else math.inf, dies if not down and dies else math.inf)
-        if now > SECONDS:
+        if now > trace.seconds or math.isinf(now):
             break
         if dies and now == dies:  # what it has is asked again, elsewhere
             fleet[0].advance(now)
@@ -144,15 +247,13 @@ def replay(build: Callable[[Clock], Policy], engines: int, load: float, room: fl
         elif ends.next_end == now:
             ends.advance(now)
             _, _, asked, session, made = heapq.heappop(ends.jobs)
-            if asked > SECONDS / 5:
+            if asked >= counted:
                 latencies.append(now - asked)
-            session.prompt += made
-            session.known = session.prompt
-            ends.keep(session, session.prompt)
-            session.turns -= 1
-            session.prompt += session.rng.randint(*RESULT)
-            later = session if session.turns else fresh()
-            heapq.heappush(waiting, (now + session.rng.expovariate(1 / PAUSE), next(order), later))
+            ends.keep(session, session.prompt + made)
+            pause, continues = session.then(made)
+            if continues or trace.fresh is not None:
+                later = session if continues else trace.fresh()  # type: ignore[misc]
+                heapq.heappush(waiting, (now + pause, next(order), later))
         else:
             _, _, session = heapq.heappop(waiting)
             loads = {str(n): len(engine.jobs) for n, engine in enumerate(fleet) if n or not back - 2 <= now < back}
@@ -160,11 +261,11 @@ def replay(build: Callable[[Clock], Policy], engines: int, load: float, room: fl
             engine = fleet[int(policy.choose(Wanted(session.name, blocks), loads))]
             engine.advance(now)
             found = min(engine.kept.get(session.name, 0), session.prompt - 1)
-            made = session.rng.randint(*OUTPUT)
-            work = (session.prompt - found + PER_TOKEN * made) / PREFILL
+            made = session.output()
+            work = (session.prompt - found + PER_TOKEN * made) / trace.rate
             heapq.heappush(engine.jobs, (engine.virtual + work, next(order), now, session, made))
             engine.keep(session, session.prompt)
-            if now > SECONDS / 5:
+            if now >= counted:
                 known = min(session.known, session.prompt - 1)
                 figures["prompt"] += session.prompt
                 figures["found"] += found
@@ -175,7 +276,7 @@ def replay(build: Callable[[Clock], Policy], engines: int, load: float, room: fl
     return {
         "hits": figures["found"] / figures["prompt"], "known": figures["known"] / figures["prompt"],
         "again": figures["again"] / figures["new"], "requests": len(latencies),
-        "p50_s": latencies[len(latencies) // 2], "p99_s": latencies[99 * len(latencies) // 100],
+        "moves": policy.moves, "p50_s": latencies[len(latencies) // 2], "p99_s": latencies[99 * len(latencies) // 100],
     }  # fmt: skip
 
 
@@ -199,6 +300,7 @@ def main() -> None:
     """Replays the traces."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--log", type=Path, help="decisions of a router, instead of made-up sessions")
     parser.add_argument("--engines", type=int, default=8)
     parser.add_argument("--load", type=float, default=0.8)
     parser.add_argument("--room", type=float, default=1.2)
@@ -208,10 +310,14 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
     for name, build in POLICIES.items():
-        runs = [
-            replay(build, options.engines, options.load, options.room, seed)
-            for seed in range(1 if options.quick else options.seeds)
-        ]
+        seeds = range(1 if options.quick or options.log else options.seeds)
+        traces = (
+            logged(options.log, options.engines, options.load)
+            if options.log
+            else made_up(options.engines, options.load, seed)
+            for seed in seeds
+        )
+        runs = [replay(build, options.engines, options.room, trace) for trace in traces]
         found[name] = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         print(f"{name:12}", *(f"{key} {value:.3g}" for key, value in found[name].items()), flush=True)
     ours = found["session"]

@@ -116,6 +116,7 @@ def test_a_full_engine_loses_a_session_which_does_not_come_back():
     assert policy.choose(Wanted("a"), idle) == order[0]
     assert policy.choose(Wanted("a"), {**idle, order[0]: 1}) == order[1]
     assert policy.choose(Wanted("a"), idle) == order[1]
+    assert policy.moves == 1
     policy.forget(order[1])
     assert policy.choose(Wanted("a"), idle) == order[0]
 
@@ -128,7 +129,7 @@ def test_an_infinite_factor_is_pure_hashing():
 
 def test_sessions_that_have_not_come_for_long_are_forgotten():
     clock = [0.0]
-    policy = SessionHash(Bound(1.0, 1), lambda: clock[0], active_seconds=10.0)
+    policy = build_policy(RouterConfig(load_factor=1.0, free_requests=1, active_seconds=10.0), lambda: clock[0])
     idle = dict.fromkeys(ENGINES, 0)
     first = policy.choose(Wanted("a"), idle)
     moved = policy.choose(Wanted("a"), {**idle, first: 1})

@@ -94,6 +94,10 @@ class RouterConfig:
     """An engine with this multiple of the mean number of requests is full; ``session`` and ``prefix`` avoid it."""
     free_requests: int = 12
     """An engine with fewer requests than this is never full."""
+    active_seconds: float = 300.0
+    """A session without requests for this long may move to another engine; set it above the slowest tool's time."""
+    log: str | None = None
+    """File to which a JSON line per request is appended: session, sizes, engine, loads, times; null writes none."""
     retries: int = 1
     """Other engines that a request is tried on if one fails before the client received anything."""
     health_seconds: float = 1.0
@@ -106,6 +110,7 @@ class RouterConfig:
         if not self.load_factor >= 1.0:
             raise ConfigError("router.load_factor", self.load_factor, "must be at least 1: someone must take the mean")
         check_minimums(self, "router", free_requests=1, retries=0)
+        check_between("router.active_seconds", self.active_seconds, 1.0, 30 * 86400.0)
         check_between("router.health_seconds", self.health_seconds, 0.05, 3600.0)
         check_between("router.hang_seconds", self.hang_seconds, self.health_seconds, 86400.0)
 

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
+from arcforge_core.contracts.serving_engine import SESSION_HEADER
 from arcforge_serving.router.policies import Wanted
 from arcforge_serving.router.problems import RESPONSES
 
-HEADER = "x-session-id"
+HEADERS = (SESSION_HEADER.lower(), "x-smg-routing-key")
+"""Headers that name a session, the first that is there: our gateway's, which vLLM's router has too, and SGLang's."""
 FIELDS = ("session_id", "prompt_cache_key")
 """Fields that name a session, the first that is there."""
 REPLY = re.compile(r"resp_(\d+-\d+)_")
@@ -31,10 +33,11 @@ def wanted_of(headers: Mapping[str, str], content: bytes, *, blocks: bool, path:
         blocks: whether the prompt is to be cut into blocks, which costs reading all of it.
 
     Returns:
-        The features. The session is ``X-Session-Id``, or one of `FIELDS`, or else the start of the conversation: its
+        The features. The session is one of `HEADERS`, or one of `FIELDS`, or else the start of the conversation: its
         system prompt and first message, or the first characters of a prompt, together with the field ``user``.
     """
-    named, kept = headers.get(HEADER, ""), path.removeprefix(f"{RESPONSES}/")
+    named = next((headers[name] for name in HEADERS if headers.get(name)), "")
+    kept = path.removeprefix(f"{RESPONSES}/")
     if kept != path:
         return Wanted(named, life=_maker(kept))
     if named and not blocks and path != RESPONSES:

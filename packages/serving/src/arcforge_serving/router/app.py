@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arcforge_serving.router.affinity import wanted_of
 from arcforge_serving.router.control import GENERATE, PREFIX, STATUS, UPLOAD, FleetControl
+from arcforge_serving.router.decisions import DecisionLog
 from arcforge_serving.router.fleet import Fleet, Member
 from arcforge_serving.router.metrics import page, pages
 from arcforge_serving.router.problems import EXCEEDED, LIMITED, OVERLOADED, problem_at
@@ -36,6 +37,7 @@ class RouterState:
     control: FleetControl
     guard: Guard
     counts: Counts = field(default_factory=Counts)
+    log: DecisionLog = field(default_factory=lambda: DecisionLog(None))
     closing: bool = False
 
 
@@ -46,8 +48,11 @@ def create_router(fleet: Fleet, guard: Guard, folder: Path) -> Starlette:
         fleet: has the engines, and is started and stopped by the caller.
         guard: keys, limits and rates; engines check them too.
         folder: for uploads of weights.
+
+    Raises:
+        ConfigError: ``router.log`` cannot be written.
     """
-    state = RouterState(fleet, FleetControl(fleet, folder), guard)
+    state = RouterState(fleet, FleetControl(fleet, folder), guard, log=DecisionLog(fleet.config.log))
     routes = [
         Route("/health", health),
         Route("/ready", ready),
@@ -177,4 +182,4 @@ async def relay(request: Request) -> Response:
     wanted = wanted_of(request.headers, content, blocks=blocks, path=request.scope["path"])
     if state.closing:
         return problem_at(request.scope, 503, "the server is shutting down", OVERLOADED)
-    return Relayed(Relay(state.fleet, state.counts, content, wanted))
+    return Relayed(Relay(state.fleet, state.counts, content, wanted, state.log))

@@ -99,6 +99,8 @@ class Own(Collector):
         for (engine, outcome), times in self._counts.requests.items():
             requests.add_metric([engine, outcome], times)
         yield from (up, flight, lives, requests)
+        moves = self._fleet.policy.moves
+        yield CounterMetricFamily(f"{PREFIX}session_moves", "Sessions that left a full engine", moves)
         yield CounterMetricFamily(f"{PREFIX}retries", "Requests tried on another engine", self._counts.retries)
         yield CounterMetricFamily(f"{PREFIX}refused", "Requests without any engine", self._counts.refused)
         yield CounterMetricFamily(f"{PREFIX}limited", "Requests beyond a key's rate", self._counts.limited)

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from arcforge_serving.configs import RouterConfig
 
-ACTIVE_SECONDS = 300.0
 Loads = Mapping[str, int]
 """Requests in flight by engine."""
 
@@ -37,7 +36,13 @@ class Wanted:
 
 
 class Policy(Protocol):
-    """Chooses the engine of a request."""
+    """Chooses the engine of a request.
+
+    Attributes:
+        moves: sessions that were moved since their engine was full.
+    """
+
+    moves: int
 
     def choose(self, wanted: Wanted, loads: Loads) -> str:
         """Returns one of the engines of `loads`, of which there is at least one."""
@@ -51,7 +56,7 @@ def build_policy(config: RouterConfig, clock: Callable[[], float] = time.monoton
     bound = Bound(config.load_factor, config.free_requests)
     match config.policy:
         case "session":
-            return SessionHash(bound, clock)
+            return SessionHash(bound, clock, config.active_seconds)
         case "prefix":
             return PrefixAware(bound)
         case "least_load":
@@ -90,6 +95,8 @@ EVEN = Bound(1.1, 1)
 class RoundRobin:
     """Each engine in turn."""
 
+    moves = 0
+
     def __init__(self) -> None:
         self._number = -1
 
@@ -104,6 +111,8 @@ class RoundRobin:
 
 class LeastLoad:
     """The engine with the fewest requests; those that have equally many take turns."""
+
+    moves = 0
 
     def __init__(self) -> None:
         self._turns = RoundRobin()
@@ -128,12 +137,15 @@ class SessionHash:
         bound: of requests; an infinite one is pure hashing, which pins sessions to an engine that is saturated.
         clock: seconds.
         active_seconds: sessions that have not come for longer hold nothing any more.
+
+    Attributes:
+        moves: sessions that left a full engine for another; all later requests of theirs follow.
     """
 
     def __init__(
-        self, bound: Bound, clock: Callable[[], float] = time.monotonic, active_seconds: float = ACTIVE_SECONDS
+        self, bound: Bound, clock: Callable[[], float] = time.monotonic, active_seconds: float = 300.0
     ) -> None:
-        self.bound, self._clock, self._seconds = bound, clock, active_seconds
+        self.bound, self._clock, self._seconds, self.moves = bound, clock, active_seconds, 0
         self._homes: OrderedDict[str, tuple[str, float]] = OrderedDict()  # with the last time, the oldest first
         self._counts: Counter[str] = Counter()
         self._others = LeastLoad()
@@ -150,6 +162,7 @@ class SessionHash:
         if home:
             self._leave(wanted.session)
         if home not in open_:
+            self.moves += home in loads
             home = min(self._roomy(open_, loads), key=lambda engine: place(wanted.session, engine))
         self._homes[wanted.session] = home, now
         self._counts[home] += 1
@@ -186,6 +199,8 @@ class PrefixAware:
         bound: of loads.
         remembered: blocks of each engine at most; the ones that were not sent for longest go.
     """
+
+    moves = 0
 
     def __init__(self, bound: Bound, remembered: int = 65536) -> None:
         self.bound, self._remembered = bound, remembered

@@ -8,6 +8,7 @@ is correct up to the error that ends it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import httpx
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from arcforge_serving.router.decisions import Decision, DecisionLog
 from arcforge_serving.router.fleet import Fleet, Member, NoEngineError, NoReplyError
 from arcforge_serving.router.policies import Wanted
 from arcforge_serving.router.problems import FAULT, OVERLOADED, last_events, problem_at
@@ -62,10 +64,14 @@ class Relay:
         counts: counts its outcome.
         content: the request's body.
         wanted: its features.
+        log: gets the decisions.
     """
 
-    def __init__(self, fleet: Fleet, counts: Counts, content: bytes, wanted: Wanted) -> None:
+    def __init__(
+        self, fleet: Fleet, counts: Counts, content: bytes, wanted: Wanted, log: DecisionLog | None = None
+    ) -> None:
         self._fleet, self._counts, self._content, self._wanted = fleet, counts, content, wanted
+        self._log = log or DecisionLog(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers; ends with the client."""
@@ -76,6 +82,8 @@ class Relay:
         busy: httpx.Response | None = None
         gone = False
         while len(tried) <= self._fleet.config.retries:
+            loads = {member.name: member.in_flight for member in self._fleet.ready}
+            moves = self._fleet.policy.moves
             try:
                 member = self._fleet.choose(self._wanted, tried)
             except NoEngineError:
@@ -85,7 +93,9 @@ class Relay:
                 break
             self._counts.retries += bool(tried)
             tried.add(member.number)
-            attempt = Attempt(member, request, send)
+            moved = self._fleet.policy.moves > moves
+            decision = Decision(self._wanted.session, len(self._content), member.name, loads, moved)
+            attempt = Attempt(member, request, send, decision)
             outcome = "left"
             try:
                 busy = await attempt.run(self._content)
@@ -96,6 +106,8 @@ class Relay:
                     await attempt.break_off(type(error).__name__)
             finally:
                 self._counts.requests[member.name, outcome] += 1
+                decision.outcome, decision.seconds = outcome, round(time.time() - decision.at, 6)
+                self._log.write(decision)
                 record.passed = outcome in ("done", "left")
             if outcome != "failed":
                 return
@@ -117,14 +129,14 @@ class Relay:
 
 
 class Attempt:
-    """A request on one engine.
+    """A request on one engine; `decision` gets what was sent.
 
     Attributes:
         begun: whether something was sent to the client.
     """
 
-    def __init__(self, member: Member, request: Request, send: Send) -> None:
-        self._member, self._request, self._send = member, request, send
+    def __init__(self, member: Member, request: Request, send: Send, decision: Decision) -> None:
+        self._member, self._request, self._send, self._decision = member, request, send, decision
         self.begun = False
 
     async def run(self, content: bytes) -> httpx.Response | None:
@@ -143,9 +155,12 @@ class Attempt:
                     if response.status_code == BUSY:
                         return response
                     self.begun = True
+                    self._decision.sent = len(whole)
                     await send_whole(self._send, response, whole, mark)
                     return None
                 async for events in whole_events(response.aiter_raw()):
+                    self._decision.sent += len(events)
+                    self._decision.events += events.count(END)
                     if not self.begun:
                         self.begun = True
                         await self._send(start(response, mark))
