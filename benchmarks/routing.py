@@ -14,8 +14,8 @@ caches hold `--room` times what these sessions hold on average. In the middle of
 without its cache.
 
 With `--log` the sessions are those that a router has logged (``router.log``): each turn with the size of its prompt and
-reply, a token for `PROMPT_BYTES` bytes and for an event or `REPLY_BYTES`, and comes as long after the turn before as it
-did. Sessions begin when they did; the engines are as fast as makes the load. No engine dies.
+reply (a token for `PROMPT_BYTES` bytes; for an event or `REPLY_BYTES`), after the pause that was before it. As many
+sessions run at a time as did, and the engines are as fast as makes the load. No engine dies.
 
 `hits` is the share of all prompt tokens that was found, first turns included; `known` is what one cache without bounds
 would find. `again` are the prompt tokens computed although they had been, by tokens that had to be. `hash` is
@@ -89,7 +89,6 @@ class LoggedSession:
     """A conversation that a router has logged: (seconds after the turn before, prompt, output) of each turn."""
 
     name: str
-    begins: float
     logged: list[tuple[float, int, int]]
     known: int = 0
     turn: int = 0
@@ -120,18 +119,20 @@ class Trace:
 
     Attributes:
         sessions: (seconds, session) at which they begin.
-        fresh: makes the session that replaces one that has ended; None replaces none.
+        fresh: returns the session that replaces one that has ended; None when there are no more.
         kept: tokens of all sessions that are there at a time, on average.
         rate: prompt tokens that an engine computes in a second.
-        seconds: of virtual time; figures begin after the first fifth of it.
+        seconds: of virtual time.
+        counted: from when on figures count.
         dies: when an engine does; 0 for never.
     """
 
     sessions: list[tuple[float, Conversation]]
-    fresh: Callable[[], Conversation] | None
+    fresh: Callable[[], Conversation | None]
     kept: float
     rate: float
     seconds: float
+    counted: float
     dies: float
 
 
@@ -145,7 +146,7 @@ def made_up(engines: int, load: float, seed: int) -> Trace:
         return Session(name, random.Random(name))
 
     sessions: list[tuple[float, Conversation]] = [(starts.random() * 60.0, fresh()) for _ in range(count)]
-    return Trace(sessions, fresh, size * count, PREFILL, SECONDS, SECONDS / 2)
+    return Trace(sessions, fresh, size * count, PREFILL, SECONDS, SECONDS / 5, SECONDS / 2)
 
 
 def logged(path: Path, engines: int, load: float) -> Trace:
@@ -155,10 +156,8 @@ def logged(path: Path, engines: int, load: float) -> Trace:
         decision = json.loads(line)
         if decision["session"] and decision["outcome"] == "done":
             turns.setdefault(decision["session"], []).append(decision)
-    sessions: list[tuple[float, Conversation]] = []
-    work = kept = 0.0
-    first = min(each[0]["at"] for each in turns.values())
-    last = max(decision["at"] + decision["seconds"] for each in turns.values() for decision in each)
+    waiting: list[LoggedSession] = []
+    work = pauses = size = 0.0
     for name, decisions in turns.items():
         decisions.sort(key=lambda decision: decision["at"])
         found, ended, known = [], decisions[0]["at"], 0
@@ -166,13 +165,21 @@ def logged(path: Path, engines: int, load: float) -> Trace:
             prompt = max(1, decision["bytes"] // PROMPT_BYTES)
             output = max(1, decision["events"] or decision["sent"] // REPLY_BYTES)
             found.append((max(0.0, decision["at"] - ended), prompt, output))
+            pauses += found[-1][0]
             ended = decision["at"] + decision["seconds"]
             work += prompt - min(known, prompt - 1) + PER_TOKEN * output
             known = prompt + output
-        kept += (ended - decisions[0]["at"]) * statistics.mean(prompt for _, prompt, _ in found)
-        sessions.append((decisions[0]["at"] - first, LoggedSession(name, decisions[0]["at"] - first, found)))
-    span = last - first
-    return Trace(sessions, None, kept / span, work / (span * engines * load), 2 * span, 0.0)
+            size += prompt * prompt  # a session with more tokens is there for longer
+        waiting.append(LoggedSession(name, found))
+    spans = [(each[0]["at"], each[-1]["at"]) for each in turns.values()]
+    width = max(sum(begin <= moment <= end for begin, end in spans) for moment, _ in spans)
+    if not width > load * engines:
+        raise SystemExit(f"--log {path}: {width} sessions at a time cannot keep {load * engines:g} engines busy")
+    busy = load * engines * pauses / (width - load * engines)  # so that width * busy / (pauses + busy) is the load
+    later = iter(waiting[width:])
+    prompts = sum(prompt for session in waiting for _, prompt, _ in session.logged)
+    first: list[tuple[float, Conversation]] = [(0.0, session) for session in waiting[:width]]
+    return Trace(first, lambda: next(later, None), size / prompts * width, work / busy, math.inf, 0.0, 0.0)
 
 
 @dataclass
@@ -228,7 +235,6 @@ def replay(build: Callable[[Clock], Policy], engines: int, room: float, trace: T
     order = itertools.count()
     waiting = [(begins, next(order), session) for begins, session in trace.sessions]
     heapq.heapify(waiting)
-    counted = trace.seconds / 5 if trace.fresh is not None else 0.0
     dies, back, down = trace.dies, trace.dies + 2.0 if trace.dies else 0.0, False
     figures = dict.fromkeys(("prompt", "found", "known", "again", "new"), 0)
     latencies: list[float] = []
@@ -247,12 +253,12 @@ def replay(build: Callable[[Clock], Policy], engines: int, room: float, trace: T
         elif ends.next_end == now:
             ends.advance(now)
             _, _, asked, session, made = heapq.heappop(ends.jobs)
-            if asked >= counted:
+            if asked >= trace.counted:
                 latencies.append(now - asked)
             ends.keep(session, session.prompt + made)
             pause, continues = session.then(made)
-            if continues or trace.fresh is not None:
-                later = session if continues else trace.fresh()  # type: ignore[misc]
+            later = session if continues else trace.fresh()
+            if later is not None:
                 heapq.heappush(waiting, (now + pause, next(order), later))
         else:
             _, _, session = heapq.heappop(waiting)
@@ -265,7 +271,7 @@ def replay(build: Callable[[Clock], Policy], engines: int, room: float, trace: T
             work = (session.prompt - found + PER_TOKEN * made) / trace.rate
             heapq.heappush(engine.jobs, (engine.virtual + work, next(order), now, session, made))
             engine.keep(session, session.prompt)
-            if now >= counted:
+            if now >= trace.counted:
                 known = min(session.known, session.prompt - 1)
                 figures["prompt"] += session.prompt
                 figures["found"] += found

@@ -46,6 +46,9 @@ class PagedEngineConfig(EngineConfig):
     """Tokens of a step: one for each decoded sequence, the rest are parts of prompts."""
     prefix_cache: bool = True
     """Share the pages of common prefixes with concurrent and later requests."""
+    prefix_at_update: str = "drop"
+    """Cached prefixes at a weight update: ``drop`` recomputes them with the new weights; ``keep`` leaves them to
+    running requests and to sessions that began before, never to later ones."""
     tier_mb: int = 0
     """Size in MiB of a memory-mapped file for evicted pages; 0: no file."""
     tier_dir: str | None = None
@@ -70,6 +73,9 @@ class PagedEngineConfig(EngineConfig):
         if self.draft_tokens is not None:
             check_between("engine.draft_tokens", self.draft_tokens, 0, MOST_DRAFTS)
         check_choice("engine.drafting", self.drafting, ("auto", "always"))
+        check_choice("engine.prefix_at_update", self.prefix_at_update, ("drop", "keep"))
+        if self.prefix_at_update == "keep" and not self.prefix_cache:
+            raise ConfigError("engine.prefix_at_update", "keep", "must be drop with engine.prefix_cache=false")
         if self.max_batch_tokens < self.max_running:
             accepted = f"must be at least engine.max_running={self.max_running}: each decoded sequence takes one"
             raise ConfigError("engine.max_batch_tokens", self.max_batch_tokens, accepted)
@@ -315,5 +321,8 @@ class ServeConfig:
                 self.gateway.sessions,
                 "must be 0 with dp > 1 or prefill: sessions live in one process",
             )
+        if self.prefill and self.engine.prefix_at_update != "drop":
+            accepted = "must be drop with prefill > 0: those engines compute prompts with the present weights"
+            raise ConfigError("engine.prefix_at_update", self.engine.prefix_at_update, accepted)
         if self.prefill and not self.engine.prefix_cache:
             raise ConfigError("prefill", self.prefill, "must be 0 with engine.prefix_cache=false")

@@ -164,7 +164,7 @@ class PagedEngine:
             priority: higher ones run first, and may preempt lower ones.
             owner: who the request is for; owners take turns.
             salt: the request shares cached prefixes with requests of the same salt only.
-            session: name of the conversation that it continues.
+            session: name of the conversation that it continues; ``engine.prefix_at_update=keep`` reads it.
 
         Returns:
             A stream for each of the ``params.n`` sequences.
@@ -301,7 +301,8 @@ class PagedEngine:
         """Replaces the weights between two steps; see the contract.
 
         Running requests continue with the new weights, on the cache entries that the old ones computed. Requests that
-        start later find no prefix of the old weights.
+        start later find no prefix of the old weights, except those of sessions that began before, with
+        ``engine.prefix_at_update=keep``.
         """
         what = f"weight update {next_version(self.weight_version, version)}"
         staged = stage_weights(self.model, state, what, checksum)  # while generation continues
@@ -311,7 +312,7 @@ class PagedEngine:
         new = next_version(self.weight_version, version)
         install_weights(self.model, staged)
         self.driver.weight_version = new
-        self.scheduler.tree.turn()
+        self.scheduler.updated()
 
     def update_weights_from(
         self, folder: str | Path, *, version: int | None = None, checksum: str | None = None

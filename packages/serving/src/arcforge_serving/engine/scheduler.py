@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
@@ -24,6 +24,9 @@ from arcforge_serving.engine.kvcache.radix import Key, Node, RadixTree
 from arcforge_serving.engine.kvcache.tier import FileTier
 from arcforge_serving.engine.sequence import Rank, SequenceState
 from arcforge_serving.engine.waiting import WaitingQueue
+
+MOST_SESSIONS = 65536
+"""Sessions whose generation of weights is remembered; one that is forgotten counts as new."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Scheduler:
         self._order = itertools.count()
         self._virtual = 0.0  # where the request begins that was admitted last
         self._ends: dict[str, float] = {}  # where each owner's last request ends
+        self._sessions: OrderedDict[tuple[str, str], Node] = OrderedDict()  # root of each salt's session, oldest first
 
     # ---- the queue ---------------------------------------------------------------------------------------------------
 
@@ -264,6 +268,28 @@ class Scheduler:
         ]
         return max(others, key=lambda each: (held[each.owner], each.rank), default=None)
 
+    def base(self, sequence: SequenceState) -> Node:
+        """Returns the root at which a sequence that starts now looks for its prefix.
+
+        That is the present one. With ``prefix_at_update=keep`` it is an earlier one for a sequence that has started
+        before an update, and for one of a session that had: only these read entries of earlier weights.
+        """
+        found = sequence.base
+        if found is None and sequence.session:
+            found = self._sessions.get((sequence.salt, sequence.session))
+        return found if self._keeps and found is not None and self.tree.lives(found) else self.tree.root
+
+    def updated(self) -> None:
+        """The weights have changed."""
+        if self._keeps:
+            self.tree.renew()
+        else:
+            self.tree.turn()
+
+    @property
+    def _keeps(self) -> bool:
+        return self.config.prefix_at_update == "keep"
+
     def index(self, sequence: SequenceState) -> None:
         """Lets others find the pages that the sequence has filled with tokens that are known."""
         known = len(sequence.tokens) - self.tree.ahead
@@ -271,7 +297,10 @@ class Scheduler:
         for number in range(len(sequence.nodes), filled):
             parent = sequence.nodes[-1] if sequence.nodes else sequence.root
             assert parent is not None  # it runs
-            node = self.tree.add(parent, self.tree.key(sequence.tokens, number, sequence.salt), sequence.pages[number])
+            key = self.tree.key(sequence.tokens, number, sequence.salt)
+            if sequence.root is not self.tree.root and key in parent.children:
+                return  # other weights have computed that page: it must not be written again, nor followed by these
+            node = self.tree.add(parent, key, sequence.pages[number])
             assert node.page is not None
             sequence.nodes.append(node)
             sequence.pages[number] = self.table_NP[sequence.slot, number] = node.page
@@ -291,7 +320,7 @@ class Scheduler:
             if sequence is None:
                 break
             nodes = self._known(sequence)
-            parent = nodes[-1] if nodes else self.tree.root
+            parent = nodes[-1] if nodes else self.base(sequence)
             page = id(parent), self.tree.key(sequence.tokens, len(nodes), sequence.salt)
             waits = page in coming and not sequence.params.prompt_logprobs
             if not waits and not self._has_room(sequence, nodes):
@@ -310,7 +339,7 @@ class Scheduler:
     def _next_page(self, sequence: SequenceState) -> tuple[int, Key] | None:
         """Returns the parent and the tokens of the page that the sequence will share next; None when not known yet."""
         end = (len(sequence.nodes) + 1) * self.size + self.tree.ahead
-        if not self.reuses or end > len(sequence.tokens) or sequence.root is not self.tree.root:
+        if not self.reuses or end > len(sequence.tokens) or sequence.root is None or not self.tree.lives(sequence.root):
             return None
         parent = sequence.nodes[-1] if sequence.nodes else sequence.root
         return id(parent), self.tree.key(sequence.tokens, len(sequence.nodes), sequence.salt)
@@ -332,7 +361,8 @@ class Scheduler:
         """Returns the nodes of the prefix that a waiting sequence may use: at least its last token is computed."""
         if not self.reuses or sequence.params.prompt_logprobs:
             return []
-        return self.tree.match(sequence.tokens, (len(sequence.tokens) - 1) // self.size, sequence.salt)
+        limit = (len(sequence.tokens) - 1) // self.size
+        return self.tree.match(sequence.tokens, limit, sequence.salt, self.base(sequence))
 
     def _has_room(self, sequence: SequenceState, nodes: Sequence[Node]) -> bool:
         """Says whether a waiting sequence with this known prefix can start, and each running one grow by a page."""
@@ -343,7 +373,13 @@ class Scheduler:
 
     def _start(self, sequence: SequenceState, nodes: Sequence[Node]) -> None:
         """Gives a sequence a slot and the pages of its prefix; `_has_room` was asked."""
-        sequence.slot, sequence.root = self._slots.pop(), self.tree.root
+        sequence.slot, sequence.root = self._slots.pop(), self.base(sequence)
+        sequence.base = sequence.root
+        if sequence.session and self._keeps:
+            self._sessions[sequence.salt, sequence.session] = sequence.root
+            self._sessions.move_to_end((sequence.salt, sequence.session))
+            if len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
         self._virtual = max(self._virtual, sequence.rank[0] + sequence.priority * self.config.priority_tokens)
         self.running.append(sequence)
         self.held[sequence.owner] += 1
@@ -417,7 +453,11 @@ class Scheduler:
             f"page {page} belongs to {' and '.join(who) or 'nobody'}" for page, who in owners.items() if len(who) != 1
         ]
         users = sum(node.users for node in self.tree.nodes())
-        held = sum(sequence.root is self.tree.root and len(sequence.nodes) for sequence in self.running)
+        held = sum(
+            len(sequence.nodes)
+            for sequence in self.running
+            if sequence.root is not None and self.tree.lives(sequence.root)
+        )
         if users != held:
             wrong.append(f"nodes count {users} users, sequences hold {held} of them")
         if self.pages.free != int(self.pages.is_free_P.sum()):

@@ -30,6 +30,7 @@ class SequenceState:
         slot: its row of the page table and of states while it runs, else None.
         pages: its pages in order; those of `nodes` belong to the tree, the others to the sequence.
         nodes: its path in the tree, which begins at `root`.
+        base: the root at which it has started last; None before its first start.
         owner: who it is for; owners share the engine.
         refusable: whether it may be refused while it waits, for another owner's.
         salt: sequences of different salts share no pages.
@@ -60,6 +61,7 @@ class SequenceState:
         self.pages: list[int] = []
         self.nodes: list[Node] = []
         self.root: Node | None = None
+        self.base: Node | None = None
         self.sampler = Sampler(params, index, prompt, vocabulary)
         self.matcher = None if params.matcher is None else params.matcher()
         self.generated: list[Token] = []

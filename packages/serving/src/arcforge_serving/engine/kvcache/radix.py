@@ -4,8 +4,10 @@ A node represents the tokens from the root to it, and owns the page of the last 
 as its users, on every node of their path. Nodes without users are evicted, the least recently used first and leaves
 before what they follow; with a second tier they stay in the tree, and their records in its file.
 
-The tree has one live root. `turn` replaces it when the weights change, so that no prefix is found whose entries other
-weights have computed: a sequence that continues across the change keeps its nodes, and adds to the dead root only.
+Each generation of weights has a root of its own. `turn` makes a root and kills the others when the weights change, so
+that no prefix is found whose entries other weights have computed: a sequence that continues across the change keeps its
+nodes, and adds to the dead root only. `renew` makes a root and leaves the others alive: they are found by those who ask
+for them, and by no others.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class RadixTree:
     ) -> None:
         self.pages, self.page_size, self.tier, self.spill, self.ahead = pages, page_size, tier, spill, ahead
         self.root = Node()
+        self._older: dict[int, Node] = {}  # live roots of earlier generations, by id
         self.idle = 0  # nodes in memory without users: pages that can be had by eviction
         self.evicted = 0
         self._clock, self._order = itertools.count(1), itertools.count()
@@ -75,10 +78,17 @@ class RadixTree:
 
     # ---- finding and using -------------------------------------------------------------------------------------------
 
-    def match(self, tokens: Sequence[int], limit: int, salt: str = "") -> list[Node]:
-        """Returns the nodes of the longest known prefix of `tokens`, of at most `limit` pages, with the same salt."""
+    def match(self, tokens: Sequence[int], limit: int, salt: str = "", root: Node | None = None) -> list[Node]:
+        """Returns the nodes of the longest known prefix of `tokens`, of at most `limit` pages, with the same salt.
+
+        Args:
+            tokens: that may be known.
+            limit: pages.
+            salt: of the prompt.
+            root: of the generation in which to look; the present one if None.
+        """
         nodes: list[Node] = []
-        node = self.root
+        node = root or self.root
         for number in range(limit):
             child = node.children.get(self.key(tokens, number, salt))
             if child is None:
@@ -110,7 +120,7 @@ class RadixTree:
             node.users -= 1
             if node.users == 0:
                 self.idle += 1
-                if root is not self.root and not node.children:
+                if not self.lives(root) and not node.children:
                     self.forget(node)
                 else:
                     self._offer(node)
@@ -166,11 +176,21 @@ class RadixTree:
             self._remove(each)
 
     def turn(self) -> None:
-        """Replaces the root: no known prefix is found again, and unused pages are freed."""
-        dead, self.root = self.root, Node()
-        for node in list(walk(dead))[::-1]:
-            if node is not dead and not node.users:
-                self._remove(node)
+        """Replaces all roots by a new one: no known prefix is found again, and unused pages are freed."""
+        dead, self.root, self._older = [*self._older.values(), self.root], Node(), {}
+        for root in dead:
+            for node in list(walk(root))[::-1]:
+                if node is not root and not node.users:
+                    self._remove(node)
+
+    def renew(self) -> None:
+        """Makes another root; earlier ones live as long as pages lie below them."""
+        self._older[id(self.root)], self.root = self.root, Node()
+        self._older = {key: root for key, root in self._older.items() if root.children}
+
+    def lives(self, root: Node) -> bool:
+        """Whether prefixes below a root can be found."""
+        return root is self.root or id(root) in self._older
 
     def _adopt(self, node: Node, page: int) -> None:
         assert self.tier is not None
@@ -236,8 +256,8 @@ class RadixTree:
     # ---- checking ----------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[Node]:
-        """Yields every node that can be found, without the root."""
-        return (node for node in walk(self.root) if node is not self.root)
+        """Yields every node that can be found, without the roots."""
+        return (node for root in (self.root, *self._older.values()) for node in walk(root) if node is not root)
 
 
 def walk(root: Node) -> Iterator[Node]:
