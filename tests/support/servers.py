@@ -85,14 +85,12 @@ class ScriptedPagedEngine(PagedEngine):
     seconds = 0.0
     prompts: list[str]
 
-    def submit(
-        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0, owner: str = "", salt: str = ""
-    ) -> list[Stream]:
+    def submit(self, prompt: Sequence[int], params: SamplingParams, **further: Any) -> list[Stream]:
         """Queues a request; see `PagedEngine.submit`."""
         self.prompts.append(self.tokenizer.decode(list(prompt)))
         ids = self.tokenizer.encode(self.script(self.prompts[-1]), allow_special=True)
         matcher = partial(Says, ids, self.model.config.vocab_size, self.seconds)
-        return super().submit(prompt, replace(params, matcher=matcher), priority=priority, owner=owner, salt=salt)
+        return super().submit(prompt, replace(params, matcher=matcher), **further)
 
 
 def scripted_state(

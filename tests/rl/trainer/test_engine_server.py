@@ -20,6 +20,7 @@ from arcforge_core.contracts.engine import PartialUpdateError
 from arcforge_core.testing.small_models import small_model
 from arcforge_rl.trainer.run import run
 from arcforge_rl.trainer.weight_sync import hand_over
+from support.marks import nightly_case
 
 KEY = "admin-key-of-the-run"
 
@@ -53,7 +54,7 @@ def what_came(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow(reason="a server process and two runs")
-@pytest.mark.parametrize("options", [(), ("dp=2",)], ids=["one engine", "two behind the router"])
+@pytest.mark.parametrize("options", [(), nightly_case(("dp=2",))], ids=["one engine", "two with the router"])
 def test_a_run_on_a_server_ends_in_the_rewards_of_one_in_this_process(
     small_run: Compose, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:

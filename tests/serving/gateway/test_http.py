@@ -287,6 +287,25 @@ def test_time_ends_a_session():
         session.begin("chat")
 
 
+def test_the_engine_knows_the_session():
+    """A router, or `engine.prefix_at_update=keep`, tells sessions apart by it; a client's own name is not passed on."""
+    state, seen = scripted_state(TOKENIZER, script), []
+    submit = state.engine.submit
+
+    def noted(prompt, params, **options):
+        seen.append(options["session"])
+        return submit(prompt, params, **options)
+
+    state.engine.submit = noted
+    with client_of(state, gateway_app(state, GatewayConfig(sessions=2))) as http:
+        for _ in range(2):
+            opened = http.post("/sessions", json={}).json()
+            assert ask(http, opened, x_session_id="mine").status_code == 200
+            assert seen.pop() == opened["id"]
+        assert chat(http, x_session_id="mine").status_code == 200
+        assert seen == ["mine"]
+
+
 def test_a_final_turn_cannot_call_tools():
     state = scripted_state(TOKENIZER, script)
     seen = []

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from arcforge_core.contracts.serving_engine import SESSION_HEADER
 from arcforge_serving.gateway.session import Session
 from arcforge_serving.gateway.sessions import Sessions
 from arcforge_serving.server.gate.guard import SESSION, Limits, bounded, credential
@@ -84,6 +85,9 @@ class SessionPaths:
         turn = scope[SESSION] = session.begin(DIALECTS[path])
         reply = session.replies.begin(headers, path, body)
         is_whole = False
+        # the engine knows the session by the gateway's name for it, whatever name the client gave it
+        named = (SESSION_HEADER.lower().encode(), session.id.encode())
+        scope["headers"] = [*(each for each in scope["headers"] if each[0] != named[0]), named]
 
         async def send_and_keep(message: Message) -> None:
             nonlocal is_whole
