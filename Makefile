@@ -7,7 +7,9 @@ SOURCES := packages tests benchmarks examples
 # Two test processes of one thread each: torch's own threads would fight over the cores.
 # With ARGS=--without-browser the tests of the pages are skipped.
 BROWSER := $(if $(findstring --without-browser,$(ARGS)),,browser)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --all-packages $(ARGS)
+# Bytecode is kept whatever the environment says: without it each process compiles the packages, and pytest
+# rewrites all tests.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --all-packages $(ARGS)
 
 .PHONY: help
 help:  ## show this list

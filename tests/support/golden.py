@@ -5,6 +5,7 @@ A recipe runs as it is but for `SHRUNK`: its data, the number of steps and token
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ Losses = dict[str, list[Any]]
 the tokens of all experts of all layers."""
 
 
+@functools.cache
 def golden_cases() -> dict[str, list[str]]:
     """Returns the overrides of each run, before `SHRUNK`: all recipes of one run, and all variants on the small model.
 

@@ -8,7 +8,7 @@ from hydra.core.config_store import ConfigStore
 
 from arcforge_core.config import compose as compose_module
 from arcforge_core.config.compose import compose, compose_config
-from arcforge_core.config.schema import EvalConfig
+from arcforge_core.config.schema import EvalConfig, TrainConfig
 from arcforge_core.errors import ArcforgeError
 
 CORE = ("attention=reference", "optimizer=torch_adamw", "schedule=constant")
@@ -55,6 +55,7 @@ def test_a_kept_composition_equals_one_that_hydra_makes_whole(fields, read, monk
 def test_fields_need_no_second_reading_and_options_do(read):
     for number in range(3):
         assert compose([*CORE, "model=tiny", f"seed={number}", f"trainer.max_steps={number + 1}"]).seed == number
+    assert compose([*CORE, "model=tiny"]).seed == TrainConfig().seed != 2, "no field stays from the ones before"
     assert read == [[*CORE, "model=tiny"]]
     assert compose([*CORE, "model=mini", "seed=1"]).model.name == "mini"
     assert compose_config("eval", EvalConfig, ["checkpoint=x"]).checkpoint == "x"

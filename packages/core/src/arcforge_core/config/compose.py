@@ -143,7 +143,7 @@ def _composed(
     if whole or any(override.is_sweep_override() for override in parsed):  # Hydra's to refuse
         setting, parsed = [], []
     choosing = tuple(argument for argument in given if argument not in setting)
-    merged, chosen = _merged(config_name, schema, choosing, file_stamps(), schemas)
+    merged, chosen = _merged(config_name, cast(Any, schema), choosing, file_stamps(), schemas)
     config = copy.deepcopy(merged)
     ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
     return config, chosen
