@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -126,6 +128,31 @@ def test_a_loop_that_is_left_ends_what_is_under_way() -> None:
         break
     del rollout
     assert ended == ["a", "b"]
+
+
+def test_ctrl_c_is_answered_while_the_engine_computes_and_ends_every_episode() -> None:
+    reached: list[str] = []
+
+    class Busy(ScriptedEngine):
+        def generate(self, prompts: Any, params: Any) -> list[GenerationOutput]:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)  # the handler runs before this line or in it
+            reached.append("the end of the call")
+            return super().generate(prompts, params)
+
+    class Ending(Talk):
+        async def run(self, task: Task, agents: Agents) -> Episode:
+            try:
+                return await super().run(task, agents)
+            finally:
+                reached.append(task.key)
+
+    lockstep = Lockstep(Busy(TOKENIZER, lambda text, params: "x"))
+    setup = SamplingSetup(TextDialogue(TOKENIZER), 4, 1.0, 64)
+    agents = [PolicyAgent(lockstep, n, setup, f"{n}") for n in range(2)]
+    with pytest.raises(KeyboardInterrupt):
+        list(roll_out(Ending(), [Task("a", "", "1"), Task("b", "", "1")], agents, lockstep))
+    assert sorted(reached) == ["a", "b"]
 
 
 class Breaking(Talk):

@@ -8,6 +8,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger
 
 from arcforge_core.config.compose import compose
+from arcforge_core.configs import WandbLoggerConfig
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.train import run as run_module
 from arcforge_core.train import trainer as trainer_module
@@ -74,6 +75,22 @@ def test_an_extra_that_is_not_installed_is_named_before_any_work(tmp_path, monke
     assert not (tmp_path / "outputs").exists()
 
 
+def test_missing_credentials_are_told_before_any_work(tmp_path, monkeypatch):
+    def login():
+        raise ValueError("No API key\nconfigured.")
+
+    fake_modules(monkeypatch, "wandb", wandb={"run": None, "login": login})
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with pytest.raises(
+        ConfigError, match=r"logger='wandb': .*no key \(No API key configured\.\): set WANDB_API_KEY"
+    ) as found:
+        train(tiny_run(tmp_path, "logger=wandb"))
+    assert "\n" not in str(found.value) and not (tmp_path / "outputs").exists()
+    WandbLoggerConfig(offline=True).check_ready()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    WandbLoggerConfig().check_ready()
+
+
 def test_an_unknown_logger_is_refused():
     with pytest.raises(ArcforgeError, match=r"logger='tensorbord': accepted: csv, mlflow, tensorboard, wandb"):
         compose(["logger=[csv,tensorbord]"])
@@ -93,7 +110,7 @@ def test_scalars_reach_weights_and_biases(tmp_path, monkeypatch):
         begun.append(options)
         return Run()
 
-    wandb = {"run": None, "init": init, "finish": lambda: finished.append(True)}
+    wandb = {"run": None, "init": init, "finish": lambda: finished.append(True), "login": lambda: True}
     names = {"wandb__sdk": {}, "wandb__sdk__lib": {"RunDisabled": type("RunDisabled", (), {})}}
     fake_modules(monkeypatch, "wandb", wandb=wandb, wandb__wandb_run={"Run": Run}, **names)
     options = ("logger=wandb", "logger.wandb.project=small", "trainer.max_steps=2")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from arcforge_core.files.rundir import point_latest
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_core.tokenizer.tokenizer import train_tokenizer
+from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.trainer import module, weight_sync
 from arcforge_rl.trainer import run as run_module
 from arcforge_rl.trainer.build import correction_of
@@ -40,6 +42,11 @@ ALGORITHMS = ("grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo", "d
 def metrics(folder: Path) -> list[dict[str, str]]:
     with (folder / "metrics.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+def evaluations(folder: Path) -> list[dict[str, str]]:
+    with (folder / "evaluations.csv").open() as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -130,6 +137,34 @@ def test_an_interrupted_run_says_so_to_its_sweep(small_run: Compose, monkeypatch
     monkeypatch.setattr(PolicyModule, "training_step", asks_to_stop)
     stopped = run(small_run())
     assert (stopped.figures["status"], stopped.figures["steps"]) == ("interrupted", 1)
+
+
+def test_ctrl_c_cuts_an_evaluation_off_and_the_resumed_run_makes_up_for_it(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ("trainer.eval_every=1", "trainer.checkpoint_every=2")
+    whole = run(small_run(*options, "name=whole"))
+    evaluate, played = Sampler.evaluate, []
+
+    def asked_to_stop(sampler: Sampler) -> Any:
+        played.append("began")
+        if len(played) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)  # the handler runs before this line or in it
+            played.append("continued")
+        return evaluate(sampler)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "evaluate", asked_to_stop)
+        cut = run(small_run(*options, "name=cut"))
+    assert played == ["began", "began"] and capfd.readouterr().err.count("stopping\n") == 1
+    assert (cut.figures["status"], cut.figures["steps"]) == ("interrupted", 1)
+    assert {row["step"] for row in evaluations(cut.dir)} == {"0"}
+    rest = run(small_run(*options, "name=cut", "resume=latest"))
+    assert evaluations(rest.dir) == evaluations(whole.dir)
+    assert {row["step"] for row in evaluations(rest.dir)} == {"0", "1", "2", "3"}
+    first, second = weights(whole.dir), weights(rest.dir)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_loggers_are_those_of_every_run(small_run: Compose) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -161,6 +162,24 @@ class WandbLoggerConfig(LoggerConfig):
     project: str = "arcforge"
     offline: bool = False
     """Write below the run's folder, for a later upload with ``wandb sync``."""
+
+    def check_ready(self) -> None:
+        """Logs in, which asks for a key on a terminal; with ``offline`` or ``WANDB_MODE`` there is no need to.
+
+        Raises:
+            ConfigError: there is no key.
+        """
+        if self.offline or os.environ.get("WANDB_MODE", "online") != "online":
+            return
+        import wandb
+
+        try:
+            ready, why = wandb.login(), ""
+        except Exception as error:  # the library's own errors have no stable base
+            ready, why = False, f" ({' '.join(str(error).split())})"
+        if not ready:
+            accepted = "set WANDB_API_KEY, call `wandb login`, or write files with logger.wandb.offline=true"
+            raise ConfigError("logger", self.name, f"Weights & Biases has no key{why}: {accepted}")
 
 
 @dataclass

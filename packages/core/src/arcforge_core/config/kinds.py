@@ -131,6 +131,13 @@ class LoggerConfig(ComponentConfig):
     requires: ClassVar[str] = ""
     """The package that the logger needs; the extra of arcforge-core that installs it has the same name."""
 
+    def check_ready(self) -> None:
+        """Looks, before any work and in the first process, for what the logger needs at run time.
+
+        Raises:
+            ConfigError: the logger cannot be used, e.g. without credentials.
+        """
+
 
 @dataclass
 class CallbackConfig(ComponentConfig):

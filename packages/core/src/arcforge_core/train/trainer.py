@@ -26,13 +26,15 @@ def check_components(config: RunConfig) -> None:
     """Loads the loggers and callbacks before any work starts.
 
     Raises:
-        ConfigError: a logger needs a package that is not installed.
+        ConfigError: a logger needs a package that is not installed, or credentials.
         PluginError: a component cannot be imported.
     """
     for name, logger in config.logger.items():
         if logger.requires and find_spec(logger.requires) is None:
             accepted = f"needs {logger.requires}: pip install 'arcforge-core[{logger.requires}]'"
             raise ConfigError("logger", name, accepted)
+        if not int(os.environ.get("RANK", 0)):
+            logger.check_ready()
     for kind, chosen in (("logger", config.logger), ("callback", config.callback)):
         for name in chosen:
             registry().get(kind, name).load()

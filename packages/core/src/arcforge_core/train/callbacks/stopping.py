@@ -64,8 +64,8 @@ class Stopping(L.Callback):
         The request cuts the work off, and later work does not begin. Several processes finish work that has begun:
         they exchange its results, and one that left would keep the others waiting.
         """
-        self.interrupted = module.in_any_process(self.interrupted)
-        if self.interrupted:
+        if module.in_any_process(self.interrupted):
+            self.interrupted = True
             return None
         try:
             self._cuts = module.trainer.world_size == 1
