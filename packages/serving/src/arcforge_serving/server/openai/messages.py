@@ -151,7 +151,7 @@ class ConversationFields(Body):
             raise ConfigError("messages", [], "must hold at least one message")
         described = [tool.definition.get("function", {}).get("description") or "" for tool in tools]
         check_length([*described, *(text for message in self.messages for text in message.rendered)], server)
-        options = options_from_openai(_given(self))
+        options = options_from_openai(self.model_dump(exclude_unset=True, exclude={"messages", "tools"}))
         messages = messages_from_openai([_given(message) for message in self.messages])
         template = template_of(server)
         if generation_prompt:

@@ -164,8 +164,8 @@ def check_ids(field: str, ids: Sequence[int], server: ServerState) -> None:
     if not ids:
         raise ConfigError(field, [], "must hold at least one token")
     vocabulary = server.engine.limits.vocabulary
-    outside = next((id_ for id_ in ids if not 0 <= id_ < vocabulary), None)
-    if outside is not None:
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        outside = next(id_ for id_ in ids if not 0 <= id_ < vocabulary)
         raise ConfigError(field, outside, f"token ids must be in [0, {vocabulary}), not {outside}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from fastapi import Request
@@ -71,15 +72,21 @@ def ignored_fields(body: BaseModel) -> list[Ignored]:
     return list(dict.fromkeys(_walk(body, "", "")))
 
 
+@cache
+def _declared(kind: type[BaseModel]) -> dict[str, tuple[str, bool]]:
+    """Returns the fields of a model: the name that clients use, and whether it has an effect."""
+    return {name: (field.alias or name, not is_ignored(field)) for name, field in kind.model_fields.items()}
+
+
 def _walk(part: Any, path: str, label: str) -> Iterator[Ignored]:
     if isinstance(part, BaseModel):
-        declared = type(part).model_fields
+        declared = _declared(type(part))
         for name in part.model_fields_set & declared.keys():
-            shown = declared[name].alias or name
-            if is_ignored(declared[name]):
+            shown, has_effect = declared[name]
+            if not has_effect:
                 yield Ignored(f"{path}{shown}", f"{label}{shown}")
-            else:
-                yield from _walk(getattr(part, name), f"{path}{shown}.", f"{label}{shown}.")
+            elif isinstance(inner := getattr(part, name), (BaseModel, list, tuple)):
+                yield from _walk(inner, f"{path}{shown}.", f"{label}{shown}.")
         for name in part.model_extra or ():
             yield Ignored(f"{path}{name if PRINTABLE.fullmatch(name) else '?'}", f"{label}*")
     elif isinstance(part, Sequence) and not isinstance(part, str):
