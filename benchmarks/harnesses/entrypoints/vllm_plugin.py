@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import json
 import shutil
 import sys
 import tempfile
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 from unittest.mock import MagicMock
 
@@ -31,7 +32,10 @@ from support.servers import listening
 
 EXCLUDED = Path(__file__).parent / "excluded.txt"
 DEMO = Path(arcforge_core.__file__).parent / "demo_model"
+SERVERS = {"server", "client", "server_fixture"}
+"""Fixtures of tests that ask a server."""
 SECONDS = 120
+CONTEXT = 2048
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|endoftext|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -49,7 +53,8 @@ class RemoteOpenAIServer:
         name = args[args.index("--served-model-name") + 1] if "--served-model-name" in args else model
         if name not in self._addresses:
             folder = DEMO if "Qwen3" in model else without_reasoning()
-            config = ServeConfig(PagedEngineConfig(), CpuConfig(), checkpoint=str(folder), served_name=name)
+            engine = PagedEngineConfig(cache_tokens=CONTEXT)  # which bounds what runs until it ends
+            config = ServeConfig(engine, CpuConfig(), checkpoint=str(folder), served_name=name)
             _, self._addresses[name] = self._open.enter_context(listening(load_state(config)))
         self.url_root = self._addresses[name]
 
@@ -95,8 +100,30 @@ def get_tokenizer(tokenizer_name: str, **_: object) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(DEMO)
 
 
+def download_weights_from_hf(name: str, **_: object) -> str:
+    """vLLM's function of this name: nothing is to be downloaded."""
+    return name
+
+
+class ModelConfig:
+    """vLLM's class of this name, for the number of token ids."""
+
+    def __init__(self, **_: object) -> None:
+        self._vocabulary = json.loads((DEMO / "config.json").read_text())["vocab_size"]
+
+    def get_vocab_size(self) -> int:
+        return self._vocabulary
+
+
+KNOWN = {
+    **{each.__name__: each for each in (get_tokenizer, download_weights_from_hf, ModelConfig)},
+    "__version__": arcforge_core.__version__,
+    "envs": SimpleNamespace(VLLM_USE_RUST_FRONTEND=False),
+}
+
+
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds any module of vLLM: one whose names mean nothing, except `get_tokenizer`."""
+    """Finds any module of vLLM: one whose names mean nothing, except those of `KNOWN`."""
 
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "vllm" else None
@@ -112,9 +139,9 @@ class Stub(ModuleType):
     """A module that has whatever is imported from it."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
+        if name not in KNOWN and name.startswith("__"):
             raise AttributeError(name)
-        return get_tokenizer if name == "get_tokenizer" else MagicMock(name=name)
+        return KNOWN.get(name) or MagicMock(name=name)
 
 
 sys.meta_path.insert(0, Stubs())
@@ -125,15 +152,27 @@ sys.modules["tests.utils"] = utils
 
 
 def excluded() -> dict[str, str]:
-    """Returns the reasons of tests that do not apply, by a part of their names."""
+    """Returns the reasons of tests that do not apply, by their names: a test, one of its cases, or a model's name."""
     lines = [line for line in EXCLUDED.read_text().splitlines() if line and not line.startswith("#")]
     return dict(line.split("  ", 1) for line in lines)
 
 
+def names_of(item: pytest.Item) -> set[str]:
+    """Returns the names under which a test may be excluded."""
+    name = item.nodeid.removeprefix("tests/entrypoints/")
+    test, _, case = name.partition("[")
+    return {name, test, f"[{case}"}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the tests that ask a server, without those that do not apply."""
-    asking = [item for item in items if {"server", "client"} & set(getattr(item, "fixturenames", ()))]
-    left = [item for item in asking if not any(part in item.nodeid for part in excluded())]
+    """Keeps the tests that ask a server, without those that do not apply; every exclusion must exclude something."""
+    asking = [item for item in items if SERVERS & set(getattr(item, "fixturenames", ()))]
+    reasons = excluded()
+    left = [item for item in asking if not names_of(item) & reasons.keys()]
+    found, files = set().union(*map(names_of, asking)), {item.nodeid.partition("::")[0] for item in items}
+    stale = [name for name in reasons if name not in found and f"tests/entrypoints/{name.partition('::')[0]}" in files]
+    if stale:
+        raise pytest.UsageError(f"excluded.txt names no test: {', '.join(stale)}")
     config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
     items[:] = left
 

@@ -3,6 +3,7 @@ import json
 import anthropic
 import pytest
 
+from arcforge_core import __version__
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from support.servers import client_of, small_state
 
@@ -12,11 +13,16 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 def test_the_model_is_listed_and_shown(client):
     (card,) = client.get("/v1/models").json()["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == ("small", "model", 1024)
+    assert card["root"] == "small"
     assert client.get("/v1/models/small").json() == card
     for other in ("large", "a/b"):
         answer = client.get(f"/v1/models/{other}")
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_the_version_is_that_of_the_package(client):
+    assert client.get("/version").json() == {"version": __version__}
 
 
 def test_the_cache_bounds_the_context(tokenizer):

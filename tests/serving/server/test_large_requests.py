@@ -1,5 +1,6 @@
 """Requests that are made to take long: refused by their size, or worked on while others are answered."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -59,6 +60,38 @@ def test_conversations_of_countless_messages_are_refused(client, path, field):
     assert reply.status_code == 400
     said = reply.json()["error"]["message"]
     assert said.startswith(f"{field}: ") and "at most 10000 items" in said
+
+
+HUGE = CODE * 30_000
+WRITTEN = [
+    {"role": "assistant", "content": HUGE}, {"role": "assistant", "content": "a", "reasoning_content": HUGE},
+    {"role": "assistant", "content": [{"type": "text", "text": HUGE}]},
+    {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": json.dumps({"a": HUGE})}}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "field", "body"), [
+    *(("/v1/chat/completions", "messages", {"messages": [message, {"role": "user", "content": "a"}]})
+      for message in WRITTEN),
+    ("/v1/chat/completions", "tools", {"messages": [{"role": "user", "content": "a"}], "tools": [
+        {"type": "function", "function": {"name": "f", "parameters": {"enum": [HUGE]}}}]}),
+    ("/v1/messages", "messages", {"model": "small", "messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": HUGE}, {"role": "user", "content": "a"}]}),
+    ("/v1/messages", "messages", {"model": "small", "messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": HUGE}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "a"}]}]}),
+    ("/v1/responses", "input", {"max_tokens": None, "input": [
+        {"role": "user", "content": "a"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": json.dumps({"a": HUGE})},
+        {"type": "function_call_output", "call_id": "c", "output": "a"}]}),
+])  # fmt: skip
+def test_what_models_wrote_is_bounded_before_it_is_encoded(client, monkeypatch, path, field, body):
+    monkeypatch.setattr(Tokenizer, "_encoding", lambda *args: pytest.fail("it was encoded"))
+    reply = post(client, path, **body)
+    assert reply.status_code == 400, reply.text
+    assert "must have at most 1,048,576 characters, not 1," in reply.json()["error"]["message"]
+    assert reply.json()["error"].get("param", field) == field
 
 
 def test_texts_to_tokenize_are_bounded(client):

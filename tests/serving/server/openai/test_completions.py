@@ -447,3 +447,55 @@ def test_a_broken_model_is_our_fault_and_the_server_goes_on(tokenizer: Tokenizer
         assert "not finite" in refused(client, 500, prompt=[1])["message"]
         model.lm_head.weight.data.copy_(good)
         assert complete(client, prompt=[1])["choices"]
+
+
+def test_any_int64_is_a_seed(client: TestClient) -> None:
+    def text(seed: int) -> str:
+        found: str = complete(client, prompt=[1, 2], max_tokens=12, seed=seed)["choices"][0]["text"]
+        return found
+
+    assert text(-1) == text(2**62 - 1) != text(1)
+    assert text(-(2**63)) == text(0)
+    assert refused(client, prompt=[1], seed=2**63)["param"] == "seed"
+
+
+def test_usage_so_far(client: TestClient) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": [1, 2, 3], "max_tokens": 6, "stream": True, "stream_options": options}
+    lines = client.post(URL, json=body).text.split("\n\n")[:-2]
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == 6 and chunks[-1]["choices"] == []
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {3}
+
+
+def test_tokens_as_ids(client: TestClient) -> None:
+    body = {"prompt": [1, 2], "max_tokens": 4, "logprobs": 2, "return_token_ids": True, "echo": True}
+    choice = complete(client, **body, return_tokens_as_token_ids=True)["choices"][0]
+    ids = choice["prompt_token_ids"] + choice["token_ids"]
+    assert choice["logprobs"]["tokens"] == [f"token_id:{id_}" for id_ in ids]
+    assert all(
+        f"token_id:{id_}" in top for id_, top in zip(ids, choice["logprobs"]["top_logprobs"], strict=True) if top
+    )
+
+
+def test_least_tokens(client: TestClient, tokenizer: Tokenizer) -> None:
+    body: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+    plain = complete(client, **body)["choices"][0]
+    stop = plain["token_ids"][1]
+    assert len(complete(client, **body, stop_token_ids=[stop])["choices"][0]["token_ids"]) == 2
+    held = complete(client, **body, stop_token_ids=[stop], min_tokens=5)["choices"][0]
+    assert stop not in held["token_ids"][:5] and len(held["token_ids"]) > 5
+    problem = refused(client, prompt=[1], max_tokens=4, min_tokens=5)
+    assert problem["message"] == "min_tokens: must be at most max_tokens, 4"
+
+
+def test_stop_strings_are_looked_for_after_the_least_tokens(client: TestClient, tokenizer: Tokenizer) -> None:
+    said = [tokenizer.decode([id_]) for id_ in tokenizer.encode("ab ab ab")]
+    body: dict[str, Any] = {"prompt": [1], "max_tokens": 32, "stop": ["b"], "guided_choice": ["ab ab ab"]}
+    assert complete(client, **body)["choices"][0]["text"] == "a"
+    first = next(n for n in range(1, len(said)) if "b" in "".join(said[:n]))
+    kept = "".join(said[:first])
+    answer = complete(client, **body, min_tokens=first)["choices"][0]["text"]
+    assert answer == (kept + "".join(said[first:]).split("b")[0])
+    assert len(answer) > 1

@@ -39,6 +39,8 @@ class SamplingParams:
         top_p: nucleus mass in (0, 1]: after top_k, keep the smallest set of likeliest tokens that reaches it.
         top_k: keep the k likeliest; 0 keeps all.
         min_p: drop tokens below min_p times the likeliest one's probability, in [0, 1].
+        min_new_tokens: so many tokens are generated first: stop tokens are not sampled among them, unless a grammar
+            leaves no other, and `should_stop` has no effect; at most max_new_tokens.
         stop_token_ids: each of these tokens ends the sequence; it is part of the output.
         should_stop: called after each token with the ids generated so far; True ends the sequence, e.g. for a stop
             string.
@@ -73,10 +75,14 @@ class SamplingParams:
     prompt_logprobs: bool = False
     matcher: Callable[[], Matcher] | None = None
     sampled_logprobs: bool = False
+    min_new_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ConfigError("max_new_tokens", self.max_new_tokens, "must be at least 1")
+        if not 0 <= self.min_new_tokens <= self.max_new_tokens:
+            accepted = f"must be in [0, {self.max_new_tokens}], the most tokens"
+            raise ConfigError("min_new_tokens", self.min_new_tokens, accepted)
         if not 0.0 <= self.temperature < float("inf"):
             raise ConfigError("temperature", self.temperature, "must be finite and at least 0")
         if not 0.0 < self.top_p <= 1.0:
@@ -100,14 +106,16 @@ class SamplingParams:
         if self.top_logprobs < 0:
             raise ConfigError("top_logprobs", self.top_logprobs, "must be at least 0")
         if self.sampled_logprobs and (self.temperature == 0.0 or self._reshapes):
-            accepted = "needs temperature > 0 and no top_p, top_k, min_p, penalty, logit_bias or matcher"
+            others = "top_p, top_k, min_p, penalty, logit_bias, min_new_tokens or matcher"
+            accepted = f"needs temperature > 0 and no {others}"
             raise ConfigError("sampled_logprobs", True, accepted)
 
     @property
     def _reshapes(self) -> bool:
         """Whether more than the temperature changes the distribution."""
         filters = self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
-        return filters or self.penalises or bool(self.logit_bias) or self.matcher is not None
+        changed = self.penalises or bool(self.logit_bias) or self.min_new_tokens > 0
+        return filters or changed or self.matcher is not None
 
     @property
     def penalises(self) -> bool:

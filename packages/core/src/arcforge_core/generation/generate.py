@@ -57,7 +57,8 @@ def evaluating(model: CausalLM) -> Iterator[None]:
 
 def ended(params: SamplingParams, token_ids: Sequence[int], matcher: Matcher | None) -> str | None:
     """Returns the finish reason if the last token ends the sequence; None if it continues."""
-    if token_ids[-1] in params.stop_token_ids or (params.should_stop is not None and params.should_stop(token_ids)):
+    stops = token_ids[-1] in params.stop_token_ids or (params.should_stop is not None and params.should_stop(token_ids))
+    if stops and len(token_ids) > params.min_new_tokens:
         return "stop"
     if matcher is not None and matcher.finished:
         return "stop"

@@ -42,6 +42,11 @@ class Sampler:
             self.prompted_V = torch.zeros(vocabulary, dtype=torch.bool)
             self.prompted_V[list(prompt)] = True
 
+    @property
+    def withholds(self) -> bool:
+        """Whether the next token must not end the sequence."""
+        return self.drawn < self.params.min_new_tokens and bool(self.params.stop_token_ids)
+
     def observe(self, token: int) -> None:
         """Counts a sampled token."""
         self.drawn += 1
@@ -132,7 +137,8 @@ def choose(
 
 def _changes(sampler: Sampler, allowed_V: Tensor | None) -> bool:
     """Returns whether `adjust` changes a row."""
-    return bool(sampler.params.logit_bias) or sampler.counts_V is not None or allowed_V is not None
+    changed = bool(sampler.params.logit_bias) or sampler.counts_V is not None or sampler.withholds
+    return changed or allowed_V is not None
 
 
 def finite_rows(known: ArgmaxLogprob) -> list[bool]:
@@ -202,11 +208,13 @@ def score(
 
 
 def adjust(logits_NV: Tensor, samplers: Sequence[Sampler], allowed: Sequence[Tensor | None]) -> Tensor:
-    """Applies logit bias, repetition, frequency and presence penalties and grammars, in this order, to a copy."""
+    """Applies logit bias, repetition, frequency and presence penalties, grammars and ``min_new_tokens``, in this order,
+    to a copy."""
     biased = [n for n, s in enumerate(samplers) if s.params.logit_bias]
     penalised = [n for n, s in enumerate(samplers) if s.counts_V is not None]
     masked = [n for n, mask in enumerate(allowed) if mask is not None]
-    if not biased and not penalised and not masked:
+    early = [n for n, s in enumerate(samplers) if s.withholds]
+    if not biased and not penalised and not masked and not early:
         return logits_NV
     logits_NV = logits_NV.clone()
     for n in biased:
@@ -217,6 +225,11 @@ def adjust(logits_NV: Tensor, samplers: Sequence[Sampler], allowed: Sequence[Ten
     if masked:
         kept_NV = torch.stack([mask for mask in allowed if mask is not None])
         logits_NV[masked] = logits_NV[masked].masked_fill(~kept_NV, float("-inf"))
+    for n in early:
+        going_V = logits_NV[n].clone()
+        going_V[list(samplers[n].params.stop_token_ids)] = float("-inf")
+        if going_V.max() > float("-inf"):  # else its grammar ends here
+            logits_NV[n] = going_V
     return logits_NV
 
 

@@ -90,6 +90,19 @@ class EngineSuite:
             assert output.finish_reason == ("stop" if stop in ids else "length")
             assert len(output.logprobs) == end
 
+    def test_no_end_before_the_least_length(self, engine: Engine) -> None:
+        """Stop tokens are not among the first ``min_new_tokens``, and `should_stop` has no effect there."""
+        (plain,) = engine.generate([PROMPTS[1]], GREEDY)
+        stop = plain.token_ids[2]
+        held = replace(GREEDY, stop_token_ids=(stop,), min_new_tokens=5, should_stop=lambda ids: len(ids) in (4, 7))
+        (output,) = engine.generate([PROMPTS[1]], held)
+        assert output.token_ids[:2] == plain.token_ids[:2]
+        assert stop not in output.token_ids[:5]
+        assert output.finish_reason == "stop"
+        assert len(output.token_ids) == 6 if output.token_ids[5] == stop else 7
+        with pytest.raises(ConfigError, match="min_new_tokens"):
+            replace(GREEDY, min_new_tokens=GREEDY.max_new_tokens + 1)
+
     def test_should_stop_is_called_after_each_token(self, engine: Engine) -> None:
         """It receives all ids of its own sequence so far, and ends only that sequence."""
         (plain,) = engine.generate([PROMPTS[1]], GREEDY)

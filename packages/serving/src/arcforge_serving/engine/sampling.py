@@ -43,7 +43,8 @@ def sample_segments(
 ) -> list[Sampled]:
     """Samples for segments whose last ``1 + drafts`` rows follow one another in host logits.
 
-    All rows of a segment are sampled together unless a grammar or a penalty makes each depend on the one before.
+    All rows of a segment are sampled together unless a grammar, a penalty or a least length makes each
+    depend on the one before.
 
     Args:
         segments: those that sample.
@@ -86,7 +87,7 @@ def sample_segments(
 def _places(segment: Segment, first: int) -> Sequence[int]:
     """Returns the places of a segment that can be sampled next."""
     sequence = segment.sequence
-    free = sequence.matcher is None and not sequence.params.penalises
+    free = sequence.matcher is None and not sequence.params.penalises and not sequence.sampler.withholds
     return range(first, 1 + segment.drafts) if free else [first]
 
 

@@ -446,7 +446,7 @@ def stopped(answer: Answer, params: SamplingParams, known: int) -> Answer:
     if params.should_stop is None:
         return answer
     for count in range(known + 1, len(answer.ids) + 1):
-        if params.should_stop(answer.ids[:count]):
+        if params.should_stop(answer.ids[:count]) and count > params.min_new_tokens:
             return replace(answer, ids=answer.ids[:count], logprobs=answer.logprobs[:count], ended="stop")
     return answer
 

@@ -75,7 +75,8 @@ class SglangEngine(FolderEngine):
     def _request(self, call: Call) -> tuple[str, dict[str, Any], dict[str, str]]:
         params = call.params
         sampling = {
-            "max_new_tokens": params.max_new_tokens, "temperature": params.temperature, "top_p": params.top_p,
+            "max_new_tokens": params.max_new_tokens, "min_new_tokens": params.min_new_tokens,
+            "temperature": params.temperature, "top_p": params.top_p,
             "top_k": params.top_k or -1, "min_p": params.min_p, "sampling_seed": params.seed,
             "presence_penalty": params.presence_penalty, "frequency_penalty": params.frequency_penalty,
             "logit_bias": {str(token): bias for token, bias in params.logit_bias.items()} or None,

@@ -60,7 +60,8 @@ class VllmEngine(FolderEngine):
     def _request(self, call: Call) -> tuple[str, dict[str, Any], dict[str, str]]:
         params = call.params
         sampling = {
-            "n": 1, "max_tokens": params.max_new_tokens, "temperature": params.temperature, "top_p": params.top_p,
+            "n": 1, "max_tokens": params.max_new_tokens, "min_tokens": params.min_new_tokens,
+            "temperature": params.temperature, "top_p": params.top_p,
             "top_k": params.top_k, "min_p": params.min_p, "seed": params.seed,
             "presence_penalty": params.presence_penalty, "frequency_penalty": params.frequency_penalty,
             "repetition_penalty": params.repetition_penalty,

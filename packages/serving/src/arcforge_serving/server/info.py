@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from arcforge_core import __version__
 from arcforge_core.errors import ConfigError
 from arcforge_serving.server.gate.auth import Level
 from arcforge_serving.server.gate.guard import GuardedRoute, declare
@@ -21,16 +22,15 @@ from arcforge_serving.server.openai.schemas import (
     ModelList,
     Status,
     Tokens,
+    Version,
 )
 from arcforge_serving.server.shared.body import Body, Text, TokenId
-from arcforge_serving.server.shared.common import check_ids
+from arcforge_serving.server.shared.common import check_ids, check_size
 from arcforge_serving.server.shared.errors import RESPONSES, UnknownModelError, speaks_anthropic
 from arcforge_serving.server.shared.ignored import ignored_fields, note_ignored
 from arcforge_serving.server.shared.state import Server, ServerState
 
 router = APIRouter(responses=RESPONSES, route_class=GuardedRoute)
-LONGEST_TEXT = 2**20
-"""Characters that are encoded for a model of any context; the ids of more take the loop seconds to write."""
 
 
 @router.get("/health", responses={503: {"model": Status}})
@@ -50,8 +50,14 @@ async def ready(server: Server) -> JSONResponse:
     return JSONResponse({"status": "paused" if server.engine.paused else "ready"})
 
 
+@router.get("/version")
+async def version() -> Version:
+    """Returns the version of arcforge."""
+    return Version(version=__version__)
+
+
 def _card(server: ServerState) -> ModelCard:
-    return ModelCard(id=server.name, created=server.created, max_model_len=server.longest)
+    return ModelCard(id=server.name, root=server.name, created=server.created, max_model_len=server.longest)
 
 
 def _anthropic_card(server: ServerState) -> AnthropicCard:
@@ -93,13 +99,10 @@ def _tokens(body: TokenizeRequest, server: ServerState) -> Tokens:
     if (body.prompt is None) == (not body.messages):
         raise ConfigError("prompt", body.prompt, "give a prompt or messages")
     tokenizer = server.tokenizer
-    most = max(LONGEST_TEXT, 16 * server.longest)
-    if body.prompt is not None and len(body.prompt) > most:
-        accepted = f"must have at most {most:,} characters, not {len(body.prompt):,}"
-        raise ConfigError("prompt", body.prompt[:80], accepted)
     if body.prompt is None:
         ids = body.prompt_ids(server, body.known_tools(), generation_prompt=body.add_generation_prompt)
     else:
+        check_size("prompt", len(body.prompt), server)
         ids = tokenizer.encode_prompt(body.prompt) if body.add_special_tokens else tokenizer.encode(body.prompt)
     strings = [tokenizer.decode([id_]) for id_ in ids] if body.return_token_strs else None
     return Tokens(count=len(ids), max_model_len=server.longest, tokens=ids, token_strs=strings)

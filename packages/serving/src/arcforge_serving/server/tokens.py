@@ -19,7 +19,7 @@ from arcforge_serving.server.admin import REFUSALS
 from arcforge_serving.server.gate.auth import Level
 from arcforge_serving.server.gate.guard import GuardedRoute, declare
 from arcforge_serving.server.shared.body import Body, Text, TokenId
-from arcforge_serving.server.shared.common import check_ids, token_id
+from arcforge_serving.server.shared.common import biases_of, check_ids
 from arcforge_serving.server.shared.errors import problem_of, responses_with_stream
 from arcforge_serving.server.shared.jobs import Job, Update
 from arcforge_serving.server.shared.reply import Event, Shares, respond
@@ -36,6 +36,7 @@ class TokenRequest(Body):
 
     prompt: Annotated[list[TokenId], Field(min_length=1)]
     max_new_tokens: int = Field(ge=1)
+    min_new_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -63,7 +64,7 @@ class TokenRequest(Body):
             ConfigError: a value that no engine can use.
         """
         given = self.model_dump(exclude={"prompt", "stream", "priority", "owner", "salt", "session_id"})
-        biases = {token_id(key): bias for key, bias in self.logit_bias.items()}
+        biases = biases_of(self.logit_bias)
         return SamplingParams(**given | {"stop_token_ids": tuple(self.stop_token_ids), "logit_bias": biases})
 
 

@@ -12,7 +12,7 @@ from arcforge_serving.server.openai.chat_request import ChatRequest
 from arcforge_serving.server.openai.messages import Effort, FunctionName
 from arcforge_serving.server.openai.translate import chat_request, without_none
 from arcforge_serving.server.shared.body import MOST_STOPS, Body, OpenBody, StopString, Text
-from arcforge_serving.server.shared.common import CACHED, LARGEST, MOST_MESSAGES, ONE_TIER
+from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, ONE_TIER, Seed
 from arcforge_serving.server.shared.ignored import Refused, ignored
 from arcforge_serving.server.shared.usage import Json
 
@@ -247,7 +247,7 @@ class MessagesRequest(Prompt):
     fallback_credit_token: dict[str, Any] | Text | None = ignored("there is one model")
     container: Annotated[Any, Refused("this server runs no code")] = None
     compaction: Annotated[Any, Refused("conversations are compacted by the client")] = None
-    seed: int | None = Field(default=None, ge=0, lt=LARGEST)
+    seed: Seed | None = None
     ignore_eos: bool | None = None
     priority: int | None = Field(default=None, ge=-100, le=100)
     return_token_ids: bool = Field(default=False, description="token ids of prompt and output, and weight versions")

@@ -54,6 +54,8 @@ class ChatRequest(ConversationFields, TokenIdFields, GenerateRequest):
     tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedToolChoice = "auto"
     parallel_tool_calls: bool = True
     modalities: list[Literal["text"]] | None = None
+    include_reasoning: bool = Field(default=True, description="false hides the reasoning, which is generated anyhow")
+    echo: bool | None = ignored("turns are answered, not continued")
     verbosity: Text | None = ignored("the model has no levels of it")
     prediction: dict[str, Any] | None = ignored("drafts are the model's own")
     audio: Annotated[Any, Refused(TEXT_ONLY)] = None

@@ -36,6 +36,8 @@ class ChatWriter:
         choice, body = self._choices[update.index], self._body
         tokens = [token for piece in update.pieces for token in piece.tokens]
         deltas = choice.deltas(update.pieces, last=update.output is not None)
+        if not body.include_reasoning:
+            deltas = [delta for delta in deltas if "reasoning_content" not in delta]
         if not deltas and tokens and (body.logprobs or self._ids.returns_ids):
             deltas = [{}]
         first = not choice.begun
@@ -58,6 +60,10 @@ class ChatWriter:
     def reasoning_tokens(self, index: int) -> int:
         """Returns how many tokens of a choice were its reasoning, so far."""
         return self._choices[index].reasoning_tokens
+
+    def details(self) -> Json:
+        """Returns the tokens of reasoning of all choices, so far."""
+        return {"reasoning_tokens": sum(choice.reasoning_tokens for choice in self._choices)}
 
     def join(self, parts: list[Json]) -> list[Json]:
         return [self._choice(index, list(group)) for index, group in groupby(_sorted(parts), lambda p: p["index"])]
@@ -96,7 +102,7 @@ class ChatWriter:
 
     def _entry(self, id_: int, logprob: float) -> Json:
         spelt = self._tokenizer.token_bytes(id_)
-        return {"token": self._tokenizer.decode([id_]), "logprob": logprob, "bytes": list(spelt)}
+        return {"token": self._body.spelling(self._tokenizer, id_), "logprob": logprob, "bytes": list(spelt)}
 
 
 class _Turn:

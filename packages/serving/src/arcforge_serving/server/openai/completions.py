@@ -145,6 +145,10 @@ class CompletionWriter:
                 part["weight_versions"] = update.output.weight_versions
         return [part]
 
+    def details(self) -> Json:
+        """Returns nothing: texts have no reasoning."""
+        return {}
+
     def join(self, parts: list[Json]) -> list[Json]:
         joined: dict[int, Json] = {}
         for part in parts:
@@ -179,12 +183,12 @@ class CompletionWriter:
         for piece in pieces:
             for token in piece.tokens:
                 unknown = math.isnan(token.logprob)
-                written["tokens"].append(tokenizer.decode([token.id]))
+                written["tokens"].append(self._body.spelling(tokenizer, token.id))
                 written["token_logprobs"].append(None if unknown else token.logprob)
                 written["text_offset"].append(choice.length)
                 likeliest: dict[str, float] = {}
                 for id_, logprob in (*token.top, (token.id, token.logprob)):
-                    likeliest.setdefault(tokenizer.decode([id_]), logprob)
+                    likeliest.setdefault(self._body.spelling(tokenizer, id_), logprob)
                 written["top_logprobs"].append(None if unknown else likeliest)
             choice.length += len(piece.text)
         return written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
@@ -11,7 +12,7 @@ from arcforge_core.chat.openai import messages_from_openai, options_from_openai,
 from arcforge_core.contracts.chat import ChatTemplate, Tool
 from arcforge_core.errors import ConfigError
 from arcforge_serving.server.shared.body import Body, OpenBody, Text
-from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, check_length
+from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, check_length, check_size
 from arcforge_serving.server.shared.ignored import Refused, ignored
 from arcforge_serving.server.shared.state import ServerState
 
@@ -84,6 +85,18 @@ class ChatMessage(OpenBody):
             return []
         return [self.content.strip()] if isinstance(self.content, str) else [part.text.strip() for part in self.content]
 
+    @property
+    def written(self) -> int:
+        """Characters of what a model wrote: content, reasoning and calls, which templates may shorten."""
+        if self.role != "assistant":
+            return 0
+        parts = self.content if isinstance(self.content, list) else []
+        texts = [self.content if isinstance(self.content, str) else "", self.reasoning_content, self.reasoning]
+        calls = [call.function for call in self.tool_calls]
+        arguments = [c.arguments if isinstance(c.arguments, str) else json.dumps(c.arguments) for c in calls]
+        given = [*texts, *(part.text for part in parts), *arguments, *(call.name for call in calls)]
+        return sum(len(text) for text in given if text)
+
 
 KEPT_EMPTY = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
 
@@ -151,6 +164,9 @@ class ConversationFields(Body):
             raise ConfigError("messages", [], "must hold at least one message")
         described = [tool.definition.get("function", {}).get("description") or "" for tool in tools]
         check_length([*described, *(text for message in self.messages for text in message.rendered)], server)
+        definitions = sum(len(json.dumps(tool.definition)) for tool in tools)
+        check_size("messages", sum(message.written for message in self.messages), server)
+        check_size("tools", definitions, server)
         options = options_from_openai(self.model_dump(exclude_unset=True, exclude={"messages", "tools"}))
         messages = messages_from_openai([_given(message) for message in self.messages])
         template = template_of(server)

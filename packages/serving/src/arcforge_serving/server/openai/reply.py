@@ -30,6 +30,9 @@ class Writer(Protocol):
     def parts(self, update: Update) -> list[Json]:
         """Returns the next parts of choices, each with its ``index``."""
 
+    def details(self) -> Json:
+        """Returns what usage says of the generated tokens so far, besides drafts."""
+
     def join(self, parts: list[Json]) -> list[Json]:
         """Returns the choices that all parts make."""
 
@@ -55,6 +58,12 @@ class OpenAIReply:
         self._extra = writer.extra
         self._parts: list[Json] = []
 
+    @property
+    def _usage(self) -> Json:
+        body = self.usage.body
+        body["completion_tokens_details"] |= self._writer.details()
+        return body
+
     def begin(self) -> list[Event]:
         """Returns nothing: the first chunk has what it says."""
         return []
@@ -65,7 +74,9 @@ class OpenAIReply:
         if not self._body.stream:
             self._parts += parts
             return []
-        tail = {"usage": None} if self._body.wants_usage else {}
+        tail: Json = {"usage": None} if self._body.wants_usage else {}
+        if self._body.wants_usage_so_far:
+            tail = {"usage": self._usage}
         events: list[Event] = []
         for part in parts:
             events.append(("", {**self._chunk_head, **self._extra, "choices": [part], **tail}))
@@ -76,7 +87,7 @@ class OpenAIReply:
         """Returns the usage, where it is wanted."""
         if not self._body.wants_usage:
             return []
-        return [("", {**self._chunk_head, "choices": [], "usage": self.usage.body})]
+        return [("", {**self._chunk_head, "choices": [], "usage": self._usage})]
 
     def failed(self, error: Exception) -> list[Event]:
         return [("", problem_of(error).body)]
@@ -84,4 +95,4 @@ class OpenAIReply:
     def whole(self) -> Json:
         choices = sorted(self._writer.join(self._parts), key=lambda choice: choice["index"])
         head = {**self._head, "object": self._writer.whole_object, **self._writer.extra}
-        return {**head, "choices": choices, "usage": self.usage.body}
+        return {**head, "choices": choices, "usage": self._usage}

@@ -25,10 +25,11 @@ class CachedTokens(ReplyModel):
 
 
 class PredictedTokens(ReplyModel):
-    """Drafts of the MTP module that were checked. Rejected ones are no completion tokens."""
+    """Drafts of the MTP module that were checked (rejected ones are no completion tokens), and a chat's reasoning."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    reasoning_tokens: int = 0
 
 
 class UsageReply(ReplyModel):
@@ -160,6 +161,7 @@ class ModelCard(ReplyModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["arcforge"] = "arcforge"
+    root: str
     max_model_len: int
 
 
@@ -195,6 +197,12 @@ class Status(ReplyModel):
     """The state of the server."""
 
     status: str
+
+
+class Version(ReplyModel):
+    """The version of the server."""
+
+    version: str
 
 
 class Tokens(ReplyModel):

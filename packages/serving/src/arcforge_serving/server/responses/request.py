@@ -13,7 +13,7 @@ from arcforge_serving.server.openai.messages import Effort, FunctionName, Thinki
 from arcforge_serving.server.openai.translate import chat_request, without_none
 from arcforge_serving.server.responses.items import Item, ItemReference, chat_messages, listed
 from arcforge_serving.server.shared.body import Body, OpenBody, Text
-from arcforge_serving.server.shared.common import CACHED, LARGEST, MOST_MESSAGES, ONE_TIER, UNMODERATED
+from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, ONE_TIER, UNMODERATED, Seed
 from arcforge_serving.server.shared.ignored import Refused, ignored
 from arcforge_serving.server.shared.usage import Json
 
@@ -196,8 +196,10 @@ class ResponsesRequest(Prompt):
     prompt: Annotated[Any, Refused("no templates of prompts are stored; use instructions and input")] = None
     context_management: Annotated[Any, Refused("conversations are compacted by the client")] = None
     top_logprobs: Annotated[Any, Refused("log-probs are a field of /v1/chat/completions")] = None
-    seed: int | None = Field(default=None, ge=0, lt=LARGEST)
+    seed: Seed | None = None
     top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0.0, le=1.0)
+    repetition_penalty: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
     ignore_eos: bool | None = None
     priority: int | None = Field(default=None, ge=-100, le=100)
     return_token_ids: bool = Field(default=False, description="token ids of prompt and output, and weight versions")
@@ -206,8 +208,9 @@ class ResponsesRequest(Prompt):
         """Returns the chat request that this one amounts to; see `chat`."""
         return self.chat(
             messages, max_tokens=self.max_output_tokens, temperature=self.temperature, top_p=self.top_p,
-            top_k=self.top_k, seed=self.seed, ignore_eos=self.ignore_eos, priority=self.priority, user=self.user,
-            stream=self.stream, return_token_ids=self.return_token_ids,
+            top_k=self.top_k, min_p=self.min_p, repetition_penalty=self.repetition_penalty, seed=self.seed,
+            ignore_eos=self.ignore_eos, priority=self.priority, user=self.user, stream=self.stream,
+            return_token_ids=self.return_token_ids,
         )  # fmt: skip
 
 

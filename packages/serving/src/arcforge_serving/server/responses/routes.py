@@ -114,5 +114,5 @@ async def delete(id: str, request: Request, server: Server) -> Deleted:
 def _known(id_: str, request: Request, server: ServerState) -> Stored:
     stored = server.responses.get(id_, request.state.owner)
     if stored is None:
-        raise HTTPException(404, "there is no such response; the oldest are forgotten first")
+        raise HTTPException(404, f"Response with id {id_[:100]!r} not found. The oldest are forgotten first")
     return stored

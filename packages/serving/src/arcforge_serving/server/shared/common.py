@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ConfigError
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.server.shared.body import MOST_STOPS, Body, StopString, Text, TokenId
 from arcforge_serving.server.shared.detokenize import StopWatch
 from arcforge_serving.server.shared.errors import ContextLengthError, UnknownModelError
@@ -19,11 +20,16 @@ from arcforge_serving.server.shared.state import ServerState
 from arcforge_serving.server.shared.structured import MatcherFactory, StructuredRequest
 
 MOST_TOP = 20
+MOST_NAMED = 5
+"""Wrong keys that an error names."""
 CACHED = "prefixes are cached automatically"
 ONE_TIER = "there is one tier"
 NOTHING_STORED = "no reply is stored by it"
 UNMODERATED = "this server does not moderate"
 LARGEST = 2**62
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63, description="modulo 2**62")]
+LONGEST_TEXT = 2**20
+"""Characters that are encoded for a model of any context; the ids of more take the loop seconds to write."""
 MOST_MESSAGES = 10_000
 """Of one conversation; checking a message takes the loop some 20 us."""
 
@@ -32,6 +38,7 @@ class StreamOptions(Body):
     """Options of a stream."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = Field(default=False, description="usage so far in every chunk, with include_usage")
     include_obfuscation: bool | None = ignored("chunks are not padded")
 
 
@@ -44,7 +51,8 @@ class GenerateRequest(StructuredRequest):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=0, ge=-1, description="0 and -1 keep all")
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
-    seed: int | None = Field(default=None, ge=0, lt=LARGEST)
+    seed: Seed | None = None
+    min_tokens: int = Field(default=0, ge=0, description="no stop token, stop string or end before so many tokens")
     presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     repetition_penalty: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
@@ -59,6 +67,7 @@ class GenerateRequest(StructuredRequest):
     priority: int = Field(default=0, ge=-100, le=100, description="higher ones run first; keys bound it")
     user: Text = Field(default="", description="part of a session's name where no other field names it")
     return_token_ids: bool = Field(default=False, description="token ids of prompt and output, and weight versions")
+    return_tokens_as_token_ids: bool = Field(default=False, description="logprobs write tokens as token_id:N")
     session_id: str | None = Field(default=None, description="requests of one session go to one engine of several")
     metadata: dict[str, Any] | None = ignored(NOTHING_STORED)
     store: bool | None = ignored(NOTHING_STORED)
@@ -79,9 +88,19 @@ class GenerateRequest(StructuredRequest):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
+    def wants_usage_so_far(self) -> bool:
+        """Whether each chunk of a stream has the usage so far."""
+        options = self.stream_options
+        return options is not None and options.include_usage and options.continuous_usage_stats
+
+    @property
     def prompt_only(self) -> bool:
         """Whether the reply contains the prompt only."""
         return False
+
+    def spelling(self, tokenizer: Tokenizer, id_: int) -> str:
+        """Returns a token as log-probs write it."""
+        return f"token_id:{id_}" if self.return_tokens_as_token_ids else tokenizer.decode([id_])
 
     def check(self, server: ServerState) -> None:
         """Checks across fields.
@@ -122,23 +141,28 @@ class GenerateRequest(StructuredRequest):
         most = server.engine.limits.waiting
         if len(prompts) * self.n > most:
             raise ConfigError("n", self.n, f"prompts times n must be at most {most}")
-        seed = secrets.randbelow(LARGEST) if self.seed is None else self.seed
+        seed = secrets.randbelow(LARGEST) if self.seed is None else self.seed % LARGEST
         stop_ids = tuple(dict.fromkeys([*(() if self.ignore_eos else ends), *self.stop_token_ids]))
         hidden = frozenset((*stop_ids, server.tokenizer.eos_id))
-        biases = {token_id(key): bias for key, bias in self.logit_bias.items()}
+        biases = biases_of(self.logit_bias)
+        if biases:
+            check_ids("logit_bias", list(biases), server)
         jobs: list[Job] = []
         for prompt in prompts:
             room = server.longest - len(prompt)
             if (max_tokens or 1) > room:
                 raise ContextLengthError(len(prompt), max_tokens, server.longest)
+            if self.min_tokens > (max_tokens or room):
+                raise ConfigError("min_tokens", self.min_tokens, f"must be at most max_tokens, {max_tokens or room}")
             for _ in range(self.n):
-                watch = StopWatch(server.tokenizer, self.stops, hidden) if self.stops else None
+                watch = StopWatch(server.tokenizer, self.stops, hidden, self.min_tokens) if self.stops else None
                 params = SamplingParams(
                     max_tokens or room, self.temperature, self.top_p, max(self.top_k, 0), self.min_p,
                     stop_token_ids=stop_ids, should_stop=watch, seed=seed + len(jobs),
                     presence_penalty=self.presence_penalty, frequency_penalty=self.frequency_penalty,
                     repetition_penalty=self.repetition_penalty, logit_bias=biases,
                     top_logprobs=top_logprobs, prompt_logprobs=prompt_logprobs, matcher=matcher,
+                    min_new_tokens=self.min_tokens,
                 )  # fmt: skip
                 jobs.append(Job(prompt, params, self.stops, hidden))
         return jobs
@@ -155,6 +179,17 @@ def check_length(texts: Sequence[str], server: ServerState) -> None:
         raise ContextLengthError(least, None, server.longest, at_least=True)
 
 
+def check_size(field: str, characters: int, server: ServerState) -> None:
+    """Refuses texts of which it is not known how many tokens they become, where encoding them would take long.
+
+    Raises:
+        ConfigError: there are more characters than any prompt of the model has.
+    """
+    most = max(LONGEST_TEXT, 16 * server.longest)
+    if characters > most:
+        raise ConfigError(field, characters, f"must have at most {most:,} characters, not {characters:,}")
+
+
 def check_ids(field: str, ids: Sequence[int], server: ServerState) -> None:
     """Refuses an empty list, and ids that the model does not have.
 
@@ -169,12 +204,10 @@ def check_ids(field: str, ids: Sequence[int], server: ServerState) -> None:
         raise ConfigError(field, outside, f"token ids must be in [0, {vocabulary}), not {outside}")
 
 
-def token_id(key: str) -> int:
-    """Returns the token id that a key of `logit_bias` names.
-
-    Raises:
-        ConfigError: it names none.
-    """
-    if not (key.isascii() and key.isdigit() and len(key) < 10):
-        raise ConfigError("logit_bias", key, f"keys must be token ids, not {key[:40]!r}")
-    return int(key)
+def biases_of(given: Mapping[str, float]) -> dict[int, float]:
+    """Returns `logit_bias` by token ids."""
+    wrong = [key for key in given if not (key.isascii() and key.isdigit() and len(key) < 10)]
+    if wrong:
+        shown = ", ".join(repr(key[:40]) for key in wrong[:MOST_NAMED])
+        raise ConfigError("logit_bias", wrong[0], f"keys must be token ids, not {shown}")
+    return {int(key): bias for key, bias in given.items()}

@@ -47,16 +47,20 @@ class StopWatch:
         tokenizer: of the model.
         stops: strings.
         hidden: ids that are not text.
+        unsearched: tokens at the start in which no stop string is looked for.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], hidden: Container[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], hidden: Container[int], unsearched: int = 0) -> None:
         self._stream, self._search, self._hidden = TextStream(tokenizer), StopSearch(stops), hidden
-        self._seen = 0
+        self._seen, self._unsearched = 0, unsearched
 
     def __call__(self, token_ids: Sequence[int]) -> bool:
         """Returns whether the last of the ids completes a stop string."""
-        new, self._seen = token_ids[self._seen :], len(token_ids)
-        text = "".join(self._stream.push(id_) for id_ in new if id_ not in self._hidden)
+        text = ""
+        for place in range(self._seen, len(token_ids)):
+            shown = "" if token_ids[place] in self._hidden else self._stream.push(token_ids[place])
+            text += shown if place >= self._unsearched else ""
+        self._seen = len(token_ids)
         return self._search.push(text)
 
 
@@ -69,9 +73,13 @@ class Reader:
         tokenizer: of the model.
         stops: strings that end the text; the one that begins first counts.
         hidden: ids that are not text: end-of-text and stop tokens.
+        unsearched: tokens at the start in which no stop string is looked for.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), hidden: Container[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str] = (), hidden: Container[int] = (), unsearched: int = 0
+    ) -> None:
+        self._unsearched = unsearched
         self._stream, self._stops, self._hidden = TextStream(tokenizer), tuple(stops), hidden
         self._group: list[Token] = []
         self._held: list[Piece] = []
@@ -80,12 +88,16 @@ class Reader:
 
     def push(self, tokens: Iterable[Token]) -> list[Piece]:
         """Takes tokens; returns the pieces that later tokens cannot change."""
+        early: list[Piece] = []
         for token in tokens:
+            self._unsearched -= 1
             text = "" if token.id in self._hidden else self._stream.push(token.id)
             self._group.append(token)
             if text or token.id in self._hidden:
                 self._add(text)
-        return self._settled()
+                if self._unsearched >= 0:
+                    early, self._held = early + self._held, []
+        return early + self._settled()
 
     def finish(self) -> list[Piece]:
         """Returns the held pieces at the end; bytes that are no character become U+FFFD."""

@@ -103,7 +103,8 @@ class Generation:
 
     async def _read(self, index: int, ready: asyncio.Queue[Update | Exception]) -> None:
         job, stream = self._jobs[index], self._streams[index]
-        reader = Reader(self._server.tokenizer, job.stops, job.hidden) if job.text else TokenReader()
+        hide = job.params.min_new_tokens
+        reader = Reader(self._server.tokenizer, job.stops, job.hidden, hide) if job.text else TokenReader()
         metrics, last, first = self._server.metrics, self._began, True
         try:
             async for delta in stream:
