@@ -35,11 +35,7 @@ DEMO = Path(arcforge_core.__file__).parent / "demo_model"
 SERVERS = {"server", "client", "server_fixture"}
 """Fixtures of tests that ask a server."""
 SECONDS = 120
-CONTEXT = 2048
-TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|endoftext|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
+TEMPLATE = "chat_template.jinja"
 
 
 class RemoteOpenAIServer:
@@ -53,8 +49,7 @@ class RemoteOpenAIServer:
         name = args[args.index("--served-model-name") + 1] if "--served-model-name" in args else model
         if name not in self._addresses:
             folder = DEMO if "Qwen3" in model else without_reasoning()
-            engine = PagedEngineConfig(cache_tokens=CONTEXT)  # which bounds what runs until it ends
-            config = ServeConfig(engine, CpuConfig(), checkpoint=str(folder), served_name=name)
+            config = ServeConfig(PagedEngineConfig(), CpuConfig(), checkpoint=str(folder), served_name=name)
             _, self._addresses[name] = self._open.enter_context(listening(load_state(config)))
         self.url_root = self._addresses[name]
 
@@ -91,7 +86,7 @@ def without_reasoning() -> Path:
     """Returns a copy of the demo's model whose turns do not begin with reasoning, as those of most vLLM tests."""
     folder = Path(tempfile.mkdtemp(prefix="arcforge-entrypoints-"))
     shutil.copytree(DEMO, folder, dirs_exist_ok=True)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / TEMPLATE).write_text("{%- set enable_thinking = false -%}" + (DEMO / TEMPLATE).read_text())
     return folder
 
 
@@ -109,7 +104,7 @@ class ModelConfig:
     """vLLM's class of this name, for the number of token ids."""
 
     def __init__(self, **_: object) -> None:
-        self._vocabulary = json.loads((DEMO / "config.json").read_text())["vocab_size"]
+        self._vocabulary = json.loads((DEMO / "config.json").read_text())["model"]["vocab_size"]
 
     def get_vocab_size(self) -> int:
         return self._vocabulary
@@ -119,6 +114,7 @@ KNOWN = {
     **{each.__name__: each for each in (get_tokenizer, download_weights_from_hf, ModelConfig)},
     "__version__": arcforge_core.__version__,
     "envs": SimpleNamespace(VLLM_USE_RUST_FRONTEND=False),
+    "VLLM_USE_RUST_FRONTEND": False,  # where a test has imported the module before
 }
 
 
@@ -141,7 +137,7 @@ class Stub(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name not in KNOWN and name.startswith("__"):
             raise AttributeError(name)
-        return KNOWN.get(name) or MagicMock(name=name)
+        return KNOWN[name] if name in KNOWN else MagicMock(name=name)
 
 
 sys.meta_path.insert(0, Stubs())

@@ -81,7 +81,7 @@ WRITTEN = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": HUGE}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "a"}]}]}),
-    ("/v1/responses", "input", {"max_tokens": None, "input": [
+    ("/v1/responses", "messages", {"max_tokens": None, "input": [
         {"role": "user", "content": "a"},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": json.dumps({"a": HUGE})},
         {"type": "function_call_output", "call_id": "c", "output": "a"}]}),

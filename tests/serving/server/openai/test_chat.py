@@ -455,3 +455,40 @@ def test_the_client_knows_our_errors(chat):
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.NotFoundError, match="'small'"):
         chat.chat.completions.create(model="other", messages=HELLO)
+
+
+def test_reasoning_is_hidden_and_counted(live):
+    state, chat = live
+    said = {"messages": [], "prompt_token_ids": open_turn(state.tokenizer), "guided_grammar": script(*SAID)}
+    shown, hidden = (say(chat, **said, max_tokens=200, include_reasoning=which)[0] for which in (True, False))
+    assert shown.choices[0].message.reasoning_content == "Ask é."
+    assert not hasattr(hidden.choices[0].message, "reasoning_content")
+    assert hidden.choices[0].message.content == shown.choices[0].message.content == "Sure 😀."
+    reasoning = hidden.usage.completion_tokens_details.reasoning_tokens
+    assert 0 < reasoning < hidden.usage.completion_tokens == shown.usage.completion_tokens
+    assert shown.usage.completion_tokens_details.reasoning_tokens == reasoning
+
+
+def test_echo_is_ignored_by_name(chat):
+    reply = chat.chat.completions.with_raw_response.create(
+        model="small", messages=HELLO, max_tokens=1, extra_body={"echo": True}
+    )
+    assert reply.headers["x-ignored-fields"] == "echo"
+
+
+def test_tokens_of_log_probs_as_ids(chat):
+    answer, _ = say(
+        chat, max_tokens=4, logprobs=True, top_logprobs=2, return_token_ids=True, return_tokens_as_token_ids=True
+    )
+    (choice,) = answer.choices
+    assert [entry.token for entry in choice.logprobs.content] == [f"token_id:{id_}" for id_ in choice.token_ids]
+    assert all(top.token.startswith("token_id:") for entry in choice.logprobs.content for top in entry.top_logprobs)
+
+
+@pytest.mark.parametrize(("bias", "said"), [
+    ({"one": 1, "two": 2}, "keys must be token ids, not 'one', 'two'"), ({"999999": 1}, "not 999999"),
+])  # fmt: skip
+def test_wrong_biases_are_named(chat, bias, said):
+    with pytest.raises(openai.BadRequestError, match=said) as caught:
+        chat.chat.completions.create(model="small", messages=HELLO, logit_bias=bias)
+    assert caught.value.param == "logit_bias"

@@ -247,7 +247,7 @@ def test_end_of_text_ends_and_is_not_shown(tokenizer: Tokenizer) -> None:
         ({"prompt": [1], "user": 5}, "user"),
         ({"prompt": [1] * 1024}, "prompt"),
         ({"prompt": [1], "min_p": 2}, "min_p"),
-        ({"prompt": [1], "seed": -1}, "seed"),
+        ({"prompt": [1], "seed": -(2**63) - 1}, "seed"),
         ({"prompt": [1], "seed": 2**63}, "seed"),
         ({"prompt": [1], "n": 0}, "n"),
         ({"prompt": [1], "n": 129}, "n"),

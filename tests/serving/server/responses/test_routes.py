@@ -112,7 +112,7 @@ def test_a_kept_reply_is_gone_on_from(client, says):
     assert third.usage.input_tokens > second.usage.input_tokens
     assert client.responses.retrieve(first.id).output == first.output
     client.responses.delete(first.id)
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match=r"Response with id .* not found"):
         client.responses.retrieve(first.id)
 
 
@@ -293,3 +293,16 @@ def test_replies_are_their_owners():
     assert store.get("a", "bob") is None
     assert not store.drop("a", "bob")
     assert store.get("a", "alice").response == reply("a")
+
+
+def test_sampling_fields_of_chats_have_their_effect(client):
+    def text(**extra):
+        response = client.responses.create(
+            model="small", input="Hello", max_output_tokens=24, extra_body={"seed": -3, "ignore_eos": True, **extra}
+        )
+        return [item.content[0].text for item in response.output if item.type != "function_call"]
+
+    plain = text()
+    assert plain == text(repetition_penalty=1.0, min_p=0.0)
+    assert text(repetition_penalty=50.0) != plain
+    assert text(min_p=1.0) == text(top_k=1) != plain

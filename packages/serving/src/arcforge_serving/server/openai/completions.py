@@ -187,7 +187,7 @@ class CompletionWriter:
                 written["token_logprobs"].append(None if unknown else token.logprob)
                 written["text_offset"].append(choice.length)
                 likeliest: dict[str, float] = {}
-                for id_, logprob in (*token.top, (token.id, token.logprob)):
+                for id_, logprob in ((token.id, token.logprob), *token.top):
                     likeliest.setdefault(self._body.spelling(tokenizer, id_), logprob)
                 written["top_logprobs"].append(None if unknown else likeliest)
             choice.length += len(piece.text)
