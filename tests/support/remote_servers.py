@@ -162,7 +162,7 @@ class FakeVllm(FakeServer):
             given["seed"], presence_penalty=given["presence_penalty"], frequency_penalty=given["frequency_penalty"],
             repetition_penalty=given["repetition_penalty"],
             logit_bias={int(token): bias for token, bias in (given["logit_bias"] or {}).items()},
-            top_logprobs=given["logprobs"], prompt_logprobs=prompt_logprobs,
+            top_logprobs=given["logprobs"], prompt_logprobs=prompt_logprobs, min_new_tokens=given["min_tokens"],
         )  # fmt: skip
         salt, priority = body.get("cache_salt", ""), -body.get("priority", 0)
         stream = self.begin(body["request_id"], body["token_ids"], params, salt=salt, priority=priority)
@@ -267,6 +267,7 @@ class FakeSglang(FakeServer):
             frequency_penalty=given["frequency_penalty"],
             logit_bias={int(token): bias for token, bias in (given["logit_bias"] or {}).items()},
             top_logprobs=body["top_logprobs_num"], prompt_logprobs=body["logprob_start_len"] == 0,
+            min_new_tokens=given["min_new_tokens"],
         )  # fmt: skip
         salt, priority = body.get("extra_key", ""), body.get("priority", 0)
         stream = self.begin(body["rid"], body["input_ids"], params, salt=salt, priority=priority)
