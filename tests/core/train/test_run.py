@@ -18,6 +18,7 @@ from arcforge_core.errors import CheckpointError, ConfigError, DataError
 from arcforge_core.eval.mtp_acceptance import mtp_acceptance
 from arcforge_core.files import atomic
 from arcforge_core.ops.dispatch import Ops
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train import prepare
 from arcforge_core.train import run as run_module
 from arcforge_core.train.callbacks.stopping import Stopping
@@ -266,6 +267,15 @@ def test_samples_fit_a_short_context(tmp_path):
     result = train(tiny_run(tmp_path, "trainer.max_steps=1", "model.max_position_embeddings=64"))
     samples = json.loads((result.dir / "samples.json").read_text())
     assert samples["before"][0]["prompt"] and samples["after"][0]["text"]
+
+
+def test_samples_are_as_long_as_asked(tmp_path):
+    result = train(tiny_run(tmp_path, "trainer.max_steps=1", "trainer.samples=1", "trainer.sample_tokens=5"))
+    samples = json.loads((result.dir / "samples.json").read_text())
+    [checkpoint] = (result.dir / "checkpoints").glob("step-*")
+    tokenizer = Tokenizer.load(checkpoint)
+    for [sample] in samples.values():
+        assert 1 <= len(tokenizer.encode(sample["text"])) <= 5
 
 
 def test_accumulation_changes_nothing_but_rounding(tmp_path):

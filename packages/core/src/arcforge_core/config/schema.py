@@ -110,6 +110,8 @@ class TrainerConfig(StepsConfig):
     """Also save a checkpoint whenever the held-out loss improves, and keep the best."""
     samples: int = 4
     """Texts generated before and after training for the report."""
+    sample_tokens: int = 96
+    """Maximum length of each of these texts."""
     python_functions: int = 0
     """Python functions sampled and parsed before and after training; for corpora of Python code."""
     mtp_acceptance: int = 0
@@ -118,7 +120,7 @@ class TrainerConfig(StepsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_minimums(self, "trainer", accumulate=1, sequence_length=1, log_every=1, eval_tokens=1)
-        check_minimums(self, "trainer", samples=0, python_functions=0, mtp_acceptance=0)
+        check_minimums(self, "trainer", samples=0, sample_tokens=1, python_functions=0, mtp_acceptance=0)
         check_multiple("trainer.micro_batch_tokens", self.micro_batch_tokens, "sequence_length", self.sequence_length)
 
 

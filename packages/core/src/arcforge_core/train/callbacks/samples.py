@@ -21,7 +21,7 @@ from arcforge_core.generation.engine import SimpleEngine
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.train.module import LanguageModelModule
 
-PROMPT_TOKENS, NEW_TOKENS = 48, 96
+PROMPT_TOKENS = 48
 TEMPERATURE = 0.6
 
 
@@ -65,7 +65,7 @@ class Samples(L.Callback):
         chosen = [documents[i * len(documents) // count] for i in range(count)]
         positions = self.config.model.max_position_embeddings
         opening = min(PROMPT_TOKENS, positions // 3)
-        new = min(NEW_TOKENS, positions - opening - 1)
+        new = min(self.config.trainer.sample_tokens, positions - opening - 1)
         prompts = [[tokenizer.bos_id, *tokenizer.encode(d.text[: 8 * PROMPT_TOKENS])[:opening]] for d in chosen]
         params = [
             SamplingParams(new, TEMPERATURE, stop_token_ids=(tokenizer.eos_id,), seed=self.config.seed + n)
@@ -85,9 +85,10 @@ class Samples(L.Callback):
         most = self.config.model.max_position_embeddings - 2
         prompts = self.corpus.heldout_prompts(self.config.trainer.samples, most)
         stops = build_chat_template(tokenizer).stop_ids
+        new = self.config.trainer.sample_tokens
         params = [
             SamplingParams(
-                min(NEW_TOKENS, most + 1 - len(prompt)), TEMPERATURE, stop_token_ids=stops, seed=self.config.seed + n
+                min(new, most + 1 - len(prompt)), TEMPERATURE, stop_token_ids=stops, seed=self.config.seed + n
             )
             for n, prompt in enumerate(prompts)
         ]
