@@ -35,7 +35,8 @@ from arcforge_serving.remote.folder import weights_folder
 RL = "/v1/rl"
 SENT = (
     "max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "stop_token_ids", "seed",
-    "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "prompt_logprobs", "sampled_logprobs",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "prompt_logprobs",
+    "sampled_logprobs",
 )  # fmt: skip
 """Fields of `SamplingParams` that the server gets."""
 READ = ("token_ids", "logprobs", "top_logprobs", "finish_reason", "weight_version", "weight_versions",
