@@ -13,7 +13,7 @@ from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.app import gateway_app
-from arcforge_serving.gateway.session import Session, SessionLimitError
+from arcforge_serving.gateway.session import AgentSession, SessionLimitError
 from arcforge_serving.server.gate.auth import Keys, digest_of
 from arcforge_serving.server.gate.guard import Guard
 from serving.gateway.conftest import QUIET, script
@@ -280,7 +280,7 @@ def test_a_limit_is_429_and_clients_do_not_try_again(http, option, limit):
 
 def test_time_ends_a_session():
     now = 0.0
-    session = Session(TEMPLATE, GatewayConfig(max_seconds=5.0), clock=lambda: now)
+    session = AgentSession(TEMPLATE, GatewayConfig(max_seconds=5.0), clock=lambda: now)
     session.begin("chat").finish()
     now = 5.0
     with pytest.raises(SessionLimitError, match="max_seconds=5"):

@@ -21,7 +21,7 @@ ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TurnPrompt:
     """Tokens to read before a reply.
 
     Attributes:
@@ -40,12 +40,14 @@ class Dialogue(Protocol):
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end a reply."""
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None) -> Prompt:
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
+    ) -> TurnPrompt:
         """Returns the prompt of a conversation, with the generation prompt at its end."""
 
     def extend(
         self, turn: OpenTurn, news: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
-    ) -> Prompt | None:
+    ) -> TurnPrompt | None:
         """Returns the tokens that follow a completed turn; None where the format forbids it."""
 
     def parse(self, completion: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Reply:
@@ -64,17 +66,19 @@ class ChatDialogue:
         """Tokens that end a reply."""
         return self.template.stop_ids
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None) -> Prompt:
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
+    ) -> TurnPrompt:
         """Renders."""
         ids = self.template.render(messages, tools, options or self.options, generation_prompt=True).ids
-        return Prompt(ids, self.template.open_turn(ids, tools))
+        return TurnPrompt(ids, self.template.open_turn(ids, tools))
 
     def extend(
         self, turn: OpenTurn, news: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
-    ) -> Prompt | None:
+    ) -> TurnPrompt | None:
         """Continues the turn in the template's format."""
         found = self.template.next_turn(turn, news, tools, options or self.options)
-        return None if isinstance(found, Fork) else Prompt(found.rendered.ids, found.turn)
+        return None if isinstance(found, Fork) else TurnPrompt(found.rendered.ids, found.turn)
 
     def parse(self, completion: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Reply:
         """Parses reasoning, content and calls; calls that are not well-formed are no calls."""
@@ -98,7 +102,9 @@ class TextDialogue:
         """The end of a text."""
         return (self.tokenizer.eos_id,)
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None) -> Prompt:
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
+    ) -> TurnPrompt:
         """Encodes.
 
         Raises:
@@ -106,13 +112,13 @@ class TextDialogue:
         """
         if tools:
             raise ConfigError("environment", tools[0].name, "offers tools, and the tokenizer has no chat template")
-        return Prompt([self.tokenizer.bos_id, *self._encode(messages)], NO_TURN)
+        return TurnPrompt([self.tokenizer.bos_id, *self._encode(messages)], NO_TURN)
 
     def extend(
         self, turn: OpenTurn, news: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None = None
-    ) -> Prompt | None:
+    ) -> TurnPrompt | None:
         """Continues a reply that was cut off; nothing can follow the end of a text."""
-        return None if turn.completion_ids[-1] in self.stop_ids else Prompt(self._encode(news), NO_TURN)
+        return None if turn.completion_ids[-1] in self.stop_ids else TurnPrompt(self._encode(news), NO_TURN)
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
         return self.tokenizer.encode("".join(message.content for message in messages))
@@ -255,7 +261,7 @@ class PolicyAgent:
         self.failure = Failure("engine", reason)
         return Reply(finish_reason=ending)
 
-    def _read(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None) -> Prompt:
+    def _read(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None) -> TurnPrompt:
         """Returns the tokens that continue the last branch if possible; else begins another one."""
         dialogue, known = self.setup.dialogue, len(self._known)
         continued = self._said and len(messages) > known + 1 and messages[known] in self._said
@@ -267,7 +273,7 @@ class PolicyAgent:
         self._ids = []
         return dialogue.prompt(messages, tools, options)
 
-    def _record(self, news: Prompt, output: GenerationOutput) -> None:
+    def _record(self, news: TurnPrompt, output: GenerationOutput) -> None:
         branch = self._branches[-1]
         versions = [version for version, tokens in output.weight_versions for _ in range(tokens)]
         branch.read(news.ids)

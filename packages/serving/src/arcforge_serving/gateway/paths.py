@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arcforge_core.contracts.serving_engine import SESSION_HEADER
-from arcforge_serving.gateway.session import Session
+from arcforge_serving.gateway.session import AgentSession
 from arcforge_serving.gateway.sessions import Sessions
 from arcforge_serving.server.gate.guard import SESSION, Limits, bounded, credential
 from arcforge_serving.server.gate.record import record_of
@@ -62,7 +62,7 @@ class SessionPaths:
         except Exception as error:  # of this layer: the application answers its own
             await answer_at(scope, error)(scope, receive, send)
 
-    def _find(self, scope: Scope) -> Session | None:
+    def _find(self, scope: Scope) -> AgentSession | None:
         """Returns the session; rewrites the path to that of the dialect."""
         by_key, found = self._sessions.of_key(key_of(Headers(scope=scope))), PATH.fullmatch(scope["path"])
         if found is None:
@@ -73,7 +73,7 @@ class SessionPaths:
             raise HTTPException(403, "the key is another session's")
         return session
 
-    async def _turn(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _turn(self, session: AgentSession, scope: Scope, receive: Receive, send: Send) -> None:
         """Samples, or sends the reply of a request that is repeated."""
         headers, path = Headers(scope=scope), scope["path"]
         request = Request(scope, receive)

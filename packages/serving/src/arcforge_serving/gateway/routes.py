@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.paths import key_of
-from arcforge_serving.gateway.session import Session
+from arcforge_serving.gateway.session import AgentSession
 from arcforge_serving.gateway.sessions import Sessions
 from arcforge_serving.server.gate.auth import Level
 from arcforge_serving.server.gate.guard import GuardedRoute, credential, declare
@@ -64,7 +64,7 @@ def sessions_of(request: Request) -> Sessions:
 Open = Annotated[Sessions, Depends(sessions_of)]
 
 
-def mine(id: str, request: Request, server: Server, sessions: Open) -> Session:
+def mine(id: str, request: Request, server: Server, sessions: Open) -> AgentSession:
     """Returns a session to whoever has its secret, or the key that opened it.
 
     Raises:
@@ -78,7 +78,7 @@ def mine(id: str, request: Request, server: Server, sessions: Open) -> Session:
     return session
 
 
-Mine = Annotated[Session, Depends(mine)]
+Mine = Annotated[AgentSession, Depends(mine)]
 
 
 @router.post("/sessions", responses=RESPONSES)

@@ -38,7 +38,7 @@ class SessionLimitError(HTTPException):
 
 
 @dataclass(eq=False)
-class Session:
+class AgentSession:
     """One agent's conversation, or several.
 
     Attributes:
@@ -140,7 +140,7 @@ class Turn:
         record: of the sampled tokens; None before.
     """
 
-    def __init__(self, session: Session, dialect: str, is_final: bool) -> None:
+    def __init__(self, session: AgentSession, dialect: str, is_final: bool) -> None:
         self.session, self.dialect, self.is_final = session, dialect, is_final
         self.record: TurnRecord | None = None
         self._at: Attachment | None = None

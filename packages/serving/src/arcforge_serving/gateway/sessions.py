@@ -13,7 +13,7 @@ from arcforge_core.chat.parser import CALL
 from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import GatewayConfig
-from arcforge_serving.gateway.session import CLOSED, PREFIX, Session
+from arcforge_serving.gateway.session import CLOSED, PREFIX, AgentSession
 from arcforge_serving.server.gate.auth import digest_of
 
 
@@ -27,14 +27,14 @@ class Sessions:
 
     def __init__(self, template: ChatTemplate, config: GatewayConfig) -> None:
         self.template, self.config = template, config
-        self._by_id: dict[str, Session] = {}
-        self._by_secret: dict[bytes, Session] = {}
+        self._by_id: dict[str, AgentSession] = {}
+        self._by_secret: dict[bytes, AgentSession] = {}
         self._check(config)
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def open(self, owner: str, metadata: Mapping[str, Any], **options: Any) -> Session:
+    def open(self, owner: str, metadata: Mapping[str, Any], **options: Any) -> AgentSession:
         """Opens a session.
 
         Args:
@@ -50,11 +50,11 @@ class Sessions:
             raise HTTPException(429, f"{len(self)} sessions are open, as many as gateway.sessions allows; close some")
         limits = replace(self.config, **options)
         self._check(limits)
-        session = Session(self.template, limits, owner, metadata)
+        session = AgentSession(self.template, limits, owner, metadata)
         self._by_id[session.id] = self._by_secret[digest_of(session.secret)] = session
         return session
 
-    def find(self, id_: str) -> Session:
+    def find(self, id_: str) -> AgentSession:
         """Returns a session.
 
         Raises:
@@ -64,7 +64,7 @@ class Sessions:
             raise HTTPException(404, CLOSED)
         return self._by_id[id_]
 
-    def of_key(self, key: str) -> Session | None:
+    def of_key(self, key: str) -> AgentSession | None:
         """Returns the session whose secret this is; None if it is no secret of a session.
 
         Raises:
@@ -77,7 +77,7 @@ class Sessions:
             raise HTTPException(404, CLOSED)
         return found
 
-    def close(self, session: Session) -> None:
+    def close(self, session: AgentSession) -> None:
         """Ends a session's turns and forgets it."""
         del self._by_id[session.id], self._by_secret[digest_of(session.secret)]
         session.close()

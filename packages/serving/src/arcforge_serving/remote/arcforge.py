@@ -29,7 +29,7 @@ from arcforge_core.files.rundir import write_json
 from arcforge_core.generation.weights import checksum as checksum_of
 from arcforge_serving.configs import ArcforgeEngineConfig
 from arcforge_serving.engine.errors import RemoteError
-from arcforge_serving.remote.engine import Answer, Call, RemoteEngine, header_of
+from arcforge_serving.remote.engine import Answer, RemoteCall, RemoteEngine, header_of
 from arcforge_serving.remote.folder import weights_folder
 
 RL = "/v1/rl"
@@ -57,7 +57,7 @@ class ArcforgeEngine(RemoteEngine):
         found: dict[str, Any] = self._client.get(f"{RL}/status")
         return found
 
-    def _request(self, call: Call) -> tuple[str, dict[str, Any], dict[str, str]]:
+    def _request(self, call: RemoteCall) -> tuple[str, dict[str, Any], dict[str, str]]:
         body = {"prompt": list(call.prompt), **{name: getattr(call.params, name) for name in SENT}}
         further: dict[str, Any] = {
             "stream": call.streams,
@@ -69,7 +69,7 @@ class ArcforgeEngine(RemoteEngine):
         headers = {"X-Request-Id": call.name}
         return f"{RL}/generate", body, headers | ({SESSION_HEADER: header_of(call.session)} if call.session else {})
 
-    def _read(self, call: Call, reply: Any) -> Answer:
+    def _read(self, call: RemoteCall, reply: Any) -> Answer:
         if call.streams:
             before = call.answer or Answer([], [], [], None, str(self.weight_version))
             tokens = reply["tokens"]

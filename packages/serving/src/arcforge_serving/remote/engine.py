@@ -66,7 +66,7 @@ class Answer:
 
 
 @dataclass(eq=False)
-class Call:
+class RemoteCall:
     """One sequence on the server.
 
     Attributes:
@@ -120,7 +120,7 @@ class RemoteEngine(ABC):
         self.config, self.model = config, model
         self._client = Client(config, os.environ.get(KEY, ""))
         self._places = asyncio.Semaphore(config.concurrency)
-        self._calls: set[Call] = set()  # that have not ended; the loop's
+        self._calls: set[RemoteCall] = set()  # that have not ended; the loop's
         self._closed = False
         try:
             self.weight_version = number_of(self._label())
@@ -136,11 +136,11 @@ class RemoteEngine(ABC):
         """Returns the version of the weights that the server says it has."""
 
     @abstractmethod
-    def _request(self, call: Call) -> tuple[str, dict[str, Any], dict[str, str]]:
+    def _request(self, call: RemoteCall) -> tuple[str, dict[str, Any], dict[str, str]]:
         """Returns path, body and headers that generate a sequence."""
 
     @abstractmethod
-    def _read(self, call: Call, reply: Any) -> Answer:
+    def _read(self, call: RemoteCall, reply: Any) -> Answer:
         """Returns the answer that a whole reply, or an event of a stream together with ``call.answer``, contains."""
 
     @abstractmethod
@@ -183,7 +183,7 @@ class RemoteEngine(ABC):
         params_per_prompt(self.model.config, [prompt], params)
         self.check(params)
         streams = self.config.stream and not params.prompt_logprobs
-        return self._begin(Call(prompt, each, **given, streams=streams) for each in each_of(params))  # type: ignore[arg-type]
+        return self._begin(RemoteCall(prompt, each, **given, streams=streams) for each in each_of(params))  # type: ignore[arg-type]
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
@@ -199,7 +199,7 @@ class RemoteEngine(ABC):
         for each in per_prompt:
             self.check(each)
         pairs = [(prompt, one) for prompt, each in zip(prompts, per_prompt, strict=True) for one in each_of(each)]
-        streams = self._begin(Call(prompt, one) for prompt, one in pairs)
+        streams = self._begin(RemoteCall(prompt, one) for prompt, one in pairs)
         try:
             for stream in streams:
                 with suppress(Exception):  # raised below
@@ -252,7 +252,7 @@ class RemoteEngine(ABC):
         self._client.loop.call_soon_threadsafe(self._launch, begun)
         return [call.stream for call in begun]
 
-    def _launch(self, calls: Sequence[Call]) -> None:
+    def _launch(self, calls: Sequence[RemoteCall]) -> None:
         for call in calls:
             if call.cancelled:
                 self._close(call)
@@ -261,16 +261,16 @@ class RemoteEngine(ABC):
             self._calls.add(call)
             call.task.add_done_callback(partial(self._ended, call))
 
-    def _ended(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _ended(self, call: RemoteCall, task: asyncio.Task[None]) -> None:
         self._calls.discard(call)
         if not call.stream.done:  # it was cancelled before it began
             self._close(call)
 
-    def _cancel_soon(self, call: Call) -> None:
+    def _cancel_soon(self, call: RemoteCall) -> None:
         if not call.stream.done:
             self._client.loop.call_soon_threadsafe(self._cancel, call)
 
-    def _cancel(self, call: Call) -> None:
+    def _cancel(self, call: RemoteCall) -> None:
         if call.cancelled or call.stream.done:
             return
         call.cancelled = True
@@ -279,7 +279,7 @@ class RemoteEngine(ABC):
         elif call.task is not None:
             call.task.cancel()
 
-    async def _end_soon(self, call: Call, task: asyncio.Task[None]) -> None:
+    async def _end_soon(self, call: RemoteCall, task: asyncio.Task[None]) -> None:
         """Has the server end a sequence, and does not wait for it for long.
 
         A server may hear of the end before it hears of the sequence: the call is repeated.
@@ -292,7 +292,7 @@ class RemoteEngine(ABC):
                 return
         task.cancel()
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: RemoteCall) -> None:
         try:
             async with self._places:
                 call.sent = True
@@ -310,7 +310,7 @@ class RemoteEngine(ABC):
             else:
                 call.stream.fail(error)
 
-    async def _receive(self, call: Call) -> None:
+    async def _receive(self, call: RemoteCall) -> None:
         """Fills ``call.answer`` until it has ended."""
         path, body, headers = self._request(call)
         if not call.streams:
@@ -321,7 +321,7 @@ class RemoteEngine(ABC):
                 if self._take(call, event):
                     return
 
-    def _take(self, call: Call, reply: Any) -> bool:
+    def _take(self, call: RemoteCall, reply: Any) -> bool:
         """Reads a reply or an event, and hands its tokens out; returns whether the sequence has ended."""
         known = 0 if call.answer is None else len(call.answer.ids)
         try:
@@ -345,7 +345,7 @@ class RemoteEngine(ABC):
         call.answer = answer
         return answer.ended is not None
 
-    def _close(self, call: Call) -> None:
+    def _close(self, call: RemoteCall) -> None:
         """Ends the stream with the answer so far; one that has no end was aborted."""
         answer = call.answer or Answer([], [], [], "abort", str(self.weight_version))
         params, count = call.params, len(answer.ids)

@@ -32,7 +32,7 @@ from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import SglangEngineConfig
 from arcforge_serving.engine.errors import RemoteError
-from arcforge_serving.remote.engine import Answer, Call, check_biases, header_of
+from arcforge_serving.remote.engine import Answer, RemoteCall, check_biases, header_of
 from arcforge_serving.remote.folder import FolderEngine
 
 ROUTING = "X-SMG-Routing-Key"
@@ -72,7 +72,7 @@ class SglangEngine(FolderEngine):
         accepted = "log-probs would be another model's: start SGLang with SGLANG_RETURN_ORIGINAL_LOGPROB=1 and set"
         raise ConfigError("temperature", params.temperature, f"{accepted} engine.original_logprobs=true")
 
-    def _request(self, call: Call) -> tuple[str, dict[str, Any], dict[str, str]]:
+    def _request(self, call: RemoteCall) -> tuple[str, dict[str, Any], dict[str, str]]:
         params = call.params
         sampling = {
             "max_new_tokens": params.max_new_tokens, "min_new_tokens": params.min_new_tokens,
@@ -91,7 +91,7 @@ class SglangEngine(FolderEngine):
         body |= {name: value for name, value in further.items() if value}
         return "/generate", body, {ROUTING: header_of(call.session)} if call.session else {}
 
-    def _read(self, call: Call, reply: Any) -> Answer:
+    def _read(self, call: RemoteCall, reply: Any) -> Answer:
         params, before = call.params, Answer([], [], [], None, "")
         if call.streams and self._incremental and call.answer is not None:
             before = call.answer

@@ -26,7 +26,7 @@ from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import VllmEngineConfig
 from arcforge_serving.engine.errors import RemoteError
-from arcforge_serving.remote.engine import Answer, Call, check_biases, header_of
+from arcforge_serving.remote.engine import Answer, RemoteCall, check_biases, header_of
 from arcforge_serving.remote.folder import FolderEngine
 
 
@@ -57,7 +57,7 @@ class VllmEngine(FolderEngine):
         except ConfigError:
             return ""
 
-    def _request(self, call: Call) -> tuple[str, dict[str, Any], dict[str, str]]:
+    def _request(self, call: RemoteCall) -> tuple[str, dict[str, Any], dict[str, str]]:
         params = call.params
         sampling = {
             "n": 1, "max_tokens": params.max_new_tokens, "min_tokens": params.min_new_tokens,
@@ -76,7 +76,7 @@ class VllmEngine(FolderEngine):
             body["model"] = self.config.served_name
         return "/inference/v1/generate", body, {SESSION_HEADER: header_of(call.session)} if call.session else {}
 
-    def _read(self, call: Call, reply: Any) -> Answer:
+    def _read(self, call: RemoteCall, reply: Any) -> Answer:
         (choice,) = reply["choices"]
         content = (choice.get("logprobs") or {}).get("content") or []
         found = reply.get("prompt_logprobs") or []

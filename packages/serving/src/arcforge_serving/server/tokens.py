@@ -68,7 +68,7 @@ class TokenRequest(Body):
         return SamplingParams(**given | {"stop_token_ids": tuple(self.stop_token_ids), "logit_bias": biases})
 
 
-class Tokens(BaseModel):
+class TokenReply(BaseModel):
     """A sequence: the fields of `GenerationOutput`."""
 
     id: str
@@ -122,7 +122,7 @@ class TokensReply:
         return {"id": self.id, **fields}
 
 
-@router.post("/v1/rl/generate", responses=responses_with_stream(Tokens, REFUSALS))
+@router.post("/v1/rl/generate", responses=responses_with_stream(TokenReply, REFUSALS))
 @declare(Level.ADMIN)
 async def generate(body: TokenRequest, request: Request, server: Server) -> Response:
     """Samples one sequence after a prompt."""
