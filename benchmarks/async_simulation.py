@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=2000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print(describe_machine())
+    print(describe_machine(1))
     print("| schedule | s/step | speed | trainer idle | engines idle | staleness mean | most | p50 | p99 | trained |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     found: dict[str, list[Simulated]] = {}

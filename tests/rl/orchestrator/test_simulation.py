@@ -35,7 +35,7 @@ def test_asynchrony_hides_the_shorter_of_both_phases() -> None:
     slow_engine = Simulation(Rules(1, 4, concurrency=4), replace(ONE, tokens=(500, 500)), MACHINE).run(30)
     assert slow_engine.step_seconds == pytest.approx(500 * 0.014 + 0.5, rel=0.1) and slow_engine.engines_busy > 0.9
     shared = Simulation(Rules(1, 4, eta=2.0), ONE, replace(MACHINE, shares=True)).run(30)
-    assert shared.step_seconds >= 3.0 + 50 * 0.011
+    assert shared.step_seconds > 3.3
 
 
 def test_the_schedules_of_the_issue() -> None:

@@ -300,7 +300,7 @@ def test_an_unstable_selection_depends_on_the_requests_alone(
 
     def seeds_of_step(step: int) -> list[str]:
         seeds.clear()
-        sampler.collect(step)
+        sampler.take(step)
         return [*seeds]
 
     def logprobs() -> list[list[float]]:

@@ -70,6 +70,12 @@ COMPONENTS = {
         "own": ("algorithms.corrections:Correction", "configs.learning:OwnCorrectionConfig",
             "The one that belongs to the algorithm"),
     },
+    "collection": {
+        "sync": ("rollouts.sampler:synchronous", "configs.collection:SynchronousConfig",
+            "Sample, score and train in turn"),
+        "asynchronous": ("orchestrator.source:AsynchronousSource", "configs.collection:AsynchronousConfig",
+            "Rollouts and training at the same time; collection=async adds the objective for it"),
+    },
     "report": {
         "algorithm": ("trainer.report.page:write_report", "configs.learning:RlReportConfig", "Of a run of arcforge-rl"),
     },

@@ -87,6 +87,11 @@ class CorrectionConfig(ComponentConfig):
 
 
 @dataclass
+class CollectionConfig(ComponentConfig):
+    """Base of the ways in which a reinforcement learning run gets its rollouts."""
+
+
+@dataclass
 class CheckerConfig(ComponentConfig):
     """Base of checkers of answers; the fields are the arguments given by a record."""
 

@@ -25,6 +25,7 @@ from arcforge_core.config.kinds import AttentionConfig as AttentionConfig
 from arcforge_core.config.kinds import CallbackConfig as CallbackConfig
 from arcforge_core.config.kinds import ChatTemplateConfig as ChatTemplateConfig
 from arcforge_core.config.kinds import CheckerConfig as CheckerConfig
+from arcforge_core.config.kinds import CollectionConfig as CollectionConfig
 from arcforge_core.config.kinds import ComponentConfig as ComponentConfig
 from arcforge_core.config.kinds import CorrectionConfig as CorrectionConfig
 from arcforge_core.config.kinds import DataConfig as DataConfig

@@ -88,6 +88,9 @@ class TokenStream(Protocol):
     def result(self, timeout: float | None = None) -> GenerationOutput:
         """Waits for the end and returns the output; raises the error that failed the sequence."""
 
+    async def output(self) -> GenerationOutput:
+        """As `result`, for a coroutine; it is woken once, at the end."""
+
     def __aiter__(self) -> AsyncIterator[TokenDelta]:
         """Yields tokens as they are generated; raises the error that failed the sequence."""
 

@@ -12,7 +12,7 @@ from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Messag
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.contracts.environment import Failure, Reply
 from arcforge_core.data.split import key_hash
-from arcforge_core.episodes.lockstep import Lockstep
+from arcforge_core.episodes.asking import Asking
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 
@@ -182,7 +182,7 @@ class PolicyAgent:
         failure: of the engine; further replies are empty.
     """
 
-    def __init__(self, lockstep: Lockstep, number: int, setup: SamplingSetup, seed: str) -> None:
+    def __init__(self, lockstep: Asking, number: int, setup: SamplingSetup, seed: str) -> None:
         self.lockstep, self.number, self.setup, self.seed = lockstep, number, setup, seed
         self.truncated = False
         self.tools: Sequence[Tool] = ()

@@ -6,13 +6,14 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import Tool
 from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Failure, Outcome, Reply, Task
 from arcforge_core.episodes.agent import PolicyAgent
+from arcforge_core.episodes.asking import Asking
 from arcforge_core.episodes.lockstep import EngineLoop, Lockstep
 from arcforge_core.episodes.rewards import failure_of
 from arcforge_core.errors import CheckpointError, ConfigError
@@ -169,29 +170,48 @@ class _Crew:
 
     async def _play(self, group: asyncio.TaskGroup) -> None:
         for number, (task, agent) in self.entries:
-            episode: Episode | Failure
-            if isinstance(task, FailedTask):
-                episode = task.failure
-            else:
-                with self.lockstep.program():
-                    episode = await _caught(self.environment.run(task, Agents(agent, away=self.lockstep.away)))
-            self._judging.append(group.create_task(self._judge(number, task, agent, episode)))
+            played = await play(self.environment, number, task, agent, self.lockstep)
+            self._judging.append(group.create_task(self._judge(played)))
 
-    async def _judge(self, number: int, task: Task, agent: Agent, episode: Episode | Failure) -> None:
-        policy = agent if isinstance(agent, PolicyAgent) else None
-        found: Outcome | Failure
-        if policy is not None and policy.failure is not None:
-            found = policy.failure
-        elif isinstance(episode, Failure):
-            found = episode
-        else:
-            found = await _caught(self.environment.score(task, episode))
-        outcome = Outcome.failed(found) if isinstance(found, Failure) else found
-        episode = Episode((), Reply(finish_reason="error"), "error") if isinstance(episode, Failure) else episode
-        branches, truncated, tools = (policy.recorded, policy.truncated, policy.tools) if policy else ((), False, ())
-        environment = self.environment
-        domain = environment.domain if isinstance(task, FailedTask) else environment.domain_of(task)
-        self.ended.put_nowait(Rollout(number, task, domain, episode, outcome, branches, truncated, tools))
+    async def _judge(self, played: Rollout) -> None:
+        self.ended.put_nowait(await judge(self.environment, played))
+
+
+UNSCORED = Outcome({}, {})
+"""Outcome of a rollout that was played and not scored."""
+
+
+async def play(environment: Environment, number: int, task: Task, agent: Agent, asking: Asking) -> Rollout:
+    """Returns a rollout that was played: with the outcome `UNSCORED`, or failed.
+
+    Raises:
+        ConfigError, CheckpointError: the environment or the engine cannot work.
+    """
+    episode: Episode | Failure
+    if isinstance(task, FailedTask):
+        episode = task.failure
+    else:
+        with asking.program():
+            episode = await _caught(environment.run(task, Agents(agent, away=asking.away)))
+    policy = agent if isinstance(agent, PolicyAgent) else None
+    failure = (policy.failure if policy else None) or (episode if isinstance(episode, Failure) else None)
+    outcome = UNSCORED if failure is None else Outcome.failed(failure)
+    episode = Episode((), Reply(finish_reason="error"), "error") if isinstance(episode, Failure) else episode
+    branches, truncated, tools = (policy.recorded, policy.truncated, policy.tools) if policy else ((), False, ())
+    domain = environment.domain if isinstance(task, FailedTask) else environment.domain_of(task)
+    return Rollout(number, task, domain, episode, outcome, branches, truncated, tools)
+
+
+async def judge(environment: Environment, played: Rollout) -> Rollout:
+    """Returns the rollout with its rewards, or with the verifier's failure; a failed one as it is.
+
+    Raises:
+        ConfigError, CheckpointError: the verifier cannot work.
+    """
+    if played.outcome.failure is not None:
+        return played
+    found = await _caught(environment.score(played.task, played.episode))
+    return replace(played, outcome=Outcome.failed(found) if isinstance(found, Failure) else found)
 
 
 async def _caught(work: Coroutine[Any, Any, T]) -> T | Failure:

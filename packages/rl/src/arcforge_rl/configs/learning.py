@@ -8,6 +8,7 @@ from omegaconf import MISSING
 
 from arcforge_core.config.schema import (
     AlgorithmConfig,
+    CollectionConfig,
     CorrectionConfig,
     EngineConfig,
     EnvironmentConfig,
@@ -175,6 +176,8 @@ class RlConfig(RunConfig):
     """Held-out tasks are those of ``split=heldout``; training takes ``environment.split``."""
     algorithm: AlgorithmConfig = MISSING
     correction: CorrectionConfig = MISSING
+    collection: CollectionConfig = MISSING
+    """How rollouts are collected: ``sync``, or ``async`` while the policy trains."""
     engine: EngineConfig = MISSING
     """Samples the rollouts, in this process."""
     trainer: PolicyTrainerConfig = field(default_factory=PolicyTrainerConfig)

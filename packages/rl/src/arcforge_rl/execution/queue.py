@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from arcforge_core.contracts.sandbox import CommandStatus, ExecResult
 from arcforge_core.errors import ArcforgeError
+from arcforge_rl.execution.database import Database
 from arcforge_rl.execution.jobs import ExecutionJob, JobResult
 
 SCHEMA = """
@@ -41,21 +40,12 @@ class JobQueue:
     """
 
     def __init__(self, path: Path) -> None:
-        self.lock = open(f"{path}.lock", "w")  # noqa: SIM115 - held until close
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.lock.close()
-            raise ArcforgeError(f"{path}: another execution service uses this queue") from error
-        self.database = sqlite3.connect(path, isolation_level=None)
-        # a commit reaches the system, not the disk: a process crash loses nothing, a machine crash the last moments
-        self.database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {SCHEMA}")
+        self.database = Database(path, SCHEMA, "execution service")
         self.database.execute("UPDATE jobs SET state = 'queued' WHERE state = 'running'")
 
     def close(self) -> None:
         """Closes the file and releases its lock."""
         self.database.close()
-        self.lock.close()
 
     def submit(self, jobs: Iterable[ExecutionJob]) -> int:
         """Adds jobs and returns the number of new ones; ignores known ids with the same content.
@@ -64,7 +54,7 @@ class JobQueue:
             ArcforgeError: an id is known with other content; nothing is added.
         """
         added = 0
-        with self._transaction():
+        with self.database.transaction():
             for job in jobs:
                 values = (job.id, job.priority, job.dump())
                 inserted = self.database.execute(
@@ -79,7 +69,7 @@ class JobQueue:
 
     def claim(self, count: int) -> list[ExecutionJob]:
         """Returns the next jobs and marks them as running."""
-        with self._transaction():
+        with self.database.transaction():
             rows = self.database.execute(
                 "SELECT id, priority, spec FROM jobs WHERE state = 'queued' ORDER BY priority DESC, number LIMIT ?",
                 (count,),
@@ -102,7 +92,7 @@ class JobQueue:
         values = (None,) * 5 if result is None else (
             str(result.outcome), result.code, result.stdout, result.stderr, result.seconds
         )  # fmt: skip
-        with self._transaction():
+        with self.database.transaction():
             changed = self.database.execute(
                 "UPDATE jobs SET state = 'done' WHERE id = ? AND state != 'done'", (id,)
             ).rowcount
@@ -135,19 +125,3 @@ class JobQueue:
         """Returns the number of jobs by state."""
         counted = dict(self.database.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
         return {state: counted.get(state, 0) for state in STATES}
-
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self.database)
-
-
-class _Transaction:
-    """Commits all statements of a block or none."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self.database = database
-
-    def __enter__(self) -> None:
-        self.database.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        self.database.execute("COMMIT" if kind is None else "ROLLBACK")

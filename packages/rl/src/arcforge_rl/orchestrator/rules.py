@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-STALE = ("drop", "retry", "keep")
-"""Treatments of a rollout beyond the bound on staleness."""
-
 
 @dataclass(frozen=True)
 class Rules:
@@ -22,7 +19,8 @@ class Rules:
         eta: bound of the mean staleness, by admission: at any time at most ``(eta + steps trained + 1) * threshold``
             groups have been admitted and not dropped. 0 is the synchronous loop.
         max_staleness: bound of the staleness of a rollout's oldest token at the time of training.
-        stale: one of `STALE`. ``drop`` and ``retry`` cancel a running rollout as soon as it cannot be trained in time.
+        stale: ``drop``, ``retry`` or ``keep`` what is beyond the bound; the first two cancel a running rollout as soon
+            as it cannot be trained in time.
         concurrency: rollouts that run at a time.
         retries: how often a failed rollout, or one beyond the bound, is started again.
         oversample: admits this multiple of the batch; when a batch is complete, all other rollouts are aborted.

@@ -39,6 +39,14 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Again:
+    """A rollout that waits to be started again; its last result does not count."""
+
+    key: GroupKey
+    number: int
+
+
+@dataclass(frozen=True)
 class Dropped:
     """Rollouts that will never be trained on.
 
@@ -99,7 +107,7 @@ class Scheduler(Generic[P]):
         self._waiting: deque[tuple[GroupKey, int]] = deque()
         self._running = 0
         self._indices: Counter[int] = Counter()
-        self._outcomes: list[Cancel | Dropped] = []
+        self._outcomes: list[Cancel | Again | Dropped] = []
 
     # ---- what to do --------------------------------------------------------------------------------------------------
 
@@ -139,7 +147,7 @@ class Scheduler(Generic[P]):
         self._sweep()
         return batch
 
-    def outcomes(self) -> list[Cancel | Dropped]:
+    def outcomes(self) -> list[Cancel | Again | Dropped]:
         """Returns what followed from the events since the last call."""
         found, self._outcomes = self._outcomes, []
         return found
@@ -245,6 +253,7 @@ class Scheduler(Generic[P]):
             self.counts["retried"] += 1
             member.state = MemberState.WAITING
             self._waiting.appendleft((group.key, member.number))
+            self._outcomes.append(Again(group.key, member.number))
             return
         member.state, member.kind = MemberState.FAILED, kind
         self._outcomes.append(Dropped(group.key, {member.number: kind}))

@@ -44,12 +44,14 @@ class Collected:
         dropped: rollouts of groups without a learning signal, and failed rollouts.
         counts: number of dropped groups and rollouts by reason; ``failed_<kind>`` for failed rollouts.
         clock: the time of sampling and scoring.
+        figures: further ones of the source.
     """
 
     kept: list[list[TracedRollout]] = field(default_factory=list)
     dropped: list[list[TracedRollout]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
     clock: Clock = field(default_factory=Clock)
+    figures: dict[str, float] = field(default_factory=dict)
 
     @property
     def traces(self) -> list[Trace]:
@@ -69,6 +71,7 @@ def roll_out_groups(
     tasks: Sequence[int],
     size: int,
     clock: Clock | None = None,
+    first: int = 0,
 ) -> list[list[TracedRollout]]:
     """Returns `size` scored rollouts of each task, in order; `clock` times the phases.
 
@@ -82,12 +85,13 @@ def roll_out_groups(
         tasks: task numbers.
         size: rollouts per task.
         clock: times the phases.
+        first: number of the first group; groups are numbered through a step.
 
     Raises:
         ArcforgeError: a reward is not finite; its group would appear to have no learning signal.
     """
-    numbers = [group * size + n for group in part(range(len(tasks))) for n in range(size)]
-    played = [take_task(environment, tasks[number // size]) for number in numbers]
+    numbers = [(first + group) * size + n for group in part(range(len(tasks))) for n in range(size)]
+    played = [take_task(environment, tasks[number // size - first]) for number in numbers]
     lockstep = Lockstep(engine)
     agents = [PolicyAgent(lockstep, number, setup, f"{seed}/{number}") for number in numbers]
     ended = roll_out(environment, played, agents, lockstep, numbers=numbers, clock=clock or Clock())
@@ -130,14 +134,15 @@ def collect(
     Raises:
         ArcforgeError: every rollout failed.
     """
-    found = Collected()
+    found, admitted = Collected(), 0
     for filling in range(1 + (config.refills if drop_equal else 0)):
         missing = config.groups - len(found.kept)
         if not missing:
             break
         found.counts["refills"] += filling > 0
         tasks = curriculum.take(missing)
-        groups = roll_out_groups(environment, engine, setup, f"{seed}/{filling}", tasks, config.group_size, found.clock)
+        groups = roll_out_groups(environment, engine, setup, seed, tasks, config.group_size, found.clock, admitted)
+        admitted += len(tasks)
         check_some_worked(rollout for group in groups for rollout in group)
         for index, group in zip(tasks, groups, strict=True):
             scored = without_failures(group, found.counts)
@@ -146,15 +151,31 @@ def collect(
                 curriculum.learn(index, sum(rewards) / len(rewards))
             usable = [rollout for rollout in scored if rollout.trace.num_sampled]
             found.counts["nothing_sampled"] += len(scored) - len(usable)
-            if usable and (not drop_equal or has_spread([rollout.trace for rollout in usable])):
+            reason = left_out(scored, drop_equal)
+            if reason is None:
                 found.kept.append(usable)
                 if len(scored) < len(group):
                     found.dropped.append([rollout for rollout in group if rollout.outcome.failure])
                 continue
             found.dropped.append(group)
             if usable:
-                found.counts[{1.0: "all_right", 0.0: "all_wrong"}.get(rewards[0], "all_equal")] += 1
+                found.counts[reason] += 1
     return found
+
+
+def left_out(scored: Sequence[TracedRollout], drop_equal: bool) -> str | None:
+    """Returns why nothing can be learnt from the successful rollouts of a group, one of `COUNTS`; None if it can.
+
+    Args:
+        scored: the rollouts with rewards.
+        drop_equal: whether equal rewards teach nothing.
+    """
+    usable = [rollout for rollout in scored if rollout.trace.num_sampled]
+    if not usable:
+        return "nothing_sampled"
+    if not drop_equal or has_spread([rollout.trace for rollout in usable]):
+        return None
+    return {1.0: "all_right", 0.0: "all_wrong"}.get(scored[0].outcome.reward, "all_equal")
 
 
 def without_failures(group: Sequence[TracedRollout], counts: dict[str, int]) -> list[TracedRollout]:

@@ -42,6 +42,11 @@ class Curriculum:
             self._rates[number] = rate
 
     @property
+    def position(self) -> int:
+        """How many tasks were taken or skipped; `take` continues there."""
+        return self._next
+
+    @property
     def state(self) -> dict[str, Any]:
         """The state stored in checkpoints."""
         return {"next": self._next, "rates": dict(self._rates)}

@@ -1,15 +1,22 @@
-"""Rolls out for a run: training tasks for its steps, held-out ones for its evaluations."""
+"""Rolls out for a run: training tasks for its steps, held-out ones for its evaluations.
+
+A `Sampler` is the `Source` of ``collection=sync``: a step's rollouts are played when it is asked for them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from arcforge_core.config.schema import EnvironmentConfig
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.episodes.agent import Dialogue, SamplingSetup
 from arcforge_core.plugins.loader import registry
+from arcforge_rl.configs.collection import SynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.rollouts.collect import Collected, TracedRollout, check_some_worked, collect, roll_out_groups
 from arcforge_rl.rollouts.curriculum import Curriculum
@@ -29,6 +36,11 @@ def build_environment(config: EnvironmentConfig, split: str | None = None) -> En
         config = dataclasses.replace(config, split=split)
     environment: Environment = registry().get("environment", config.name).load()(config)
     return environment
+
+
+def seed_of(seed: int, step: int) -> str:
+    """Returns the seed of the rollouts of a step; with a rollout's number it names the rollout."""
+    return f"{seed}/{step}/0"
 
 
 @dataclass
@@ -54,14 +66,14 @@ class Sampler:
     curriculum: Curriculum
     drop_equal: bool = True
 
-    def collect(self, step: int) -> Collected:
-        """Returns the rollouts of a step."""
+    def take(self, step: int) -> Collected:
+        """Plays the rollouts of a step."""
         rollout = self.config.rollout
         return collect(
             self.training,
             self.engine,
-            self._setup(rollout.temperature, sampled_logprobs=rollout.temperature != 1.0),
-            f"{self.config.seed}/{step}",
+            self.training_setup,
+            seed_of(self.config.seed, step),
             rollout,
             self.curriculum,
             self.drop_equal,
@@ -84,6 +96,43 @@ class Sampler:
         check_some_worked(rollout for group in groups for rollout in group)
         return groups
 
+    @property
+    def training_setup(self) -> SamplingSetup:
+        """How training rollouts are sampled."""
+        temperature = self.config.rollout.temperature
+        return self._setup(temperature, sampled_logprobs=temperature != 1.0)
+
+    # ---- the source of a synchronous loop ----------------------------------------------------------------------------
+
+    resets_optimizer = False
+
+    def begin(self, step: int, folder: Path) -> None:
+        """Needs nothing."""
+
+    def publish(self, step: int, push: Callable[[], None]) -> bool:
+        """Hands the weights over after every step."""
+        push()
+        return True
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Nothing besides the curriculum."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """There is nothing to restore."""
+
+    def stop(self) -> None:
+        """Nothing runs between steps."""
+
+    def close(self) -> None:
+        """Holds nothing."""
+
     def _setup(self, temperature: float, sampled_logprobs: bool = False) -> SamplingSetup:
         longest = self.config.rollout.max_new_tokens
         return SamplingSetup(self.dialogue, longest, temperature, self.positions, sampled_logprobs)
+
+
+def synchronous(config: SynchronousConfig, sampler: Sampler) -> Sampler:
+    """Returns the source of ``collection=sync``: the sampler itself."""
+    return sampler

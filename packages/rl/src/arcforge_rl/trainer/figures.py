@@ -26,6 +26,7 @@ def rollout_figures(collected: Collected) -> dict[str, float]:
         "length": sum(lengths) / len(lengths),
         "truncated": sum(rollout.trace.truncated for rollout in everything) / len(everything),
         "sampled_tokens": sum(lengths),
+        **collected.figures,
     }
 
 

@@ -1,7 +1,7 @@
 """The Lightning module of reinforcement learning, independent of the algorithm: streams and losses.
 
-A Lightning batch is a step: sample, score, train, sync the weights to the engine. With several processes, each samples
-and trains on its part; see `arcforge_rl.processes`.
+A Lightning batch is a step: take a batch of scored rollouts from the source, train, hand the weights over. With several
+processes, each samples and trains on its part; see `arcforge_rl.processes`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
@@ -25,6 +27,7 @@ from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.processes import add_gradients, gather, part, share_stream
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.sampler import Sampler
+from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.critic import Critic
 from arcforge_rl.trainer.figures import rollout_figures
 from arcforge_rl.trainer.routing import RoutingReplay
@@ -128,7 +131,8 @@ class PolicyModule(TrainingModule):
         model: the policy.
         config: the run.
         algorithm: scores traces and makes losses.
-        sampler: rolls out with the engine.
+        sampler: rolls out held-out tasks with the engine.
+        source: gives the batches, and takes the weights.
         reference: the initial policy; required if the algorithm uses it.
         teachers: required if the algorithm uses them.
     """
@@ -139,11 +143,12 @@ class PolicyModule(TrainingModule):
         config: RlConfig,
         algorithm: Algorithm,
         sampler: Sampler,
+        source: Source,
         reference: CausalLM | None = None,
         teachers: Teachers | None = None,
     ) -> None:
         super().__init__(model, config)
-        self.config, self.algorithm, self.sampler = config, algorithm, sampler
+        self.config, self.algorithm, self.sampler, self.source = config, algorithm, sampler, source
         self.teachers = teachers
         self._reference = [reference]  # in a list, so that it is not trained, moved or saved as a submodule
         self.critic: Critic | None = None
@@ -178,7 +183,7 @@ class PolicyModule(TrainingModule):
                 rollout failed, or no token was trained in `monitor.idle_steps` steps.
         """
         version = self.weight_version
-        collected = self.sampler.collect(self.progress.step)
+        collected = self.source.take(self.progress.step)
         figures, clock = rollout_figures(collected), collected.clock
         if collected.kept:
             with clock("training"):
@@ -192,10 +197,30 @@ class PolicyModule(TrainingModule):
         self.progress.step += 1
         with clock("handover"):
             self._weight_version = version + 1
-            self.sync_weights(self._weight_version)
+            pushed = self.source.publish(self.progress.step, lambda: self.sync_weights(self._weight_version))
+        if pushed and self.source.resets_optimizer:
+            self._reset_optimizers()
         self.progress.tokens += sum(trace.num_sampled for trace in collected.traces)
         self.share_clock()
         self.record = StepRecord(figures | self.sampler.curriculum.figures | clock.figures, collected)
+
+    def begin(self, folder: Path, resumed: bool) -> None:
+        """Gives the engine the weights that the run begins or resumes with, and lets the source begin.
+
+        Args:
+            folder: of the run.
+            resumed: whether the weights are those of a checkpoint of the run.
+        """
+        if resumed:
+            self.sync_weights(None if isinstance(self.source, Sampler) else self.progress.step or None)
+        self._weight_version = None
+        self.source.begin(self.progress.step, folder)
+
+    def _reset_optimizers(self) -> None:
+        """Forgets momenta and counts of steps; learning rates stay."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        optimizer.optimizer.state.clear()
 
     def sync_weights(self, version: int | None = None) -> None:
         """Gives the engine the weights of this step."""
@@ -315,11 +340,12 @@ class PolicyModule(TrainingModule):
         critic = None
         if self.critic is not None and self._critic_optimizer is not None:
             critic = {"head": self.critic.state_dict(), "optimizer": self._critic_optimizer.state_dict()}
-        return {"curriculum": self.sampler.curriculum.state, "critic": critic}
+        return {"curriculum": self.sampler.curriculum.state, "critic": critic, "source": dict(self.source.state)}
 
     def restore_extra(self, state: Mapping[str, Any]) -> None:
         """Restores the result of `extra_state`."""
         self.sampler.curriculum.state = state["curriculum"]
+        self.source.restore(state.get("source", {}))
         if self.critic is not None and self._critic_optimizer is not None:
             self.critic.load_state_dict(state["critic"]["head"])
             self._critic_optimizer.load_state_dict(state["critic"]["optimizer"])

@@ -24,6 +24,7 @@ from arcforge_core.files.rundir import write_json
 from arcforge_core.generation.engine import build_engine
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
+from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.console import ConsoleProgress
 from arcforge_core.train.callbacks.metrics import METRICS_FILE, MetricsWriter
@@ -32,6 +33,7 @@ from arcforge_core.train.session import Hooks, Parts, Session
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
+from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.build import build_algorithm, drops_equal
 from arcforge_rl.trainer.callbacks import EVALUATIONS_FILE, HELDOUT_FILE, Evaluations, RolloutWriter
 from arcforge_rl.trainer.dashboard import Dashboard
@@ -84,8 +86,10 @@ class PolicyTraining(Hooks):
         self.config, self.algorithm = config, algorithm
 
     def close(self) -> None:
-        """Ends the engine, if it was built and has something to end: a connection, or a file of cached pages."""
+        """Ends source and engine, if they were built and have something to end: rollouts, a connection, a file."""
         engine: Any = self.module.engine if hasattr(self, "module") else None
+        if engine is not None:
+            self.module.source.stop()
         if hasattr(engine, "close"):
             engine.close()
 
@@ -96,8 +100,7 @@ class PolicyTraining(Hooks):
 
     def callbacks(self, session: Session) -> list[L.Callback]:
         """Returns metrics, rollouts, evaluations and progress; the engine gets the weights that the fit starts from."""
-        if session.restored is not None or self.module.engine.weight_version:  # a server may have an earlier run's
-            self.module.sync_weights()
+        self.module.begin(session.run_dir, session.restored is not None)
         run_dir, console = session.run_dir, session.console
         live = console.is_terminal
         self.evaluations = Evaluations(run_dir, None if live else console)
@@ -110,7 +113,8 @@ class PolicyTraining(Hooks):
         return [*writers, ConsoleProgress(console, metrics, SHOWN, pause=0.0), self.evaluations]
 
     def finish(self, session: Session) -> None:
-        """Evaluates, unless the last step did."""
+        """Ends the collection of rollouts, and evaluates, unless the last step did."""
+        self.module.source.stop()
         if self.evaluations.last_step != self.module.progress.step:
             self.evaluations.evaluate(session.trainer, self.module)
 
@@ -202,4 +206,5 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         teachers = Teachers(config.teachers, tokenizer, Ops(hardware, config.trainer.deterministic))
     elif config.teachers:
         raise ConfigError("teachers", sorted(config.teachers), f"algorithm={config.algorithm.name} asks no teacher")
-    return PolicyModule(model, config, algorithm, sampler, reference, teachers), tokenizer
+    source: Source = registry().get("collection", config.collection.name).load()(config.collection, sampler)
+    return PolicyModule(model, config, algorithm, sampler, source, reference, teachers), tokenizer

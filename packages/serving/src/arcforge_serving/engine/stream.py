@@ -22,6 +22,7 @@ class Stream:
         self._output: GenerationOutput | None = None
         self._error: Exception | None = None
         self._wake: Callable[[], object] | None = None
+        self._at_end: Callable[[], object] | None = None
         self._cancel: Callable[[], None] = lambda: None
 
     @property
@@ -57,6 +58,20 @@ class Stream:
             yield delta
             if delta.finish_reason is not None:
                 return
+
+    async def output(self) -> GenerationOutput:
+        """As `result`, for a coroutine; it is woken once, at the end."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        with self._changed:
+            self._at_end = lambda: loop.call_soon_threadsafe(ended.set)
+            if self.done:
+                ended.set()
+        try:
+            await ended.wait()
+        finally:
+            with self._changed:
+                self._at_end = None
+        return self.result(0.0)
 
     async def __aiter__(self) -> AsyncIterator[TokenDelta]:
         """As `__iter__`, for a coroutine."""
@@ -103,11 +118,12 @@ class Stream:
 
     def _notify(self) -> None:
         self._changed.notify_all()
-        if self._wake is not None:
-            try:
-                self._wake()
-            except RuntimeError:  # the reader's loop was closed: there is no reader to wake
-                self._wake = None
+        for wake in (self._wake, self._at_end if self.done else None):
+            if wake is not None:
+                try:
+                    wake()
+                except RuntimeError:  # the reader's loop was closed: there is no reader to wake
+                    self._wake = self._at_end = None
 
     def _has_next(self) -> bool:
         return self.done or self._read < len(self._tokens)

@@ -1,0 +1,327 @@
+"""Plays rollouts on an event loop as the scheduler says, and records what becomes of them in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from arcforge_core.contracts.environment import Environment, Failure
+from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
+from arcforge_core.episodes.asking import Asking
+from arcforge_core.episodes.rollout import UNSCORED, FailedTask, judge, play, take_task
+from arcforge_core.errors import ArcforgeError
+from arcforge_rl.orchestrator.group import GroupKey, Member, MemberState, RolloutGroup
+from arcforge_rl.orchestrator.ledger import Ledger, RecordedGroup, RecordedRollout
+from arcforge_rl.orchestrator.record import can_be_scored, pack, pack_outcome, unpack, unpack_outcome
+from arcforge_rl.orchestrator.rules import Rules
+from arcforge_rl.orchestrator.scheduler import Again, Batch, Cancel, Dropped, Scheduler, Start
+from arcforge_rl.rollouts.collect import TracedRollout, left_out, traced
+from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.sampler import seed_of
+
+EQUAL = ("all_right", "all_wrong", "all_equal", "nothing_sampled")
+"""Reasons of dropped groups that lie in the tasks."""
+
+
+@dataclass
+class Taken:
+    """A batch with what happened since the one before.
+
+    Attributes:
+        step: of the training.
+        kept: rollouts to train on, group by group.
+        dropped: groups that were left out, and rollouts left out of a group.
+        counts: of the scheduler, since the batch before.
+        staleness, put_staleness: of the rollouts when taken, and when their groups were complete.
+        seconds: durations of the rollouts that ended.
+    """
+
+    step: int
+    kept: list[list[TracedRollout]] = field(default_factory=list)
+    dropped: list[list[TracedRollout]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    staleness: Sequence[int] = ()
+    put_staleness: Sequence[int] = ()
+    seconds: Sequence[float] = ()
+
+
+class Collector:
+    """See the module. All methods are called on one event loop.
+
+    Args:
+        rules: of the scheduler.
+        environment: plays and scores.
+        asking: takes requests to the engine.
+        setup: how the policy samples.
+        seed: of the run; rollouts have the names and seeds that the synchronous loop gives them.
+        curriculum: chooses tasks.
+        drop_equal: whether groups of equal rewards are left out.
+        ledger: records every change.
+        patience: groups left out one after the other before the run ends with an error; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        environment: Environment,
+        asking: Asking,
+        setup: SamplingSetup,
+        seed: int,
+        curriculum: Curriculum,
+        drop_equal: bool,
+        ledger: Ledger,
+        patience: int = 0,
+    ) -> None:
+        self.rules, self.environment, self.asking, self.setup, self.seed = rules, environment, asking, setup, seed
+        self.curriculum, self.drop_equal, self.ledger, self.patience = curriculum, drop_equal, ledger, patience
+        self.scheduler: Scheduler[TracedRollout] = Scheduler(rules, self._at_put)
+        self._tasks: dict[GroupKey, int] = {}
+        self._playing: dict[tuple[GroupKey, int], asyncio.Task[None]] = {}
+        self._played: dict[tuple[GroupKey, int], TracedRollout] = {}
+        self._dropped: dict[GroupKey, list[TracedRollout]] = {}
+        self._seconds: list[float] = []
+        self._counted: Counter[str] = Counter()
+        self._left_out = self._failed = 0
+        self._first_failure: Failure | None = None
+        self._changed = asyncio.Event()
+        self._error: Exception | None = None
+
+    # ---- the trainer's side ------------------------------------------------------------------------------------------
+
+    async def begin(self, step: int) -> None:
+        """Begins or resumes after `step` updates, and starts the first rollouts.
+
+        Raises:
+            ArcforgeError: see `Ledger.rewind`.
+        """
+        self.ledger.rewind(step)
+        groups = []
+        for recorded in self.ledger.open_groups():
+            self._tasks[recorded.key] = recorded.task
+            groups.append(RolloutGroup(recorded.key, [await self._member(recorded, one) for one in recorded.rollouts]))
+        for recorded in self.ledger.unreported():
+            self._dropped[recorded.key] = self._rollouts(recorded)
+        self.scheduler.pushed(step)
+        self.scheduler.restore(self.ledger.batches(), step, self.ledger.indices(), groups)
+        self._follow()
+
+    async def take(self, step: int) -> Taken:
+        """Returns the batch of a step: as it was recorded, or as soon as there is one.
+
+        Raises:
+            ArcforgeError: nothing can be learnt, or the ledger cannot be written.
+        """
+        if step < self.scheduler.taken:
+            return self._recorded(step)
+        while True:
+            if self._error is not None:
+                raise self._error
+            self._changed.clear()
+            batch = self.scheduler.take()
+            if batch is not None:
+                break
+            self._follow()
+            await self._changed.wait()
+        self.ledger.batch(
+            batch.step, {key: [(kept.number, kept.copies) for kept in group] for key, group in batch.groups.items()}
+        )
+        self._follow()
+        return self._taken(batch)
+
+    def finished_step(self) -> None:
+        """The update on the last batch is done."""
+        self.ledger.trained(self.scheduler.trained)
+        self.scheduler.finished_step()
+        self._follow()
+
+    def pushed(self, version: int) -> None:
+        """The engine has the weights after `version` updates."""
+        self.scheduler.pushed(version)
+        self._follow()
+
+    async def stop(self) -> None:
+        """Cancels everything that runs."""
+        playing = list(self._playing.values())
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+
+    # ---- one rollout -------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Does what the scheduler says."""
+        for outcome in self.scheduler.outcomes():
+            if isinstance(outcome, Cancel):
+                self._playing[outcome.key, outcome.number].cancel()
+            elif isinstance(outcome, Again):
+                self.ledger.again(outcome.key, outcome.number)
+                self._played.pop((outcome.key, outcome.number), None)
+            else:
+                self._drop(outcome)
+        for start in self.scheduler.starts():
+            if start.key not in self._tasks:
+                (self._tasks[start.key],) = self.curriculum.take(1)
+                self.ledger.admit(start.key, self.rules.group_size, self._tasks[start.key], self.curriculum.position)
+            self.ledger.start(start.key, start.number)
+            playing = asyncio.get_running_loop().create_task(self._run(start, self.scheduler.version))
+            self._playing[start.key, start.number] = playing
+
+    async def _run(self, start: Start, version: int) -> None:
+        place = start.key, start.number
+        try:
+            rollout = await self._play(start, version)
+            if self._playing.get(place) is asyncio.current_task():
+                del self._playing[place]
+            self._end(start, rollout, version)
+            self._follow()
+        except Exception as error:  # raised by `take` in the trainer's thread
+            self._error = error
+        finally:
+            if self._playing.get(place) is asyncio.current_task():
+                del self._playing[place]
+            self._changed.set()
+
+    async def _play(self, start: Start, version: int) -> TracedRollout:
+        key, place = start.key, start.number
+        seed, number = seed_of(self.seed, key.step), self._number(key, place)
+        begun = time.monotonic()
+        agent = PolicyAgent(self.asking, number, self.setup, f"{seed}/{number}")
+        task = take_task(self.environment, self._tasks[key])
+        played = await play(self.environment, number, task, agent, self.asking)
+        seconds = time.monotonic() - begun
+        rollout = traced(played, seed, self.rules.group_size)
+        self.ledger.finish(key, place, pack(played), oldest_of(rollout, version), seconds)
+        judged = await judge(self.environment, played)
+        rollout = traced(judged, seed, self.rules.group_size)
+        self.ledger.score(key, place, pack_outcome(judged.outcome))
+        self._seconds.append(seconds)
+        return rollout
+
+    def _end(self, start: Start, rollout: TracedRollout, version: int) -> None:
+        """Reports the end of a rollout to the scheduler."""
+        place, failure = (start.key, start.number, start.attempt), rollout.outcome.failure
+        self._played[start.key, start.number] = rollout
+        if failure is None:
+            self._failed = 0
+            self.scheduler.ended(*place, rollout, oldest_of(rollout, version))
+            return
+        self._failed += 1
+        if self._failed == 1:
+            self._first_failure = failure
+        self.scheduler.failed(*place, failure.kind)
+        if self._failed > (1 + self.rules.retries) * self.rules.threshold * self.rules.group_size:
+            first = self._first_failure
+            assert first is not None
+            raise ArcforgeError(f"all {self._failed} rollouts failed; the first: {first.kind}: {first.reason}")
+
+    def _at_put(self, key: GroupKey, results: Sequence[TracedRollout]) -> str | None:
+        rate = sum(rollout.outcome.reward for rollout in results) / len(results)
+        self.curriculum.learn(self._tasks[key], rate)
+        self.ledger.settle(key, rate)
+        return left_out(results, self.drop_equal)
+
+    def _drop(self, dropped: Dropped) -> None:
+        self.ledger.drop(dropped.key, dropped.reasons, dropped.group)
+        if dropped.group is None:
+            return
+        places = range(self.rules.group_size)
+        rollouts = [self._played.pop((dropped.key, place), None) for place in places]
+        self._dropped[dropped.key] = [rollout for rollout in rollouts if rollout is not None]
+        self._tasks.pop(dropped.key, None)
+        self._left_out += dropped.group in EQUAL
+        if 0 < self.patience <= self._left_out:
+            raise ArcforgeError(
+                f"{self._left_out} groups one after the other had nothing to learn from (monitor.idle_steps), the last "
+                f"one: {dropped.group}. Check the task's difficulty, the rewards and rollout.drop_equal"
+            )
+
+    def _number(self, key: GroupKey, place: int) -> int:
+        return key.number * self.rules.group_size + place
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def _taken(self, batch: Batch[TracedRollout]) -> Taken:
+        taken = Taken(batch.step, staleness=batch.staleness, put_staleness=batch.put_staleness)
+        dropped = dict(self._dropped)
+        for key, group in batch.groups.items():
+            kept = [with_copies(one.result, one.copies) for one in group if one.result.trace.num_sampled]
+            taken.kept.append(kept)
+            for one in group:
+                self._played.pop((key, one.number))
+            rest = [self._played.pop((key, place), None) for place in range(self.rules.group_size)]
+            if lost := [rollout for rollout in rest if rollout is not None]:
+                dropped[key] = lost
+            del self._tasks[key]
+        taken.dropped = [dropped[key] for key in sorted(dropped) if dropped[key]]
+        taken.counts = self.scheduler.counts - self._counted
+        taken.seconds = self._seconds
+        self._dropped, self._seconds, self._left_out = {}, [], 0
+        self._counted = Counter(self.scheduler.counts)
+        return taken
+
+    def _recorded(self, step: int) -> Taken:
+        """Returns a batch that was taken before the trainer was restarted."""
+        groups, reported = self.ledger.of_batch(step)
+        taken = Taken(step)
+        taken.seconds = [one.seconds for group in groups for one in group.rollouts if one.seconds is not None]
+        dropped = {group.key: self._rollouts(group) for group in reported}
+        staleness = []
+        for group in groups:
+            rollouts = {one.place: self._rollout(group, one) for one in group.rollouts if one.outcome is not None}
+            kept = [one for one in group.rollouts if one.copies is not None]
+            staleness += [max(0, step - one.oldest) for one in kept]
+            found = [with_copies(rollouts.pop(one.place), one.copies or 1) for one in kept]
+            taken.kept.append([rollout for rollout in found if rollout.trace.num_sampled])
+            if rollouts:
+                dropped[group.key] = list(rollouts.values())
+        taken.dropped = [dropped[key] for key in sorted(dropped) if dropped[key]]
+        taken.staleness = staleness
+        return taken
+
+    # ---- what the ledger has -----------------------------------------------------------------------------------------
+
+    async def _member(self, group: RecordedGroup, one: RecordedRollout) -> Member[TracedRollout]:
+        """Returns a rollout of an open group: played ones are not played again."""
+        member: Member[TracedRollout] = Member(one.place, failures=one.failures, oldest=one.oldest)
+        if one.state == "dropped":
+            member.state, member.kind = MemberState.FAILED, one.reason or ""
+            return member
+        if one.payload is None or (one.outcome is None and not can_be_scored(one.payload)):
+            return member
+        rollout = self._rollout(group, one)
+        if one.outcome is None:
+            judged = await judge(self.environment, rollout)
+            self.ledger.score(group.key, one.place, pack_outcome(judged.outcome))
+            rollout = traced(replace(rollout, outcome=judged.outcome), *self._names(group.key))
+        if rollout.outcome.failure is None:
+            member.state, member.result = MemberState.DONE, rollout
+            self._played[group.key, one.place] = rollout
+        return member
+
+    def _rollouts(self, group: RecordedGroup) -> list[TracedRollout]:
+        return [self._rollout(group, one) for one in group.rollouts if one.outcome is not None]
+
+    def _rollout(self, group: RecordedGroup, one: RecordedRollout) -> TracedRollout:
+        assert one.payload is not None
+        outcome = UNSCORED if one.outcome is None else unpack_outcome(one.outcome)
+        task = take_task(self.environment, group.task)
+        if isinstance(task, FailedTask):
+            raise ArcforgeError(f"task {group.task} of a recorded rollout: {task.failure.kind}: {task.failure.reason}")
+        return traced(unpack(one.payload, task, outcome), *self._names(group.key))
+
+    def _names(self, key: GroupKey) -> tuple[str, int]:
+        return seed_of(self.seed, key.step), self.rules.group_size
+
+
+def oldest_of(rollout: TracedRollout, version: int) -> int:
+    """Returns the oldest weight version of a rollout's tokens; without tokens the version at its start."""
+    oldest = rollout.trace.oldest_version
+    return version if oldest < 0 else oldest
+
+
+def with_copies(rollout: TracedRollout, copies: int) -> TracedRollout:
+    """Returns a rollout whose trace counts several times."""
+    return rollout if copies == 1 else replace(rollout, trace=replace(rollout.trace, copies=copies))

@@ -1,0 +1,275 @@
+"""What became of every rollout, and which ones made which batch, in one SQLite file with one writer.
+
+Every method is one transaction. After any crash the file has each rollout in one state, and a trainer that starts again
+from step s reads the batches s, s + 1, ... that were taken before, with the same rollouts in the same order.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcforge_core.errors import ArcforgeError
+from arcforge_rl.execution.database import Database
+from arcforge_rl.orchestrator.group import GroupKey
+
+LEDGER_FILE = "ledger.sqlite"
+VERSION = "1"
+STATES = ("admitted", "running", "finished", "scored", "batched", "trained", "dropped")
+"""``admitted`` rollouts wait for their start, ``finished`` ones for their verdict, ``scored`` ones for a batch."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS groups (
+    step INTEGER NOT NULL, number INTEGER NOT NULL,
+    task INTEGER NOT NULL, next_task INTEGER NOT NULL,
+    rate REAL, settled INTEGER, dropped TEXT, reported INTEGER,
+    PRIMARY KEY (step, number)
+);
+CREATE TABLE IF NOT EXISTS rollouts (
+    step INTEGER NOT NULL, number INTEGER NOT NULL, place INTEGER NOT NULL,
+    state TEXT NOT NULL DEFAULT 'admitted',
+    failures INTEGER NOT NULL DEFAULT 0, oldest INTEGER NOT NULL DEFAULT 0,
+    reason TEXT, payload BLOB, outcome TEXT, seconds REAL,
+    batch INTEGER, copies INTEGER,
+    PRIMARY KEY (step, number, place)
+);
+CREATE INDEX IF NOT EXISTS by_state ON rollouts (state);
+CREATE INDEX IF NOT EXISTS by_batch ON rollouts (batch);
+"""
+ONE = "WHERE step = ? AND number = ? AND place = ?"
+
+
+@dataclass(frozen=True)
+class RecordedRollout:
+    """A rollout as the file has it; see `SCHEMA`."""
+
+    key: GroupKey
+    place: int
+    state: str
+    failures: int
+    oldest: int
+    reason: str | None
+    payload: bytes | None
+    outcome: str | None
+    seconds: float | None
+    copies: int | None
+
+
+@dataclass(frozen=True)
+class RecordedGroup:
+    """A group as the file has it.
+
+    Attributes:
+        key: names it.
+        task: number of its task.
+        rollouts: by place.
+    """
+
+    key: GroupKey
+    task: int
+    rollouts: Sequence[RecordedRollout]
+
+
+class Ledger:
+    """See the module.
+
+    Args:
+        path: the file.
+        run: identity of the run that it belongs to; None takes any, or makes one.
+
+    Attributes:
+        run: that identity.
+
+    Raises:
+        ArcforgeError: the file belongs to another run, has another schema, is damaged or is in use.
+    """
+
+    def __init__(self, path: Path, run: str | None = None) -> None:
+        self.path = path
+        self._database = Database(path, SCHEMA, "process")
+        try:
+            self.run = self._identify(run)
+        except ArcforgeError:
+            self._database.close()
+            raise
+
+    def _identify(self, run: str | None) -> str:
+        known = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
+        if not known:
+            run = run or uuid.uuid4().hex
+            with self._database.transaction():
+                self._database.executemany("INSERT INTO meta VALUES (?, ?)", [("version", VERSION), ("run", run)])
+            return run
+        if known.get("version") != VERSION:
+            raise ArcforgeError(f"{self.path} has schema {known.get('version')}; this program reads {VERSION}")
+        if run is not None and known["run"] != run:
+            raise ArcforgeError(f"{self.path} belongs to another run ({known['run']}, not {run}): move it away")
+        return str(known["run"])
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._database.close()
+
+    # ---- rollouts ----------------------------------------------------------------------------------------------------
+
+    def admit(self, key: GroupKey, size: int, task: int, next_task: int) -> None:
+        """A group of `size` rollouts of a task is admitted; the curriculum continues with `next_task`."""
+        with self._database.transaction():
+            values = (*key, task, next_task)
+            self._database.execute("INSERT INTO groups (step, number, task, next_task) VALUES (?, ?, ?, ?)", values)
+            rows = [(*key, place) for place in range(size)]
+            self._database.executemany("INSERT INTO rollouts (step, number, place) VALUES (?, ?, ?)", rows)
+
+    def start(self, key: GroupKey, place: int) -> None:
+        """A rollout runs."""
+        self._database.execute(f"UPDATE rollouts SET state = 'running' {ONE}", (*key, place))
+
+    def finish(self, key: GroupKey, place: int, payload: bytes, oldest: int, seconds: float) -> None:
+        """A rollout was played; it is not scored yet."""
+        fields = "state = 'finished', payload = ?, oldest = ?, seconds = ?"
+        self._database.execute(f"UPDATE rollouts SET {fields} {ONE}", (payload, oldest, seconds, *key, place))
+
+    def score(self, key: GroupKey, place: int, outcome: str) -> None:
+        """A rollout has a verdict, a failure included."""
+        self._database.execute(f"UPDATE rollouts SET state = 'scored', outcome = ? {ONE}", (outcome, *key, place))
+
+    def again(self, key: GroupKey, place: int) -> None:
+        """A rollout failed or became too old, and waits to be started again."""
+        fields = "state = 'admitted', failures = failures + 1, payload = NULL, outcome = NULL"
+        self._database.execute(f"UPDATE rollouts SET {fields} {ONE}", (*key, place))
+
+    def drop(self, key: GroupKey, reasons: Mapping[int, str], group: str | None) -> None:
+        """Rollouts will never be trained on, or a whole group, by reason."""
+        with self._database.transaction():
+            rows = [(reason, *key, place) for place, reason in reasons.items()]
+            self._database.executemany(f"UPDATE rollouts SET state = 'dropped', reason = ? {ONE}", rows)
+            if group is not None:
+                self._database.execute("UPDATE groups SET dropped = ? WHERE step = ? AND number = ?", (group, *key))
+
+    def settle(self, key: GroupKey, rate: float) -> None:
+        """All rollouts of a group have ended, with this mean reward."""
+        order = "(SELECT coalesce(max(settled), 0) + 1 FROM groups)"
+        statement = f"UPDATE groups SET rate = ?, settled = coalesce(settled, {order}) WHERE step = ? AND number = ?"
+        self._database.execute(statement, (rate, *key))
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def batch(self, step: int, groups: Mapping[GroupKey, Iterable[tuple[int, int]]]) -> None:
+        """A batch is taken: its groups with (place, copies) of their rollouts. It reports the groups dropped before.
+
+        Raises:
+            ArcforgeError: a rollout is not waiting for a batch, so it would be trained on twice.
+        """
+        with self._database.transaction():
+            for key, rollouts in groups.items():
+                for place, copies in rollouts:
+                    fields = "state = 'batched', batch = ?, copies = ?"
+                    changed = self._database.execute(
+                        f"UPDATE rollouts SET {fields} {ONE} AND state = 'scored'", (step, copies, *key, place)
+                    ).rowcount
+                    if changed != 1:
+                        raise ArcforgeError(
+                            f"{self.path}: rollout {key.step}/{key.number}/{place} cannot be trained on"
+                        )
+            statement = "UPDATE groups SET reported = ? WHERE dropped IS NOT NULL AND reported IS NULL"
+            self._database.execute(statement, (step,))
+
+    def trained(self, step: int) -> None:
+        """The update on a batch is done."""
+        self._database.execute("UPDATE rollouts SET state = 'trained' WHERE batch = ? AND state = 'batched'", (step,))
+
+    def batches(self) -> int:
+        """Returns the number of steps that have a batch here, or were taken before this file began."""
+        ((last,),) = self._database.execute("SELECT coalesce(max(batch) + 1, 0) FROM rollouts")
+        ((first,),) = self._database.execute("SELECT max(CAST(value AS INTEGER)) FROM meta WHERE key = 'first'")
+        return max(int(last), first or 0)
+
+    def skip(self, step: int) -> None:
+        """The run took its steps up to `step` without this file; what waited here is dropped."""
+        with self._database.transaction():
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('first', ?)", (str(step),))
+            left = "state IN ('admitted', 'running', 'finished', 'scored')"
+            self._database.execute(f"UPDATE rollouts SET state = 'dropped', reason = 'skipped' WHERE {left}")
+            taken = "(step, number) NOT IN (SELECT step, number FROM rollouts WHERE batch IS NOT NULL)"
+            statement = f"UPDATE groups SET dropped = 'skipped', reported = -1 WHERE dropped IS NULL AND {taken}"
+            self._database.execute(statement)
+
+    def rewind(self, step: int) -> None:
+        """The trainer continues after `step` updates: later batches are not trained yet, and nothing runs.
+
+        Raises:
+            ArcforgeError: the file lacks batches that the trainer has trained on.
+        """
+        if self.batches() < step:
+            raise ArcforgeError(
+                f"{self.path} has {self.batches()} batches, the checkpoint {step}: it is not this run's, or incomplete"
+            )
+        with self._database.transaction():
+            self._database.execute(
+                "UPDATE rollouts SET state = 'batched' WHERE state = 'trained' AND batch >= ?", (step,)
+            )
+            self._database.execute(
+                "UPDATE rollouts SET state = 'trained' WHERE state = 'batched' AND batch < ?", (step,)
+            )
+            self._database.execute("UPDATE rollouts SET state = 'admitted' WHERE state = 'running'")
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def of_batch(self, step: int) -> tuple[list[RecordedGroup], list[RecordedGroup]]:
+        """Returns the groups of a batch in order, and the dropped ones that it reports."""
+        trained = self._groups("(step, number) IN (SELECT step, number FROM rollouts WHERE batch = ?)", (step,))
+        return trained, self._groups("reported = ?", (step,))
+
+    def open_groups(self) -> list[RecordedGroup]:
+        """Returns the groups that are neither dropped nor in a batch."""
+        taken = "(step, number) NOT IN (SELECT step, number FROM rollouts WHERE batch IS NOT NULL)"
+        return self._groups(f"dropped IS NULL AND {taken}", ())
+
+    def unreported(self) -> list[RecordedGroup]:
+        """Returns the dropped groups that no batch has reported yet."""
+        return self._groups("dropped IS NOT NULL AND reported IS NULL", ())
+
+    def all_groups(self) -> list[RecordedGroup]:
+        """Returns everything."""
+        return self._groups("1", ())
+
+    def _groups(self, where: str, values: Sequence[object]) -> list[RecordedGroup]:
+        groups = self._database.execute(f"SELECT step, number, task FROM groups WHERE {where} ORDER BY 1, 2", values)
+        columns = "place, state, failures, oldest, reason, payload, outcome, seconds, copies"
+        found = []
+        for step, number, task in groups.fetchall():
+            key = GroupKey(step, number)
+            rows = self._database.execute(
+                f"SELECT {columns} FROM rollouts WHERE step = ? AND number = ? ORDER BY 1", key
+            )
+            found.append(RecordedGroup(key, task, [RecordedRollout(key, *row) for row in rows.fetchall()]))
+        return found
+
+    def indices(self) -> dict[int, int]:
+        """Returns the number of groups admitted for each step."""
+        rows = self._database.execute("SELECT step, max(number) + 1 FROM groups GROUP BY step")
+        return {int(step): int(count) for step, count in rows.fetchall()}
+
+    def next_task(self) -> int | None:
+        """Returns where the curriculum continues; None before any group."""
+        ((found,),) = self._database.execute("SELECT max(next_task) FROM groups")
+        return None if found is None else int(found)
+
+    def rates(self) -> dict[int, float]:
+        """Returns the last pass rate of each task."""
+        rows = self._database.execute("SELECT task, rate FROM groups WHERE settled IS NOT NULL ORDER BY settled")
+        return {int(task): float(rate) for task, rate in rows.fetchall()}
+
+    def progress(self) -> dict[str, int]:
+        """Returns the number of rollouts by state."""
+        counted: Counter[str] = Counter(
+            dict(self._database.execute("SELECT state, count(*) FROM rollouts GROUP BY state").fetchall())
+        )
+        return {state: counted[state] for state in STATES}
+
+    def rewrite(self, key: GroupKey, place: int, outcome: str) -> None:
+        """Replaces the verdict of a rollout, whatever its state."""
+        self._database.execute(f"UPDATE rollouts SET outcome = ? {ONE}", (outcome, *key, place))

@@ -1,0 +1,117 @@
+"""A rollout as bytes: a line of JSON, then the tokens as arrays, compressed.
+
+Log-probabilities are kept in float32, as the trainer reads them. The task is not part of the record: its environment
+gives it again by its number.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from arcforge_core.contracts.algorithm import Branch
+from arcforge_core.contracts.chat import Message, Tool, ToolCall
+from arcforge_core.contracts.environment import Episode, Failure, Outcome, Reply, Task
+from arcforge_core.episodes.rollout import Rollout
+from arcforge_core.errors import ArcforgeError
+from arcforge_rl.execution.plain_values import from_plain, to_plain
+
+VERSION = 1
+COLUMNS = {"ids": "<i4", "sampled": "|b1", "logprobs": "<f4", "versions": "<i4"}
+"""Of a branch, with the type on disk."""
+
+
+def pack(rollout: Rollout) -> bytes:
+    """Returns everything about a rollout except its task and its outcome."""
+    episode = rollout.episode
+    try:
+        artefacts = to_plain(dict(episode.artefacts))
+    except (TypeError, ValueError):
+        artefacts = None  # an object of the environment's own: the rollout can be trained on, not scored again
+    head = {
+        "version": VERSION,
+        "number": rollout.number,
+        "domain": rollout.domain,
+        "messages": [asdict(message) for message in episode.messages],
+        "reply": {
+            "text": episode.reply.text,
+            "reasoning": episode.reply.reasoning,
+            "calls": [asdict(call) for call in episode.reply.calls],
+            "finish_reason": episode.reply.finish_reason,
+        },
+        "finish_reason": episode.finish_reason,
+        "artefacts": artefacts,
+        "truncated": rollout.truncated,
+        "tools": [dict(tool.definition) for tool in rollout.tools],
+        "branches": [[branch.branch_id, len(branch.ids)] for branch in rollout.branches],
+    }
+    text = json.dumps(head, ensure_ascii=True).encode()
+    arrays = [
+        np.asarray(getattr(branch, name), dtype).tobytes()
+        for branch in rollout.branches
+        for name, dtype in COLUMNS.items()
+    ]
+    return zlib.compress(b"".join([struct.pack("<I", len(text)), text, *arrays]), 1)
+
+
+def unpack(data: bytes, task: Task, outcome: Outcome) -> Rollout:
+    """Returns the rollout of `pack`.
+
+    Raises:
+        ArcforgeError: the bytes are of another version, or damaged.
+    """
+    try:
+        raw = zlib.decompress(data)
+        (length,) = struct.unpack_from("<I", raw)
+        head = json.loads(raw[4 : 4 + length])
+        if head["version"] != VERSION:
+            raise ArcforgeError(f"a recorded rollout has version {head['version']}; this program reads {VERSION}")
+        place, branches = 4 + length, []
+        for name, tokens in head["branches"]:
+            columns: dict[str, Any] = {}
+            for column, dtype in COLUMNS.items():
+                array = np.frombuffer(raw, dtype, tokens, place)
+                columns[column] = array.tolist()
+                place += array.nbytes
+            branches.append(Branch(name, **columns))
+        episode = _episode(head)
+    except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
+        raise ArcforgeError(f"a recorded rollout is damaged: {type(error).__name__}: {error}") from error
+    tools = [Tool(definition) for definition in head["tools"]]
+    return Rollout(head["number"], task, head["domain"], episode, outcome, branches, head["truncated"], tools)
+
+
+def can_be_scored(data: bytes) -> bool:
+    """Returns whether a record has all that a verifier may read."""
+    raw = zlib.decompress(data)
+    (length,) = struct.unpack_from("<I", raw)
+    return json.loads(raw[4 : 4 + length])["artefacts"] is not None
+
+
+def pack_outcome(outcome: Outcome) -> str:
+    """Returns an outcome as JSON."""
+    return json.dumps(asdict(outcome), ensure_ascii=True)
+
+
+def unpack_outcome(text: str) -> Outcome:
+    """Returns the outcome of `pack_outcome`."""
+    fields = json.loads(text)
+    failure = fields.pop("failure")
+    return Outcome(**fields, failure=None if failure is None else Failure(**failure))
+
+
+def _episode(head: Mapping[str, Any]) -> Episode:
+    messages = tuple(Message(**{**fields, "tool_calls": _calls(fields["tool_calls"])}) for fields in head["messages"])
+    reply = Reply(**{**head["reply"], "calls": _calls(head["reply"]["calls"])})
+    artefacts = {} if head["artefacts"] is None else from_plain(head["artefacts"])
+    return Episode(messages, reply, head["finish_reason"], artefacts)
+
+
+def _calls(calls: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(**call) for call in calls)

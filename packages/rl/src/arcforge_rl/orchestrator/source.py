@@ -1,0 +1,202 @@
+"""The source of ``collection=async``: a thread plays rollouts while the trainer works on earlier ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+from arcforge_core.contracts.serving_engine import ServingEngine
+from arcforge_core.episodes.asking import Streams
+from arcforge_core.errors import ConfigError
+from arcforge_rl.configs.collection import AsynchronousConfig
+from arcforge_rl.orchestrator.collector import EQUAL, Collector, Taken
+from arcforge_rl.orchestrator.ledger import LEDGER_FILE, Ledger
+from arcforge_rl.orchestrator.rules import Rules
+from arcforge_rl.rollouts.collect import Collected
+from arcforge_rl.rollouts.sampler import Sampler
+
+T = TypeVar("T")
+SHARES = 9
+"""Columns of the histogram of staleness: 0, 1, ..., 7, and 8 or more."""
+
+
+def rules_of(config: AsynchronousConfig, sampler: Sampler) -> Rules:
+    """Returns the scheduler's rules."""
+    rollout = sampler.config.rollout
+    concurrency = config.concurrency or int(getattr(sampler.config.engine, "max_running", 64))
+    return Rules(
+        config.threshold or rollout.groups, rollout.group_size, config.eta, config.max_staleness, config.stale,
+        concurrency, config.retries, config.oversample,
+    )  # fmt: skip
+
+
+class AsynchronousSource:
+    """Plays rollouts in a thread of its own, from `begin` to `stop`; implements `rollouts.source.Source`.
+
+    Args:
+        config: see `AsynchronousConfig`.
+        sampler: the environment, the engine and how they are used; its engine is started.
+
+    Raises:
+        ConfigError: the engine takes no single requests, or there are several processes.
+    """
+
+    def __init__(self, config: AsynchronousConfig, sampler: Sampler) -> None:
+        if not hasattr(sampler.engine, "submit"):
+            accepted = "collection=async needs an engine that takes requests one by one: engine=paged"
+            raise ConfigError("engine", sampler.config.engine.name, accepted)
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
+        self.config, self.sampler, self.rules = config, sampler, rules_of(config, sampler)
+        self.resets_optimizer = config.reset_optimizer
+        self.engine: ServingEngine = sampler.engine  # type: ignore[assignment]  # it has `submit`
+        self.asking = Streams(self.engine)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ledger: Ledger | None = None
+        self._run: str | None = None
+        self._since = 0.0
+        self._before: dict[str, float] = {}
+        self._totals: Counter[str] = Counter()
+
+    # ---- the source --------------------------------------------------------------------------------------------------
+
+    def begin(self, step: int, folder: Path) -> None:
+        """Opens the ledger of the run, and starts the thread and its first rollouts; see the contract."""
+        curriculum, config = self.sampler.curriculum, self.sampler.config
+        self._ledger = Ledger(folder / LEDGER_FILE, self._run)
+        if step and self._run is None:  # the steps so far were synchronous
+            self._ledger.skip(step)
+        elif (position := self._ledger.next_task()) is not None:
+            curriculum.state = {"next": position, "rates": self._ledger.rates()}
+        self._run = self._ledger.run
+        self.engine.start()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="arcforge-rollouts", daemon=True).start()
+        self.collector = Collector(
+            self.rules,
+            self.sampler.training,
+            self.asking,
+            self.sampler.training_setup,
+            config.seed,
+            curriculum,
+            self.sampler.drop_equal,
+            self._ledger,
+            config.monitor.idle_steps * self.rules.threshold,
+        )
+        self._call(self.collector.begin(step))
+        self._since, self._before = time.monotonic(), self._engine_totals()
+
+    def take(self, step: int) -> Collected:
+        """Returns the next batch; the phase ``sampling`` is the time that the trainer waits for it."""
+        waiting = time.monotonic()
+        taken = self._call(self.collector.take(step))
+        now = time.monotonic()
+        collected = Collected(taken.kept, taken.dropped)
+        collected.clock.seconds["sampling"] = now - waiting
+        collected.counts |= counts_of(taken)
+        collected.figures = staleness_figures(taken) | self._speed(taken, now, now - waiting)
+        self._since = now
+        return collected
+
+    def publish(self, step: int, push: Callable[[], None]) -> bool:
+        """Hands the weights over every `push_every` steps; rollouts continue, see ``collection.push``."""
+        self._call(_plain(self.collector.finished_step))
+        if step % self.config.push_every:
+            return False
+        if self.config.push == "pause":
+            self.engine.pause("wait")
+            try:
+                push()
+            finally:
+                self.engine.resume()
+        else:
+            push()
+        self._call(_plain(self.collector.pushed, step))
+        return True
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The identity of the ledger."""
+        return {"ledger": self._run}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes the identity of the ledger that the checkpoint belongs to."""
+        self._run = state.get("ledger")
+
+    def stop(self) -> None:
+        """Cancels the rollouts that run, ends the thread and closes the ledger; no effect a second time."""
+        if self._loop is not None and self._ledger is not None:
+            self._call(self.collector.stop())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._ledger.close()
+            self._loop = None
+
+    def close(self) -> None:
+        """Stops, and closes the engine."""
+        self.stop()
+        self.engine.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # ---- figures -----------------------------------------------------------------------------------------------------
+
+    def _engine_totals(self) -> dict[str, float]:
+        stats = self.engine.stats()
+        names = ("prompt_tokens", "cached_tokens", "generated_tokens")
+        return {"busy": self.asking.seconds_busy(), **{name: getattr(stats, name) for name in names}}
+
+    def _speed(self, taken: Taken, now: float, waited: float) -> dict[str, float]:
+        """Returns idle shares, prefix hits, the use of sampled tokens, and the latencies of rollouts."""
+        totals, span = self._engine_totals(), max(now - self._since, 1e-9)
+        gained = {name: value - self._before.get(name, 0.0) for name, value in totals.items()}
+        self._before = totals
+        self._totals["trained"] += sum(rollout.trace.num_sampled for group in taken.kept for rollout in group)
+        self._totals["sampled"] += int(gained["generated_tokens"])
+        seconds = sorted(taken.seconds) or [0.0]
+        return {
+            "trainer_idle": min(1.0, waited / span),
+            "engine_idle": max(0.0, 1.0 - gained["busy"] / span),
+            "prefix_hits": gained["cached_tokens"] / max(gained["prompt_tokens"], 1.0),
+            "trained_per_sampled": self._totals["trained"] / max(self._totals["sampled"], 1),
+            "rollout_p50": seconds[len(seconds) // 2],
+            "rollout_p99": seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))],
+        }
+
+
+def counts_of(taken: Taken) -> dict[str, int]:
+    """Returns the counts of a batch under the names of the synchronous loop; others keep the scheduler's."""
+    counts = {}
+    for name, count in taken.counts.items():
+        reason = name.removeprefix("dropped_")
+        counts[reason if reason in EQUAL else name] = count
+    return counts
+
+
+def staleness_figures(taken: Taken) -> dict[str, float]:
+    """Returns mean and largest staleness when groups were complete and when they were taken, and shares when taken."""
+    figures: dict[str, float] = {}
+    for when, values in (("put", taken.put_staleness), ("take", taken.staleness)):
+        if values:
+            figures |= {f"staleness_{when}_mean": fmean(values), f"staleness_{when}_max": max(values)}
+            figures |= shares_of(when, values)
+    return figures
+
+
+def shares_of(when: str, values: Sequence[int]) -> dict[str, float]:
+    """Returns the share of rollouts by staleness, the last one of this staleness or more."""
+    counted = Counter(min(value, SHARES - 1) for value in values)
+    return {f"staleness_{when}_{n}": counted[n] / len(values) for n in range(SHARES)}
+
+
+async def _plain(work: Callable[..., None], *arguments: Any) -> None:
+    """Runs a plain function on the loop."""
+    work(*arguments)
