@@ -89,3 +89,21 @@ def test_without_a_terminal_there_are_lines(small_run: Compose, capsys: pytest.C
     lines = capsys.readouterr().out.splitlines()
     assert any("step 2  reward" in line for line in lines) and any("held-out copy at step 0" in line for line in lines)
     assert not any("\x1b" in line for line in lines)
+
+
+def test_a_run_that_samples_while_it_trains_shows_staleness_and_idle_shares() -> None:
+    class Callback:
+        count, last, last_step = 0, None, -1
+
+    view = Dashboard(Console(file=io.StringIO()), Callback(), Callback())  # type: ignore[arg-type]
+    view.figures = dict.fromkeys(("length", "truncated", "groups", "all_right", "all_wrong", "all_equal"), 1.0) | {
+        **dict.fromkeys(("nothing_sampled", "sampled_tokens", *(f"seconds_{phase}" for phase in PHASES)), 1.0),
+        **{"staleness_take_mean": 1.75, "staleness_take_max": 4.0, "trainer_idle": 0.25, "engine_idle": 0.5},
+        **{"rollout_p50": 1.0, "rollout_p99": 9.0, "trained_per_sampled": 0.8, "prefix_hits": 0.4},
+        **{"dropped_stale": 2.0, "dropped_engine": 0.0, "logprob_drift": 0.01},
+    }
+    lines = dict(view.lines())
+    assert lines["staleness"] == "1.75 mean, 4 most; drift 1.0e-02 nats a token"
+    assert lines["idle"] == "trainer 25%, engine 50%"
+    assert lines["rollouts"] == "1.0 s median, 9.0 s p99; groups dropped: 2 stale"
+    assert lines["trained"] == "80% of the sampled tokens; 40% of the prompts cached"

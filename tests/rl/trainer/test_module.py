@@ -5,6 +5,7 @@ import torch
 from tests.rl.trainer.conftest import Compose
 
 from arcforge_rl.trainer.module import Gaps, Sums, gap_limit
+from arcforge_rl.trainer.tokens import begun_with
 
 
 def test_losses_are_summed_figures_weighed_by_tokens_and_the_widest_gap_kept() -> None:
@@ -23,13 +24,20 @@ def test_losses_are_summed_figures_weighed_by_tokens_and_the_widest_gap_kept() -
     }
 
 
-def test_the_gap_is_of_tokens_of_the_present_weights_and_the_drift_of_the_others() -> None:
-    gap_S, present_S = torch.tensor([0.5, 1e-6, 0.25, 3e-6]), torch.tensor([False, True, False, True])
-    found = Gaps.of(gap_S, present_S).figures
-    wanted = {"logprob_gap": 2e-6, "logprob_gap_max": 3e-6, "stale": 0.5, "logprob_drift": 0.375}
+def test_the_gap_is_of_tokens_that_the_present_weights_computed_alone_and_the_drift_of_older_ones() -> None:
+    gap_S, version_S = torch.tensor([0.5, 1e-6, 0.25, 3e-6, 0.1]), torch.tensor([3, 4, 2, 4, 4])
+    begun_S = torch.tensor([3, 4, 2, 4, 3])  # the last one follows a hand-over in the middle of its reply
+    found = Gaps.of(gap_S, version_S, begun_S, 4).figures
+    wanted = {"logprob_gap": 2e-6, "logprob_gap_max": 3e-6, "stale": 0.4, "logprob_drift": 0.375}
     assert found == pytest.approx(wanted)
-    assert Gaps.of(gap_S, torch.zeros(4, dtype=torch.bool)).figures.keys() == {"stale", "logprob_drift"}
-    assert "stale" not in Gaps.of(gap_S, torch.ones(4, dtype=torch.bool)).figures
+    assert Gaps.of(gap_S, version_S, begun_S, 5).figures.keys() == {"stale", "logprob_drift"}
+    assert "stale" not in Gaps.of(gap_S[1:2], version_S[1:2], begun_S[1:2], 4).figures
+
+
+def test_replies_are_runs_of_sampled_tokens() -> None:
+    index_S, version_S = torch.tensor([3, 4, 5, 9, 10, 14]), torch.tensor([1, 1, 2, 2, 3, 1])
+    assert begun_with(index_S, version_S).tolist() == [1, 1, 1, 2, 2, 1]
+    assert begun_with(index_S[:0], version_S[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(

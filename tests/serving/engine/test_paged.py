@@ -422,6 +422,19 @@ def test_closing_does_not_wait_for_what_a_pause_waits_for(monkeypatch):
     assert len(stream.result().token_ids) < 80
 
 
+def test_a_prompt_that_is_half_computed_at_an_update_is_computed_again():
+    """Its first token depends on the new weights alone, and so do all that follow."""
+    engine, new = paged(max_batch_tokens=8, max_running=4), small_model(seed=5)
+    (stream,) = engine.submit(LONG, GREEDY)
+    assert engine.step() and engine.step()
+    assert 0 < engine.scheduler.running[0].cached < len(LONG)
+    engine.update_weights(new.state_dict())
+    run(engine)
+    output = stream.result()
+    assert output.weight_versions == [(1, 8)]
+    assert_of_the_model(new, LONG, output)
+
+
 def test_a_refused_update_does_not_stop_the_engine(monkeypatch):
     """It is looked at while others are served; only copies are made between two steps."""
     engine = paged()

@@ -8,11 +8,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from arcforge_core.report.charts import HEIGHT, WIDTH, chart_style
-from arcforge_rl.trainer.report.charts import CHARTS, heldout, plain
+from arcforge_rl.trainer.report.charts import ASYNCHRONOUS, CHARTS, heldout, plain
 from arcforge_rl.trainer.report.data import RlRun
+from arcforge_rl.trainer.report.page import charts_of
 
 STEPS = np.arange(1.0, 9.0)
-BY_NAME = {chart.name: chart for chart in CHARTS}
+BY_NAME = {chart.name: chart for chart in (*CHARTS, *ASYNCHRONOUS)}
 
 
 def run_of(ks: tuple[int, ...] = (1,), domains: tuple[str, ...] = ("math",), **metrics: float) -> RlRun:
@@ -79,3 +80,25 @@ def test_names_of_curves_are_whole_and_beside_them(name: str, run: RlRun) -> Non
     names, curves = legend.get_window_extent(), axes.get_window_extent()
     assert names.y0 >= curves.y1 - 1 and names.x1 <= figure.bbox.x1 + 1 and names.y1 <= figure.bbox.y1 + 1
     assert curves.width > 0.75 * figure.bbox.width and curves.height > 0.4 * figure.bbox.height
+
+
+ASYNC_FIGURES = {
+    **{f"staleness_{when}_{what}": 1.5 for when in ("put", "take") for what in ("mean", "max")},
+    **{f"staleness_take_{n}": share for n, share in enumerate([0.25, 0.5, 0.25, 0.0])},
+    **dict.fromkeys(("trainer_idle", "engine_idle", "prefix_hits", "trained_per_sampled"), 0.5),
+    **{"rollout_p50": 2.0, "rollout_p99": 9.0, "logprob_drift": 0.01, "failed_sandbox": 2.0, "dropped_stale": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", [chart.name for chart in ASYNCHRONOUS])
+def test_charts_of_asynchronous_runs(name: str) -> None:
+    drawn(name, run_of(**ASYNC_FIGURES))
+    assert BY_NAME[name].draw(Figure().subplots(), run_of(reward=1.0)) != ""
+    assert [chart.name for chart in charts_of(run_of(reward=1.0))] == [chart.name for chart in CHARTS]
+    assert name in [chart.name for chart in charts_of(run_of(**ASYNC_FIGURES))]
+
+
+def test_what_was_lost_is_named_if_it_occurred() -> None:
+    axes = Figure().subplots()
+    assert BY_NAME["lost"].draw(axes, run_of(**ASYNC_FIGURES, dropped_engine=0.0)) == ""
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["failed sandbox", "dropped stale"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from arcforge_core.contracts.environment import Environment, Failure
 from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
 from arcforge_core.episodes.asking import Asking
-from arcforge_core.episodes.rollout import UNSCORED, FailedTask, judge, play, take_task
+from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, judge, play, take_task
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.orchestrator.group import GroupKey, Member, MemberState, RolloutGroup
 from arcforge_rl.orchestrator.ledger import Ledger, RecordedGroup, RecordedRollout
@@ -131,15 +131,12 @@ class Collector:
         self._follow()
         return self._taken(batch)
 
-    def finished_step(self) -> None:
-        """The update on the last batch is done."""
+    def finished_step(self, version: int | None) -> None:
+        """The update on the last batch is done; the engine has the weights after `version` updates, if it got some."""
         self.ledger.trained(self.scheduler.trained)
         self.scheduler.finished_step()
-        self._follow()
-
-    def pushed(self, version: int) -> None:
-        """The engine has the weights after `version` updates."""
-        self.scheduler.pushed(version)
+        if version is not None:
+            self.scheduler.pushed(version)
         self._follow()
 
     async def stop(self) -> None:
@@ -193,10 +190,12 @@ class Collector:
         played = await play(self.environment, number, task, agent, self.asking)
         seconds = time.monotonic() - begun
         rollout = traced(played, seed, self.rules.group_size)
-        self.ledger.finish(key, place, pack(played), oldest_of(rollout, version), seconds)
-        judged = await judge(self.environment, played)
-        rollout = traced(judged, seed, self.rules.group_size)
-        self.ledger.score(key, place, pack_outcome(judged.outcome))
+        failed = None if played.outcome.failure is None else pack_outcome(played.outcome)
+        self.ledger.finish(key, place, pack(played), oldest_of(rollout, version), seconds, failed)
+        if failed is None:
+            judged = await judge(self.environment, played)
+            rollout = traced(judged, seed, self.rules.group_size)
+            self.ledger.score(key, place, pack_outcome(judged.outcome))
         self._seconds.append(seconds)
         return rollout
 
@@ -291,11 +290,11 @@ class Collector:
             return member
         if one.payload is None or (one.outcome is None and not can_be_scored(one.payload)):
             return member
-        rollout = self._rollout(group, one)
+        recorded = self._unpacked(group, one)
         if one.outcome is None:
-            judged = await judge(self.environment, rollout)
-            self.ledger.score(group.key, one.place, pack_outcome(judged.outcome))
-            rollout = traced(replace(rollout, outcome=judged.outcome), *self._names(group.key))
+            recorded = await judge(self.environment, recorded)
+            self.ledger.score(group.key, one.place, pack_outcome(recorded.outcome))
+        rollout = traced(recorded, *self._names(group.key))
         if rollout.outcome.failure is None:
             member.state, member.result = MemberState.DONE, rollout
             self._played[group.key, one.place] = rollout
@@ -305,12 +304,15 @@ class Collector:
         return [self._rollout(group, one) for one in group.rollouts if one.outcome is not None]
 
     def _rollout(self, group: RecordedGroup, one: RecordedRollout) -> TracedRollout:
+        return traced(self._unpacked(group, one), *self._names(group.key))
+
+    def _unpacked(self, group: RecordedGroup, one: RecordedRollout) -> Rollout:
         assert one.payload is not None
         outcome = UNSCORED if one.outcome is None else unpack_outcome(one.outcome)
         task = take_task(self.environment, group.task)
         if isinstance(task, FailedTask):
             raise ArcforgeError(f"task {group.task} of a recorded rollout: {task.failure.kind}: {task.failure.reason}")
-        return traced(unpack(one.payload, task, outcome), *self._names(group.key))
+        return unpack(one.payload, task, outcome)
 
     def _names(self, key: GroupKey) -> tuple[str, int]:
         return seed_of(self.seed, key.step), self.rules.group_size

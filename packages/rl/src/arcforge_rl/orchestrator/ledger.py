@@ -97,6 +97,8 @@ class Ledger:
             raise
 
     def _identify(self, run: str | None) -> str:
+        """Returns the identity of the run; a file with other tables of these names is refused by the statements."""
+        self._groups("0", ())
         known = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
         if not known:
             run = run or uuid.uuid4().hex
@@ -127,13 +129,16 @@ class Ledger:
         """A rollout runs."""
         self._database.execute(f"UPDATE rollouts SET state = 'running' {ONE}", (*key, place))
 
-    def finish(self, key: GroupKey, place: int, payload: bytes, oldest: int, seconds: float) -> None:
-        """A rollout was played; it is not scored yet."""
-        fields = "state = 'finished', payload = ?, oldest = ?, seconds = ?"
-        self._database.execute(f"UPDATE rollouts SET {fields} {ONE}", (payload, oldest, seconds, *key, place))
+    def finish(
+        self, key: GroupKey, place: int, payload: bytes, oldest: int, seconds: float, outcome: str | None = None
+    ) -> None:
+        """A rollout was played; it is not scored yet, unless it failed: then `outcome` says how."""
+        values = ("finished" if outcome is None else "scored", payload, oldest, seconds, outcome)
+        fields = "state = ?, payload = ?, oldest = ?, seconds = ?, outcome = ?"
+        self._database.execute(f"UPDATE rollouts SET {fields} {ONE}", (*values, *key, place))
 
     def score(self, key: GroupKey, place: int, outcome: str) -> None:
-        """A rollout has a verdict, a failure included."""
+        """A rollout has a verdict, or its verifier failed."""
         self._database.execute(f"UPDATE rollouts SET state = 'scored', outcome = ? {ONE}", (outcome, *key, place))
 
     def again(self, key: GroupKey, place: int) -> None:
@@ -237,15 +242,15 @@ class Ledger:
         return self._groups("1", ())
 
     def _groups(self, where: str, values: Sequence[object]) -> list[RecordedGroup]:
-        groups = self._database.execute(f"SELECT step, number, task FROM groups WHERE {where} ORDER BY 1, 2", values)
+        names = "task, next_task, rate, settled, dropped, reported"
+        groups = self._database.execute(f"SELECT step, number, {names} FROM groups WHERE {where} ORDER BY 1, 2", values)
         columns = "place, state, failures, oldest, reason, payload, outcome, seconds, copies"
         found = []
-        for step, number, task in groups.fetchall():
+        for step, number, task, *_ in groups.fetchall():
             key = GroupKey(step, number)
-            rows = self._database.execute(
-                f"SELECT {columns} FROM rollouts WHERE step = ? AND number = ? ORDER BY 1", key
-            )
-            found.append(RecordedGroup(key, task, [RecordedRollout(key, *row) for row in rows.fetchall()]))
+            of_group = f"SELECT {columns} FROM rollouts WHERE step = ? AND number = ? ORDER BY 1"
+            rows = self._database.execute(of_group, key).fetchall()
+            found.append(RecordedGroup(key, task, [RecordedRollout(key, *row) for row in rows]))
         return found
 
     def indices(self) -> dict[int, int]:

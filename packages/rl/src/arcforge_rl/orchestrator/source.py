@@ -107,19 +107,18 @@ class AsynchronousSource:
 
     def publish(self, step: int, push: Callable[[], None]) -> bool:
         """Hands the weights over every `push_every` steps; rollouts continue, see ``collection.push``."""
-        self._call(_plain(self.collector.finished_step))
-        if step % self.config.push_every:
-            return False
-        if self.config.push == "pause":
+        due = step % self.config.push_every == 0
+        if due and self.config.push == "pause":
             self.engine.pause("wait")
             try:
                 push()
             finally:
                 self.engine.resume()
-        else:
+        elif due:
             push()
-        self._call(_plain(self.collector.pushed, step))
-        return True
+        # after the push: a rollout that the finished step makes room for starts with the new weights
+        self._call(_plain(self.collector.finished_step, step if due else None))
+        return due
 
     @property
     def state(self) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from arcforge_core.contracts.algorithm import Algorithm
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.algorithms import BoundsConfig
+from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import OwnCorrectionConfig, RlConfig
 
 OWN = {"icepop": "icepop", "double_sided": "double_sided", "opd": "icepop"}
@@ -45,7 +46,22 @@ def build_algorithm(config: RlConfig) -> Algorithm:
     if config.rollout.group_size == 1 and getattr(algorithm, "compares", False):
         accepted = f"must be at least 2: algorithm={config.algorithm.name} compares the rollouts of a task"
         raise ConfigError("rollout.group_size", 1, accepted)
+    check_corrected(config)
     return algorithm
+
+
+def check_corrected(config: RlConfig) -> None:
+    """Refuses stale rollouts without a correction, unless that is asked for.
+
+    Raises:
+        ConfigError: the correction only measures.
+    """
+    collection, correction = config.collection, correction_of(config)
+    if not isinstance(collection, AsynchronousConfig) or not collection.can_be_stale or collection.allow_uncorrected:
+        return
+    if getattr(correction, "action", "") == "none":
+        accepted = "only measures, and collection=async trains on stale rollouts: take correction=double_sided, tis or "
+        raise ConfigError("correction", correction.name, f"{accepted}icepop, or collection.allow_uncorrected=true")
 
 
 def drops_equal(config: RlConfig, algorithm: Algorithm) -> bool:

@@ -147,10 +147,28 @@ class Dashboard(L.Callback):
             found += [("length", length), ("groups", groups)]
             if failed := failures(figures):
                 found.append(("failed", f"rollouts: {failed}"))
+            if "trainer_idle" in figures:
+                found += self._asynchrony()
             found += [("speed", self._speed()), ("time", self._time())]
         if self.monitoring.count:
             found.append(("warnings", f"{self.monitoring.count}"))
         return found
+
+    def _asynchrony(self) -> list[tuple[str, str]]:
+        """Returns the lines of a run that samples while it trains."""
+        figures = self.figures
+        staleness = f"{figures['staleness_take_mean']:.2f} mean, {figures['staleness_take_max']:.0f} most"
+        drift = f"; drift {figures['logprob_drift']:.1e} nats a token" if "logprob_drift" in figures else ""
+        dropped = {n.removeprefix("dropped_"): c for n, c in figures.items() if n.startswith("dropped_") and c}
+        lost = ", ".join(f"{count:.0f} {name}" for name, count in dropped.items())
+        rollouts = f"{figures['rollout_p50']:.1f} s median, {figures['rollout_p99']:.1f} s p99"
+        return [
+            ("staleness", staleness + drift),
+            ("idle", f"trainer {figures['trainer_idle']:.0%}, engine {figures['engine_idle']:.0%}"),
+            ("rollouts", rollouts + (f"; groups dropped: {lost}" if lost else "")),
+            ("trained", f"{figures['trained_per_sampled']:.0%} of the sampled tokens; "
+                        f"{figures['prefix_hits']:.0%} of the prompts cached"),
+        ]  # fmt: skip
 
     def _speed(self) -> str:
         rates = []

@@ -47,14 +47,17 @@ GAPS = {"fp32": 1e-4, "bf16": 0.05}
 class Gaps:
     """Absolute differences of log-probs between trainer and engine, in nats, as sums over tokens.
 
-    Tokens sampled with the current weights measure the engine's error; those of older weights include drift.
+    Tokens whose whole prefix the current weights computed measure the engine's error; those sampled by older weights
+    include drift. Tokens of the current weights after a hand-over in the middle of a reply are in neither: the engine
+    computed them on cache entries of older weights.
 
     Attributes:
-        present: sum over tokens of the current weight version.
+        present: sum over tokens that the current weights computed alone.
         present_count: number of these tokens.
         widest: largest gap of these tokens.
-        stale: sum over the other tokens.
-        stale_count: number of the other tokens.
+        stale: sum over tokens of older weights.
+        stale_count: number of these tokens.
+        mixed_count: number of the others.
     """
 
     present: float = 0.0
@@ -62,12 +65,20 @@ class Gaps:
     widest: float = 0.0
     stale: float = 0.0
     stale_count: int = 0
+    mixed_count: int = 0
 
     @classmethod
-    def of(cls, gap_S: Tensor, present_S: Tensor) -> Gaps:
-        """Returns the gaps of a micro-batch; `present_S` is bool."""
-        new_S, old_S = gap_S[present_S], gap_S[~present_S]
-        found = cls(present_count=len(new_S), stale_count=len(old_S))
+    def of(cls, gap_S: Tensor, version_S: Tensor, begun_S: Tensor, version: int) -> Gaps:
+        """Returns the gaps of a micro-batch.
+
+        Args:
+            gap_S: absolute differences.
+            version_S, begun_S: see `PolicyMicro`.
+            version: of the current weights.
+        """
+        new_S = gap_S[(version_S == version) & (begun_S == version)]
+        old_S = gap_S[version_S != version]
+        found = cls(present_count=len(new_S), stale_count=len(old_S), mixed_count=len(gap_S) - len(new_S) - len(old_S))
         if len(new_S):
             found.present, found.widest = float(new_S.mean()) * len(new_S), float(new_S.max())
         if len(old_S):
@@ -78,6 +89,7 @@ class Gaps:
         """Adds those of another micro-batch or process."""
         self.present, self.present_count = self.present + other.present, self.present_count + other.present_count
         self.stale, self.stale_count = self.stale + other.stale, self.stale_count + other.stale_count
+        self.mixed_count += other.mixed_count
         self.widest = max(self.widest, other.widest)
 
     @property
@@ -87,7 +99,7 @@ class Gaps:
         if self.present_count:
             found = {"logprob_gap": self.present / self.present_count, "logprob_gap_max": self.widest}
         if self.stale_count:
-            share = self.stale_count / (self.present_count + self.stale_count)
+            share = self.stale_count / (self.present_count + self.stale_count + self.mixed_count)
             found |= {"stale": share, "logprob_drift": self.stale / self.stale_count}
         return found
 
@@ -315,7 +327,7 @@ class PolicyModule(TrainingModule):
         gap_S = (tokens.old_T - tokens.rollout_T).abs()
         means = {name: float(value) for name, value in loss.metrics.items()}
         means["entropy"] = float(found.entropy_S.mean())
-        gaps = Gaps.of(gap_S, micro.version_S == self.weight_version)
+        gaps = Gaps.of(gap_S, micro.version_S, micro.begun_S, self.weight_version)
         return {f"{name}_loss": float(value.detach()) for name, value in parts.items()}, means, gaps
 
     def _check_gap(self, gap: float) -> None:

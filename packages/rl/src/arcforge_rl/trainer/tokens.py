@@ -32,6 +32,7 @@ class PolicyMicro:
         target_S: int64, the sampled tokens.
         rollout_S: fp32, log-probabilities recorded while sampling.
         version_S: int64, weight versions that sampled the tokens.
+        begun_S: int64, weight versions that sampled the first token of each token's reply.
         trace_S: int64, indices into `traces`.
         streams: fp32 [S] by name.
         traces: the traces in order.
@@ -43,6 +44,7 @@ class PolicyMicro:
     target_S: Tensor
     rollout_S: Tensor
     version_S: Tensor
+    begun_S: Tensor
     trace_S: Tensor
     streams: Mapping[str, Tensor]
     traces: Sequence[Trace]
@@ -50,7 +52,7 @@ class PolicyMicro:
     def to(self, device: torch.device | str) -> PolicyMicro:
         """Returns a copy with its tensors on a device."""
         moved = {name: getattr(self, name).to(device) for name in ("tokens_T", "row_S", "target_S")}
-        moved |= {name: getattr(self, name).to(device) for name in ("rollout_S", "version_S", "trace_S")}
+        moved |= {name: getattr(self, name).to(device) for name in ("rollout_S", "version_S", "begun_S", "trace_S")}
         streams = {name: stream_S.to(device) for name, stream_S in self.streams.items()}
         return replace(self, batch=self.batch.to(device), streams=streams, **moved)
 
@@ -124,6 +126,20 @@ def write_stream(micro: PolicyMicro, name: str, value_S: Tensor) -> None:
         branch.streams[name] = torch.zeros(len(branch.ids)).index_copy_(0, branch.index_T, part_S)
 
 
+def begun_with(index_S: Tensor, version_S: Tensor) -> Tensor:
+    """Returns the version of the first token of each token's reply, int64 [S].
+
+    A reply is a run of sampled tokens, so two replies without a token between them count as one.
+
+    Args:
+        index_S: positions of the sampled tokens of a branch.
+        version_S: weight versions that sampled them.
+    """
+    first_S = torch.ones_like(index_S, dtype=torch.bool)
+    first_S[1:] = index_S[1:] != index_S[:-1] + 1
+    return version_S[first_S][first_S.cumsum(0) - 1]
+
+
 def _length(branch: Branch) -> int:
     """Returns the number of input tokens needed to predict the branch's last sampled token."""
     return int(branch.index_T[-1]) if branch.num_sampled else 0
@@ -132,7 +148,7 @@ def _length(branch: Branch) -> int:
 def _micro(traces: list[Trace]) -> PolicyMicro:
     tokens: list[Tensor] = []
     lengths: list[int] = []
-    rows, targets, rollout, versions, owners = [], [], [], [], []
+    rows, targets, rollout, versions, begun, owners = [], [], [], [], [], []
     streams: dict[str, list[Tensor]] = {}
     for number, trace in enumerate(traces):
         for branch in trace.branches:
@@ -145,6 +161,7 @@ def _micro(traces: list[Trace]) -> PolicyMicro:
             targets.append(torch.tensor(branch.ids)[index_S])
             rollout.append(torch.tensor(branch.logprobs, dtype=torch.float32)[index_S])
             versions.append(torch.tensor(branch.versions)[index_S])
+            begun.append(begun_with(index_S, versions[-1]))
             owners.append(torch.full_like(index_S, number))
             for name, stream_T in branch.streams.items():
                 streams.setdefault(name, []).append(stream_T[index_S])
@@ -155,6 +172,7 @@ def _micro(traces: list[Trace]) -> PolicyMicro:
         torch.cat(targets),
         torch.cat(rollout),
         torch.cat(versions),
+        torch.cat(begun),
         torch.cat(owners),
         {name: torch.cat(parts) for name, parts in streams.items()},
         traces,

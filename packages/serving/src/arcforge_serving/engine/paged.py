@@ -301,8 +301,8 @@ class PagedEngine:
         """Replaces the weights between two steps; see the contract.
 
         Running requests continue with the new weights, on the cache entries that the old ones computed. Requests that
-        start later find no prefix of the old weights, except those of sessions that began before, with
-        ``engine.prefix_at_update=keep``.
+        have no token yet compute their prompts again, and later ones find no prefix of the old weights: a first token
+        never depends on two versions. Sessions that began before are excepted with ``engine.prefix_at_update=keep``.
         """
         what = f"weight update {next_version(self.weight_version, version)}"
         staged = stage_weights(self.model, state, what, checksum)  # while generation continues
@@ -312,6 +312,8 @@ class PagedEngine:
         new = next_version(self.weight_version, version)
         install_weights(self.model, staged)
         self.driver.weight_version = new
+        for sequence in [each for each in self.scheduler.running if len(each.tokens) == each.prompt_length]:
+            self.scheduler.preempt(sequence)
         self.scheduler.updated()
 
     def update_weights_from(

@@ -135,3 +135,50 @@ CHARTS = (
           columns({"groups": "trained on", **{name: name.replace("_", " ") for name in DROPPED}}, "groups")),
     Chart("phases", "Where the time goes", "Of each step; tools count as sampling.", phases),
 )  # fmt: skip
+
+
+def lost(axes: Axes, run: RlRun) -> str:
+    """Draws failed rollouts, restarts and dropped groups by kind, those that occurred."""
+    begun = ("failed_", "dropped_", "retried", "stale_", "kept_stale")
+    names = [name for name in run.metrics if name.startswith(begun) and np.nansum(run.metrics[name]) > 0]
+    if not names:
+        return "failed_* or dropped_* in metrics.csv: nothing failed"
+    return columns({name: plain(name.replace("_", " ")) for name in names[: len(SERIES)]}, "per step")(axes, run)
+
+
+def histogram(axes: Axes, run: RlRun) -> str:
+    """Draws the share of rollouts by staleness, stacked."""
+    names = [name for name in (f"staleness_take_{n}" for n in range(9)) if run.has("step", name)]
+    if not names:
+        return "staleness_take_0 in metrics.csv"
+    shares = [np.nan_to_num(run.metrics[name]) for name in names]
+    labels = [name.rpartition("_")[2] for name in names]
+    axes.stackplot(run.metrics["step"], *shares, labels=[*labels[:-1], f"{labels[-1]}+"], alpha=0.75)
+    axes.set(xlabel="step", ylabel="of the rollouts")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    legend_above(axes)
+    return ""
+
+
+STALENESS = {
+    "staleness_take_mean": "trained, mean", "staleness_take_max": "trained, most",
+    "staleness_put_mean": "complete, mean", "staleness_put_max": "complete, most",
+}  # fmt: skip
+ASYNCHRONOUS = (
+    Chart("staleness", "Staleness", "Steps between the oldest token of a rollout and its training; and when its group "
+          "was complete.", columns(STALENESS, "steps")),
+    Chart("staleness-shares", "Staleness, shares", "Rollouts trained on by the staleness of their oldest token.",
+          histogram),
+    Chart("idle", "Idle", "The trainer waits for a batch; the engine has no request.",
+          columns({"trainer_idle": "trainer", "engine_idle": "engine"}, "of the time", share=True)),
+    Chart("drift", "Drift", "Absolute difference between trainer and recorded log-probs for tokens of older weights.",
+          columns({"logprob_drift": "mean"}, "nats (log)", log=True)),
+    Chart("use", "Use of the engine", "Prompt tokens found in the prefix cache; tokens trained on per token sampled, "
+          "since the start.", columns({"prefix_hits": "prefix hits", "trained_per_sampled": "trained"}, "share",
+                                      share=True)),
+    Chart("latency", "Rollout latency", "From start to end, tools included.",
+          columns({"rollout_p50": "median", "rollout_p99": "99th percentile"}, "seconds")),
+    Chart("lost", "Failed and dropped", "Failed attempts and restarts, and groups left out.", lost),
+)  # fmt: skip
+"""Of runs that sample while they train."""

@@ -6,18 +6,19 @@ security policy allows no other script.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
-from arcforge_core.report.charts import chart_cards
+from arcforge_core.report.charts import Chart, chart_cards
 from arcforge_core.report.html import card, count, duration, missing, table
 from arcforge_core.report.page import Page, Section, run_page
 from arcforge_rl.rollouts.clock import PHASES
 from arcforge_rl.trainer.callbacks import ROLLOUTS_FILE
 from arcforge_rl.trainer.figures import ALL
-from arcforge_rl.trainer.report.charts import CHARTS
+from arcforge_rl.trainer.report.charts import ASYNCHRONOUS, CHARTS
 from arcforge_rl.trainer.report.data import FILES, Rate, RlRun, read_run
 from arcforge_rl.trainer.report.rollouts import Shown, as_json, read_rollouts
 
@@ -43,7 +44,7 @@ def page_of(run: RlRun, shown: Shown) -> Page:
         [
             Section("", f"{_gain(run)}\n{_learning(run)}\n{_time(run)}", headline=True),
             *([Section("", _warnings(run))] if run.warnings else []),
-            Section("Curves", chart_cards(CHARTS, run)),
+            Section("Curves", chart_cards(charts_of(run), run)),
             Section("Held-out tasks", _heldout(run)),
             Section("Rollouts", _rollouts(shown)),
         ],
@@ -53,6 +54,11 @@ def page_of(run: RlRun, shown: Shown) -> Page:
         style=STYLE.read_text(encoding="utf-8"),
         script="" if shown.problem else VIEWER.read_text(encoding="utf-8"),
     )
+
+
+def charts_of(run: RlRun) -> Sequence[Chart[RlRun]]:
+    """Returns the charts of a run: further ones if it sampled while it trained."""
+    return (*CHARTS, *ASYNCHRONOUS) if run.has("step", "staleness_take_mean") else CHARTS
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------

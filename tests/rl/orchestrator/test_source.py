@@ -1,0 +1,156 @@
+"""Whole runs with rollouts and training at the same time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.rl.trainer.conftest import Compose, learnable, no_drawing, policy, small_run
+from tests.rl.trainer.test_run import metrics, weights
+
+from arcforge_core.contracts.environment import Episode, Outcome, Task
+from arcforge_core.contracts.sandbox import SandboxFault
+from arcforge_core.episodes.copy import CopyEnvironment
+from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_rl.orchestrator.ledger import Ledger
+from arcforge_rl.trainer.run import run
+
+__all__ = ["learnable", "no_drawing", "policy", "small_run"]
+ASYNC = ("collection=async", "engine=paged", "engine.cache_tokens=4096", "evaluation.tasks=0")
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("drop_equal", ["false", "true"])
+def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(
+    small_run: Compose, tmp_path: Path, drop_equal: str
+) -> None:
+    """Deterministic ops make the composition of batches not matter; groups, seeds, order and weights are the same."""
+    options = (*ASYNC[1:], "trainer.deterministic=true", "algorithm=double_sided", "trainer.max_steps=4")
+    options += (f"rollout.drop_equal={drop_equal}", "rollout.refills=50")
+    sync = run(small_run(*options, f"output_dir={tmp_path / 'sync'}"))
+    config = ("collection=async", "collection.eta=0", "collection.reset_optimizer=false", "collection.concurrency=5")
+    free = run(small_run(*options, *config, f"output_dir={tmp_path / 'async'}"))
+    first, second = weights(sync.dir), weights(free.dir)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert lines(sync.dir) == lines(free.dir)
+    same = ("reward", "groups", "length", "policy_loss", "grad_norm", "logprob_gap_max", "entropy", "all_right")
+    rows = [[{name: row[name] for name in same} for row in metrics(found.dir)] for found in (sync, free)]
+    assert rows[0] == rows[1] and len(rows[0]) == 4
+    assert all(float(row["staleness_take_max"]) == 0 for row in metrics(free.dir))
+
+
+@pytest.mark.slow(reason="twenty steps")
+def test_a_run_learns_from_stale_rollouts_within_the_bound(small_run: Compose) -> None:
+    options = ("trainer.max_steps=25", "rollout.groups=8", "rollout.group_size=8", "collection.max_staleness=2")
+    found = run(small_run(*ASYNC, *options, "trainer.max_gap=1e-4"))
+    rows = metrics(found.dir)
+    rewards = [float(row["reward"]) for row in rows]
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:3]) / 3 + 0.2
+    assert max(float(row["staleness_take_max"]) for row in rows) in (1.0, 2.0)
+    assert all(float(row["logprob_gap"]) < 1e-5 for row in rows if row["logprob_gap"])
+    last = rows[-1]
+    assert sum(float(last[f"staleness_take_{n}"]) for n in range(9)) == pytest.approx(1.0)
+    for name in ("trainer_idle", "engine_idle", "prefix_hits", "trained_per_sampled"):
+        assert all(0.0 <= float(row[name]) <= 1.0 for row in rows), name
+    assert float(last["rollout_p99"]) >= float(last["rollout_p50"]) > 0
+    ledger = Ledger(found.dir / "ledger.sqlite")
+    progress = ledger.progress()
+    assert progress["batched"] == 0 and progress["trained"] == sum(line["learnt"] for line in lines(found.dir))
+    ledger.close()
+
+
+def test_a_run_that_is_resumed_trains_on_the_recorded_batches_again(small_run: Compose) -> None:
+    """The last checkpoint is lost: steps 3 and 4 are taken from the ledger, then the run continues."""
+    options = (*ASYNC, "trainer.checkpoint_every=2", "trainer.deterministic=true")
+    first = run(small_run(*options, "trainer.max_steps=4"))
+    before, rows = lines(first.dir), metrics(first.dir)
+    shutil.rmtree(first.dir / "checkpoints" / "step-00000004")
+    again = run(small_run(*options, "trainer.max_steps=6", "resume=latest"))
+    assert again.dir == first.dir
+    after = lines(again.dir)
+    assert [line["step"] for line in after if line["step"] > 4]
+
+    def learnt(found: list[dict[str, Any]]) -> list[Any]:
+        return [
+            (line["step"], line["rollout"], line["rewards"]) for line in found if line["learnt"] and line["step"] <= 4
+        ]
+
+    assert learnt(after) == learnt(before)
+    same = ("step", "policy_loss", "grad_norm", "reward", "staleness_take_mean")
+    assert [[row[name] for name in same] for row in metrics(again.dir)][:4] == [
+        [row[name] for name in same] for row in rows
+    ]
+    names = [line["rollout"] for line in after if line["learnt"]]
+    assert len(set(names)) == len(names), "nothing is trained on twice"
+
+
+def test_collection_may_change_when_a_run_is_resumed(small_run: Compose) -> None:
+    run(small_run(*ASYNC[1:], "algorithm=double_sided", "trainer.max_steps=2"))
+    second = run(small_run(*ASYNC, "trainer.max_steps=4", "resume=latest"))
+    assert len(metrics(second.dir)) == 4
+    third = run(small_run(*ASYNC[1:], "algorithm=double_sided", "trainer.max_steps=5", "resume=latest"))
+    fourth = run(small_run(*ASYNC, "collection.eta=1", "trainer.max_steps=7", "resume=latest"))
+    assert third.dir == fourth.dir and [int(row["step"]) for row in metrics(fourth.dir)] == [1, 2, 3, 4, 5, 6, 7]
+    names = [(line["step"], line["rollout"]) for line in lines(fourth.dir)]
+    assert len(set(names)) == len(names)
+
+
+def test_with_pauses_every_reply_has_the_weights_of_one_step(small_run: Compose) -> None:
+    options = ("collection.push=pause", "collection.push_every=2", "trainer.max_steps=6", "rollout.max_new_tokens=24")
+    found = run(small_run(*ASYNC, *options))
+    ledger = Ledger(found.dir / "ledger.sqlite")
+    versions = {rollout.oldest for group in ledger.all_groups() for rollout in group.rollouts if rollout.payload}
+    assert versions <= {0, 2, 4, 6} and len(versions) > 1
+    ledger.close()
+
+
+def test_a_broken_sandbox_now_and_then_is_tried_again(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    score, count = CopyEnvironment.score, [0]
+
+    async def broken(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
+        count[0] += 1
+        if count[0] % 5 == 0:
+            raise SandboxFault("its supervisor died")
+        return await score(environment, task, episode)
+
+    monkeypatch.setattr(CopyEnvironment, "score", broken)
+    rows = metrics(run(small_run(*ASYNC)).dir)
+    assert sum(float(row["failed_sandbox"] or 0) for row in rows) > 0
+    assert sum(float(row["retried"] or 0) for row in rows) > 0
+
+
+def test_an_error_of_the_thread_ends_the_run_with_one_line(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
+        return Outcome({"reward": float("nan")}, {"reward": ""})
+
+    monkeypatch.setattr(CopyEnvironment, "score", wrong)
+    with pytest.raises(ArcforgeError, match="its environment gives reward=nan, which is not finite"):
+        run(small_run(*ASYNC))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("engine=simple",), "engine='simple': collection=async needs an engine that takes requests one by one"),
+        (("algorithm=grpo", "correction=none"), "correction='custom': only measures, and collection=async"),
+        (("algorithm=grpo",), "collection.allow_uncorrected=true"),
+        (("collection.push_every=4", "collection.max_staleness=2"), r"collection.push_every=4: must be at most 3"),
+        (("collection.stale=wait",), "collection.stale='wait'"),
+        (("collection.eta=-1",), "collection.eta=-1.0: must be at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_work(small_run: Compose, options: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run(small_run(*[option for option in ASYNC if "=" in option], *options))
+
+
+@pytest.mark.parametrize("option", ["collection.allow_uncorrected=true", "collection.eta=0"])
+def test_algorithms_without_correction_are_allowed_where_they_are_asked_for(small_run: Compose, option: str) -> None:
+    assert run(small_run(*ASYNC, "algorithm=grpo", option)).figures["steps"] == 3
