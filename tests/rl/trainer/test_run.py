@@ -326,7 +326,7 @@ def test_an_unstable_selection_needs_an_indexer_in_this_process(
 
 def test_weights_reach_the_engine(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: list[set[int]] = []
-    collect = run_module.Sampler.collect
+    collect = run_module.Sampler.take
 
     def watched(sampler: Any, step: int) -> Any:
         found = collect(sampler, step)
@@ -334,7 +334,7 @@ def test_weights_reach_the_engine(small_run: Compose, monkeypatch: pytest.Monkey
         versions.append({v for trace in traces for b in trace.branches for v in b.versions.tolist() if v >= 0})
         return found
 
-    monkeypatch.setattr(run_module.Sampler, "collect", watched)
+    monkeypatch.setattr(run_module.Sampler, "take", watched)
     run(small_run())
     assert versions == [{0}, {1}, {2}]
 

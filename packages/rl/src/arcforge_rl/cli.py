@@ -1,4 +1,7 @@
-"""``arcforge-env``: rolls out an environment (``run``, or nothing), checks one (``validate``), starts one (``new``)."""
+"""``arcforge-env``: rolls out an environment (``run``, or nothing), checks one (``validate``), starts one (``new``).
+
+``arcforge-rl``: trains (nothing), or computes the rewards of recorded rollouts again (``rescore``).
+"""
 
 from __future__ import annotations
 
@@ -28,3 +31,12 @@ def main() -> int:
     if first in COMMANDS:
         del sys.argv[1]
     return run_job("env_validate" if first == "validate" else "env")
+
+
+@run_main
+def rl() -> int:
+    """Runs the command line of ``arcforge-rl``."""
+    if sys.argv[1:2] == ["rescore"]:
+        del sys.argv[1]
+        return run_job("rl_rescore")
+    return run_job("rl")

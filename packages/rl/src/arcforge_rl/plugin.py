@@ -84,6 +84,7 @@ COMPONENTS = {
 
 JOBS = {
     "rl": ("trainer.run:run", "configs.learning:RlConfig", "arcforge-rl"),
+    "rl_rescore": ("orchestrator.rescore:run", "configs.commands:RescoreConfig", "arcforge-rl rescore"),
     "env": ("rollouts.command:run", "configs.commands:EnvConfig", "arcforge-env"),
     "env_validate": ("environments.validate:validate", "configs.commands:ValidateConfig", "arcforge-env validate"),
     "conversations": ("problems.write:run", "configs.commands:ConversationsConfig", "arcforge-conversations"),

@@ -54,7 +54,7 @@ COMMANDS = {
     "env": Command("arcforge-rl", "list, check and play environments", "arcforge_rl.cli:main"),
     "conversations": Command("arcforge-rl", "generate conversations with checkable answers"),
     "sample": Command("arcforge-rl", "sample several answers per problem and keep the right ones for training"),
-    "rl": Command("arcforge-rl", "train a model by reinforcement learning"),
+    "rl": Command("arcforge-rl", "train a model by reinforcement learning", "arcforge_rl.cli:rl"),
     "serve": Command("arcforge-serving", "serve a checkpoint over OpenAI's API"),
     "bench": Command("arcforge-serving", "load an OpenAI endpoint and measure latencies"),
 }

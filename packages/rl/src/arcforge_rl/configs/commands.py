@@ -230,6 +230,17 @@ class ValidateConfig:
 
 
 @dataclass
+class RescoreConfig:
+    """The root of ``arcforge-rl rescore``."""
+
+    run: str = MISSING
+    """Folder of a run with ``collection=async``, e.g. ``outputs/latest``. Its environment is used as configured there,
+    with the verifiers that are installed now."""
+    write: bool = False
+    """Record the rewards; a resumed run trains on them."""
+
+
+@dataclass
 class EnvConfig:
     """The root of ``arcforge-env run``."""
 
