@@ -17,7 +17,7 @@ from arcforge_core.contracts.sandbox import SandboxFault
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.ledger import Ledger
-from arcforge_rl.trainer.run import run
+from arcforge_rl.trainer.run import run, with_shared_cores
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]
 ASYNC = ("collection=async", "engine=paged", "engine.cache_tokens=4096", "evaluation.tasks=0")
@@ -154,3 +154,12 @@ def test_what_cannot_be_is_refused_before_work(small_run: Compose, options: tupl
 @pytest.mark.parametrize("option", ["collection.allow_uncorrected=true", "collection.eta=0"])
 def test_algorithms_without_correction_are_allowed_where_they_are_asked_for(small_run: Compose, option: str) -> None:
     assert run(small_run(*ASYNC, "algorithm=grpo", option)).figures["steps"] == 3
+
+
+def test_trainer_and_engine_share_the_cores(small_run: Compose) -> None:
+    def threads(*options: str, cores: int = 8) -> int | None:
+        return with_shared_cores(small_run(*options), cores).trainer.threads
+
+    assert threads(*ASYNC, "trainer.threads=null") == 4 and threads(*ASYNC, "trainer.threads=null", cores=1) == 1
+    assert threads(*ASYNC, "trainer.threads=3") == 3
+    assert threads("trainer.threads=null") is None

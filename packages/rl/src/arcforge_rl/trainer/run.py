@@ -24,12 +24,14 @@ from arcforge_core.files.rundir import write_json
 from arcforge_core.generation.engine import build_engine
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.processor import allowed_cores
 from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.console import ConsoleProgress
 from arcforge_core.train.callbacks.metrics import METRICS_FILE, MetricsWriter
 from arcforge_core.train.prepare import compute_dtype, freeze
 from arcforge_core.train.session import Hooks, Parts, Session
+from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
@@ -62,6 +64,7 @@ def run(config: RlConfig) -> Result:
         NonFiniteError, ArcforgeError: a loss, a gradient or the engine went wrong; the last checkpoint is kept.
     """
     algorithm = build_algorithm(config)
+    config = with_shared_cores(config, allowed_cores())
     with Session(config) as session:
         if session.restored is not None:
             init = begun_with(session.run_dir, config.init)
@@ -73,6 +76,14 @@ def run(config: RlConfig) -> Result:
             return session.run(training)
         finally:
             training.close()
+
+
+def with_shared_cores(config: RlConfig, cores: int) -> RlConfig:
+    """Returns the configuration with half of the cores for each of trainer and engine if both compute together, unless
+    `trainer.threads` says otherwise: threads beyond the cores would wait for each other in every product."""
+    if not isinstance(config.collection, AsynchronousConfig) or config.trainer.threads is not None:
+        return config
+    return replace(config, trainer=replace(config.trainer, threads=max(1, cores // 2)))
 
 
 class PolicyTraining(Hooks):
