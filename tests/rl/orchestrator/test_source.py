@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.rl.trainer.conftest import Compose, learnable, no_drawing, policy, small_run
+from tests.rl.trainer.conftest import Compose, learnable, no_drawing, policy, small_overrides, small_run
 from tests.rl.trainer.test_run import metrics, weights
 
 from arcforge_core.contracts.environment import Episode, Outcome, Task
@@ -20,6 +25,9 @@ from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.trainer.run import run, with_shared_cores
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]
+TESTS = Path(__file__).parents[2]
+LEARN = str(TESTS / "rl" / "trainer" / "learn.py")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
 ASYNC = ("collection=async", "engine=paged", "engine.cache_tokens=4096", "evaluation.tasks=0")
 
 
@@ -148,7 +156,7 @@ def test_an_error_of_the_thread_ends_the_run_with_one_line(small_run: Compose, m
 )
 def test_what_cannot_be_is_refused_before_work(small_run: Compose, options: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        run(small_run(*[option for option in ASYNC if "=" in option], *options))
+        run(small_run("collection=async", "engine=paged", *options))
 
 
 @pytest.mark.parametrize("option", ["collection.allow_uncorrected=true", "collection.eta=0"])
@@ -163,3 +171,32 @@ def test_trainer_and_engine_share_the_cores(small_run: Compose) -> None:
     assert threads(*ASYNC, "trainer.threads=null") == 4 and threads(*ASYNC, "trainer.threads=null", cores=1) == 1
     assert threads(*ASYNC, "trainer.threads=3") == 3
     assert threads("trainer.threads=null") is None
+
+
+@pytest.mark.slow(reason="three processes that import torch")
+def test_a_run_killed_twice_is_resumed_and_trains_on_every_rollout_once(
+    small_run: Compose, policy: Path, tmp_path: Path
+) -> None:
+    """Wherever SIGKILL comes: rollouts run, wait, train, or a checkpoint is being written."""
+    options = [*small_overrides(policy, tmp_path / "outputs"), *ASYNC, "trainer.max_steps=12"]
+    options += ["trainer.checkpoint_every=3", f"folder={tmp_path / 'run'}"]
+    folder = tmp_path / "run"
+    for rows in (4, 8):
+        extra = [f"resume={folder}"] if folder.exists() else []
+        child = subprocess.Popen([sys.executable, LEARN, *options, *extra], env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 240
+        while child.poll() is None and time.monotonic() < deadline:
+            table = folder / "metrics.csv"
+            if table.exists() and len(table.read_text().splitlines()) > rows:
+                child.kill()
+            time.sleep(0.02)
+        assert child.wait() == -signal.SIGKILL
+    done = subprocess.run([sys.executable, LEARN, *options, f"resume={folder}"], env=ENVIRONMENT, timeout=240)
+    assert done.returncode == 0
+    assert [int(row["step"]) for row in metrics(folder)] == list(range(1, 13))
+    names = [line["rollout"] for line in lines(folder) if line["learnt"]]
+    ledger = Ledger(folder / "ledger.sqlite")
+    rollouts = [one for group in ledger.all_groups() for one in group.rollouts]
+    ledger.close()
+    assert len(set(names)) == len(names) == sum(one.state == "trained" for one in rollouts)
+    assert all((one.reason is not None) == (one.state == "dropped") for one in rollouts)
