@@ -18,8 +18,8 @@ class Database:
 
     Args:
         path: the file; created if absent.
-        schema: statements that create what is absent.
-        user: what may use the file, for errors.
+        schema: statements that create absent tables.
+        user: name of the processes that use the file, for errors.
 
     Raises:
         ArcforgeError: another process owns the file, it cannot be written, or it is damaged.
@@ -84,7 +84,7 @@ class Database:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Gives SQLite's errors the file's name and what can be done."""
+        """Gives SQLite's errors the name of the file, and a remedy."""
         try:
             yield
         except sqlite3.IntegrityError:

@@ -1,4 +1,4 @@
-"""What became of every rollout, and which ones made which batch, in one SQLite file with one writer.
+"""The fate of every rollout, and the rollouts of every batch, in one SQLite file with one writer.
 
 Every method is one transaction. After any crash the file has each rollout in one state, and a trainer that starts again
 from step s reads the batches s, s + 1, ... that were taken before, with the same rollouts in the same order.
@@ -193,7 +193,7 @@ class Ledger:
         return max(int(last), first or 0)
 
     def skip(self, step: int) -> None:
-        """The run took its steps up to `step` without this file; what waited here is dropped."""
+        """The run took its steps up to `step` without this file; rollouts that waited here are dropped."""
         with self._database.transaction():
             self._database.execute("INSERT OR REPLACE INTO meta VALUES ('first', ?)", (str(step),))
             left = "state IN ('admitted', 'running', 'finished', 'scored')"

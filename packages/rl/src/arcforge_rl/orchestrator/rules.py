@@ -19,7 +19,7 @@ class Rules:
         eta: bound of the mean staleness, by admission: at any time at most ``(eta + steps trained + 1) * threshold``
             groups have been admitted and not dropped. 0 is the synchronous loop.
         max_staleness: bound of the staleness of a rollout's oldest token at the time of training.
-        stale: ``drop``, ``retry`` or ``keep`` what is beyond the bound; the first two cancel a running rollout as soon
+        stale: ``drop``, ``retry`` or ``keep`` rollouts beyond the bound; the first two cancel a running rollout as soon
             as it cannot be trained in time.
         concurrency: rollouts that run at a time.
         retries: how often a failed rollout, or one beyond the bound, is started again.

@@ -27,7 +27,7 @@ class Source(Protocol):
             folder: of the run.
 
         Raises:
-            ArcforgeError: what the folder holds is of another run, or damaged.
+            ArcforgeError: the folder has files of another run, or damaged ones.
         """
 
     def take(self, step: int) -> Collected:
@@ -50,7 +50,7 @@ class Source(Protocol):
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """What a checkpoint keeps, besides the curriculum."""
+        """State that a checkpoint keeps, besides the curriculum."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes the `state` of a checkpoint, before `begin`."""
