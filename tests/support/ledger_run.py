@@ -45,7 +45,9 @@ class SeedSays:
     def away(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def ask(self, number: int, prompt: Sequence[int], params: SamplingParams) -> GenerationOutput:
+    async def ask(
+        self, number: int, prompt: Sequence[int], params: SamplingParams, session: str = ""
+    ) -> GenerationOutput:
         for _ in range(params.seed % 5):
             await asyncio.sleep(0)
         if params.seed % 8 == 5:

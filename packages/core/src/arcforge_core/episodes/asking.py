@@ -21,8 +21,10 @@ class Asking(Protocol):
     def away(self) -> AbstractContextManager[None]:
         """Marks the block as a wait for something other than the engine."""
 
-    async def ask(self, number: int, prompt: Sequence[int], params: SamplingParams) -> GenerationOutput:
-        """Samples from the engine after a prompt; `number` is the program's."""
+    async def ask(
+        self, number: int, prompt: Sequence[int], params: SamplingParams, session: str = ""
+    ) -> GenerationOutput:
+        """Samples from the engine after a prompt; `number` and `session` are the program's."""
 
 
 @dataclass
@@ -48,9 +50,11 @@ class Streams:
         """Needs no mark."""
         return nullcontext()
 
-    async def ask(self, number: int, prompt: Sequence[int], params: SamplingParams) -> GenerationOutput:
+    async def ask(
+        self, number: int, prompt: Sequence[int], params: SamplingParams, session: str = ""
+    ) -> GenerationOutput:
         """Samples; a cancelled caller ends the request in the engine."""
-        (stream,) = self.engine.submit(prompt, params)
+        (stream,) = self.engine.submit(prompt, params, session=session)
         self._count(1)
         try:
             return await stream.output()
