@@ -67,10 +67,13 @@ def test_a_run_killed_at_any_commit_loses_nothing(tmp_path: Path, rules: Rules, 
     states = checked(whole)
     assert states["trained"] > 0 and states["dropped"] > 0
     last = json.loads((whole / "checkpoint.json").read_text())
-    for number in range(1, commits + 1, every):
+    cuts = [
+        (n, before) for n in range(1, commits + 1, every) for before in (False, True) if every == 1 or n % 2 != before
+    ]
+    for number, before in cuts:
         folder = tmp_path / "cut"
         folder.mkdir()
-        code, _ = in_child(folder, rules, kill=number, before=number % 2 == 0)
+        code, _ = in_child(folder, rules, kill=number, before=before)
         killed = code == -9
         assert killed or (rules.eta and code == 0), "the order of events, and so their number, depends on the machine"
         again, _ = in_child(folder, rules)

@@ -173,7 +173,7 @@ def test_trainer_and_engine_share_the_cores(small_run: Compose) -> None:
     assert threads("trainer.threads=null") is None
 
 
-@pytest.mark.slow(reason="three processes that import torch")
+@pytest.mark.nightly(reason="three training processes; tests/rl/orchestrator/test_ledger.py kills a scripted run")
 def test_a_run_killed_twice_is_resumed_and_trains_on_every_rollout_once(
     small_run: Compose, policy: Path, tmp_path: Path
 ) -> None:

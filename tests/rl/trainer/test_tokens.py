@@ -117,3 +117,14 @@ def test_streams_come_back_where_they_belong() -> None:
         for branch in trace.branches:
             for place, sampled in enumerate(branch.sampled):
                 assert float(branch.streams["marks"][place]) == (branch.ids[place] + 0.5 if sampled else 0.0)
+
+
+def test_a_rollouts_oldest_version_is_that_of_all_its_branches() -> None:
+    """With ``engine.prefix_at_update=keep`` a later branch may read entries that the versions before it computed."""
+    first = Branch("a", [1, 2, 3], [False, True, True], [0.0, -1.0, -1.0], [-1, 3, 4])
+    later = Branch("b", [1, 2], [False, True], [0.0, -1.0], [-1, 4])
+    traces = [
+        Trace("t", "g", name, branches, {"reward": 1.0}) for name, branches in [("r", [first, later]), ("s", [later])]
+    ]
+    (micro,) = pack(traces, 64)
+    assert micro.begun_S.tolist() == [3, 3, 4, 4] and micro.oldest_S.tolist() == [3, 3, 3, 4]

@@ -73,7 +73,8 @@ class Gaps:
 
         Args:
             gap_S: absolute differences.
-            version_S, begun_S: see `PolicyMicro`.
+            version_S: see `PolicyMicro`.
+            begun_S: versions of the oldest weights that may have computed a part of each token's prefix.
             version: of the current weights.
         """
         new_S = gap_S[(version_S == version) & (begun_S == version)]
@@ -327,7 +328,9 @@ class PolicyModule(TrainingModule):
         gap_S = (tokens.old_T - tokens.rollout_T).abs()
         means = {name: float(value) for name, value in loss.metrics.items()}
         means["entropy"] = float(found.entropy_S.mean())
-        gaps = Gaps.of(gap_S, micro.version_S, micro.begun_S, self.weight_version)
+        kept = getattr(self.config.engine, "prefix_at_update", "drop") == "keep"  # a rollout's prefixes, over updates
+        begun_S = micro.oldest_S if kept else micro.begun_S
+        gaps = Gaps.of(gap_S, micro.version_S, begun_S, self.weight_version)
         return {f"{name}_loss": float(value.detach()) for name, value in parts.items()}, means, gaps
 
     def _check_gap(self, gap: float) -> None:

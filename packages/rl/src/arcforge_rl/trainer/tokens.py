@@ -56,6 +56,11 @@ class PolicyMicro:
         streams = {name: stream_S.to(device) for name, stream_S in self.streams.items()}
         return replace(self, batch=self.batch.to(device), streams=streams, **moved)
 
+    @property
+    def oldest_S(self) -> Tensor:
+        """Oldest weight version that sampled a token of each token's trace, int64 [S]."""
+        return torch.tensor([trace.oldest_version for trace in self.traces], device=self.trace_S.device)[self.trace_S]
+
     def branches(self) -> list[Branch]:
         """Returns the branches with sampled tokens, in segment order."""
         return [branch for trace in self.traces for branch in trace.branches if branch.num_sampled]
