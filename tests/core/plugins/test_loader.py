@@ -5,7 +5,7 @@ from importlib import metadata
 
 import pytest
 
-from arcforge_core.errors import PluginError
+from arcforge_core.errors import PluginError, UnknownComponentError
 from arcforge_core.plugins import loader as plugins
 from arcforge_core.plugins.hookspecs import PLUGIN_API
 
@@ -94,6 +94,10 @@ def test_a_fault_is_recorded_and_stops_no_other_plugin(site, fault):
     assert [p.distribution for p in loaded.failures] == ["a-broken 1.0"]
     assert message in loaded.failures[0].error
     assert loaded.registry.names("attention") == ["fast"]
+    with pytest.raises(
+        UnknownComponentError, match=r"installed: fast; not loaded: a-broken 1\.0 \(arcforge-plugins says"
+    ):
+        loaded.registry.get("attention", "mine")
     with pytest.raises(PluginError, match=r"plugin 'a-broken' of a-broken 1\.0: "):
         load(site, strict=True)
 

@@ -151,6 +151,7 @@ def load_entry_points(entries: list[metadata.EntryPoint], *, strict: bool, block
             if strict:
                 raise PluginError(f"plugin {entry.name!r} of {owner}: {message}") from error
             info = PluginInfo(entry.name, owner, error=message)
+            loaded.registry.absent.append(owner)
         elapsed = time.perf_counter() - start
         loaded.plugins.append(replace(info, seconds=elapsed))
         if info.warning:

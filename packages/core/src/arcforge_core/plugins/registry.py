@@ -129,10 +129,12 @@ class Registry:
     Attributes:
         claims: the components.
         jobs: by name, in loading order.
+        absent: distributions whose plugins could not be loaded; an unknown name may be one of theirs.
     """
 
     claims: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
     jobs: dict[str, JobEntry] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
 
     def kinds(self) -> list[str]:
         """Returns the kinds that have at least one component, sorted."""
@@ -172,7 +174,8 @@ class Registry:
             known = {n: wheel for (k, n), wheel in known_wheels().items() if k == kind}
             hint = f"; {how_to_install(min(known.values()))} brings {', '.join(known)}" if known else ""
             return f"no {kind} {name!r}: nothing of kind {kind!r} is installed{hint}"
-        return f"no {kind} {name!r}; installed: {listed(names)}{nearest(name, names)}"
+        absent = f"; not loaded: {listed(self.absent)} (arcforge-plugins says why)" if self.absent else ""
+        return f"no {kind} {name!r}; installed: {listed(names)}{nearest(name, names)}{absent}"
 
     def job(self, name: str) -> JobEntry:
         """Returns the job.
