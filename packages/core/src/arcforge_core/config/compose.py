@@ -6,8 +6,6 @@ line (``--help``, ``--cfg job``, Tab completion, ``-m`` sweeps). All other code 
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
 import os
 import re
@@ -21,12 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import hydra
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.conf import HydraConf, JobConf, RunDir, SweepDir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -40,7 +36,7 @@ from arcforge_core.config.field_help import render_field
 from arcforge_core.config.help import render_help, written_groups
 from arcforge_core.config.installed import fallbacks, missing
 from arcforge_core.config.schema import TrainConfig
-from arcforge_core.config.search_path import MAIN, conflicts, file_stamps, options, sources
+from arcforge_core.config.search_path import MAIN, conflicts, options, sources
 from arcforge_core.config.shorthand import written_out
 from arcforge_core.config.sweep import SweepJob, summary_text
 from arcforge_core.config.typed import understood
@@ -57,8 +53,6 @@ for _kind in ("stage", "rounds"):  # references of a pipeline's recipe stay as t
     OmegaConf.register_new_resolver(_kind, lambda name, kind=_kind: f"${{{kind}:{name}}}", replace=True)
 
 VERSION_BASE = "1.3"
-CACHED = 64
-"""Compositions of recipes that a process keeps."""
 COMPARISONS = "${oc.select:output_dir,outputs}/multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}"
 
 
@@ -74,9 +68,9 @@ class ArcforgeSearchPath(SearchPathPlugin):
                 search_path.append(source.provider, source.path)
 
 
-@dataclass(eq=False)
+@dataclass
 class Schemas:
-    """The components' dataclasses, and the errors of those that cannot be imported; equal to itself only."""
+    """The components' dataclasses, and the errors of those that cannot be imported."""
 
     owners: Owners = field(default_factory=dict)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -90,9 +84,6 @@ def store_components() -> Schemas:
     the error.
     """
     Plugins.instance().register(ArcforgeSearchPath)
-    # Hydra copies its sources for every composition, and with them this store of all components, a quarter of the
-    # time; `ConfigStore.load` copies what it returns, so that one store is enough.
-    ConfigStore.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]
     schemas = Schemas()
     for (kind, name), claims in registry().claims.items():
         try:
@@ -120,56 +111,19 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
         ConfigError: unknown field, wrong type or an impossible combination.
         ArcforgeError: an unknown option, or an override that cannot be read.
     """
-    schemas = store_components()
-    with _our_errors(overrides):
-        given = understood(config_name, schema, written_out(config_name, schema, overrides))
-        config, chosen = _composed(config_name, schema, given, schemas)
-    _refuse_conflicts(chosen)
-    return cast(T, to_dataclass(config, schemas.owners))
-
-
-def _composed(
-    config_name: str, schema: type[Any], given: Sequence[str], schemas: Schemas
-) -> tuple[DictConfig, dict[str, Any]]:
-    """Returns the configuration and the chosen option of each group.
-
-    Hydra first merges the files of the chosen options and then sets single fields. The first part takes most of the
-    time and is kept: a pipeline's stages and the rounds of a loop choose the same and differ in fields.
-    """
-    fields = {entry.name for entry in dataclasses.fields(schema)}
-    setting = [argument for argument in given if _sets_field(argument, fields)]
-    parsed = OverridesParser.create().parse_overrides(setting)
-    whole = any("={" in argument for argument in given if argument not in setting)  # a group's fields, in order
-    if whole or any(override.is_sweep_override() for override in parsed):  # Hydra's to refuse
-        setting, parsed = [], []
-    choosing = tuple(argument for argument in given if argument not in setting)
-    merged, chosen = _merged(config_name, cast(Any, schema), choosing, file_stamps(), schemas)
-    config = copy.deepcopy(merged)
-    ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
-    return config, chosen
-
-
-def _sets_field(argument: str, fields: set[str]) -> bool:
-    """Whether an override sets one field, so that Hydra would apply it after all files are merged."""
-    key = argument.partition("=")[0].lstrip("+~")
-    if "@" in key or "/" in key or key.split(".")[0] == "hydra":
-        return False
-    return "." in key or (key in fields and not options(key))
-
-
-@functools.lru_cache(CACHED)
-def _merged(
-    config_name: str, schema: type[Any], choosing: tuple[str, ...], _stamps: Any, _schemas: Schemas
-) -> tuple[DictConfig, dict[str, Any]]:
-    """Composes the options that `choosing` names; called again when a file of the search path has changed."""
+    store_components()
     ConfigStore.instance().store(f"{config_name}_schema", schema)
     module = MAIN.removeprefix("pkg://")
-    with hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE):
-        config = hydra.compose(config_name, list(choosing), return_hydra_config=True)
-    chosen = dict(config.hydra.runtime.choices)
+    with (
+        _our_errors(overrides),
+        hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE),
+    ):
+        given = understood(config_name, schema, written_out(config_name, schema, overrides))
+        config = hydra.compose(config_name, given, return_hydra_config=True)
+    _refuse_conflicts(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
-    return config, chosen
+    return cast(T, to_dataclass(config, store_components().owners))
 
 
 def compose(overrides: Sequence[str] = ()) -> TrainConfig:

@@ -8,7 +8,6 @@ is requested.
 from __future__ import annotations
 
 import functools
-import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -76,29 +75,6 @@ def sources() -> list[ConfigSource]:
         if source:
             unique.setdefault(source.path, source)
     return list(unique.values())
-
-
-def file_stamps() -> tuple[tuple[str, int, int], ...]:
-    """Returns path, time of change [ns] and size [bytes] of every file of a source that is a folder."""
-    found: list[tuple[str, int, int]] = []
-    for source in sources():
-        found.append((source.path, 0, 0))
-        if source.path.startswith("file://"):
-            _stamp(source.path.removeprefix("file://"), found)
-    return tuple(found)
-
-
-def _stamp(folder: str, found: list[tuple[str, int, int]]) -> None:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.is_dir():
-            _stamp(entry.path, found)
-        else:
-            state = entry.stat()
-            found.append((entry.path, state.st_mtime_ns, state.st_size))
 
 
 def presets() -> list[Preset]:
