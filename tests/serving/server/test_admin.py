@@ -39,6 +39,7 @@ ROUTES = [
     ("POST", "resume", None),
     ("POST", "flush", None),
     ("POST", "abort", {"all": True}),
+    ("POST", "generate", {"prompt": [1], "max_new_tokens": 1}),
     ("POST", "update_weights", {"path": "new"}),
     ("POST", "update_weights/tensors", None),
 ]

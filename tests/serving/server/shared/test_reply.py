@@ -182,7 +182,7 @@ def test_priority_and_client_reach_the_engine(served, monkeypatch):
     monkeypatch.setattr(state.engine, "submit", noted)
     body = {"prompt": [1], "max_tokens": 1, "priority": -3, "user": "alice"}
     assert httpx.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
-    assert seen == [{"priority": -3, "owner": "127.0.0.1", "salt": ""}]
+    assert seen == [{"priority": -3, "owner": "127.0.0.1", "salt": "", "session": ""}]
 
 
 def test_a_stream_that_cannot_begin_is_closed():

@@ -11,7 +11,7 @@ def test_a_checkpoint_without_the_file_suggests_nothing(tmp_path):
 
 
 def test_what_a_checkpoint_suggests_is_read(tmp_path):
-    given = {"suggestions": ["What is 1+1?"], "tools": ["calculator"]}
+    given = {"suggestions": ["What is 1+1?"], "tools": ["calculator"], "base": False}
     (tmp_path / "page.json").write_text(json.dumps(given))
     assert read_starters(tmp_path).model_dump() == given
 

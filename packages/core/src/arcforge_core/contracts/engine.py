@@ -39,7 +39,7 @@ class SamplingParams:
         top_p: nucleus mass in (0, 1]: after top_k, keep the smallest set of likeliest tokens that reaches it.
         top_k: keep the k likeliest; 0 keeps all.
         min_p: drop tokens below min_p times the likeliest one's probability, in [0, 1].
-        min_new_tokens: so many tokens are generated first: stop tokens are not sampled among them, unless a grammar
+        min_new_tokens: number of tokens generated first: stop tokens are not sampled among them, unless a grammar
             leaves no other, and `should_stop` has no effect; at most max_new_tokens.
         stop_token_ids: each of these tokens ends the sequence; it is part of the output.
         should_stop: called after each token with the ids generated so far; True ends the sequence, e.g. for a stop

@@ -106,7 +106,7 @@ class Evaluations(L.Callback):
         if not module.config.evaluation.tasks:
             return
         with working("playing held-out tasks") if trainer.is_global_zero else nullcontext():
-            groups = stopping_of(trainer).between_steps(module, module.sampler.evaluate)
+            groups = stopping_of(trainer).between_steps(trainer, module, module.sampler.evaluate)
         if groups is None:
             return
         self.groups = groups

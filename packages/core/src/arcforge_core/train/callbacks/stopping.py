@@ -58,7 +58,7 @@ class Stopping(L.Callback):
             raise KeyboardInterrupt
         os.write(2, b"stopping after this step; Ctrl-C again interrupts it\n")
 
-    def between_steps(self, module: TrainingModule, work: Callable[[], T]) -> T | None:
+    def between_steps(self, trainer: L.Trainer, module: TrainingModule, work: Callable[[], T]) -> T | None:
         """Returns the result of work that no checkpoint needs, or None because a stop is requested.
 
         The request cuts the work off, and later work does not begin. Several processes finish work that has begun:
@@ -68,7 +68,7 @@ class Stopping(L.Callback):
             self.interrupted = True
             return None
         try:
-            self._cuts = module.trainer.world_size == 1
+            self._cuts = trainer.world_size == 1
             try:
                 return work()
             finally:

@@ -52,7 +52,7 @@ class GenerateRequest(StructuredRequest):
     top_k: int = Field(default=0, ge=-1, description="0 and -1 keep all")
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
     seed: Seed | None = None
-    min_tokens: int = Field(default=0, ge=0, description="no stop token, stop string or end before so many tokens")
+    min_tokens: int = Field(default=0, ge=0, description="number of tokens before any stop token or stop string counts")
     presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     repetition_penalty: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
