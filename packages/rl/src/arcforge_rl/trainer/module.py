@@ -224,7 +224,7 @@ class PolicyModule(TrainingModule):
             folder: of the run.
             resumed: whether the weights are those of a checkpoint of the run.
         """
-        if resumed:
+        if resumed or self.engine.weight_version:  # a server may have an earlier run's
             self.sync_weights(None if isinstance(self.source, Sampler) else self.progress.step or None)
         self._weight_version = None
         self.source.begin(self.progress.step, folder)
