@@ -72,6 +72,7 @@ CHEAP = {
         "evaluation.tasks": "1",
         "evaluation.samples": "1",
     },
+    "arcforge-rl rescore": {},
     "arcforge-serve": {"port": "0"},
 }
 FORM_OF_THE_COMMAND = ("data", "data.paths")

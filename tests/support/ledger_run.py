@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from arcforge_core.configs import CopyConfig
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
@@ -97,7 +98,6 @@ def described(taken: Taken) -> str:
 
 def train(folder: Path, rules: Rules) -> str:
     """Begins or continues the run of a folder; returns its weights after `STEPS` steps."""
-    CopyEnvironment.exact = reward_even  # type: ignore[method-assign]
     checkpoint = folder / "checkpoint.json"
     step, weights = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, "")
 
@@ -133,7 +133,8 @@ def train(folder: Path, rules: Rules) -> str:
             ledger.close()
         return weights
 
-    return asyncio.run(run())
+    with mock.patch.object(CopyEnvironment, "exact", reward_even):
+        return asyncio.run(run())
 
 
 def in_child(folder: Path, rules: Rules, kill: int = 0, before: bool = False) -> tuple[int | None, int]:

@@ -13,6 +13,7 @@ from arcforge_rl.orchestrator.record import unpack_outcome
 from arcforge_rl.orchestrator.rescore import run
 from arcforge_rl.orchestrator.rules import Rules
 from support.ledger_run import train
+from support.policies import reward_even
 
 
 def rewards(folder: Path) -> list[float | None]:
@@ -23,7 +24,7 @@ def rewards(folder: Path) -> list[float | None]:
 
 
 def test_another_verdict_is_counted_and_written_if_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CopyEnvironment, "exact", CopyEnvironment.exact)
+    monkeypatch.setattr(CopyEnvironment, "exact", reward_even)
     train(tmp_path, Rules(threshold=2, group_size=3, eta=0.0, concurrency=4, retries=1))
     (tmp_path / "config.yaml").write_text("environment:\n  name: copy\n  split: train\n")
     before = rewards(tmp_path)

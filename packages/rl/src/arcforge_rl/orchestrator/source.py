@@ -59,6 +59,7 @@ class AsynchronousSource:
         self.engine: ServingEngine = sampler.engine  # type: ignore[assignment]  # it has `submit`
         self.asking = Streams(self.engine)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._ledger: Ledger | None = None
         self._run: str | None = None
         self._since = 0.0
@@ -78,7 +79,8 @@ class AsynchronousSource:
         self._run = self._ledger.run
         self.engine.start()
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="arcforge-rollouts", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="arcforge-rollouts", daemon=True)
+        self._thread.start()
         self.collector = Collector(
             self.rules,
             self.sampler.training,
@@ -131,9 +133,11 @@ class AsynchronousSource:
 
     def stop(self) -> None:
         """Cancels the rollouts that run, ends the thread and closes the ledger; no effect a second time."""
-        if self._loop is not None and self._ledger is not None:
+        if self._loop is not None and self._thread is not None and self._ledger is not None:
             self._call(self.collector.stop())
             self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
             self._ledger.close()
             self._loop = None
 
