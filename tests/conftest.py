@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ if not torch.cuda.is_available():
 
 # Processes that tests start find `support` too.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+# A shell starts its background jobs deaf to Ctrl-C, and their processes inherit that; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["support.skips"]
 
