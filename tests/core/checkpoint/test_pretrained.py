@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import arcforge_core
 from arcforge_core import load_pretrained, save_pretrained
-from arcforge_core.checkpoint import shards
+from arcforge_core.checkpoint import pretrained, shards
 from arcforge_core.checkpoint.pretrained import CONFIG, WEIGHTS, find_checkpoint, load_weights, load_with_tokenizer
 from arcforge_core.config.schema import HardwareConfig
 from arcforge_core.contracts.batch import SequenceBatch
@@ -120,6 +120,38 @@ def test_load_with_tokenizer(tmp_path: Path, tokenizer: Tokenizer) -> None:
     save_pretrained(small_model(), tmp_path / "narrow", tokenizer)
     with pytest.raises(CheckpointError, match="the tokenizer has 280 ids, the model only 64"):
         load_with_tokenizer(tmp_path / "narrow", cpu)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fast", "computed"),
+    [
+        ("auto", True, torch.bfloat16),
+        ("auto", False, torch.float32),
+        ("stored", False, torch.bfloat16),
+        ("float32", True, torch.float32),
+        ("bfloat16", False, torch.bfloat16),
+    ],
+)
+def test_bfloat16_weights_are_computed_in_the_faster_format(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, dtype: str, fast: bool, computed: torch.dtype
+) -> None:
+    monkeypatch.setattr(pretrained, "fast_bf16", lambda device_type: fast)
+    stored = small_model(vocab_size=TOKENIZER_SIZE).to(torch.bfloat16)
+    save_pretrained(stored, tmp_path / "model", tokenizer)
+    model, _ = load_with_tokenizer(tmp_path / "model", TorchCpu(HardwareConfig("torch_cpu")), dtype=dtype)
+    assert model.dtype == computed
+    assert {parameter.dtype for parameter in model.parameters()} == {computed}
+    assert torch.equal(model.lm_head.weight.float(), stored.lm_head.weight.float())
+    assert model(IDS).logits.dtype == computed
+
+
+def test_float32_weights_stay_where_bfloat16_is_faster(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrained, "fast_bf16", lambda device_type: True)
+    save_pretrained(small_model(vocab_size=TOKENIZER_SIZE), tmp_path / "model", tokenizer)
+    model, _ = load_with_tokenizer(tmp_path / "model", TorchCpu(HardwareConfig("torch_cpu")))
+    assert model.dtype == torch.float32
 
 
 def test_find_checkpoint_takes_a_model_or_the_last_of_a_run(tmp_path: Path, saved: Path) -> None:

@@ -6,16 +6,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
+import torch
 
 from arcforge_core import save_pretrained
 from arcforge_core.config.compose import compose_config
 from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_serving.configs import ServeConfig
-from arcforge_serving.server.serve import listen, serve, url
+from arcforge_serving.engine.paged import PagedEngine
+from arcforge_serving.server.serve import listen, load_state, serve, url
 from support.servers import listening, small_state
 
 
@@ -52,6 +55,15 @@ def test_the_real_server_answers_and_stops_in_order(
     assert server.returncode == code, errors
     assert output == ""
     assert "Traceback" not in errors
+
+
+def test_the_dtype_of_computation_is_the_users_choice(checkpoint: Path) -> None:
+    config = compose_config(
+        "serve", ServeConfig, [f"checkpoint={checkpoint}", "hardware=torch_cpu", "engine=paged", "dtype=bfloat16"]
+    )
+    assert cast(PagedEngine, load_state(config).engine).model.dtype == torch.bfloat16
+    with pytest.raises(ConfigError, match="dtype='half': must be one of auto, stored, float32, bfloat16"):
+        compose_config("serve", ServeConfig, [f"checkpoint={checkpoint}", "dtype=half"])
 
 
 def test_a_taken_port_is_known_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
+from arcforge_core.config.checks import INFERENCE_DTYPES
 from arcforge_core.config.schema import (
     EngineConfig,
     HardwareConfig,
@@ -231,6 +232,9 @@ class ServeConfig:
     hardware: HardwareConfig = MISSING
     checkpoint: str = MISSING
     """Folder of a model with its tokenizer, or of a run, e.g. ``outputs/latest``."""
+    dtype: str = "auto"
+    """Number format of computation: ``stored``, the checkpoint's; ``float32``; ``bfloat16``; or ``auto``, the stored
+    one, except float32 for bfloat16 weights on a processor whose float32 products are measured to be faster."""
     deterministic: bool = False
     """Compute tokens and log-probs that do not depend on the rest of the batch, bit for bit; slower."""
     host: str = "127.0.0.1"
@@ -291,6 +295,7 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_between("port", self.port, 0, 65535)
+        check_choice("dtype", self.dtype, INFERENCE_DTYPES)
         for name in self.allowed_hosts:
             if not re.fullmatch(r"[\w.-]+|\[?[\da-fA-F]*:[\da-fA-F.]*:[\da-fA-F:.]*\]?", name, re.ASCII):
                 raise ConfigError("allowed_hosts", name, "must be a host name or address, without scheme and port")

@@ -22,12 +22,14 @@ from arcforge_core.checkpoint.int8 import UnpackedState
 from arcforge_core.checkpoint.sections import meta_model, read_json, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
+from arcforge_core.console.progress import say
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.atomic import replacing
 from arcforge_core.files.find import CONFIG, find_checkpoint, is_adapter
 from arcforge_core.model.adapt.lora import adapter_of
 from arcforge_core.model.adapt.state import check_shapes, check_state, state_of
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops.compat import fast_bf16, why_precision
 from arcforge_core.ops.dispatch import Ops, default_ops
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ def load_weights(model: CausalLM, directory: str | Path) -> None:
 
 
 def load_with_tokenizer(
-    checkpoint: str | Path, hardware: Hardware, deterministic: bool = False
+    checkpoint: str | Path, hardware: Hardware, deterministic: bool = False, dtype: str = "auto"
 ) -> tuple[CausalLM, Tokenizer]:
     """Loads a model onto its device, and the tokenizer beside it.
 
@@ -191,6 +193,8 @@ def load_with_tokenizer(
         checkpoint: see `find_checkpoint`.
         hardware: provides the kernels and the device.
         deterministic: whether results are independent of the batch; see `Ops`.
+        dtype: of the parameters, a name in `config.checks.INFERENCE_DTYPES`. ``auto`` keeps the stored ones, but
+            computes bfloat16 in float32, which holds every value of it, on a processor that is faster so.
 
     Raises:
         CheckpointError: as in `load_pretrained`; or the tokenizer is missing, or its ids exceed the model's vocabulary.
@@ -201,7 +205,13 @@ def load_with_tokenizer(
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json; save_pretrained(model, folder, tokenizer) writes it")
     tokenizer = Tokenizer.load(folder)
-    model = load_pretrained(folder, ops=Ops(hardware, deterministic)).to(hardware.device_type)
+    ops = Ops(hardware, deterministic)
+    model = load_pretrained(folder, None if dtype in ("auto", "stored") else getattr(torch, dtype), ops)
+    if dtype == "auto" and model.dtype == torch.bfloat16 and not fast_bf16(hardware.device_type):
+        say(f"the weights are computed in float32: dtype=auto is {why_precision(hardware.device_type)}")
+        model = model.to(torch.float32)
+        model.rebind()
+    model = model.to(hardware.device_type)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model only {model.config.vocab_size}"

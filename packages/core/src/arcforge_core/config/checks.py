@@ -22,6 +22,10 @@ def check_weights(field_name: str, value: str) -> None:
     check_choice(field_name, value, WEIGHTS)
 
 
+INFERENCE_DTYPES = ("auto", "stored", "float32", "bfloat16")
+"""Dtypes that a checkpoint is computed in; see `arcforge_core.checkpoint.pretrained.load_with_tokenizer`."""
+
+
 def check_at_least(field_name: str, value: float | None, minimum: float) -> None:
     """Raises `ConfigError` unless `value` is None or at least `minimum`."""
     if value is not None and not value >= minimum:  # `not >=` also refuses NaN

@@ -71,7 +71,8 @@ def load_state(config: ServeConfig) -> ServerState:
     name = config.served_name or folder.resolve().name
     checkpoint = open_checkpoint(folder)
     check_engine(config.engine, checkpoint.config, checkpoint.attention)
-    model, tokenizer = load_with_tokenizer(folder, build_hardware(config.hardware), config.deterministic)
+    hardware = build_hardware(config.hardware)
+    model, tokenizer = load_with_tokenizer(folder, hardware, config.deterministic, config.dtype)
     engine = cast(ServingEngine, build_engine(config.engine, model))  # the config has checked that it is one
     state = state_of(engine, tokenizer, name)
     state.guard, state.weights_root, state.starters = guard, root, starters
