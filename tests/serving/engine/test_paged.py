@@ -18,6 +18,7 @@ from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.engine import driver
 from arcforge_serving.engine.errors import ClosedError, IntegrityError, QueueFullError
 from arcforge_serving.engine.paged import PagedEngine
+from arcforge_serving.engine.stream import Stream
 
 GREEDY = SamplingParams(max_new_tokens=8, temperature=0.0)
 LONG = [n % 61 for n in range(40)]
@@ -44,6 +45,16 @@ def assert_of_the_model(model: CausalLM, prompt, output):
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_token_arrives_with_the_end(monkeypatch):
+    deltas = []
+    monkeypatch.setattr(Stream, "_notify", lambda stream: deltas.append(stream._next()))  # the fastest of readers
+    engine = paged()
+    engine.submit(LONG, GREEDY)
+    run(engine)
+    assert [len(delta.tokens) for delta in deltas] == [1] * 8
+    assert [delta.finish_reason for delta in deltas] == [None] * 7 + ["length"]
 
 
 def test_a_thread_reads_tokens_as_they_come():

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from arcforge_core.contracts.engine import Token
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.generation.generate import ended
 from arcforge_core.model.causal_lm import CausalLM
@@ -245,7 +246,6 @@ class Driver:
         """Hands a sequence's tokens to its reader, up to the one that ends it."""
         for number, token in enumerate(sampled.tokens):
             sequence.take(token, step.version)
-            sequence.stream.put(token)
             self.generated += 1
             matcher = sequence.matcher
             try:
@@ -255,11 +255,13 @@ class Driver:
                     matcher = None  # it is further already, and let the next token pass
                 reason = ended(sequence.params, sequence.tokens[sequence.prompt_length :], matcher)
             except Exception as error:  # of this request's grammar or stop function
+                sequence.stream.put(token)
                 self._fail(sequence, error)
                 return
             if reason is not None:
-                self._finish(sequence, reason)
+                self._finish(sequence, reason, token)
                 return
+            sequence.stream.put(token)
 
     def _time(self, step: Step) -> None:
         """Records the time of a step that follows another of its kind."""
@@ -275,9 +277,9 @@ class Driver:
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
-    def _finish(self, sequence: SequenceState, reason: str) -> None:
+    def _finish(self, sequence: SequenceState, reason: str, last: Token | None = None) -> None:
         self._leave(sequence)
-        sequence.stream.close(sequence.output(reason, self.weight_version))
+        sequence.stream.close(sequence.output(reason, self.weight_version), last)
 
     def _fail(self, sequence: SequenceState, error: Exception) -> None:
         self._leave(sequence)

@@ -105,8 +105,11 @@ class Stream:
             self._tokens.append(token)
             self._notify()
 
-    def close(self, output: GenerationOutput) -> None:
+    def close(self, output: GenerationOutput, last: Token | None = None) -> None:
+        """Ends the stream; its last token, if it is handed over here, reaches the reader together with the end."""
         with self._changed:
+            if last is not None:
+                self._tokens.append(last)
             self._output = output
             self._notify()
 
