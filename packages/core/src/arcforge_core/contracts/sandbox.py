@@ -2,8 +2,8 @@
 
 A sandbox has a work directory, ``/workspace``, which is initially empty or a copy of a base, keeps its files between
 calls of `exec` and is removed by `stop`. Files elsewhere, as in the directory TMPDIR, may last as long.
-Every process started by an `exec`, including background processes, is dead before its result is returned. There is no
-network.
+Every process started by an `exec`, including background processes, is dead before its result is returned. Those of a
+`start` live until its program ends or the sandbox does. There is no network; ports may forward to Unix sockets.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.moved import renamed
+
+if TYPE_CHECKING:  # the keeper of sandboxes imports this module, and needs no event loop
+    from asyncio import StreamReader, StreamWriter
 
 __all__ = [
     "WORKSPACE",
     "Command",
     "CommandStatus",
     "ExecResult",
+    "ExitStatus",
+    "Process",
     "Sandbox",
     "SandboxBackend",
     "SandboxBoundError",
@@ -136,6 +141,24 @@ class ExecResult:
 
 
 @dataclass(frozen=True)
+class ExitStatus:
+    """How a started process ended.
+
+    Attributes:
+        outcome: exit, signal or out_of_memory.
+        code: exit code for exit, number of the signal for signal, None otherwise.
+    """
+
+    outcome: CommandStatus
+    code: int | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program exited by itself with code 0."""
+        return self.outcome is CommandStatus.EXIT and self.code == 0
+
+
+@dataclass(frozen=True)
 class SandboxProbe:
     """Whether a backend works on this machine, and which limits it cannot enforce here.
 
@@ -152,6 +175,45 @@ class SandboxProbe:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
+class Process(Protocol):
+    """A program that runs beside the commands of its sandbox; made by `Sandbox.start`, shaped as that of `asyncio`.
+
+    Attributes:
+        stdin: standard input; `drain` waits while the program does not read, and raises `ConnectionError` once it has
+            closed its input or ended.
+        stdout: standard output. Its buffer is bounded: while no caller reads, a program that writes more waits. What
+            was written before the end can be read after it.
+        stderr: standard error, likewise; both must be read.
+    """
+
+    @property
+    def stdin(self) -> StreamWriter: ...
+
+    @property
+    def stdout(self) -> StreamReader: ...
+
+    @property
+    def stderr(self) -> StreamReader: ...
+
+    async def wait(self) -> ExitStatus:
+        """Returns how the program ended, when every process that it started is dead; read or unread output is no
+        condition. A process that `kill` or `Sandbox.stop` ended was ended by SIGKILL.
+
+        Raises:
+            SandboxFault: the sandbox failed; reading raises it too.
+        """
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to the program, not to processes that it started; none if it has ended.
+
+        Raises:
+            SandboxError: there is no signal with this number.
+        """
+
+    def kill(self) -> None:
+        """Kills the program and every process that it started."""
+
+
 class Sandbox(Protocol):
     """One sandbox; made by `SandboxBackend.open`.
 
@@ -164,6 +226,23 @@ class Sandbox(Protocol):
 
     async def exec(self, command: Command) -> ExecResult:
         """Runs a command and returns when every process that it started is dead.
+
+        Raises:
+            SandboxFault: the sandbox failed.
+            SandboxError: the sandbox was stopped, or the command is malformed.
+        """
+
+    async def start(self, command: Command, buffer_bytes: int = 1 << 16) -> Process:
+        """Starts a program that runs beside commands and other started programs, until it ends or the sandbox does.
+
+        All share the limits of the sandbox; while several run, the largest `memory_bytes` and `processes` among them
+        apply to all together. `wall_seconds` and `output_bytes` do not apply to a started program, and `snapshot` is
+        refused while it runs.
+
+        Args:
+            command: the program; `stdin` must be empty, because input is written to the process.
+            buffer_bytes: of each output stream; up to about twice as many are held, and as much as a pipe holds. It is
+                also the longest line that ``readline`` accepts.
 
         Raises:
             SandboxFault: the sandbox failed.
@@ -213,19 +292,36 @@ class SandboxBackend(Protocol):
     """Creates sandboxes; its target is called as ``target(config)``. A backend belongs to one event loop.
 
     Use it as ``async with backend:``, which ends all of its sandboxes on exit.
+
+    Attributes:
+        forwards: whether `open` can forward ports.
     """
 
     name: str
     limits: SandboxLimits
+    forwards: bool
 
     def probe(self) -> SandboxProbe:
         """Checks whether untrusted code can be run here; never raises."""
 
-    async def open(self, base: Path | None = None, limits: SandboxLimits | None = None) -> Sandbox:
+    async def open(
+        self,
+        base: Path | None = None,
+        limits: SandboxLimits | None = None,
+        forward: Mapping[int, Path] | None = None,
+    ) -> Sandbox:
         """Returns a fresh sandbox whose ``/workspace`` is empty or a private copy of the directory `base`.
 
+        Args:
+            base: initial contents of ``/workspace``.
+            limits: of the sandbox and its commands; None: the backend's.
+            forward: port -> Unix socket of the host. A connection inside to ``127.0.0.1:port`` is one to that socket;
+                nothing else can be reached, and the socket's file cannot be seen. Commands of such a sandbox share its
+                loopback network. If the host's program does not listen, connections are reset.
+
         Raises:
-            SandboxError: `probe` fails, with its reason, or `base` is not a directory.
+            SandboxBoundError: `base` exceeds what the limits leave room for.
+            SandboxError: `probe` fails, with its reason; `base` is not a directory; or a port cannot be forwarded.
         """
 
     async def close(self) -> None:

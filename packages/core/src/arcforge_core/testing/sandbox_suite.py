@@ -18,6 +18,7 @@ from arcforge_core.contracts.sandbox import (
     Command,
     CommandStatus,
     ExecResult,
+    ExitStatus,
     Sandbox,
     SandboxBackend,
     SandboxError,
@@ -28,11 +29,13 @@ from arcforge_core.contracts.sandbox import (
 LIMITS = SandboxLimits(
     cpu_seconds=5, wall_seconds=20, memory_bytes=256 << 20, processes=32, disk_bytes=8 << 20, output_bytes=4096
 )
+SIZE = 4_000_000
+"""Bytes of an output that no pipe holds."""
 Run = Callable[..., Any]
 
 
 class SandboxSuite:
-    """Conformance of a `SandboxBackend`; the sandbox needs a shell, coreutils and tar."""
+    """Conformance of a `SandboxBackend`; it needs a shell, coreutils, tar, and bash if it forwards ports."""
 
     @pytest.fixture(scope="class")
     def make_backend(self) -> Callable[[], SandboxBackend]:
@@ -209,6 +212,132 @@ class SandboxSuite:
             run(other.read("mine"))
         run(other.stop())
 
+    def test_a_started_program_talks_beside_commands(
+        self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult]
+    ) -> None:
+        """Input and both outputs are streams; results of commands hold nothing of them, and do not wait."""
+
+        async def scene() -> None:
+            process = await sandbox.start(sh_command("while read x; do echo out $x; echo err $x >&2; done; exit 5"))
+            process.stdin.write(b"1\n")
+            assert await process.stdout.readline() == b"out 1\n"
+            assert await process.stderr.readline() == b"err 1\n"
+            done = await sandbox.exec(sh_command("echo mine"))
+            assert (done.stdout, done.stderr) == (b"mine\n", b"")
+            process.stdin.write(b"2\n3\n")
+            process.stdin.close()
+            assert await process.wait() == ExitStatus(CommandStatus.EXIT, 5)
+            assert await process.stdout.read() == b"out 2\nout 3\n", "what was written before the end can be read"
+            assert await process.stderr.read() == b"err 2\nerr 3\n"
+
+        run(scene())
+
+    def test_several_started_programs(self, sandbox: Sandbox, run: Run) -> None:
+        """They share the files, and each has its own end."""
+
+        async def scene() -> None:
+            first = await sandbox.start(sh_command("until test -e go; do sleep 0.05; done; cat go"))
+            second = await sandbox.start(sh_command("cat; echo data > ready; mv ready go; exit 3"))
+            second.stdin.close()
+            assert (await second.wait()).code == 3
+            assert (await first.wait()).ok and await first.stdout.read() == b"data\n"
+
+        run(scene())
+
+    def test_unread_output_makes_a_program_wait(self, sandbox: Sandbox, run: Run) -> None:
+        """It is neither lost nor collected."""
+
+        async def scene() -> None:
+            process = await sandbox.start(sh_command(f"head -c {SIZE} /dev/zero; echo x > written; echo end >&2"), 4096)
+            assert len(await process.stdout.read(1)) == 1
+            await asyncio.sleep(0.5)
+            with pytest.raises(SandboxError):
+                await sandbox.read("written")
+            assert len(await process.stdout.read()) == SIZE - 1
+            assert (await process.wait()).ok and await process.stderr.read() == b"end\n"
+
+        run(scene())
+
+    def test_signals_of_a_started_program(self, sandbox: Sandbox, run: Run) -> None:
+        """A signal can be handled; one that is ignored changes nothing; `kill` ends it and what it started."""
+
+        async def scene() -> None:
+            text = "trap 'echo usr; exit 7' USR1; trap '' TERM; echo begun; while :; do sleep 0.05; done"
+            first, second = [await sandbox.start(sh_command(text)) for _ in range(2)]
+            for process in (first, second):
+                assert await process.stdout.readline() == b"begun\n"
+                process.send_signal(signal.SIGTERM)
+            first.send_signal(signal.SIGUSR1)
+            assert await first.wait() == ExitStatus(CommandStatus.EXIT, 7)
+            assert await first.stdout.read() == b"usr\n"
+            second.kill()
+            assert await second.wait() == ExitStatus(CommandStatus.SIGNAL, signal.SIGKILL)
+            for process in (first, second):  # has no effect any more
+                process.kill()
+                process.send_signal(signal.SIGTERM)
+            with pytest.raises(SandboxError, match="signal 0"):
+                first.send_signal(0)
+            default = await sandbox.start(Command(("sleep", "60")))
+            await asyncio.sleep(0.5)
+            default.send_signal(signal.SIGTERM)
+            assert await default.wait() == ExitStatus(CommandStatus.SIGNAL, signal.SIGTERM)
+
+        run(scene())
+
+    def test_a_program_that_cannot_be_started(self, sandbox: Sandbox, run: Run) -> None:
+        """A missing program ends by itself; a malformed command is rejected."""
+
+        async def scene() -> None:
+            process = await sandbox.start(Command(("/no/such/program",)))
+            assert (await process.wait()).code in (126, 127)
+            with pytest.raises(SandboxError, match="stdin"):
+                await sandbox.start(Command(("cat",), stdin=b"x"))
+
+        run(scene())
+
+    def test_stop_ends_started_programs(self, backend: SandboxBackend, run: Run) -> None:
+        """They live until then, also where the sandbox was stopped while they were read."""
+
+        async def scene() -> None:
+            sandbox = await backend.open(limits=LIMITS)
+            process = await sandbox.start(sh_command("trap '' TERM HUP; echo begun; sleep 60"))
+            assert await process.stdout.readline() == b"begun\n"
+            reading = asyncio.create_task(process.stdout.read())
+            await asyncio.sleep(0)
+            await sandbox.stop()
+            assert await process.wait() == ExitStatus(CommandStatus.SIGNAL, signal.SIGKILL)
+            assert await reading == b""
+            with pytest.raises(ConnectionError):
+                process.stdin.write(b"x")
+                await process.stdin.drain()
+            with pytest.raises(SandboxError, match="stopped"):
+                await sandbox.start(Command(("/bin/true",)))
+
+        run(scene())
+
+    def test_a_forwarded_port(self, backend: SandboxBackend, run: Run, tmp_path: Path) -> None:
+        """A connection inside reaches the Unix socket, nothing else; a backend without a network says so."""
+
+        async def scene() -> None:
+            if not backend.forwards:
+                with pytest.raises(SandboxError, match="forward"):
+                    await backend.open(limits=LIMITS, forward={8080: tmp_path / "socket"})
+                return
+            server = await asyncio.start_unix_server(shout, tmp_path / "socket")
+            for port, path, reason in ((0, "socket", "port 0"), (80, "missing", "not a Unix socket")):
+                with pytest.raises(SandboxError, match=reason):
+                    await backend.open(limits=LIMITS, forward={port: tmp_path / path})
+            sandbox = await backend.open(limits=LIMITS, forward={8080: tmp_path / "socket"})
+            ask = "exec 3<>/dev/tcp/127.0.0.1/{} && echo $0 >&3 && cat <&3"
+            process = await sandbox.start(Command(("bash", "-c", ask.format(8080), "started")))
+            done = await sandbox.exec(Command(("bash", "-c", ask.format(8080), "run")))
+            assert (done.stdout, await process.stdout.read()) == (b"RUN\n", b"STARTED\n"), done
+            assert not (await sandbox.exec(Command(("bash", "-c", ask.format(8081), "x")))).ok
+            await sandbox.stop()
+            server.close()
+
+        run(scene())
+
     def test_stop(self, backend: SandboxBackend, run: Run) -> None:
         """It can be called twice, and later commands fail."""
         sandbox = run(backend.open(limits=LIMITS))
@@ -217,6 +346,17 @@ class SandboxSuite:
         for work in (sandbox.exec(Command(("/bin/true",))), sandbox.read("f"), sandbox.prepare()):
             with pytest.raises(SandboxError, match="stopped"):
                 run(work)
+
+
+def sh_command(text: str) -> Command:
+    """Returns shell text as a command."""
+    return Command(("/bin/sh", "-c", text), limits=LIMITS)
+
+
+async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers a line in capitals."""
+    writer.write((await reader.readline()).upper())
+    writer.close()
 
 
 async def run_once(backend: SandboxBackend) -> None:

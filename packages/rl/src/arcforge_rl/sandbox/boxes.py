@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from arcforge_core.contracts.sandbox import SandboxBoundError
 from arcforge_rl.sandbox import seccomp, system
+from arcforge_rl.sandbox.network import Network
 from arcforge_rl.sandbox.trees import Size, copy_tree, give, give_tree, remove_tree, size_of
 from arcforge_rl.sandbox.users import Users
 
@@ -36,11 +39,13 @@ SCRIPT, STDOUT, STDERR, INPUT, ARGS, FILTER, STATUS, BLOCK = 0, 1, 2, 3, 5, 6, 7
 """File descriptors of a confined process before its command starts. A shell reads its script from standard input;
 the command that the script executes gets INPUT there, and has only the first three descriptors."""
 HIGHEST = BLOCK
+COMMAND = 2
+"""The command's number in its process namespace: bubblewrap's own process is the first."""
 HAND_OVER = f" <&{INPUT} {INPUT}<&-"
 """End of a script, after its ``exec``: one command, because a shell would read its script from the new input."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Box:
     """One sandbox's directory, as the keeper sees it.
 
@@ -49,12 +54,14 @@ class Box:
         disk: maximum bytes of its files.
         user: user and group of its processes and files; None: the keeper's own.
         copied: size of the base, if it was copied in.
+        network: of its processes; None: each command has an empty one of its own.
     """
 
     folder: str
     disk: int
     user: int | None
     copied: Size = field(default_factory=Size)
+    network: Network | None = None
 
     @property
     def work(self) -> str:
@@ -92,6 +99,9 @@ class Boxes(Protocol):
 
     def start(self, box: Box, fds: dict[int, int]) -> int:
         """Starts the confined shell and returns our child's pid; `fds` has the numbers above as keys, higher values."""
+
+    def signal(self, child: int, handle: int, number: int) -> None:
+        """Signals a command, if it has not ended; `handle` is a descriptor of `child`, its first process."""
 
     def kill(self, pid: int, child: int) -> None:
         """Kills a command and all its processes; `pid` is our child, `child` the first process that it reported."""
@@ -189,8 +199,10 @@ class NamespaceBoxes:
         except OSError:  # before 5.11, only root may mount overlays
             system.unmount(lower)
             os.rmdir(lower)
-            copied = copy_tree(base, box.work)
-        give_tree(box.work, box.user)  # the sandbox may change files prepared by root; only attributes are copied up
+            with fitting(base, box.disk):
+                copied = copy_tree(base, box.work)
+        with fitting(base, box.disk):
+            give_tree(box.work, box.user)  # the sandbox may change files that root prepared; copies attributes only
         return copied
 
     def close(self, box: Box) -> None:
@@ -205,6 +217,7 @@ class NamespaceBoxes:
         """Returns bubblewrap's options. Its own / and /dev are unbounded memory, therefore read-only."""
         return [
             *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", INSIDE, "--gid", INSIDE),
+            *(["--share-net"] if box.network else []),
             *("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"),
             *(option for path, text in self.links.items() for option in ("--symlink", text, path)),
             *(option for path, source in self.system.items() for option in ("--ro-bind", source, path)),
@@ -226,19 +239,46 @@ class NamespaceBoxes:
         os.write(options_end, "\0".join(self.arguments(box)).encode())
         os.close(options_end)
         filter_file = os.open(f"{STATE}/filter", os.O_RDONLY)
-        moves = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in {**fds, ARGS: options, FILTER: filter_file}.items()]
+        places = {**fds, ARGS: options, FILTER: filter_file}
+        arguments = [self.name, "--args", str(ARGS), "--", "/bin/sh"]
         try:
+            if box.network is not None:
+                return self._fork(box, box.network, places, arguments)
+            moves = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in places.items()]
             with acting_as(box.user):
-                return os.posix_spawn(
-                    self.bwrap,
-                    [self.name, "--args", str(ARGS), "--", "/bin/sh"],
-                    {},
-                    file_actions=moves,
-                    setsigdef=IGNORED_BY_PYTHON,
-                )
+                return os.posix_spawn(self.bwrap, arguments, {}, file_actions=moves, setsigdef=IGNORED_BY_PYTHON)
         finally:
             os.close(options)
             os.close(filter_file)
+
+    def _fork(self, box: Box, network: Network, places: dict[int, int], arguments: list[str]) -> int:
+        """Starts bubblewrap in the sandbox's network, which this process could not leave again."""
+        pid = os.fork()
+        if not pid:
+            try:
+                network.enter()
+                drop_privileges(box.user)
+                place(places)
+                for number in IGNORED_BY_PYTHON:
+                    signal.signal(number, signal.SIG_DFL)
+                os.execve(self.bwrap, arguments, {})
+            except BaseException:
+                os.write(places[STDERR], traceback.format_exc().encode())
+            finally:
+                os._exit(127)
+        return pid
+
+    def signal(self, child: int, handle: int, number: int) -> None:
+        """Signals the second process of the command's namespace: the first is bubblewrap's."""
+        for pid in children(child):
+            with contextlib.suppress(OSError):  # it has ended
+                command = os.pidfd_open(pid)
+                try:
+                    if inner_pid(pid) == COMMAND and pid in children(child):
+                        signal.pidfd_send_signal(handle, 0)  # the child was not another process meanwhile
+                        signal.pidfd_send_signal(command, number)
+                finally:
+                    os.close(command)
 
     def kill(self, pid: int, child: int) -> None:
         """Kills the sandbox's first process, with which the kernel kills all others; bubblewrap ends after them."""
@@ -314,6 +354,11 @@ class LandlockBoxes:
         system.install_filter(self.filter)
         os.execve("/bin/sh", ["sh"], environment)
 
+    def signal(self, child: int, handle: int, number: int) -> None:
+        """Signals the command."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, number)
+
     def kill(self, pid: int, child: int) -> None:
         """Signals the supervisor and kills its children, because a supervisor that is ending ignores the signal."""
         os.kill(pid, signal.SIGTERM)
@@ -363,6 +408,28 @@ def children(parent: int) -> list[int]:
                 if int(fields[1]) == parent:
                     found.append(int(name))
     return found
+
+
+def inner_pid(pid: int) -> int:
+    """Returns a process's number in its own process namespace."""
+    [line] = [line for line in Path("/proc", str(pid), "status").read_text().splitlines() if line.startswith("NSpid:")]
+    return int(line.split()[-1])
+
+
+@contextlib.contextmanager
+def fitting(base: str, disk: int) -> Iterator[None]:
+    """Raises `SandboxBoundError` if a base fills a sandbox's memory file system in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        size, room = size_of(base), Size.of_disk(disk)
+        bound = "members" if size.members >= room.members else "bytes"
+        given, limit = getattr(size, bound), getattr(room, bound)
+        what = f"{given:,} files, directories and links" if bound == "members" else f"{given:,} bytes"
+        accepted = f"disk_bytes={disk:,} of the sandbox leaves room for less than {limit:,}"
+        raise SandboxBoundError(f"base {base} has {what}: {accepted}", bound, limit) from error
 
 
 @contextlib.contextmanager

@@ -50,6 +50,7 @@ class Bubblewrap(KeptBackend):
 
     name = "bubblewrap"
     own_view = True
+    forwards = True
 
     def requirements(self) -> dict[str, Any]:
         """Returns the program and the work directory as a command sees it."""

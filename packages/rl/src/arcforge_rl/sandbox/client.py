@@ -95,7 +95,8 @@ class KeeperClient:
 
         Returns:
             Its number, and a future of its end, set when all its processes are gone: ``code`` (None: the command never
-            ran), ``kills`` (out of memory), and ``error``.
+            ran, or who reports it is dead), ``kills`` (out of memory), ``killed`` (whether it was asked for) and
+            ``error``.
         """
         number = next(self.numbers)
         spawned, ended = self.spawned[number], self.ended[number] = self.loop.create_future(), self.loop.create_future()
@@ -116,6 +117,11 @@ class KeeperClient:
         """Kills a command; its end is still reported."""
         if self.lost is None:
             self._send({"do": "kill", "exec": number})
+
+    def signal(self, number: int, signal: int) -> None:
+        """Sends a signal to a command's first process, if it has not ended."""
+        if self.lost is None:
+            self._send({"do": "signal", "exec": number, "signal": signal})
 
     def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Sends a message, immediately or when the keeper has room again; closes `fds` once they are sent."""

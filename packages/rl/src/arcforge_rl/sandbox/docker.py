@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from arcforge_core.contracts.sandbox import (
     WORKSPACE,
@@ -23,19 +25,26 @@ from arcforge_core.contracts.sandbox import (
     SandboxProbe,
 )
 from arcforge_rl.configs.commands import DockerConfig
+from arcforge_rl.sandbox import relay
 from arcforge_rl.sandbox.files import SPARSE, FileOperations
-from arcforge_rl.sandbox.streams import Collector, Feeder
-from arcforge_rl.sandbox.supervised import classify, limits_of
+from arcforge_rl.sandbox.process import StartedProcess, check_start, writer
+from arcforge_rl.sandbox.streams import Collector, Feeder, Stream
+from arcforge_rl.sandbox.supervised import checked, classify, limits_of
 from arcforge_rl.sandbox.users import UNPRIVILEGED
 
 ANSWER = 30.0
 """Seconds that the daemon may take to answer a query about itself."""
+AGAIN = 0.2
+"""Seconds after which a container that is to be killed is tried again."""
+RELAY_MEMORY = 256 << 20
+"""Bytes of memory of the relay's container."""
 
 
 class Docker:
     """Target of ``sandbox=docker``."""
 
     name = "docker"
+    forwards = True
 
     def __init__(self, config: DockerConfig) -> None:
         self.config = config
@@ -61,16 +70,21 @@ class Docker:
             raise SandboxError(f"{self.config.program} {arguments[0]}: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    async def open(self, base: Path | None = None, limits: SandboxLimits | None = None) -> DockerSandbox:
+    async def open(
+        self,
+        base: Path | None = None,
+        limits: SandboxLimits | None = None,
+        forward: Mapping[int, Path] | None = None,
+    ) -> DockerSandbox:
         """Creates the volume and the container that holds it; a base is copied in."""
         probe = await asyncio.to_thread(self.probe)
         if not probe.ok:
             raise SandboxError(f"sandboxes cannot be created here: {probe.reason}")
         if base is not None and not base.is_dir():
             raise SandboxError(f"base {base} is not a directory")
-        sandbox = DockerSandbox(self.config, limits or self.limits)
+        sandbox = DockerSandbox(self.config, limits or self.limits, checked(forward or {}))
         self.opened.append(sandbox)
-        await sandbox.start()
+        await sandbox.open()
         if base is not None:
             await sandbox.upload(base, WORKSPACE)
         return sandbox
@@ -90,19 +104,46 @@ class Docker:
 class DockerSandbox(FileOperations):
     """A memory volume, held by a sleeping container; commands are containers that share it."""
 
-    def __init__(self, config: DockerConfig, limits: SandboxLimits) -> None:
-        self.config, self.limits = config, limits
+    def __init__(self, config: DockerConfig, limits: SandboxLimits, forward: Mapping[int, str]) -> None:
+        self.config, self.limits, self.forward = config, limits, forward
         self.id = f"arcforge-{uuid.uuid4().hex}"
+        self.network = f"container:{self.id}" if forward else "none"
         self.stopped = False
+        self.running: dict[asyncio.Task[dict[str, Any]], Callable[[], None]] = {}
+        self.helpers: set[asyncio.Task[Any]] = set()
 
-    async def start(self) -> None:
-        """Creates the volume and its holder."""
+    async def open(self) -> None:
+        """Creates the volume, its holder, and the relay of forwarded ports."""
         files = max(64, self.limits.disk_bytes // 4096)
         size = f"size={self.limits.disk_bytes},nr_inodes={files},uid={UNPRIVILEGED},mode=0700"
         volume = ("--driver", "local", "--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", f"o={size}")
         await self._docker("volume", "create", *volume, self.id)
-        holder = self._run_arguments(self.id, self.limits, Command(("sleep", "infinity")))
+        holder = self._run_arguments(self.id, self.limits, Command(("sleep", "infinity")), "none")
         await self._docker("run", "--detach", *holder)
+        if self.forward:
+            await self._relay()
+
+    async def _relay(self) -> None:
+        """Starts a container in the network of the others that alone sees the folders of the host's sockets."""
+        places = {port: f"/forward/{port}" for port in self.forward}
+        names = [f"{port}={places[port]}/{os.path.basename(path)}" for port, path in self.forward.items()]
+        owner = os.stat(next(iter(self.forward.values())))
+        arguments = [
+            *("run", "--name", f"{self.id}-relay", "--pull", "never", "--network", self.network, "--read-only"),
+            *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{owner.st_uid}:{owner.st_gid}"),
+            *("--pids-limit", "8", "--memory", str(RELAY_MEMORY), "--log-driver", "none"),
+            *(f"--volume={os.path.dirname(path)}:{places[port]}:ro" for port, path in self.forward.items()),
+            *("--entrypoint", "", self.config.image, "python3", "-I", "-c", inspect.getsource(relay), *names),
+        ]
+        process = await asyncio.create_subprocess_exec(
+            self.config.program, *arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None and process.stderr is not None
+        if await process.stdout.readline() != b"listening\n":
+            text = (await process.stderr.read()).decode(errors="replace").strip().rpartition("\n")[2]
+            await self.stop()
+            raise SandboxError(f"forward: {self.config.image} needs Python 3.11 or newer as python3: {text}")
+        self._aside(process.communicate())
 
     async def prepare(self) -> None:
         """Does nothing: a container cannot wait for its command."""
@@ -119,6 +160,81 @@ class DockerSandbox(FileOperations):
         finally:
             with contextlib.suppress(SandboxFault):  # the container may not exist
                 await self._docker("rm", "--force", name)
+
+    async def start(self, command: Command, buffer_bytes: int = 1 << 16) -> StartedProcess:
+        """Starts a program in a container of its own; see the contract."""
+        self._check_open()
+        check_start(command, buffer_bytes)
+        if not command.argv:
+            raise SandboxError("argv: must name a program")
+        name = f"{self.id}-{uuid.uuid4().hex[:8]}"
+        options = self._run_arguments(name, command.limits or self.limits, command)
+        (stdin, our_in), (our_out, stdout), (our_err, stderr) = os.pipe(), os.pipe(), os.pipe()
+        outputs = Stream(our_out, buffer_bytes), Stream(our_err, buffer_bytes)
+        input_ = await writer(our_in)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(self.config.program, "run", "--interactive", "--init", *options),
+                stdin=stdin, stdout=stdout, stderr=stderr,
+            )  # fmt: skip
+        except BaseException:
+            input_.transport.abort()
+            for stream in outputs:
+                stream.close()
+            raise
+        finally:
+            for fd in (stdin, stdout, stderr):
+                os.close(fd)
+        killed: list[asyncio.Task[None]] = []
+        ended = asyncio.create_task(self._ended(name, process, killed))
+
+        def kill() -> None:
+            if not killed and process.returncode is None:
+                killed.append(asyncio.create_task(self._kill(name, process)))
+
+        def send(number: int) -> None:
+            self._aside(self._docker("kill", "--signal", str(number), name))
+
+        self.running[ended] = kill
+        ended.add_done_callback(self.running.pop)
+        started = StartedProcess(ended, input_, outputs, send, kill)
+        if self.stopped:
+            kill()
+            await ended
+            self._check_open()
+        return started
+
+    def _aside(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Works without a caller that waits; that a container has ended is no error."""
+        task = asyncio.create_task(work)
+        self.helpers.add(task)
+        task.add_done_callback(self.helpers.discard)
+        task.add_done_callback(lambda done: done.exception())
+
+    async def _kill(self, name: str, process: asyncio.subprocess.Process) -> None:
+        """Kills a container, which may not exist yet, until its client has ended."""
+        while process.returncode is None:
+            with contextlib.suppress(SandboxFault):
+                await self._docker("kill", name)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), AGAIN)
+
+    async def _ended(self, name: str, process: asyncio.subprocess.Process, killed: list[Any]) -> dict[str, Any]:
+        """Returns how a started program ended, and removes its container."""
+        await process.wait()
+        try:
+            kills, code, error = await self._state(name)
+        except SandboxFault as fault:  # removed with the sandbox, or the daemon is gone
+            kills, code, error = 0, None, None if self.stopped else str(fault)
+        with contextlib.suppress(SandboxFault):
+            await self._docker("rm", "--force", name)
+        return {"code": code, "kills": kills, "killed": bool(killed) or self.stopped, "error": error}
+
+    async def _state(self, name: str) -> tuple[int, int | None, str | None]:
+        """Returns out-of-memory kills, exit code and error of a container that has ended."""
+        form = "{{.State.OOMKilled}} {{.State.ExitCode}} {{.State.Error}}"
+        starved, code, *error = (await self._docker("inspect", "--format", form, name)).split(maxsplit=2)
+        return int(starved == "true"), int(code), f"the container did not start: {error[0].strip()}" if error else None
 
     async def _run(self, name: str, command: Command, limits: SandboxLimits) -> ExecResult:
         killed: list[CommandStatus] = []
@@ -152,20 +268,21 @@ class DockerSandbox(FileOperations):
             out.close()
             err.close()
         seconds = time.perf_counter() - start
-        state = await self._docker(
-            "inspect", "--format", "{{.State.OOMKilled}} {{.State.ExitCode}} {{.State.Error}}", name
-        )
-        starved, code, *error = state.split(maxsplit=2)
+        kills, code, error = await self._state(name)
         if error:
-            raise SandboxFault(f"the container did not start: {error[0]}")
-        outcome, value = classify(int(code), int(starved == "true"), killed)
+            raise SandboxFault(error)
+        outcome, value = classify(code, kills, killed)
         return ExecResult(outcome, value, *written, seconds)
 
-    def _run_arguments(self, name: str, limits: SandboxLimits, command: Command) -> list[str]:
+    def _run_arguments(
+        self, name: str, limits: SandboxLimits, command: Command, network: str | None = None
+    ) -> list[str]:
         seconds = max(1, round(limits.cpu_seconds))
         variables = {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", **command.env}
         return [
-            *("--name", name, "--pull", "never", "--network", "none", "--ipc", "private", "--hostname", "sandbox"),
+            *("--name", name, "--pull", "never", "--network", network or self.network, "--ipc", "private"),
+            *(() if self.forward else ("--hostname", "sandbox")),  # a network that is another container's has its name
+            *("--log-driver", "none"),  # otherwise the daemon keeps all output on the host's disk
             *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
             *("--user", f"{UNPRIVILEGED}:{UNPRIVILEGED}", "--pids-limit", str(limits.processes)),
             *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
@@ -191,9 +308,14 @@ class DockerSandbox(FileOperations):
         if self.stopped:
             return
         self.stopped = True
-        for command in (("rm", "--force", self.id), ("volume", "rm", "--force", self.id)):
+        for kill in self.running.values():
+            kill()
+        await asyncio.gather(*self.running, return_exceptions=True)
+        relays = [("rm", "--force", f"{self.id}-relay")] if self.forward else []
+        for command in (*relays, ("rm", "--force", self.id), ("volume", "rm", "--force", self.id)):
             with contextlib.suppress(SandboxFault):  # the daemon may be gone, and the sandbox with it
                 await self._docker(*command)
+        await asyncio.gather(*self.helpers, return_exceptions=True)
 
     def _check_open(self) -> None:
         if self.stopped:

@@ -31,6 +31,7 @@ class Landlock(KeptBackend):
 
     name = "landlock"
     own_view = False
+    forwards = False
 
     def requirements(self) -> dict[str, Any]:
         """Returns nothing: the kernel is enough if it is new enough."""

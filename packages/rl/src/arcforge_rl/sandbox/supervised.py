@@ -10,8 +10,10 @@ import shlex
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ from arcforge_rl.configs.commands import LocalSandboxConfig
 from arcforge_rl.sandbox.cgroups import find_parents
 from arcforge_rl.sandbox.client import KeeperClient
 from arcforge_rl.sandbox.files import FileOperations
-from arcforge_rl.sandbox.streams import Collector, Feeder
+from arcforge_rl.sandbox.process import StartedProcess, check_start, writer
+from arcforge_rl.sandbox.streams import Collector, Feeder, Stream
 
 log = logging.getLogger("arcforge.sandbox")
 
@@ -91,6 +94,26 @@ class KeptSandbox(FileOperations):
             raise
         finally:
             shell.close()
+
+    async def start(self, command: Command, buffer_bytes: int = 1 << 16) -> StartedProcess:
+        """Starts a program that runs beside commands; see the contract."""
+        self._check_open()
+        check_start(command, buffer_bytes)
+        script = self._script(command)
+        shell = self.ready.pop() if self.ready else await self._spawn()
+        try:
+            stdin = await writer(shell.stdin.detach())
+            self._check_open()
+            if shell.ended.done():
+                raise SandboxFault(f"the sandbox did not start the process: {shell.ended.result()['error']}")
+            self.client.run(shell.number, script, command.limits or self.limits)
+        except BaseException:
+            self.client.kill(shell.number)
+            shell.close()
+            raise
+        outputs = Stream(shell.stdout.detach(), buffer_bytes), Stream(shell.stderr.detach(), buffer_bytes)
+        send, kill = partial(self.client.signal, shell.number), partial(self.client.kill, shell.number)
+        return StartedProcess(shell.ended, stdin, outputs, send, kill)
 
     async def _spawn(self) -> Shell:
         (stdin, our_in), (our_out, stdout), (our_err, stderr) = os.pipe(), os.pipe(), os.pipe()
@@ -186,11 +209,12 @@ def classify(code: int | None, kills: int, killed: list[CommandStatus]) -> tuple
 class KeptBackend(ABC):
     """A backend whose sandboxes a keeper owns; the keeper starts with the first sandbox.
 
-    A subclass defines `name`, `own_view`, `requirements`, `gaps`, `describe` and `facts`.
+    A subclass defines `name`, `own_view`, `forwards`, `requirements`, `gaps`, `describe` and `facts`.
     """
 
     name: str
     own_view: bool
+    forwards: bool
 
     def __init__(self, config: LocalSandboxConfig) -> None:
         self.config = config
@@ -246,11 +270,19 @@ class KeptBackend(ABC):
         except Exception as error:  # on any error, untrusted code must not run here
             return SandboxProbe(False, str(error), facts=self.facts())
 
-    async def open(self, base: Path | None = None, limits: SandboxLimits | None = None) -> KeptSandbox:
+    async def open(
+        self,
+        base: Path | None = None,
+        limits: SandboxLimits | None = None,
+        forward: Mapping[int, Path] | None = None,
+    ) -> KeptSandbox:
         """Returns a fresh sandbox."""
         limits = limits or self.limits
         if base is not None and not base.is_dir():
             raise SandboxError(f"base {base} is not a directory")
+        if forward and not self.forwards:
+            raise SandboxError(f"forward: {self.name} has no network of its own; must be bubblewrap or docker")
+        ports = checked(forward or {})
         async with self.starting:
             if (
                 self.client is not None and self.client.lost is not None
@@ -263,9 +295,8 @@ class KeptBackend(ABC):
                 for gap in (*self.gaps(), *client.gaps):
                     log.warning("sandbox %s: %s", self.name, gap)
         number = next(self.boxes)
-        answer = await self.client.ask(
-            "open", box=number, disk=limits.disk_bytes, base=None if base is None else str(base.absolute())
-        )
+        base_path = None if base is None else str(base.absolute())
+        answer = await self.client.ask("open", box=number, disk=limits.disk_bytes, base=base_path, forward=ports)
         return KeptSandbox(self.client, number, answer["work"], limits, self.own_view)
 
     async def close(self) -> None:
@@ -279,6 +310,20 @@ class KeptBackend(ABC):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+
+def checked(forward: Mapping[int, Path]) -> dict[int, str]:
+    """Returns forwarded ports with absolute paths.
+
+    Raises:
+        SandboxError: a port is none, or a path is not a Unix socket.
+    """
+    for port, path in forward.items():
+        if not 0 < port < 1 << 16:
+            raise SandboxError(f"forward: port {port} must be 1 to 65535")
+        if not path.is_socket():
+            raise SandboxError(f"forward: {path} for port {port} is not a Unix socket of this machine")
+    return {port: str(path.absolute()) for port, path in forward.items()}
 
 
 def memory_gap(cgroup: str | None) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ Started as ``python -m arcforge_rl.sandbox.supervisor CONFIG FD``. It forks the 
 with gigabytes of memory and many threads need not. When the other end of the socket closes, even by ``kill -9``, it
 kills every command, removes control groups and directories, and ends; mounts end with its namespace.
 
-Messages are JSON, one per packet. In: ``open``, ``spawn`` (with descriptors), ``run``, ``kill``, ``copy``, ``close``.
+Messages are JSON, one per packet. In: ``open``, ``spawn`` (with descriptors), ``run``, ``signal``, ``kill``, ``copy``,
+``close``.
 Out: an answer to ``open``, ``copy`` and ``close`` by ``id``, and ``spawned`` and ``ended`` by ``exec``.
 """
 
@@ -40,6 +41,7 @@ from arcforge_rl.sandbox.boxes import (
     NamespaceBoxes,
 )
 from arcforge_rl.sandbox.cgroups import Group, Parent, sweep
+from arcforge_rl.sandbox.network import Network
 from arcforge_rl.sandbox.trees import Size, copy_tree, remove_tree
 
 MESSAGE = 1 << 18
@@ -63,7 +65,9 @@ class Running:
         release: descriptor written to when the command may start.
         script: descriptor for the limits and the command.
         child: first process of the sandbox, None until it is reported.
+        handle: descriptor of that process, -1 if it has ended.
         awaited: processes that must end first: our child, and the first process of the sandbox.
+        limits: of the command, once it runs.
         code: exit code as reported, None if nothing was run.
     """
 
@@ -73,7 +77,9 @@ class Running:
     release: int
     script: int
     child: int | None = None
+    handle: int = -1
     awaited: set[int] = field(default_factory=set)
+    limits: dict[str, Any] | None = None
     text: bytes = b""
     code: int | None = None
     kills: int = 0
@@ -128,13 +134,13 @@ class Keeper:
             try:
                 self.spawn(message, fds)
             except (OSError, KeyError) as error:
-                report = {"code": None, "kills": 0, "error": f"{type(error).__name__}: {error}"}
+                report = {"code": None, "kills": 0, "killed": False, "error": f"{type(error).__name__}: {error}"}
                 self.send({"exec": message["exec"], "ended": True, **report})
             finally:
                 for fd in fds:
                     os.close(fd)
-        elif do == "run":
-            self.run(message)
+        elif do in ("run", "signal"):
+            self.command(message)
         elif do == "kill":
             self.kill(message["exec"])
         elif do == "copy":
@@ -171,8 +177,8 @@ class Keeper:
         self.selector.register(report, selectors.EVENT_READ, ended)
 
     def open(self, message: dict[str, Any]) -> None:
-        """Creates a sandbox; a base is put into it aside."""
-        number, base, group = message["box"], message["base"], Group(self.parents, str(message["box"]))
+        """Creates a sandbox."""
+        number, group = message["box"], Group(self.parents, str(message["box"]))
         try:
             box = self.boxes.open(str(number), message["disk"])
         except Exception as error:
@@ -180,6 +186,30 @@ class Keeper:
             self.send({"id": message["id"], **told(error)})
             return
         self.opened[number] = (box, group)
+        if not message["forward"]:
+            self.fill(message)
+            return
+        try:
+            box.network = network = Network({int(port): path for port, path in message["forward"].items()})
+        except OSError as error:
+            reason = told(error)
+            self.remove(number, lambda _: self.send({"id": message["id"], **reason}))
+            return
+        self.selector.register(network.report, selectors.EVENT_READ, lambda: self.connected(message, network))
+
+    def connected(self, message: dict[str, Any], network: Network) -> None:
+        """Continues to open a sandbox, or removes it if its network cannot be made."""
+        self.selector.unregister(network.report)
+        error = network.begun()
+        if error is None:
+            self.fill(message)
+        else:
+            self.remove(message["box"], lambda _: self.send({"id": message["id"], "error": f"forward: {error}"}))
+
+    def fill(self, message: dict[str, Any]) -> None:
+        """Answers, after a base was put into the sandbox aside."""
+        number, base = message["box"], message["base"]
+        box, _ = self.opened[number]
         if base is None:
             self.send({"id": message["id"], "work": box.work})
         else:
@@ -222,8 +252,8 @@ class Keeper:
         """Answers, and starts the work that waited for the copy."""
         number = message["box"]
         self.send({"id": message["id"], **result})
-        for command in self.copying.pop(number):
-            self.run(command)
+        for waiting in self.copying.pop(number):
+            self.command(waiting)
         if number in self.closing:
             self.close_if_idle(number)
 
@@ -231,6 +261,8 @@ class Keeper:
         """Starts a confined process that waits for its script."""
         number, name = message["box"], message["exec"]
         box, _ = self.opened[number]
+        if box.network is not None:
+            box.network.check()
         status, status_end = os.pipe()
         block, release = os.pipe()
         script_end, script = os.pipe()
@@ -248,11 +280,12 @@ class Keeper:
         self.await_end(name, pid)
         self.selector.register(status, selectors.EVENT_READ, lambda: self.hear(name))
 
-    def await_end(self, name: int, pid: int) -> None:
+    def await_end(self, name: int, pid: int) -> int:
         """Watches a process of a command; the end of the last one ends the command."""
         handle = os.pidfd_open(pid)
         self.running[name].awaited.add(handle)
         self.selector.register(handle, selectors.EVENT_READ, lambda: self.over(name, handle))
+        return handle
 
     def hear(self, name: int) -> None:
         """Reads a report of bubblewrap or the supervisor: first the process, then how the command ended."""
@@ -265,7 +298,7 @@ class Keeper:
             if "child-pid" in report:
                 running.child = report["child-pid"]
                 try:
-                    self.await_end(name, running.child)
+                    running.handle = self.await_end(name, running.child)
                     # it has no children yet, and creates none before its release
                     self.opened[running.box][1].enter(running.child)
                 except ProcessLookupError:  # it is dead and already reaped
@@ -282,17 +315,26 @@ class Keeper:
             running.status = -1
             self.finish(name)
 
-    def run(self, message: dict[str, Any]) -> None:
-        """Sets the limits and releases the command."""
+    def command(self, message: dict[str, Any]) -> None:
+        """Runs or signals a command, if it has not ended; while its sandbox is copied, it waits."""
         running = self.running.get(message["exec"])
         if running is None or running.child is None or running.doomed:
             return
         if running.box in self.copying:
             self.copying[running.box].append(message)
-            return
+        elif message["do"] == "run":
+            self.run(running, message)
+        elif running.handle >= 0:
+            self.boxes.signal(running.child, running.handle, message["signal"])
+
+    def run(self, running: Running, message: dict[str, Any]) -> None:
+        """Sets the limits and releases the command."""
         limits, (box, group) = message["limits"], self.opened[running.box]
+        running.limits = limits
+        shared = [other.limits for other in self.running.values() if other.box == running.box and other.limits]
+        memory, processes = (max(one[name] for one in shared) for name in ("memory_bytes", "processes"))
         try:
-            group.limit(limits["memory_bytes"], limits["processes"] + 1)  # one is bubblewrap's in there
+            group.limit(memory, processes + len(shared))  # one of each is bubblewrap's
             running.kills = group.out_of_memory()
         except OSError as error:  # its files already exceed its memory limit
             running.error = f"the limits cannot be set: {error}"
@@ -340,6 +382,8 @@ class Keeper:
         self.selector.unregister(handle)
         os.close(handle)
         running.awaited.remove(handle)
+        if handle == running.handle:
+            running.handle = -1
         self.finish(name)
 
     def finish(self, name: int) -> None:
@@ -354,7 +398,8 @@ class Keeper:
         del self.running[name]
         _, group = self.opened[running.box]
         kills = group.out_of_memory() - running.kills
-        self.send({"exec": name, "ended": True, "code": running.code, "kills": kills, "error": running.error})
+        report = {"code": running.code, "kills": kills, "killed": running.doomed, "error": running.error}
+        self.send({"exec": name, "ended": True, **report})
         if running.box in self.closing:
             self.close_if_idle(running.box)
 
@@ -384,6 +429,8 @@ class Keeper:
     def remove(self, number: int, then: Callable[[dict[str, Any]], None]) -> None:
         """Removes a sandbox; a directory that is left is deleted aside."""
         box, group = self.opened.pop(number)
+        if box.network is not None:
+            box.network.end()
         try:
             left = self.boxes.close(box)
             group.remove()
@@ -413,6 +460,8 @@ class Keeper:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         for box, group in self.opened.values():
+            if box.network is not None:
+                box.network.end()
             self.boxes.close(box)
             group.remove()
         self.boxes.end()

@@ -7,8 +7,8 @@ import os
 import struct
 from collections.abc import Iterable
 
-NEW_MOUNTS, NEW_USERS = 0x00020000, 0x10000000
-"""Flags of unshare(2)."""
+NEW_MOUNTS, NEW_USERS, NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
+"""Flags of unshare(2) and setns(2)."""
 NO_SUID, NO_DEVICES, BIND, RECURSIVE, SLAVE = 0x2, 0x4, 0x1000, 0x4000, 0x80000
 """Flags of mount(2)."""
 DETACH = 2
@@ -31,6 +31,11 @@ def _check(result: int, what: str) -> int:
 def unshare(flags: int) -> None:
     """Moves this process, which must have one thread, into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
+
+
+def enter_namespace(fd: int, flag: int) -> None:
+    """Moves this process into an existing namespace."""
+    _check(_libc.setns(fd, flag), "setns")
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
