@@ -181,8 +181,8 @@ class Process(Protocol):
     Attributes:
         stdin: standard input; `drain` waits while the program does not read, and raises `ConnectionError` once it has
             closed its input or ended.
-        stdout: standard output. Its buffer is bounded: while no caller reads, a program that writes more waits. What
-            was written before the end can be read after it.
+        stdout: standard output. Its buffer is bounded: while no caller reads, a program that writes more waits. After
+            the end, the bytes written before it can still be read.
         stderr: standard error, likewise; both must be read.
     """
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 CONNECTIONS = 128
 """Maximum open connections; further ones wait until one is closed."""
 CHUNK = 1 << 16
-"""Maximum bytes held of each direction: what a reader has not taken yet makes its writer wait."""
+"""Maximum bytes held of each direction: while a reader takes none, its writer waits."""
 PAUSE = 0.01
 """Seconds before a socket is tried again whose queue is full, or that this process has no room for."""
 
