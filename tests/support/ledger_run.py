@@ -25,6 +25,7 @@ from arcforge_rl.execution.database import Database
 from arcforge_rl.orchestrator.collector import Collector, Taken
 from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.orchestrator.rules import Rules
+from arcforge_rl.orchestrator.services.desk import single
 from arcforge_rl.rollouts.curriculum import Curriculum
 from support.policies import reward_even
 
@@ -108,11 +109,9 @@ def train(folder: Path, rules: Rules) -> str:
             SeedSays(),
             Curriculum(CurriculumConfig(), 0),
         )
-        if (position := ledger.next_task()) is not None:
-            curriculum.state = {"next": position, "rates": ledger.rates()}
         setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
         environment = CopyEnvironment(CopyConfig())
-        collector = Collector(rules, environment, asking, setup, 0, curriculum, True, ledger)
+        collector = Collector(rules, single(environment, curriculum), asking, setup, 0, True, ledger)
         asking.version = step
         await collector.begin(step)
         try:

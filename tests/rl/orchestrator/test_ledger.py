@@ -105,7 +105,7 @@ def test_files_of_other_runs_other_schemas_and_other_processes(tmp_path: Path) -
         Ledger(path, "two")
     with sqlite3.connect(path) as database:
         database.execute("UPDATE meta SET value = '7' WHERE key = 'version'")
-    with pytest.raises(ArcforgeError, match="has schema 7; this program reads 1"):
+    with pytest.raises(ArcforgeError, match="has schema 7; this program reads 2"):
         Ledger(path, "one")
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as database:

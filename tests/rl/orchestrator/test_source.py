@@ -110,6 +110,44 @@ def test_collection_may_change_when_a_run_is_resumed(small_run: Compose) -> None
     assert len(set(names)) == len(names)
 
 
+def test_a_replayed_batch_has_its_counts(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures, restarts and dropped groups of a batch that is taken from the ledger are those of its first time."""
+    ask, count = CopyEnvironment.score, [0]
+
+    async def broken(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
+        count[0] += 1
+        if count[0] % 4 == 0:
+            raise SandboxFault("its supervisor died")
+        return await ask(environment, task, episode)
+
+    monkeypatch.setattr(CopyEnvironment, "score", broken)
+    options = (*ASYNC, "trainer.checkpoint_every=1", "trainer.deterministic=true")
+    first = run(small_run(*options, "trainer.max_steps=3"))
+    rows = metrics(first.dir)
+    shutil.rmtree(first.dir / "checkpoints" / "step-00000003")
+    monkeypatch.setattr(CopyEnvironment, "score", ask)
+    run(small_run(*options, "trainer.max_steps=3", "resume=latest"))
+    names = [n for n in rows[0] if n.startswith(("failed", "retried", "dropped", "staleness_put", "all_"))]
+    again = [[row.get(name) for name in names] for row in metrics(first.dir)]
+    assert again == [[row[name] for name in names] for row in rows]
+    assert sum(float(row["failed_sandbox"] or 0) for row in rows[2:]) > 0
+
+
+def test_task_services_train_one_policy(small_run: Compose) -> None:
+    options = (
+        "+collection.services.plain={environment: copy, ratio: 3}",
+        "+collection.services.other={environment: math, options: {kinds: [expressions]}, concurrency: 2}",
+    )
+    found = run(small_run(*ASYNC, *options, "collection.adjust=2", "rollout.drop_equal=false", "trainer.max_steps=4"))
+    last = metrics(found.dir)[-1]
+    assert float(last["service_plain_ratio"]) + float(last["service_other_ratio"]) == pytest.approx(1.0)
+    assert float(last["service_plain_groups"]) > float(last["service_other_groups"]) > 0
+    ledger = Ledger(found.dir / "ledger.sqlite")
+    services = {group.service: group.rollouts[0].key for group in ledger.all_groups()}
+    ledger.close()
+    assert set(services) == {"plain", "other"}
+
+
 def test_with_pauses_every_reply_has_the_weights_of_one_step(small_run: Compose) -> None:
     options = ("collection.push=pause", "collection.push_every=2", "trainer.max_steps=6", "rollout.max_new_tokens=24")
     found = run(small_run(*ASYNC, *options))

@@ -1,4 +1,5 @@
-"""``arcforge-env``: rolls out an environment (``run``, or nothing), checks one (``validate``), starts one (``new``).
+"""``arcforge-env``: rolls out an environment (``run``, or nothing), checks one (``validate``), offers one as a
+task service (``serve``), starts one (``new``).
 
 ``arcforge-rl``: trains (nothing), or computes the rewards of recorded rollouts again (``rescore``).
 """
@@ -11,7 +12,7 @@ from arcforge_core.cli.errors import run_main
 from arcforge_core.cli.main import run_job
 from arcforge_core.errors import ArcforgeError, nearest
 
-COMMANDS = ("run", "validate", "new")
+COMMANDS = ("run", "validate", "serve", "new")
 
 
 @run_main
@@ -30,7 +31,7 @@ def main() -> int:
         return new(sys.argv[2:])
     if first in COMMANDS:
         del sys.argv[1]
-    return run_job("env_validate" if first == "validate" else "env")
+    return run_job({"validate": "env_validate", "serve": "env_serve"}.get(first, "env"))
 
 
 @run_main

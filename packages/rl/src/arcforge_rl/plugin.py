@@ -87,6 +87,7 @@ JOBS = {
     "rl_rescore": ("orchestrator.rescore:run", "configs.commands:RescoreConfig", "arcforge-rl rescore"),
     "env": ("rollouts.command:run", "configs.commands:EnvConfig", "arcforge-env"),
     "env_validate": ("environments.validate:validate", "configs.commands:ValidateConfig", "arcforge-env validate"),
+    "env_serve": ("orchestrator.services.command:run", "configs.commands:EnvServeConfig", "arcforge-env serve"),
     "conversations": ("problems.write:run", "configs.commands:ConversationsConfig", "arcforge-conversations"),
     "sample": ("best_of.command:run", "configs.commands:SampleConfig", "arcforge-sample"),
 }

@@ -45,7 +45,7 @@ def render() -> str:
         for component in members:
             schema, wheel = component.load_schema(), component.distribution.split()[0]
             parts.append(f"### {kind}={component.name}\n\n{component.summary} ({wheel}).\n")
-            parts.append(_table(schema, ("name", *_inherited(schema, base))))
+            parts += [_table(schema, ("name", *_inherited(schema, base))), *_sections(schema, kind)]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
@@ -71,6 +71,10 @@ def _sections(schema: type[Any], path: str = "") -> Iterator[str]:
             here = f"{path}.{name}".lstrip(".")
             yield f"### {here}\n\n{inspect.cleandoc(hint.__doc__ or '').splitlines()[0]}\n\n{_table(hint)}"
             yield from _sections(hint, here)
+    for field in dataclasses.fields(schema):
+        if (value := field.metadata.get("values")) is not None:  # the schema of a dict's values
+            here = f"{path}.{field.name}.NAME".lstrip(".")
+            yield f"### {here}\n\n{inspect.cleandoc(value.__doc__ or '').splitlines()[0]}\n\n{_table(value)}"
 
 
 def _table(schema: type[Any], skip: Sequence[str] = ()) -> str:

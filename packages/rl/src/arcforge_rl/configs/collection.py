@@ -2,14 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from arcforge_core.config.schema import CollectionConfig, check_choice, check_minimums
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ConfigError, nearest
 
 STALE = ("drop", "retry", "keep")
 """Treatments of a rollout beyond the bound on staleness."""
 PUSHES = ("in_flight", "pause")
+
+
+@dataclass
+class ServiceConfig:
+    """A task service: tasks with their own rollout and reward logic. One of `environment`, `command` and `url`."""
+
+    environment: str | None = None
+    """An environment, played in this process."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Fields of that environment's config, e.g. ``+collection.services.sums.options.digits=1``."""
+    command: list[str] = field(default_factory=list)
+    """A program that plays in a process of its own, e.g. ``[arcforge-env,serve,environment=math]``; started again when
+    it ends."""
+    url: str | None = None
+    """A service that plays over HTTP, e.g. of ``arcforge-env serve port=8801``."""
+    ratio: float = 1.0
+    """Share of the groups, relative to those of the other services."""
+    concurrency: int | None = None
+    """Its rollouts that run at a time; null: as many as there are in all."""
+    per_minute: float | None = None
+    """Its rollouts that start in a minute at most; null: any number."""
+    seconds: float = 3600.0
+    """Time after which a rollout that has not ended, or a verdict that has not come, is a failure of the worker."""
+    slots: int = 1
+    """Slots of `collection.concurrency` that a rollout takes: sequences that it samples at a time."""
+    sandbox_mb: int = 0
+    """Memory of a rollout's sandboxes in MiB, counted against `collection.sandbox_mb`."""
+
+    def check(self, field: str) -> None:
+        """Checks the fields; `field` is where they were given."""
+        named = [name for name in ("environment", "command", "url") if getattr(self, name)]
+        if len(named) != 1:
+            raise ConfigError(field, named, "must name one of environment, command and url")
+        if self.options and not self.environment:
+            raise ConfigError(f"{field}.options", self.options, f"are of an environment; {named[0]} takes none here")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"{field}.url", self.url, "must begin with http:// or https://")
+        for name in ("ratio", "seconds", "per_minute"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{field}.{name}", value, "must be finite and above 0")
+        check_minimums(self, field, concurrency=1, slots=1, sandbox_mb=0)
+
+
+def service_of(fields: Any, where: str) -> ServiceConfig:
+    """Returns a service of its fields; `where` is where they were given.
+
+    Raises:
+        ConfigError: there is no such field, or its value has another type.
+    """
+    if isinstance(fields, ServiceConfig):
+        return fields
+    known = [one.name for one in dataclasses.fields(ServiceConfig)]
+    if not isinstance(fields, Mapping):
+        raise ConfigError(where, fields, f"must have some of the fields {', '.join(known)}")
+    for name, value in fields.items():
+        if name not in known:
+            raise ConfigError(f"{where}.{name}", value, f"a service has {', '.join(known)}{nearest(str(name), known)}")
+    try:
+        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ServiceConfig), fields))
+    except OmegaConfBaseException as error:
+        raise ConfigError(where, dict(fields), str(error).splitlines()[0]) from error
+    assert isinstance(made, ServiceConfig)
+    return made
 
 
 @dataclass
@@ -50,15 +121,43 @@ class AsynchronousConfig(CollectionConfig):
     """Admit this multiple of the groups; when a step is complete, all other rollouts are aborted."""
     allow_uncorrected: bool = False
     """Allow an algorithm without a correction to train on stale rollouts."""
+    services: dict[str, Any] = field(default_factory=dict, metadata={"values": ServiceConfig})
+    """Task services by name, e.g. ``+collection.services.sums.environment=arithmetic``: training rollouts are theirs,
+    and `environment` has the held-out tasks. Empty: the environment is the only service."""
+    adjust: float = 1.0
+    """How far the ratios of services follow their progress: a service of whose groups more teach than of the others'
+    gets more, up to this factor, and one of whose fewer do less, down to its inverse. 1: the ratios stay."""
+    sandbox_mb: int | None = None
+    """Memory in MiB for the sandboxes of all rollouts that run; null: no limit."""
 
     def __post_init__(self) -> None:
         check_minimums(self, "collection", threshold=1, push_every=1, eta=0.0, max_staleness=0, concurrency=1)
         check_minimums(self, "collection", retries=0, oversample=1.0)
         check_choice("collection.push", self.push, PUSHES)
         check_choice("collection.stale", self.stale, STALE)
+        check_minimums(self, "collection", adjust=1.0, sandbox_mb=1)
+        self._check_services()
         if self.stale != "keep" and self.push_every > self.max_staleness + 1:
             accepted = f"must be at most {self.max_staleness + 1}, collection.max_staleness + 1"
             raise ConfigError("collection.push_every", self.push_every, accepted)
+
+    def _check_services(self) -> None:
+        """Refuses services that cannot be, and two that are one."""
+        origins: dict[str, str] = {}
+        for name, fields in self.services.items():
+            where = f"collection.services.{name}"
+            if not str(name).isidentifier():
+                raise ConfigError("collection.services", name, "a name has letters, digits and underscores")
+            service = self.services[name] = service_of(fields, where)
+            service.check(where)
+            origin = service.url or repr((service.environment, service.options, service.command))
+            if origin in origins:
+                accepted = f"is collection.services.{origins[origin]} registered twice: name it once, with its ratio"
+                raise ConfigError(where, service.url or service.environment or service.command, accepted)
+            origins[origin] = name
+            if self.sandbox_mb is not None and service.sandbox_mb > self.sandbox_mb:
+                accepted = f"must be at most collection.sandbox_mb={self.sandbox_mb}: no rollout could start"
+                raise ConfigError(f"{where}.sandbox_mb", service.sandbox_mb, accepted)
 
     @property
     def can_be_stale(self) -> bool:

@@ -241,6 +241,21 @@ class RescoreConfig:
 
 
 @dataclass
+class EnvServeConfig:
+    """The root of ``arcforge-env serve``."""
+
+    environment: EnvironmentConfig = MISSING
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int | None = None
+    """Port to listen on; 0 takes a free one. null: requests are lines of standard input, answers of standard output."""
+
+    def __post_init__(self) -> None:
+        if self.port is not None:
+            check_between("port", self.port, 0, 65535)
+
+
+@dataclass
 class EnvConfig:
     """The root of ``arcforge-env run``."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Script, Task
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.environments import MixtureConfig
+from arcforge_rl.environments.turns import Turns
 
 FINEST = 100
 """Maximum tasks of the largest part per round; weights that need more are rounded."""
@@ -80,16 +82,24 @@ class Mixture:
 
 def build_part(name: str, config: MixtureConfig) -> Environment:
     """Builds a part, on the mixture's side of the split."""
-    component = registry().get("environment", name)
     if name == "mixture":
         raise ConfigError("environment.parts", name, "must not be a mixture itself")
+    return build_with(name, config.options.get(name) or {}, config.split, f"environment.options.{name}")
+
+
+def build_with(name: str, options: Mapping[str, Any], split: str, field: str) -> Environment:
+    """Builds an environment from its name and its options; `field` is where they were given.
+
+    Raises:
+        ConfigError: it does not have an option.
+    """
+    component = registry().get("environment", name)
     schema = component.load_schema()
     known = {field.name for field in dataclasses.fields(schema)} - {"name", "split"}
-    options = config.options.get(name) or {}
     for option in options:
         if option not in known:
-            raise ConfigError(f"environment.options.{name}", option, f"{name} takes {', '.join(sorted(known))}")
-    made: Environment = component.load()(schema(split=config.split, **options))
+            raise ConfigError(field, option, f"{name} takes {', '.join(sorted(known))}")
+    made: Environment = component.load()(schema(split=split, **options))
     return made
 
 
@@ -104,11 +114,5 @@ def schedule(parts: dict[str, float]) -> list[str]:
         return all(math.isclose(count / most, parts[name] / largest) for name, count in rounded(most).items())
 
     counts = rounded(next(filter(is_exact, range(1, FINEST)), FINEST))
-    owed, order = dict.fromkeys(counts, 0), list[str]()
-    for _ in range(sum(counts.values())):
-        for name, count in counts.items():
-            owed[name] += count
-        turn = max(owed, key=lambda name: owed[name])
-        owed[turn] -= sum(counts.values())
-        order.append(turn)
-    return order
+    turns = Turns(counts)
+    return [turns.next(counts) for _ in range(sum(counts.values()))]

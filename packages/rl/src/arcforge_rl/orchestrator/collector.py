@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from arcforge_core.contracts.environment import Environment, Failure
+from arcforge_core.contracts.environment import Failure, Outcome
 from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
 from arcforge_core.episodes.asking import Asking
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, judge, play, take_task
-from arcforge_core.errors import ArcforgeError
+from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.group import GroupKey, Member, MemberState, RolloutGroup
 from arcforge_rl.orchestrator.ledger import Ledger, RecordedGroup, RecordedRollout
 from arcforge_rl.orchestrator.record import can_be_scored, pack, pack_outcome, unpack, unpack_outcome
 from arcforge_rl.orchestrator.rules import Rules
-from arcforge_rl.orchestrator.scheduler import Again, Batch, Cancel, Dropped, Scheduler, Start
+from arcforge_rl.orchestrator.scheduler import REMOVED, Again, Batch, Cancel, Dropped, Scheduler, Start
+from arcforge_rl.orchestrator.services.desk import Service, Services
 from arcforge_rl.rollouts.collect import TracedRollout, left_out, traced
-from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.sampler import seed_of
 
 EQUAL = ("all_right", "all_wrong", "all_equal", "nothing_sampled")
@@ -53,11 +53,10 @@ class Collector:
 
     Args:
         rules: of the scheduler.
-        environment: plays and scores.
+        services: play and score.
         asking: takes requests to the engine.
         setup: how the policy samples.
         seed: of the run; rollouts have the names and seeds that the synchronous loop gives them.
-        curriculum: chooses tasks.
         drop_equal: whether groups of equal rewards are left out.
         ledger: records every change.
         patience: groups left out one after the other before the run ends with an error; 0: no limit.
@@ -66,21 +65,21 @@ class Collector:
     def __init__(
         self,
         rules: Rules,
-        environment: Environment,
+        services: Services,
         asking: Asking,
         setup: SamplingSetup,
         seed: int,
-        curriculum: Curriculum,
         drop_equal: bool,
         ledger: Ledger,
         patience: int = 0,
     ) -> None:
-        self.rules, self.environment, self.asking, self.setup, self.seed = rules, environment, asking, setup, seed
-        self.curriculum, self.drop_equal, self.ledger, self.patience = curriculum, drop_equal, ledger, patience
-        self.scheduler: Scheduler[TracedRollout] = Scheduler(rules, self._at_put)
+        self.rules, self.services, self.asking, self.setup, self.seed = rules, services, asking, setup, seed
+        self.drop_equal, self.ledger, self.patience = drop_equal, ledger, patience
+        self.scheduler: Scheduler[TracedRollout] = Scheduler(rules, self._at_put, desk=services)
         self._tasks: dict[GroupKey, int] = {}
         self._playing: dict[tuple[GroupKey, int], asyncio.Task[None]] = {}
         self._played: dict[tuple[GroupKey, int], TracedRollout] = {}
+        self._learnt: set[GroupKey] = set()
         self._dropped: dict[GroupKey, list[TracedRollout]] = {}
         self._seconds: list[float] = []
         self._counted: Counter[str] = Counter()
@@ -88,6 +87,7 @@ class Collector:
         self._first_failure: Failure | None = None
         self._changed = asyncio.Event()
         self._error: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     # ---- the trainer's side ------------------------------------------------------------------------------------------
 
@@ -96,17 +96,37 @@ class Collector:
 
         Raises:
             ArcforgeError: see `Ledger.rewind`.
+            ConfigError: a task service is not there.
         """
         self.ledger.rewind(step)
+        await self.services.open()
+        for name, service in self.services.by_name.items():
+            self._recall(name, service)
+        self.services.restore(self.ledger.owed())
         groups = []
         for recorded in self.ledger.open_groups():
+            if recorded.service not in self.services.by_name:
+                self._remove(recorded)
+                continue
             self._tasks[recorded.key] = recorded.task
+            self.services.of[recorded.key] = self.services.by_name[recorded.service]
             groups.append(RolloutGroup(recorded.key, [await self._member(recorded, one) for one in recorded.rollouts]))
         for recorded in self.ledger.unreported():
-            self._dropped[recorded.key] = self._rollouts(recorded)
+            if recorded.service in self.services.by_name:
+                self._dropped[recorded.key] = self._rollouts(recorded)
         self.scheduler.pushed(step)
         self.scheduler.restore(self.ledger.batches(), step, self.ledger.indices(), groups)
         self._follow()
+
+    def _recall(self, name: str, service: Service) -> None:
+        """Gives a service the progress that the ledger has, unless synchronous steps have gone beyond it."""
+        settled = self.ledger.settled(name)
+        for group in settled:
+            service.learn(group.rate, group.taught)
+        self._learnt |= {group.key for group in settled}
+        position = self.ledger.next_task(name)
+        if position is not None and position >= service.curriculum.position:
+            service.curriculum.state = {"next": position, "rates": {group.task: group.rate for group in settled}}
 
     async def take(self, step: int) -> Taken:
         """Returns the batch of a step: as it was recorded, or as soon as there is one.
@@ -125,11 +145,11 @@ class Collector:
                 break
             self._follow()
             await self._changed.wait()
-        self.ledger.batch(
-            batch.step, {key: [(kept.number, kept.copies) for kept in group] for key, group in batch.groups.items()}
-        )
+        taken = self._taken(batch)
+        members = {key: [(kept.number, kept.copies) for kept in group] for key, group in batch.groups.items()}
+        self.ledger.batch(batch.step, members, taken.counts, taken.put_staleness)
         self._follow()
-        return self._taken(batch)
+        return taken
 
     def finished_step(self, version: int | None) -> None:
         """The update on the last batch is done; the engine has the weights after `version` updates, if it got some."""
@@ -140,11 +160,14 @@ class Collector:
         self._follow()
 
     async def stop(self) -> None:
-        """Cancels everything that runs."""
+        """Cancels everything that runs, and ends the services."""
+        if self._timer is not None:
+            self._timer.cancel()
         playing = list(self._playing.values())
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
+        await self.services.close()
 
     # ---- one rollout -------------------------------------------------------------------------------------------------
 
@@ -154,17 +177,38 @@ class Collector:
             if isinstance(outcome, Cancel):
                 self._playing[outcome.key, outcome.number].cancel()
             elif isinstance(outcome, Again):
-                self.ledger.again(outcome.key, outcome.number)
+                self.ledger.again(outcome.key, outcome.number, outcome.failed)
                 self._played.pop((outcome.key, outcome.number), None)
             else:
                 self._drop(outcome)
         for start in self.scheduler.starts():
             if start.key not in self._tasks:
-                (self._tasks[start.key],) = self.curriculum.take(1)
-                self.ledger.admit(start.key, self.rules.group_size, self._tasks[start.key], self.curriculum.position)
+                self._choose(start.key, self.services.of[start.key])
             self.ledger.start(start.key, start.number)
             playing = asyncio.get_running_loop().create_task(self._run(start, self.scheduler.version))
             self._playing[start.key, start.number] = playing
+        self._wake_later()
+
+    def _choose(self, key: GroupKey, service: Service) -> None:
+        """Chooses the task of a group, and records the group."""
+        (self._tasks[key],) = service.curriculum.take(1)
+        position, owed = service.curriculum.position, self.services.turns.owed
+        self.ledger.admit(key, self.rules.group_size, self._tasks[key], position, service.name, owed)
+
+    def _wake_later(self) -> None:
+        """Sets the timer for rollouts of services that start too fast."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (wait := self.services.wait) is not None:
+            self._timer = asyncio.get_running_loop().call_later(wait, self._wake)
+
+    def _wake(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # raised by `take` in the trainer's thread
+            self._error = error
+        self._changed.set()
 
     async def _run(self, start: Start, version: int) -> None:
         place = start.key, start.number
@@ -184,20 +228,34 @@ class Collector:
     async def _play(self, start: Start, version: int) -> TracedRollout:
         key, place = start.key, start.number
         seed, number = seed_of(self.seed, key.step), self._number(key, place)
-        begun = time.monotonic()
+        begun, service = time.monotonic(), self.services.of[key]
         agent = PolicyAgent(self.asking, number, self.setup, f"{seed}/{number}")
-        task = take_task(self.environment, self._tasks[key])
-        played = await play(self.environment, number, task, agent, self.asking)
+        task = take_task(service.environment, self._tasks[key])
+        try:
+            async with asyncio.timeout(service.config.seconds):
+                played = await play(service.environment, number, task, agent, self.asking)
+        except TimeoutError:
+            failure = Failure("worker", f"{service.title} did not end a rollout within {service.config.seconds:g} s")
+            lost = FailedTask(task.key, task.prompt, task.answer, failure)
+            played = await play(service.environment, number, lost, agent, self.asking)
         seconds = time.monotonic() - begun
         rollout = traced(played, seed, self.rules.group_size)
         failed = None if played.outcome.failure is None else pack_outcome(played.outcome)
         self.ledger.finish(key, place, pack(played), oldest_of(rollout, version), seconds, failed)
         if failed is None:
-            judged = await judge(self.environment, played)
+            judged = await self._judged(service, played)
             rollout = traced(judged, seed, self.rules.group_size)
             self.ledger.score(key, place, pack_outcome(judged.outcome))
         self._seconds.append(seconds)
         return rollout
+
+    async def _judged(self, service: Service, played: Rollout) -> Rollout:
+        try:
+            async with asyncio.timeout(service.config.seconds):
+                return await judge(service.environment, played)
+        except TimeoutError:
+            reason = f"{service.title} gave no verdict within {service.config.seconds:g} s"
+            return replace(played, outcome=Outcome.failed(Failure("worker", reason)))
 
     def _end(self, start: Start, rollout: TracedRollout, version: int) -> None:
         """Reports the end of a rollout to the scheduler."""
@@ -207,6 +265,8 @@ class Collector:
             self._failed = 0
             self.scheduler.ended(*place, rollout, oldest_of(rollout, version))
             return
+        if (service := self.services.of.get(start.key)) is not None:
+            service.counts.update(("failed", f"failed_{failure.kind}"))
         self._failed += 1
         if self._failed == 1:
             self._first_failure = failure
@@ -218,9 +278,14 @@ class Collector:
 
     def _at_put(self, key: GroupKey, results: Sequence[TracedRollout]) -> str | None:
         rate = sum(rollout.outcome.reward for rollout in results) / len(results)
-        self.curriculum.learn(self._tasks[key], rate)
-        self.ledger.settle(key, rate)
-        return left_out(results, self.drop_equal)
+        reason, service = left_out(results, self.drop_equal), self.services.of[key]
+        taught = left_out(results, drop_equal=True) is None
+        service.curriculum.learn(self._tasks[key], rate)
+        if key not in self._learnt:  # a group settles again when one of its rollouts was too old, or at a restart
+            service.learn(rate, taught)
+            self._learnt.add(key)
+        self.ledger.settle(key, rate, taught)
+        return reason
 
     def _drop(self, dropped: Dropped) -> None:
         self.ledger.drop(dropped.key, dropped.reasons, dropped.group)
@@ -230,6 +295,7 @@ class Collector:
         rollouts = [self._played.pop((dropped.key, place), None) for place in places]
         self._dropped[dropped.key] = [rollout for rollout in rollouts if rollout is not None]
         self._tasks.pop(dropped.key, None)
+        self.services.of.pop(dropped.key, None)
         self._left_out += dropped.group in EQUAL
         if 0 < self.patience <= self._left_out:
             raise ArcforgeError(
@@ -253,20 +319,22 @@ class Collector:
             rest = [self._played.pop((key, place), None) for place in range(self.rules.group_size)]
             if lost := [rollout for rollout in rest if rollout is not None]:
                 dropped[key] = lost
-            del self._tasks[key]
+            del self._tasks[key], self.services.of[key]
         taken.dropped = [dropped[key] for key in sorted(dropped) if dropped[key]]
-        taken.counts = self.scheduler.counts - self._counted
+        counts = self.scheduler.counts + self.services.thrown_away()
+        taken.counts = counts - self._counted
         taken.seconds = self._seconds
         self._dropped, self._seconds, self._left_out = {}, [], 0
-        self._counted = Counter(self.scheduler.counts)
+        self._counted = counts
         return taken
 
     def _recorded(self, step: int) -> Taken:
         """Returns a batch that was taken before the trainer was restarted."""
         groups, reported = self.ledger.of_batch(step)
-        taken = Taken(step)
+        counts, put_staleness = self.ledger.counted(step)
+        taken = Taken(step, counts=Counter(counts), put_staleness=put_staleness)
         taken.seconds = [one.seconds for group in groups for one in group.rollouts if one.seconds is not None]
-        dropped = {group.key: self._rollouts(group) for group in reported}
+        dropped = {group.key: self._rollouts(group) for group in reported if group.service in self.services.by_name}
         staleness = []
         for group in groups:
             rollouts = {one.place: self._rollout(group, one) for one in group.rollouts if one.outcome is not None}
@@ -292,13 +360,18 @@ class Collector:
             return member
         recorded = self._unpacked(group, one)
         if one.outcome is None:
-            recorded = await judge(self.environment, recorded)
+            recorded = await self._judged(self.services.by_name[group.service], recorded)
             self.ledger.score(group.key, one.place, pack_outcome(recorded.outcome))
         rollout = traced(recorded, *self._names(group.key))
         if rollout.outcome.failure is None:
             member.state, member.result = MemberState.DONE, rollout
             self._played[group.key, one.place] = rollout
         return member
+
+    def _remove(self, group: RecordedGroup) -> None:
+        """Drops an open group whose service is no longer configured."""
+        reasons = {one.place: REMOVED for one in group.rollouts if one.state != "dropped"}
+        self.ledger.drop(group.key, reasons, REMOVED)
 
     def _rollouts(self, group: RecordedGroup) -> list[TracedRollout]:
         return [self._rollout(group, one) for one in group.rollouts if one.outcome is not None]
@@ -309,7 +382,11 @@ class Collector:
     def _unpacked(self, group: RecordedGroup, one: RecordedRollout) -> Rollout:
         assert one.payload is not None
         outcome = UNSCORED if one.outcome is None else unpack_outcome(one.outcome)
-        task = take_task(self.environment, group.task)
+        service = self.services.by_name.get(group.service)
+        if service is None:
+            accepted = f"has rollouts that were batched before the run was resumed: keep {group.service!r} configured"
+            raise ConfigError("collection.services", sorted(self.services.by_name), accepted)
+        task = take_task(service.environment, group.task)
         if isinstance(task, FailedTask):
             raise ArcforgeError(f"task {group.task} of a recorded rollout: {task.failure.kind}: {task.failure.reason}")
         return unpack(one.payload, task, outcome)

@@ -6,6 +6,7 @@ from step s reads the batches s, s + 1, ... that were taken before, with the sam
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from arcforge_rl.execution.database import Database
 from arcforge_rl.orchestrator.group import GroupKey
 
 LEDGER_FILE = "ledger.sqlite"
-VERSION = "1"
+VERSION = "2"
 STATES = ("admitted", "running", "finished", "scored", "batched", "trained", "dropped")
 """``admitted`` rollouts wait for their start, ``finished`` ones for their verdict, ``scored`` ones for a batch."""
 SCHEMA = """
@@ -26,8 +27,10 @@ CREATE TABLE IF NOT EXISTS groups (
     step INTEGER NOT NULL, number INTEGER NOT NULL,
     task INTEGER NOT NULL, next_task INTEGER NOT NULL,
     rate REAL, settled INTEGER, dropped TEXT, reported INTEGER,
+    service TEXT NOT NULL DEFAULT '', owed TEXT, taught INTEGER,
     PRIMARY KEY (step, number)
 );
+CREATE TABLE IF NOT EXISTS batches (step INTEGER PRIMARY KEY, counts TEXT NOT NULL, put_staleness TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rollouts (
     step INTEGER NOT NULL, number INTEGER NOT NULL, place INTEGER NOT NULL,
     state TEXT NOT NULL DEFAULT 'admitted',
@@ -39,6 +42,8 @@ CREATE TABLE IF NOT EXISTS rollouts (
 CREATE INDEX IF NOT EXISTS by_state ON rollouts (state);
 CREATE INDEX IF NOT EXISTS by_batch ON rollouts (batch);
 """
+FROM_1 = ("service TEXT NOT NULL DEFAULT ''", "owed TEXT", "taught INTEGER")
+"""Columns of `groups` that files of version 1 lack."""
 ONE = "WHERE step = ? AND number = ? AND place = ?"
 
 
@@ -64,13 +69,25 @@ class RecordedGroup:
 
     Attributes:
         key: names it.
+        service: that has its task; empty for the only one.
         task: number of its task.
         rollouts: by place.
     """
 
     key: GroupKey
+    service: str
     task: int
     rollouts: Sequence[RecordedRollout]
+
+
+@dataclass(frozen=True)
+class SettledGroup:
+    """A group all of whose rollouts have ended: the number of its task, its mean reward, and whether it taught."""
+
+    key: GroupKey
+    task: int
+    rate: float
+    taught: bool
 
 
 class Ledger:
@@ -98,8 +115,14 @@ class Ledger:
 
     def _identify(self, run: str | None) -> str:
         """Returns the identity of the run; a file with other tables of these names is refused by the statements."""
-        self._groups("0", ())
         known = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
+        if known.get("version") == "1":
+            with self._database.transaction():
+                for column in FROM_1:
+                    self._database.execute(f"ALTER TABLE groups ADD COLUMN {column}")
+                self._database.execute("UPDATE meta SET value = ? WHERE key = 'version'", (VERSION,))
+            known["version"] = VERSION
+        self._groups("0", ())
         if not known:
             run = run or uuid.uuid4().hex
             with self._database.transaction():
@@ -117,11 +140,29 @@ class Ledger:
 
     # ---- rollouts ----------------------------------------------------------------------------------------------------
 
-    def admit(self, key: GroupKey, size: int, task: int, next_task: int) -> None:
-        """A group of `size` rollouts of a task is admitted; the curriculum continues with `next_task`."""
+    def admit(
+        self,
+        key: GroupKey,
+        size: int,
+        task: int,
+        next_task: int,
+        service: str = "",
+        owed: Mapping[str, float] | None = None,
+    ) -> None:
+        """A group of `size` rollouts of a task is admitted.
+
+        Args:
+            key: names it.
+            size: rollouts.
+            task: its number among the tasks of the service.
+            next_task: with which the curriculum of the service continues.
+            service: that has the task.
+            owed: state of the turns of services after this one; see `Turns`.
+        """
         with self._database.transaction():
-            values = (*key, task, next_task)
-            self._database.execute("INSERT INTO groups (step, number, task, next_task) VALUES (?, ?, ?, ?)", values)
+            values = (*key, task, next_task, service, json.dumps(dict(owed or {})))
+            columns = "step, number, task, next_task, service, owed"
+            self._database.execute(f"INSERT INTO groups ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
             rows = [(*key, place) for place in range(size)]
             self._database.executemany("INSERT INTO rollouts (step, number, place) VALUES (?, ?, ?)", rows)
 
@@ -141,10 +182,10 @@ class Ledger:
         """A rollout has a verdict, or its verifier failed."""
         self._database.execute(f"UPDATE rollouts SET state = 'scored', outcome = ? {ONE}", (outcome, *key, place))
 
-    def again(self, key: GroupKey, place: int) -> None:
-        """A rollout failed or became too old, and waits to be started again."""
-        fields = "state = 'admitted', failures = failures + 1, payload = NULL, outcome = NULL"
-        self._database.execute(f"UPDATE rollouts SET {fields} {ONE}", (*key, place))
+    def again(self, key: GroupKey, place: int, failed: bool = True) -> None:
+        """A rollout `failed` or became too old, or made room, and waits to be started again."""
+        fields = "state = 'admitted', failures = failures + ?, payload = NULL, outcome = NULL"
+        self._database.execute(f"UPDATE rollouts SET {fields} {ONE}", (int(failed), *key, place))
 
     def drop(self, key: GroupKey, reasons: Mapping[int, str], group: str | None) -> None:
         """Rollouts will never be trained on, or a whole group, by reason."""
@@ -154,16 +195,23 @@ class Ledger:
             if group is not None:
                 self._database.execute("UPDATE groups SET dropped = ? WHERE step = ? AND number = ?", (group, *key))
 
-    def settle(self, key: GroupKey, rate: float) -> None:
-        """All rollouts of a group have ended, with this mean reward."""
+    def settle(self, key: GroupKey, rate: float, taught: bool = True) -> None:
+        """All rollouts of a group have ended, with this mean reward; `taught`: not all were equal."""
         order = "(SELECT coalesce(max(settled), 0) + 1 FROM groups)"
-        statement = f"UPDATE groups SET rate = ?, settled = coalesce(settled, {order}) WHERE step = ? AND number = ?"
-        self._database.execute(statement, (rate, *key))
+        fields = f"rate = ?, taught = ?, settled = coalesce(settled, {order})"
+        self._database.execute(f"UPDATE groups SET {fields} WHERE step = ? AND number = ?", (rate, taught, *key))
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
-    def batch(self, step: int, groups: Mapping[GroupKey, Iterable[tuple[int, int]]]) -> None:
-        """A batch is taken: its groups with (place, copies) of their rollouts. It reports the groups dropped before.
+    def batch(
+        self,
+        step: int,
+        groups: Mapping[GroupKey, Iterable[tuple[int, int]]],
+        counts: Mapping[str, int] | None = None,
+        put_staleness: Sequence[int] = (),
+    ) -> None:
+        """A batch is taken: its groups with (place, copies) of their rollouts. It reports the groups dropped before,
+        and what was counted since the batch before.
 
         Raises:
             ArcforgeError: a rollout is not waiting for a batch, so it would be trained on twice.
@@ -179,6 +227,8 @@ class Ledger:
                         raise ArcforgeError(
                             f"{self.path}: rollout {key.step}/{key.number}/{place} cannot be trained on"
                         )
+            values = (step, json.dumps(dict(counts or {})), json.dumps(list(put_staleness)))
+            self._database.execute("INSERT INTO batches VALUES (?, ?, ?)", values)
             statement = "UPDATE groups SET reported = ? WHERE dropped IS NOT NULL AND reported IS NULL"
             self._database.execute(statement, (step,))
 
@@ -228,6 +278,11 @@ class Ledger:
         trained = self._groups("(step, number) IN (SELECT step, number FROM rollouts WHERE batch = ?)", (step,))
         return trained, self._groups("reported = ?", (step,))
 
+    def counted(self, step: int) -> tuple[dict[str, int], list[int]]:
+        """Returns the counts and the staleness when put that a batch reports; nothing of files of version 1."""
+        rows = self._database.execute("SELECT counts, put_staleness FROM batches WHERE step = ?", (step,)).fetchall()
+        return (json.loads(rows[0][0]), json.loads(rows[0][1])) if rows else ({}, [])
+
     def open_groups(self) -> list[RecordedGroup]:
         """Returns the groups that are neither dropped nor in a batch."""
         taken = "(step, number) NOT IN (SELECT step, number FROM rollouts WHERE batch IS NOT NULL)"
@@ -242,15 +297,15 @@ class Ledger:
         return self._groups("1", ())
 
     def _groups(self, where: str, values: Sequence[object]) -> list[RecordedGroup]:
-        names = "task, next_task, rate, settled, dropped, reported"
+        names = "service, task, next_task, rate, settled, dropped, reported, owed, taught"
         groups = self._database.execute(f"SELECT step, number, {names} FROM groups WHERE {where} ORDER BY 1, 2", values)
         columns = "place, state, failures, oldest, reason, payload, outcome, seconds, copies"
         found = []
-        for step, number, task, *_ in groups.fetchall():
+        for step, number, service, task, *_ in groups.fetchall():
             key = GroupKey(step, number)
             of_group = f"SELECT {columns} FROM rollouts WHERE step = ? AND number = ? ORDER BY 1"
             rows = self._database.execute(of_group, key).fetchall()
-            found.append(RecordedGroup(key, task, [RecordedRollout(key, *row) for row in rows]))
+            found.append(RecordedGroup(key, service, task, [RecordedRollout(key, *row) for row in rows]))
         return found
 
     def indices(self) -> dict[int, int]:
@@ -258,15 +313,25 @@ class Ledger:
         rows = self._database.execute("SELECT step, max(number) + 1 FROM groups GROUP BY step")
         return {int(step): int(count) for step, count in rows.fetchall()}
 
-    def next_task(self) -> int | None:
-        """Returns where the curriculum continues; None before any group."""
-        ((found,),) = self._database.execute("SELECT max(next_task) FROM groups")
+    def next_task(self, service: str = "") -> int | None:
+        """Returns where the curriculum of a service continues; None before any group."""
+        ((found,),) = self._database.execute("SELECT max(next_task) FROM groups WHERE service = ?", (service,))
         return None if found is None else int(found)
 
-    def rates(self) -> dict[int, float]:
-        """Returns the last pass rate of each task."""
-        rows = self._database.execute("SELECT task, rate FROM groups WHERE settled IS NOT NULL ORDER BY settled")
-        return {int(task): float(rate) for task, rate in rows.fetchall()}
+    def settled(self, service: str = "") -> list[SettledGroup]:
+        """Returns the groups of a service that have ended, in that order."""
+        names = "step, number, task, rate, taught"
+        where = "WHERE settled IS NOT NULL AND service = ? ORDER BY settled"
+        rows = self._database.execute(f"SELECT {names} FROM groups {where}", (service,)).fetchall()
+        return [
+            SettledGroup(GroupKey(step, number), task, rate, bool(taught)) for step, number, task, rate, taught in rows
+        ]
+
+    def owed(self) -> dict[str, float]:
+        """Returns the state of the turns after the last admission."""
+        rows = self._database.execute("SELECT owed FROM groups WHERE owed IS NOT NULL ORDER BY rowid DESC LIMIT 1")
+        found = rows.fetchall()
+        return dict(json.loads(found[0][0])) if found else {}
 
     def progress(self) -> dict[str, int]:
         """Returns the number of rollouts by state."""

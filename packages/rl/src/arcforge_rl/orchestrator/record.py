@@ -29,24 +29,11 @@ COLUMNS = {"ids": "<i4", "sampled": "|b1", "logprobs": "<f4", "versions": "<i4"}
 
 def pack(rollout: Rollout) -> bytes:
     """Returns everything about a rollout except its task and its outcome."""
-    episode = rollout.episode
-    try:
-        artefacts = to_plain(dict(episode.artefacts))
-    except (TypeError, ValueError):
-        artefacts = None  # an object of the environment's own: the rollout can be trained on, not scored again
     head = {
         "version": VERSION,
         "number": rollout.number,
         "domain": rollout.domain,
-        "messages": [asdict(message) for message in episode.messages],
-        "reply": {
-            "text": episode.reply.text,
-            "reasoning": episode.reply.reasoning,
-            "calls": [asdict(call) for call in episode.reply.calls],
-            "finish_reason": episode.reply.finish_reason,
-        },
-        "finish_reason": episode.finish_reason,
-        "artefacts": artefacts,
+        **episode_fields(rollout.episode),
         "truncated": rollout.truncated,
         "tools": [dict(tool.definition) for tool in rollout.tools],
         "branches": [[branch.branch_id, len(branch.ids)] for branch in rollout.branches],
@@ -80,7 +67,7 @@ def unpack(data: bytes, task: Task, outcome: Outcome) -> Rollout:
                 columns[column] = array.tolist()
                 place += array.nbytes
             branches.append(Branch(name, **columns))
-        episode = _episode(head)
+        episode = episode_of(head)
     except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
         raise ArcforgeError(f"a recorded rollout is damaged: {type(error).__name__}: {error}") from error
     tools = [Tool(definition) for definition in head["tools"]]
@@ -106,11 +93,46 @@ def unpack_outcome(text: str) -> Outcome:
     return Outcome(**fields, failure=None if failure is None else Failure(**failure))
 
 
-def _episode(head: Mapping[str, Any]) -> Episode:
-    messages = tuple(Message(**{**fields, "tool_calls": _calls(fields["tool_calls"])}) for fields in head["messages"])
-    reply = Reply(**{**head["reply"], "calls": _calls(head["reply"]["calls"])})
-    artefacts = {} if head["artefacts"] is None else from_plain(head["artefacts"])
-    return Episode(messages, reply, head["finish_reason"], artefacts)
+def episode_fields(episode: Episode) -> dict[str, Any]:
+    """Returns an episode as JSON; without artefacts if one is an object of the environment's own: then the rollout can
+    be trained on, not scored again."""
+    try:
+        artefacts = to_plain(dict(episode.artefacts))
+    except (TypeError, ValueError):
+        artefacts = None
+    return {
+        "messages": [asdict(message) for message in episode.messages],
+        "reply": reply_fields(episode.reply),
+        "finish_reason": episode.finish_reason,
+        "artefacts": artefacts,
+    }
+
+
+def episode_of(fields: Mapping[str, Any]) -> Episode:
+    """Returns the episode of `episode_fields`.
+
+    Raises:
+        ValueError, KeyError, TypeError: a field is absent or has another type.
+    """
+    messages = tuple(message_of(message) for message in fields["messages"])
+    artefacts = {} if fields["artefacts"] is None else from_plain(fields["artefacts"])
+    return Episode(messages, reply_of(fields["reply"]), fields["finish_reason"], artefacts)
+
+
+def reply_fields(reply: Reply) -> dict[str, Any]:
+    """Returns a reply as JSON."""
+    calls = [asdict(call) for call in reply.calls]
+    return {"text": reply.text, "reasoning": reply.reasoning, "calls": calls, "finish_reason": reply.finish_reason}
+
+
+def reply_of(fields: Mapping[str, Any]) -> Reply:
+    """Returns the reply of `reply_fields`."""
+    return Reply(**{**fields, "calls": _calls(fields["calls"])})
+
+
+def message_of(fields: Mapping[str, Any]) -> Message:
+    """Returns a message of ``asdict(message)``; fields with a default may be absent."""
+    return Message(**{**fields, "tool_calls": _calls(fields.get("tool_calls", ()))})
 
 
 def _calls(calls: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:

@@ -11,13 +11,16 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from arcforge_core.console.result import Result
-from arcforge_core.contracts.environment import Environment
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, judge, take_task
 from arcforge_core.errors import CheckpointError
 from arcforge_core.plugins.loader import registry
+from arcforge_rl.configs.collection import service_of
 from arcforge_rl.configs.commands import RescoreConfig
+from arcforge_rl.configs.learning import CurriculumConfig
 from arcforge_rl.orchestrator.ledger import LEDGER_FILE, Ledger, RecordedRollout
 from arcforge_rl.orchestrator.record import can_be_scored, pack_outcome, unpack, unpack_outcome
+from arcforge_rl.orchestrator.services.desk import Service, Services, environment_of, single
+from arcforge_rl.rollouts.curriculum import Curriculum
 
 
 def run(config: RescoreConfig) -> Result:
@@ -32,10 +35,10 @@ def run(config: RescoreConfig) -> Result:
     if not (folder / LEDGER_FILE).is_file():
         accepted = f"{os.path.relpath(folder)} has no {LEDGER_FILE}: name the folder of a run with collection=async"
         raise CheckpointError(f"run={config.run}: {accepted}")
-    environment = environment_of(folder)
+    services = recorded_services(folder)
     ledger = Ledger(folder / LEDGER_FILE)
     try:
-        figures = asyncio.run(rescore(ledger, environment, config.write))
+        figures = asyncio.run(rescore(ledger, services, config.write))
     finally:
         ledger.close()
     found = Result(folder, figures)
@@ -43,8 +46,9 @@ def run(config: RescoreConfig) -> Result:
     return found
 
 
-def environment_of(folder: Path) -> Environment:
-    """Returns the environment of a run, as its ``config.yaml`` has it, with the present verifiers.
+def recorded_services(folder: Path) -> Services:
+    """Returns the environment of a run and its task services, as its ``config.yaml`` has them, with the present
+    verifiers.
 
     Raises:
         CheckpointError: the configuration cannot be read.
@@ -54,18 +58,33 @@ def environment_of(folder: Path) -> Environment:
         section = saved["environment"]
         component = registry().get("environment", str(section["name"]))
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(component.load_schema()), section))
+        services: Any = OmegaConf.to_container(saved.get("collection", OmegaConf.create())).get("services") or {}
+        configs = {name: service_of(one, f"collection.services.{name}") for name, one in services.items()}
     except Exception as error:  # YAML's own errors have no base in common
         raise CheckpointError(f"cannot read how {os.path.relpath(folder)} was configured: {error}") from error
-    environment: Environment = component.load()(config)
-    return environment
+    (own,) = single(component.load()(config)).by_name.values()
+    others = [
+        Service(name, environment_of(name, one), one, Curriculum(CurriculumConfig(), 0))
+        for name, one in configs.items()
+    ]
+    return Services([own, *others])
 
 
-async def rescore(ledger: Ledger, environment: Environment, write: bool) -> dict[str, float | str]:
+async def rescore(ledger: Ledger, services: Services, write: bool) -> dict[str, float | str]:
     """Returns counts and means; writes the outcomes if asked to."""
+    await services.open()
+    try:
+        return await _rescored(ledger, services, write)
+    finally:
+        await services.close()
+
+
+async def _rescored(ledger: Ledger, services: Services, write: bool) -> dict[str, float | str]:
     counts: Counter[str] = Counter(scored=0, changed=0, failed=0, left_out=0)
     before: list[float] = []
     after: list[float] = []
     for group in ledger.all_groups():
+        environment = services.by_name[group.service].environment
         task = take_task(environment, group.task)
         for one in group.rollouts:
             if one.payload is None or isinstance(task, FailedTask) or not _can_be_scored(one):

@@ -9,15 +9,44 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
 from arcforge_rl.orchestrator.group import GroupKey, Kept, Member, MemberState, P, RolloutGroup
 from arcforge_rl.orchestrator.rules import Rules
 
 Filter = Callable[[GroupKey, Sequence[P]], str | None]
 """Returns why a group is not trained on, or None."""
-SURPLUS, STALE, GROUP = "surplus", "stale", "group"
-"""Reasons: aborted when over-sampling; beyond the bound on staleness; too few valid rollouts in the group."""
+SURPLUS, STALE, GROUP, REMOVED = "surplus", "stale", "group", "removed"
+"""Reasons: aborted when over-sampling; beyond the bound on staleness; too few valid rollouts in the group; its task
+service was removed from the configuration."""
+
+
+class Desk(Protocol):
+    """Says what a group is made of, and which groups may start rollouts now."""
+
+    def admit(self, key: GroupKey) -> bool:
+        """Chooses what a further group is made of, among what `may_start`; False if there is nothing."""
+
+    def may_start(self, key: GroupKey) -> bool:
+        """Whether one more rollout of the group may run."""
+
+    def runs(self, key: GroupKey, change: int) -> None:
+        """A rollout of the group starts (+1) or has ended (-1)."""
+
+
+class OpenDesk:
+    """Admits everything."""
+
+    def admit(self, key: GroupKey) -> bool:
+        """Yes."""
+        return True
+
+    def may_start(self, key: GroupKey) -> bool:
+        """Yes."""
+        return True
+
+    def runs(self, key: GroupKey, change: int) -> None:
+        """Counts nothing."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +69,11 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Again:
-    """A rollout that waits to be started again; its last result does not count."""
+    """A rollout that waits to be started again; its last result does not count. It `failed`, or made room."""
 
     key: GroupKey
     number: int
+    failed: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,24 +118,34 @@ class Scheduler(Generic[P]):
         rules: the bounds.
         at_put: judges a group whose rollouts have ended; a group with a reason is dropped and another one admitted.
         at_take: judges a group again before it joins a batch.
+        desk: decides what groups are made of, and limits what runs besides `limit`.
 
     Attributes:
+        limit: rollouts that run at a time; `Rules.concurrency` unless changed.
         taken: batches taken; the number of the next one.
         trained: of those, the ones whose update is done.
         version: the engine's weights, as a number of steps.
         counts: failures (``failed_<kind>``), restarts (``retried``), groups left out (``dropped_<reason>``), rollouts
-            beyond the bound that were trained on nevertheless (``kept_stale``).
+            beyond the bound that were trained on nevertheless (``kept_stale``), rollouts put back to make room
+            (``yielded``).
     """
 
-    def __init__(self, rules: Rules, at_put: Filter[P] | None = None, at_take: Filter[P] | None = None) -> None:
-        self.rules, self.at_put, self.at_take = rules, at_put, at_take
+    def __init__(
+        self,
+        rules: Rules,
+        at_put: Filter[P] | None = None,
+        at_take: Filter[P] | None = None,
+        desk: Desk | None = None,
+    ) -> None:
+        self.rules, self.at_put, self.at_take, self.desk = rules, at_put, at_take, desk or OpenDesk()
+        self.limit = rules.concurrency
         self.taken = self.trained = self.version = 0
         self.counts: Counter[str] = Counter()
         self._put_staleness: list[int] = []
         self.active: dict[GroupKey, RolloutGroup[P]] = {}
         self.ready: dict[GroupKey, RolloutGroup[P]] = {}
         self._waiting: deque[tuple[GroupKey, int]] = deque()
-        self._running = 0
+        self._running: dict[tuple[GroupKey, int], None] = {}  # in the order of their starts
         self._indices: Counter[int] = Counter()
         self._outcomes: list[Cancel | Again | Dropped] = []
 
@@ -119,15 +159,30 @@ class Scheduler(Generic[P]):
         if self.rules.whole_batches and not self.active:
             for _ in range(self.rules.threshold):
                 self._admit()
-        while self._running < self.rules.concurrency:
-            if not self._waiting and (self.rules.whole_batches or not self._admit()):
-                break
-            key, number = self._waiting.popleft()
+        while len(self._running) < self.limit:
+            place = self._next_waiting()
+            if place is None:
+                if self.rules.whole_batches or not self._admit():
+                    break
+                continue
+            key, number = place
             member = self.active[key].members[number]
             member.state, member.oldest, member.attempt = MemberState.RUNNING, self.version, member.attempt + 1
-            self._running += 1
+            self._running[place] = None
+            self.desk.runs(key, 1)
             found.append(Start(key, number, member.attempt))
         return found
+
+    def make_room(self, count: int) -> None:
+        """Cancels the rollouts that started last; they wait to be started again, which counts as no failure."""
+        for key, number in list(reversed(self._running))[:count]:
+            member = self.active[key].members[number]
+            self._outcomes.append(Cancel(key, number, member.attempt))
+            self._halt(key, number)
+            self.counts["yielded"] += 1
+            member.state = MemberState.WAITING
+            self._waiting.append((key, number))
+            self._outcomes.append(Again(key, number, failed=False))
 
     def take(self) -> Batch[P] | None:
         """Returns a batch if enough groups are ready: those with the oldest tokens first."""
@@ -155,12 +210,12 @@ class Scheduler(Generic[P]):
     @property
     def idle(self) -> bool:
         """Whether nothing runs."""
-        return self._running == 0
+        return not self._running
 
     @property
     def running(self) -> int:
         """Rollouts that run."""
-        return self._running
+        return len(self._running)
 
     # ---- what happened -----------------------------------------------------------------------------------------------
 
@@ -175,7 +230,7 @@ class Scheduler(Generic[P]):
         member = self._runs(key, number, attempt)
         if member is None:
             return False
-        self._running -= 1
+        self._halt(key, number)
         member.state, member.result, member.oldest = MemberState.DONE, result, oldest
         group = self.active[key]
         if self._too_old(oldest):
@@ -188,7 +243,7 @@ class Scheduler(Generic[P]):
         member = self._runs(key, number, attempt)
         if member is None:
             return False
-        self._running -= 1
+        self._halt(key, number)
         self.counts[f"failed_{kind}"] += 1
         self._lose(self.active[key], member, kind, again=not final)
         self._settle(self.active[key])
@@ -230,10 +285,24 @@ class Scheduler(Generic[P]):
             return False
         step = admitted // self.rules.threshold
         key = GroupKey(step, self._indices[step])
+        if not self.desk.admit(key):
+            return False
         self._indices[step] += 1
         self.active[key] = RolloutGroup(key, [Member(number) for number in range(self.rules.group_size)])
         self._waiting += [(key, number) for number in range(self.rules.group_size)]
         return True
+
+    def _next_waiting(self) -> tuple[GroupKey, int] | None:
+        """Takes the first rollout that waits and may start."""
+        for place in self._waiting:
+            if self.desk.may_start(place[0]):
+                self._waiting.remove(place)
+                return place
+        return None
+
+    def _halt(self, key: GroupKey, number: int) -> None:
+        del self._running[key, number]
+        self.desk.runs(key, -1)
 
     def _runs(self, key: GroupKey, number: int, attempt: int) -> Member[P] | None:
         group = self.active.get(key)
@@ -261,7 +330,7 @@ class Scheduler(Generic[P]):
     def _expire(self, group: RolloutGroup[P], member: Member[P]) -> None:
         """Treats a rollout whose tokens are too old."""
         if member.state is MemberState.RUNNING:
-            self._running -= 1
+            self._halt(group.key, member.number)
             self._outcomes.append(Cancel(group.key, member.number, member.attempt))
         self.counts[STALE] += 1
         self._lose(group, member, STALE, again=self.rules.stale == "retry")
@@ -285,7 +354,7 @@ class Scheduler(Generic[P]):
         self.counts[f"dropped_{reason}"] += 1
         for member in group.members:
             if member.state is MemberState.RUNNING:
-                self._running -= 1
+                self._halt(group.key, member.number)
                 self._outcomes.append(Cancel(group.key, member.number, member.attempt))
         self._waiting = deque(place for place in self._waiting if place[0] != group.key)
         because = reason if group.repairable else GROUP

@@ -19,6 +19,7 @@ from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.orchestrator.collector import EQUAL, Collector, Taken
 from arcforge_rl.orchestrator.ledger import LEDGER_FILE, Ledger
 from arcforge_rl.orchestrator.rules import Rules
+from arcforge_rl.orchestrator.services.desk import services_of
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.sampler import Sampler
 
@@ -45,7 +46,7 @@ class AsynchronousSource:
         sampler: the environment, the engine and how they are used; its engine is started.
 
     Raises:
-        ConfigError: the engine takes no single requests, or there are several processes.
+        ConfigError: the engine takes no single requests, there are several processes, or a task service cannot be.
     """
 
     def __init__(self, config: AsynchronousConfig, sampler: Sampler) -> None:
@@ -55,6 +56,7 @@ class AsynchronousSource:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
         self.config, self.sampler, self.rules = config, sampler, rules_of(config, sampler)
+        self.services = services_of(config, sampler, self.rules.concurrency)
         self.resets_optimizer = config.reset_optimizer
         self.engine: ServingEngine = sampler.engine  # type: ignore[assignment]  # it has `submit`
         self.asking = Streams(self.engine)
@@ -70,12 +72,10 @@ class AsynchronousSource:
 
     def begin(self, step: int, folder: Path) -> None:
         """Opens the ledger of the run, and starts the thread and its first rollouts; see the contract."""
-        curriculum, config = self.sampler.curriculum, self.sampler.config
+        config = self.sampler.config
         self._ledger = Ledger(folder / LEDGER_FILE, self._run)
         if step and self._run is None:  # the steps so far were synchronous
             self._ledger.skip(step)
-        elif (position := self._ledger.next_task()) is not None:
-            curriculum.state = {"next": position, "rates": self._ledger.rates()}
         self._run = self._ledger.run
         self.engine.start()
         self._loop = asyncio.new_event_loop()
@@ -83,11 +83,10 @@ class AsynchronousSource:
         self._thread.start()
         self.collector = Collector(
             self.rules,
-            self.sampler.training,
+            self.services,
             self.asking,
             self.sampler.training_setup,
             config.seed,
-            curriculum,
             self.sampler.drop_equal,
             self._ledger,
             config.monitor.idle_steps * self.rules.threshold,
@@ -104,6 +103,7 @@ class AsynchronousSource:
         collected.clock.seconds["sampling"] = now - waiting
         collected.counts |= counts_of(taken)
         collected.figures = staleness_figures(taken) | self._speed(taken, now, now - waiting)
+        collected.figures |= self.services.figures()
         self._since = now
         return collected
 
