@@ -18,7 +18,7 @@ from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.collection import AsynchronousConfig, ServiceConfig
 from arcforge_rl.configs.learning import CurriculumConfig
-from arcforge_rl.environments.turns import Turns
+from arcforge_rl.environments.turns import FairTurns
 from arcforge_rl.orchestrator.collector import Collector
 from arcforge_rl.orchestrator.group import GroupKey
 from arcforge_rl.orchestrator.ledger import Ledger
@@ -51,7 +51,7 @@ def admitted(desk: Services, count: int) -> Counter[str]:
 @given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=5), st.integers(1, 300))
 def test_after_any_number_of_turns_everyone_had_its_share(weights: list[float], count: int) -> None:
     names = {str(number): weight for number, weight in enumerate(weights)}
-    turns = Turns(names)
+    turns = FairTurns(names)
     had = Counter(turns.next(names) for _ in range(count))
     for name, weight in names.items():
         assert abs(had[name] - count * weight / sum(weights)) < 1 + 1e-6

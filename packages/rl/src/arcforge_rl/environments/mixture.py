@@ -12,7 +12,7 @@ from arcforge_core.contracts.environment import Agents, Environment, Episode, Ou
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.environments import MixtureConfig
-from arcforge_rl.environments.turns import Turns
+from arcforge_rl.environments.turns import FairTurns
 
 FINEST = 100
 """Maximum tasks of the largest part per round; weights that need more are rounded."""
@@ -114,5 +114,5 @@ def schedule(parts: dict[str, float]) -> list[str]:
         return all(math.isclose(count / most, parts[name] / largest) for name, count in rounded(most).items())
 
     counts = rounded(next(filter(is_exact, range(1, FINEST)), FINEST))
-    turns = Turns(counts)
+    turns = FairTurns(counts)
     return [turns.next(counts) for _ in range(sum(counts.values()))]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 
-class Turns:
+class FairTurns:
     """Smooth weighted turns: after any number of them, each name had its share of them to within one.
 
     Attributes:
-        owed: what each name has over or under its share; all of the state.
+        owed: by name, turns below its share, above it if negative; the whole state.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

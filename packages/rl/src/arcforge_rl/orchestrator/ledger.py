@@ -157,7 +157,7 @@ class Ledger:
             task: its number among the tasks of the service.
             next_task: with which the curriculum of the service continues.
             service: that has the task.
-            owed: state of the turns of services after this one; see `Turns`.
+            owed: state of the turns of services after this one; see `FairTurns`.
         """
         with self._database.transaction():
             values = (*key, task, next_task, service, json.dumps(dict(owed or {})))
@@ -211,7 +211,7 @@ class Ledger:
         put_staleness: Sequence[int] = (),
     ) -> None:
         """A batch is taken: its groups with (place, copies) of their rollouts. It reports the groups dropped before,
-        and what was counted since the batch before.
+        and the counts since the batch before.
 
         Raises:
             ArcforgeError: a rollout is not waiting for a batch, so it would be trained on twice.

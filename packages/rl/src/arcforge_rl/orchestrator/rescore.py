@@ -58,7 +58,8 @@ def recorded_services(folder: Path) -> Services:
         section = saved["environment"]
         component = registry().get("environment", str(section["name"]))
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(component.load_schema()), section))
-        services: Any = OmegaConf.to_container(saved.get("collection", OmegaConf.create())).get("services") or {}
+        collection: Any = OmegaConf.to_container(saved.get("collection", OmegaConf.create()))
+        services = collection.get("services") or {}
         configs = {name: service_of(one, f"collection.services.{name}") for name, one in services.items()}
     except Exception as error:  # YAML's own errors have no base in common
         raise CheckpointError(f"cannot read how {os.path.relpath(folder)} was configured: {error}") from error

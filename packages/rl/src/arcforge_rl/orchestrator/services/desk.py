@@ -1,4 +1,4 @@
-"""The task services of a run: which of them a group is of, how much of each runs, and what becomes of it."""
+"""The task services of a run: the service of each group, limits on running rollouts, and progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arcforge_core.contracts.environment import Environment
 from arcforge_rl.configs.collection import AsynchronousConfig, ServiceConfig
 from arcforge_rl.configs.learning import CurriculumConfig
 from arcforge_rl.environments.mixture import build_with
-from arcforge_rl.environments.turns import Turns
+from arcforge_rl.environments.turns import FairTurns
 from arcforge_rl.orchestrator.group import GroupKey
 from arcforge_rl.orchestrator.services.far import FarEnvironment
 from arcforge_rl.orchestrator.services.lines import HttpLine, ProgramLine
@@ -93,7 +93,7 @@ class Services:
     ) -> None:
         self.by_name = {service.name: service for service in services}
         self.adjust, self.limit, self.sandbox_mb, self.clock = adjust, limit, sandbox_mb, clock
-        self.turns = Turns(self.by_name)
+        self.turns = FairTurns(self.by_name)
         self.of: dict[GroupKey, Service] = {}
 
     # ---- for the scheduler -------------------------------------------------------------------------------------------

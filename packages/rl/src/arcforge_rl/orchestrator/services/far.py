@@ -171,7 +171,7 @@ class FarEnvironment:
 
 
 class Reading:
-    """``with Reading(...):`` makes what is wrong in an answer a failure of the worker."""
+    """``with Reading(...):`` turns an error in reading an answer into a failure of the worker."""
 
     def __init__(self, name: str, answer: Answer) -> None:
         self.name, self.answer = name, answer

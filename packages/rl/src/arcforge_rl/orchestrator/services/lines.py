@@ -1,7 +1,7 @@
 """How requests reach a task service and answers come back: lines of a subprocess, or HTTP.
 
-A request is a JSON object with ``id``, ``op`` and ``rollout``; its answer repeats ``id`` and ``rollout``. What a
-service answers wrongly never reaches a rollout: an answer that comes twice, late, or for no request is counted and
+A request is a JSON object with ``id``, ``op`` and ``rollout``; its answer repeats ``id`` and ``rollout``. No wrong
+answer reaches a rollout: one that comes twice, late, or for no request is counted and
 thrown away, and one that names another rollout fails the request.
 """
 
