@@ -182,7 +182,8 @@ class Process(Protocol):
         stdin: standard input; `drain` waits while the program does not read, and raises `ConnectionError` once it has
             closed its input or ended.
         stdout: standard output. Its buffer is bounded: while no caller reads, a program that writes more waits. After
-            the end, the bytes written before it can still be read.
+            the end, the bytes written before it can still be read. A stream ends when the program does, or earlier if
+            the backend sees that the program has closed it.
         stderr: standard error, likewise; both must be read.
     """
 

@@ -91,7 +91,11 @@ class Group:
 
     def out_of_memory(self) -> int:
         """Returns the number of out-of-memory kills in the group."""
-        return sum(_kills(folder) for folder in self.folders)
+        return sum(_count(folder, ("memory.oom_control", "memory.events"), "oom_kill") for folder in self.folders)
+
+    def refused(self) -> int:
+        """Returns how often a process was not created for the limit of processes."""
+        return sum(_count(folder, ("pids.events",), "max") for folder in self.folders)
 
     def remove(self) -> None:
         """Removes the groups; the kernel may need a moment after the last process."""
@@ -129,13 +133,14 @@ def _members(folder: Path) -> list[int]:
     return [int(pid) for pid in procs.read_text(encoding="utf-8").split()] if procs.exists() else []
 
 
-def _kills(folder: str) -> int:
-    for name in ("memory.oom_control", "memory.events"):
+def _count(folder: str, names: tuple[str, ...], wanted: str) -> int:
+    """Returns a count in the first of these files that exists."""
+    for name in names:
         try:
             text = Path(folder, name).read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
-        return sum(count for key, count in _pairs(text) if key == "oom_kill")
+        return sum(count for key, count in _pairs(text) if key == wanted)
     return 0
 
 

@@ -47,6 +47,8 @@ from arcforge_rl.sandbox.trees import Size, copy_tree, remove_tree
 MESSAGE = 1 << 18
 PROCESSES = "{{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }}"
 """bash and busybox accept the first form, dash the second."""
+NO_PROCESS = 126
+"""Exit code of a command for which the sandbox's limit of processes leaves none, as a shell has it."""
 OPEN_FILES = 512
 """Limit per process."""
 FIXED_LIMITS = {resource.RLIMIT_CORE: 0, resource.RLIMIT_MSGQUEUE: 0, resource.RLIMIT_MEMLOCK: 1 << 16}
@@ -83,6 +85,7 @@ class Running:
     text: bytes = b""
     code: int | None = None
     kills: int = 0
+    refused: int = 0
     error: str | None = None
     doomed: bool = False
 
@@ -335,7 +338,7 @@ class Keeper:
         memory, processes = (max(one[name] for one in shared) for name in ("memory_bytes", "processes"))
         try:
             group.limit(memory, processes + len(shared))  # one of each is bubblewrap's
-            running.kills = group.out_of_memory()
+            running.kills, running.refused = group.out_of_memory(), group.refused()
         except OSError as error:  # its files already exceed its memory limit
             running.error = f"the limits cannot be set: {error}"
             self.kill(message["exec"])
@@ -397,8 +400,10 @@ class Keeper:
             os.close(running.script)
         del self.running[name]
         _, group = self.opened[running.box]
-        kills = group.out_of_memory() - running.kills
-        report = {"code": running.code, "kills": kills, "killed": running.doomed, "error": running.error}
+        kills, code = group.out_of_memory() - running.kills, running.code
+        if code is None and running.limits and group.refused() > running.refused:
+            code = NO_PROCESS  # other programs of the sandbox take them all
+        report = {"code": code, "kills": kills, "killed": running.doomed, "error": running.error}
         self.send({"exec": name, "ended": True, **report})
         if running.box in self.closing:
             self.close_if_idle(running.box)
