@@ -1,13 +1,15 @@
 """Attacks by what a program leaves: archives, trees, planted links."""
 
+import asyncio
 import io
 import os
 import sys
 import tarfile
+from dataclasses import replace
 
 import pytest
 
-from arcforge_core.contracts.sandbox import SandboxBoundError, SandboxError
+from arcforge_core.contracts.sandbox import Command, SandboxBoundError, SandboxError
 from arcforge_rl.sandbox.files import pack, unpack
 from arcforge_rl.sandbox.trees import Size, copy_tree
 from support.sandbox_attacks import LIMITS
@@ -246,3 +248,27 @@ def test_a_folder_closed_against_its_owner_is_removed(run):
     assert run(f"import os; {closed}").ok
     run.wait(run.sandbox.stop())
     assert not os.path.exists(run.sandbox.work)
+
+
+def test_a_base_that_does_not_fit_is_one_line(backend, loop, tmp_path):
+    """Where root gives its files to the sandbox's user, each takes one of those that the sandbox may have."""
+    for n in range(300):
+        (tmp_path / str(n)).touch()
+    small = replace(LIMITS, disk_bytes=1 << 20)
+
+    async def scene():
+        try:
+            sandbox = await backend.open(tmp_path, small)
+        except SandboxBoundError as error:
+            return str(error), error.bound, error.limit
+        done = await sandbox.exec(Command(("/bin/sh", "-c", "ls | wc -l"), limits=LIMITS))
+        await sandbox.stop()
+        return int(done.stdout)
+
+    result = loop.run_until_complete(asyncio.wait_for(scene(), 30))
+    if backend.own_view and os.getuid() == 0:
+        message, *rest = result
+        assert rest == ["members", 256] and "\n" not in message
+        assert f"base {tmp_path} has 300 files" in message and "disk_bytes=1,048,576" in message, message
+    else:
+        assert result == 300

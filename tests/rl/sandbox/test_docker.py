@@ -2,13 +2,22 @@
 
 import asyncio
 import json
+import signal
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from arcforge_core.contracts.sandbox import Command, CommandStatus, SandboxError, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import (
+    Command,
+    CommandStatus,
+    ExitStatus,
+    SandboxError,
+    SandboxFault,
+    SandboxLimits,
+)
 from arcforge_rl.configs.commands import DockerConfig
 from arcforge_rl.sandbox.docker import Docker
 
@@ -24,11 +33,21 @@ elif arguments[0] == "inspect":
 elif arguments[0] == "run" and "--detach" not in arguments:
     command = arguments[arguments.index("IMAGE") + 1:]
     name = arguments[arguments.index("--name") + 1]
-    process = subprocess.Popen(command)
+    for option in arguments:
+        if option.startswith("--volume=/"):
+            outside, inside, _ = option.removeprefix("--volume=").split(":")
+            command = [word.replace(inside, outside) for word in command]
+    process = subprocess.Popen([sys.executable if word == "python3" else word for word in command])
     open("{folder}/" + name, "w").write(str(process.pid))
     sys.exit(process.wait() % 256)
+elif arguments[0] in ("kill", "rm") and os.path.exists("{folder}/" + arguments[-1]):
+    number = int(arguments[2]) if "--signal" in arguments else 9
+    try:
+        os.kill(int(open("{folder}/" + arguments[-1]).read()), number)
+    except ProcessLookupError:
+        pass
 elif arguments[0] == "kill":
-    os.kill(int(open("{folder}/" + arguments[1]).read()), 9)
+    sys.exit("no such container")
 """
 
 
@@ -118,3 +137,106 @@ def test_without_a_daemon_it_refuses(tmp_path):
     assert not backend.probe().ok
     with pytest.raises(SandboxError, match="missing was not found"):
         asyncio.run(backend.open())
+
+
+def play(client, scene, forward=None):
+    """Plays a scene with a sandbox."""
+
+    async def whole():
+        async with Docker(DockerConfig(program=str(client.program), image="IMAGE")) as backend:
+            return await scene(await backend.open(forward=forward))
+
+    return asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def test_a_started_program_has_a_container_with_streams(client):
+    client.state.write_text("false 5 ")
+
+    async def scene(sandbox):
+        text = "read x; echo out $x; echo err >&2; read y; exit 5"
+        process = await sandbox.start(Command(("sh", "-c", text), env={"K": "v"}))
+        process.stdin.write(b"1\n")
+        assert await process.stdout.readline() == b"out 1\n"
+        done = await sandbox.exec(Command(("echo", "beside")))
+        assert done.stdout == b"beside\n"
+        process.stdin.close()
+        assert await process.wait() == ExitStatus(CommandStatus.EXIT, 5)
+        assert (await process.stdout.read(), await process.stderr.read()) == (b"", b"err\n")
+
+    play(client, scene)
+    arguments = " ".join(client.calls("run")[1])
+    for part in ("--interactive --init", "--network none", "--cap-drop ALL", "--env K=v", "--log-driver none"):
+        assert part in arguments
+    assert {call[call.index("--name") + 1] for call in client.calls("run")} == {c[-1] for c in client.calls("rm")}
+
+
+def test_a_started_program_is_signalled_and_killed(client):
+    client.state.write_text("false 137 ")
+
+    async def scene(sandbox):
+        text = "trap 'echo usr' USR1; echo begun; while :; do sleep 0.05; done"
+        process, other = [await sandbox.start(Command(("sh", "-c", text))) for _ in "12"]
+        assert await process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGUSR1)
+        assert await process.stdout.readline() == b"usr\n"
+        process.kill()
+        assert await process.wait() == ExitStatus(CommandStatus.SIGNAL, 9)
+        await sandbox.stop()
+        assert await other.wait() == ExitStatus(CommandStatus.SIGNAL, 9)
+        with pytest.raises(SandboxError, match="stopped"):
+            await sandbox.start(Command(("true",)))
+
+    play(client, scene)
+
+
+def test_a_daemon_that_fails_is_a_fault_of_a_started_program(client):
+    client.state.write_text("false 127 no such runtime")
+
+    async def scene(sandbox):
+        process = await sandbox.start(Command(("true",)))
+        with pytest.raises(SandboxFault, match="no such runtime"):
+            await process.wait()
+        with pytest.raises(SandboxFault, match="no such runtime"):
+            await process.stdout.read()
+
+    play(client, scene)
+
+
+def test_a_container_relays_a_forwarded_port(client, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def echo(reader, writer):
+        writer.write(await reader.read())
+        writer.close()
+
+    async def scene(sandbox):
+        async with await asyncio.start_unix_server(echo, tmp_path / "gateway"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)  # the stand-in has no other network
+            writer.write(b"through")
+            writer.write_eof()
+            answer = await reader.read()
+            writer.close()
+        await sandbox.exec(Command(("true",)))
+        return answer, sandbox.id
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "gateway"))
+    listener.close()
+    answer, name = play(client, scene, {port: tmp_path / "gateway"})
+    assert answer == b"through"
+    holder, relay, command = (" ".join(call) for call in client.calls("run"))
+    assert "--network none" in holder
+    for call in (relay, command):
+        assert f"--network container:{name}" in call and "--hostname" not in call
+    assert f"--volume={tmp_path}:/forward/{port}:ro" in relay and str(tmp_path) not in command
+    assert "--cap-drop ALL" in relay and f"{name}-relay" in [call[-1] for call in client.calls("rm")]
+
+
+def test_an_image_that_cannot_relay_is_one_line(client, tmp_path):
+    client.program.write_text(client.program.read_text().replace(f"[{'sys.executable'} if", '["/no/python3" if'))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "gateway"))
+        with pytest.raises(SandboxError, match=r"forward: IMAGE needs Python 3\.11") as error:
+            play(client, None, {8000: tmp_path / "gateway"})
+    assert "\n" not in str(error.value)
