@@ -19,7 +19,8 @@ from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.server.gate.auth import ADMIN_KEYS, USER_KEYS
 from arcforge_serving.server.gate.connections import connection_options
 from arcforge_serving.server.gate.guard import Guard
-from arcforge_serving.server.serve import Server, listen, url
+from arcforge_serving.server.gate.listening import listen, listen_unix, url
+from arcforge_serving.server.serve import Server
 from arcforge_serving.server.shared.state import ServerState
 
 ADMIN, USER = {"Authorization": "Bearer admin-key"}, {"Authorization": "Bearer users-key"}
@@ -44,7 +45,10 @@ class Live:
         self.listener = listen("127.0.0.1", 0)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         self.address, self.url = self.listener.getsockname(), url(self.listener)
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
+        self.path = str(root / "socket")
+        self.unix = listen_unix(self.path)
+        further = self.unix.__enter__()
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener, *further]})
         self.thread.start()
         self.http = httpx.Client(base_url=self.url, headers=ADMIN, timeout=30)
         self.delay = 0.0
@@ -62,6 +66,7 @@ class Live:
         self.server.should_exit = True
         self.thread.join(20)
         self.listener.close()
+        self.unix.__exit__(None, None, None)
         assert not self.thread.is_alive()
 
     def status(self) -> dict[str, Any]:
@@ -115,6 +120,18 @@ def live(server: Live) -> Iterator[Live]:
     yield server
     server.delay = 0.0
     server.assert_clean()
+
+
+def test_a_unix_socket_serves_the_same(live: Live) -> None:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=live.path), base_url="http://127.0.0.1:8000") as client:
+        user = {"Authorization": "Bearer users-key"}
+        body = live.body(temperature=0)
+        here, there = (http.post("/v1/completions", json=body, headers=user) for http in (client, live.http))
+        assert here.json()["choices"] == there.json()["choices"]
+        with client.stream("POST", "/v1/completions", json=live.body(stream=True), headers=user) as stream:
+            assert [line for line in stream.iter_lines() if line][-1] == "data: [DONE]"
+        assert client.post("/v1/completions", json=live.body()).status_code == 401
+        assert client.get("/v1/models", headers={**user, "Host": "rebound.example"}).status_code == 421
 
 
 # ---- clients that go away --------------------------------------------------------------------------------------------

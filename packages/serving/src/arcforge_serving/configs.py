@@ -241,6 +241,9 @@ class ServeConfig:
     """Address to listen on. One that other machines reach needs an API key."""
     port: int = 8000
     """0 takes a free one."""
+    unix_socket: str | None = None
+    """Path of a Unix socket to listen on as well, open to programs of this user. A sandbox that forwards a port to it
+    reaches this server and nothing else."""
     allowed_hosts: list[str] = field(default_factory=list)
     """Names that requests may address, besides `host`, localhost and the address connected to: those of a proxy, for
     example. Empty accepts every name if other machines reach `host`, and none further if not."""

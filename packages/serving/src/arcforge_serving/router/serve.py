@@ -26,7 +26,7 @@ from arcforge_serving.router.policies import build_policy
 from arcforge_serving.router.process import EngineProcess, Process
 from arcforge_serving.server.gate.connections import connection_options
 from arcforge_serving.server.gate.guard import Guard
-from arcforge_serving.server.gate.listening import listen, url
+from arcforge_serving.server.gate.listening import listen, listen_unix, url
 from arcforge_serving.server.gate.logs import log_config
 
 SECONDS_TO_SEND = 5.0
@@ -48,15 +48,19 @@ def serve_fleet(config: ServeConfig) -> None:
         accepted = f"sockets of the engines lie below it: use at most {LONGEST - NAME} characters"
         raise ConfigError("TMPDIR", tempfile.gettempdir(), accepted)
     keys = bool(guard.keys.users)
-    with listen(config.host, config.port, keys=keys) as listener, wired(config.dp, config.prefill) as wirings:
+    with (
+        listen(config.host, config.port, keys=keys) as listener,
+        listen_unix(config.unix_socket) as further,
+        wired(config.dp, config.prefill) as wirings,
+    ):
         try:
-            asyncio.run(_serve(config, guard, listener, Path(folder), wirings))
+            asyncio.run(_serve(config, guard, [listener, *further], Path(folder), wirings))
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
             say("stopped")
 
 
 async def _serve(
-    config: ServeConfig, guard: Guard, listener: socket.socket, folder: Path, wirings: Sequence[Wiring | None]
+    config: ServeConfig, guard: Guard, listeners: list[socket.socket], folder: Path, wirings: Sequence[Wiring | None]
 ) -> None:
     lives = 0
 
@@ -71,8 +75,8 @@ async def _serve(
     await fleet.start()
     try:
         engines = f"{config.dp} engines" + f" and {config.prefill} for prompts" * bool(config.prefill)
-        print(f"{engines} at {url(listener)}/v1/completions; Ctrl-C stops", flush=True)
-        await server.serve(sockets=[listener])
+        print(f"{engines} at {url(listeners[0])}/v1/completions; Ctrl-C stops", flush=True)
+        await server.serve(sockets=listeners)
     finally:
         await fleet.stop(config.shutdown_seconds + SECONDS_TO_SEND)
 

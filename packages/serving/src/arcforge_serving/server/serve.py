@@ -24,7 +24,7 @@ from arcforge_serving.configs import ServeConfig
 from arcforge_serving.server.app import create_app
 from arcforge_serving.server.gate.connections import connection_options
 from arcforge_serving.server.gate.guard import Guard
-from arcforge_serving.server.gate.listening import listen, url
+from arcforge_serving.server.gate.listening import listen, listen_unix, url
 from arcforge_serving.server.gate.logs import log_config
 from arcforge_serving.server.shared.lesson import Lesson
 from arcforge_serving.server.shared.response_store import ResponseStore
@@ -46,7 +46,7 @@ def serve(config: ServeConfig, make_app: Callable[[ServerState], FastAPI] = crea
     guard = Guard.of(config, os.environ)
     weights_root(config)
     listener = listen(config.host, config.port, keys=bool(guard.keys.users))
-    with listener:
+    with listener, listen_unix(config.unix_socket) as further:
         state = load_state(config)
         if state.template is None:
             say(f"no chats: {state.no_template}")
@@ -54,7 +54,7 @@ def serve(config: ServeConfig, make_app: Callable[[ServerState], FastAPI] = crea
         options = {**connection_options(config), "log_config": log_config(config.log)}
         server = Server(state, config.shutdown_seconds, app=make_app(state), **options)
         try:
-            server.run(sockets=[listener])
+            server.run(sockets=[listener, *further])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
             say("stopped")
 

@@ -1,9 +1,13 @@
-"""The address that a server listens on."""
+"""The addresses that a server listens on."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from arcforge_core.errors import ConfigError
 from arcforge_serving.server.gate.auth import USER_KEYS
@@ -30,6 +34,50 @@ def listen(host: str, port: int, *, keys: bool = False) -> socket.socket:
         accepted = f"other machines reach {address}, which needs an API key: api_key_file, or {USER_KEYS}"
         raise ConfigError("host", host, accepted)
     return listener
+
+
+@contextmanager
+def listen_unix(path: str | None) -> Iterator[list[socket.socket]]:
+    """Listens on a Unix socket in the block, and removes its file afterwards; without a path, on none.
+
+    A file that a killed server has left is replaced.
+
+    Raises:
+        ConfigError: another server listens there, the file is something else, or it cannot be made.
+    """
+    if path is None:
+        yield []
+        return
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            if os.path.lexists(path):
+                free_path(path)
+            before = os.umask(0o177)
+            try:
+                listener.bind(path)
+            finally:
+                os.umask(before)
+        except OSError as error:
+            raise ConfigError("unix_socket", path, f"cannot listen there: {error.strerror or error}") from error
+        made = os.lstat(path).st_ino
+        try:
+            yield [listener]
+        finally:
+            if os.path.lexists(path) and os.lstat(path).st_ino == made:
+                os.unlink(path)
+
+
+def free_path(path: str) -> None:
+    """Removes the file of a socket on which no program listens; raises ConfigError or OSError if that is not it."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ConfigError("unix_socket", path, "exists and is not a socket")
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise ConfigError("unix_socket", path, "another program listens there")
 
 
 def is_loopback(host: str) -> bool:
