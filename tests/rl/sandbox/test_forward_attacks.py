@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,16 +57,29 @@ def scene(backend, loop, tmp_path):
             finally:
                 await sandbox.stop()
                 server.close()
+                await over()
 
         return loop.run_until_complete(asyncio.wait_for(play(), 100))
 
     return scene
 
 
+HANDLING: set[asyncio.Task] = set()
+
+
+async def over():
+    """Ends the handlers that still wait."""
+    for task in HANDLING:
+        task.cancel()
+    await asyncio.gather(*HANDLING, return_exceptions=True)
+
+
 def ending(answer):
     """A handler that closes its connection, also where the other side is gone."""
 
     async def handle(reader, writer):
+        HANDLING.add(task := asyncio.current_task())
+        task.add_done_callback(HANDLING.discard)
         try:
             with contextlib.suppress(ConnectionError):
                 await answer(reader, writer)
@@ -82,8 +96,8 @@ async def echo(reader, writer):
     writer.write(b".")
 
 
-def python(source, env=None):
-    return Command((PYTHON, "-I", "-S", "-c", DIAL + source), env=env or {}, limits=LIMITS)
+def python(source, env=None, **limits):
+    return Command((PYTHON, "-I", "-S", "-c", DIAL + source), env=env or {}, limits=replace(LIMITS, **limits))
 
 
 def relays(backend):
@@ -124,7 +138,6 @@ def test_the_server_may_close_its_direction_first(scene):
 def test_large_bodies_on_many_connections(scene):
     """64 at a time, one of them with 10 MB in each direction; all bytes arrive."""
     source = """
-import hashlib
 bad = []
 def talk(size):
     s, body = dial(), os.urandom(size)
@@ -145,7 +158,7 @@ print(bad)
 """
 
     async def work(sandbox, _):
-        done = await sandbox.exec(python(source))
+        done = await sandbox.exec(python(source, memory_bytes=2 << 30, processes=64))  # each thread reserves some
         assert done.stdout == b"[]\n", done
 
     scene(work)
