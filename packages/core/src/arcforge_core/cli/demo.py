@@ -21,7 +21,7 @@ USAGE = """\
 Usage: arcforge demo [--no-browser] [FIELD=VALUE ...]       chat with the model of this package
        arcforge demo rl [--no-browser] [FIELD=VALUE ...]    train it by reinforcement learning for four minutes
 
-The model has 4 million parameters and was fine-tuned on sums, expressions and calls of a calculator. The fields are
+The model has 4 million parameters and was fine-tuned on arithmetic, calls of a calculator and greetings. The fields are
 those of arcforge-serve (port=8001), and of arcforge-rl (trainer.minutes=2): arcforge serve --help, arcforge rl --help.
 """
 HOST, PORT, PORTS = "127.0.0.1", 8000, 50
