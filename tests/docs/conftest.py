@@ -1,6 +1,6 @@
 """Finds the fenced blocks of the pages, and prepares a folder with a tiny run in which they can be executed.
 
-A block that cannot run here stands below the line ``<!-- needs: WHAT -->``.
+A block that cannot run here follows the line ``<!-- needs: WHAT -->``.
 """
 
 import re
@@ -41,6 +41,9 @@ RUN = {
 """What makes a documented training run cheap."""
 
 
+NAMES = ("assistant", "sft_mini", "sft_expressions")
+"""Runs that a block starts from and another block makes."""
+
 LONG = (
     "pipeline=long_context_small",
     "stage=dsa_sparse",
@@ -53,7 +56,7 @@ LONG = (
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it stands, its language, the file it gives (in the tutorial), and its text."""
+    """A fenced block: its page and line, its language, the file it gives (in the tutorial), and its text."""
 
     page: Path
     line: int
@@ -122,7 +125,7 @@ def cheap_run():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A folder with texts and a finished tiny run, as one has it after ``make run``; it is ``sft_mini``, too."""
+    """A folder with texts and a finished tiny run, as after ``make run``; it is every run of `NAMES`, too."""
     folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "my_texts")
     with pytest.MonkeyPatch.context() as patch:
@@ -130,7 +133,8 @@ def trained(tmp_path_factory):
         patch.setenv("ARCFORGE_CACHE", str(folder.parent / "docs-cache"))
         overrides = [f"{name}={value}" for name, value in RUN.items()]
         assert call("arcforge-train", ["experiment=mini", *overrides]) == 0
-    point_name(folder / "outputs" / "pipelines", "sft_mini", folder / "outputs" / "latest")
+    for name in NAMES:
+        point_name(folder / "outputs" / "pipelines", name, folder / "outputs" / "latest")
     return folder
 
 

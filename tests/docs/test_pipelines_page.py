@@ -28,10 +28,10 @@ def stages_of(pages, tmp_path, monkeypatch):
 
 
 def test_other_jobs_come_before_and_after_training(stages_of):
-    stages = stages_of("assistant", "init=outputs/latest")
+    stages = stages_of("assistant", "init=mini")
     assert [stage.job.name for stage in stages] == ["conversations", "train", "eval", "convert"]
     _, sft, score, model = (stage.config for stage in stages)
-    assert (sft.init, sft.data.folders) == ("outputs/latest", ["RUN_OF_conversations/train"])
+    assert (sft.init, sft.data.folders) == ("mini", ["RUN_OF_conversations/train"])
     assert score.suite.files == ["RUN_OF_conversations/heldout"]
     assert score.checkpoint == model.checkpoint == "RUN_OF_sft"
 

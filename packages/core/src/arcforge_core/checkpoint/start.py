@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,8 +73,10 @@ def start_from(model: CausalLM, init: str) -> Start:
 
 
 def start_at(model: CausalLM, checkpoint: Checkpoint) -> Start:
-    """Plans `start_from` for an opened checkpoint; see `plan_start`."""
-    return plan_start(model, checkpoint.config, checkpoint.attention, checkpoint.state.shapes, str(checkpoint.path))
+    """Plans `start_from` for an opened checkpoint, named without links: a run's name may lead elsewhere tomorrow."""
+    folder = checkpoint.path.resolve()
+    where = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return plan_start(model, checkpoint.config, checkpoint.attention, checkpoint.state.shapes, str(where))
 
 
 def take(model: CausalLM, checkpoint: Checkpoint, start: Start) -> None:
