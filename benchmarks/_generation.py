@@ -1,7 +1,7 @@
 """What benchmarks of generation share: requests, our engine and transformers' three ways, and whether outputs agree.
 
 Every arm is called with a list of requests and returns the tokens that it generated for each, greedily, without an end
-token. Static batches go on until their longest request has its tokens; only tokens that were asked for count.
+token. Static batches continue until their longest request has its tokens; only tokens that were asked for count.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Model:
         return found
 
     def generate(self, prompts, tokens):
-        """Returns so many ids for each prompt, all seconds, and those of the prompts."""
+        """Returns N ids for each prompt, all seconds, and those of the prompts."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
         start = time.perf_counter()
         rows = [(t, p, s, p == len(ids) - 1) for s, ids in enumerate(prompts) for p, t in enumerate(ids)]

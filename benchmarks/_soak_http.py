@@ -55,7 +55,7 @@ def build(seed: int) -> CausalLM:
 
 
 def serve(root: str, threads: str) -> None:
-    """Serves until it is told to stop; the first line that it prints is its address."""
+    """Serves until the parent stops it; the first line that it prints is its address."""
     torch.set_num_threads(int(threads))
     config = ServeConfig(
         PagedEngineConfig(

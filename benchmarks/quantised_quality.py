@@ -45,7 +45,7 @@ from arcforge_core.ops.dispatch import default_ops
 from arcforge_core.ops.quant import to_records
 
 VISIBLE = 4
-"""Recall is of queries that see so many times as many keys as they choose."""
+"""Recall is of queries that see this many times the keys that they choose."""
 
 
 def build(folder: Path, weights: str, changes: dict[str, str]) -> CausalLM:
@@ -103,7 +103,7 @@ def quality(folder: Path, batches: list[TrainBatch]) -> dict[str, dict[str, floa
 
 
 class Recall:
-    """Stands in for a layer's `indexer_topk`: selects by fp32 keys, and counts what other formats would have."""
+    """Replaces a layer's `indexer_topk`: selects by fp32 keys, and counts what other formats would have."""
 
     def __init__(self, layer: DSA) -> None:
         self.select, self.hadamard = layer.indexer_topk, layer.hadamard
@@ -165,7 +165,7 @@ def _ends(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
 
 
 def corpus_of(folder: Path, data: str) -> Callable[[int, int], list[TrainBatch]]:
-    """Returns what gives so many held-out tokens in rows of a length."""
+    """Returns a function that yields N held-out tokens in rows of a length."""
     options = [f"checkpoint={folder}", "suite=language_model", f"data={data}"]
     _, _, corpus = load_with_corpus(compose_config("eval", EvalConfig, options), 64)
     return lambda context, tokens: list(corpus.heldout_batches(context, context, tokens))

@@ -3,7 +3,7 @@
     python benchmarks/router_soak.py [--minutes 30] [--every 180] [--engines 2] [--prefill 0] [--clients 16]
                                       [--json FILE]
 
-A small deterministic model with ``dp=N`` answers random requests, streams and whole replies. Every so many seconds an
+A small deterministic model with ``dp=N`` answers random requests, streams and whole replies. Every `--every` seconds an
 engine is killed (SIGKILL). Each answer must be that of the simple engine token for token, as far as it came, and end as
 it should or with an error; a request that is never answered stops the run. Of each kill it is written down after how
 many seconds a request that began after it had ended well (``answered_s``) and all engines were there again

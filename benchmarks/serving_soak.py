@@ -81,7 +81,7 @@ def plot(samples: list[dict[str, float]], path: Path) -> None:
 
 
 def main() -> None:
-    """Runs for so many minutes and prints what happened."""
+    """Runs for the given minutes and prints what happened."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--threads", type=int, default=2)

@@ -3,7 +3,7 @@
     python benchmarks/serving_step.py [--quick] [--threads N] [--preset mini] [--attention dsa] [--json FILE]
                                       [--trace FILE]
 
-16 prompts of 40 to 400 tokens are generated from at once, greedily, with and without `engine.overlap`, in turns; both
+16 prompts of 40 to 400 tokens are continued together, greedily, with and without `engine.overlap`, in turns; both
 must give the same tokens. Of the steps that decode only: how long the host prepares one, the model computes it, a token
 is drawn for each row and the results are handed out, and the gap from the end of a step's computation to the start of
 the next one's. The ratio is of tokens per second, with over without. ``--trace`` writes the last run for Perfetto.

@@ -47,7 +47,7 @@ def trained(folder: str, threads: int) -> str:
 
 
 def load(checkpoint: str, count: int) -> tuple[CausalLM, list[list[int]]]:
-    """Returns the model and so many beginnings of held-out text."""
+    """Returns the model and N beginnings of held-out text."""
     config = compose_config("eval", EvalConfig, ["suite=mtp_acceptance", f"checkpoint={checkpoint}"])
     _, model, corpus = load_with_corpus(config, 4 * PROMPT)
     texts = (text[:PROMPT] for text in heldout_texts(corpus, 4 * PROMPT) if len(text) >= PROMPT)

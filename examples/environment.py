@@ -45,7 +45,7 @@ class Sums(GeneratedEnvironment):
         return Score(float(said == task.answer), f"said {said[:20]!r} for {task.answer}")
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns replies that must earn nothing: all numbers at once, and the question."""
+        """Returns replies that must earn nothing: all numbers together, and the question."""
         return [[Reply(" ".join(map(str, range(100))))], [Reply(task.prompt)]]
 
 

@@ -1,4 +1,4 @@
-"""Streams several requests from the engine at once, and cancels the slowest one.
+"""Streams several requests from the engine concurrently, and cancels the slowest one.
 
 python examples/stream.py
 """

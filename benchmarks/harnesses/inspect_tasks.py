@@ -18,7 +18,7 @@ from inspect_ai.util import json_schema
 from pydantic import BaseModel
 
 PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
-"""Small models answer sums at once or not at all; every dialect of the server has this field."""
+"""Small models answer sums without thinking or not at all; every dialect of the server has this field."""
 
 
 def sums_of(count: int, seed: int = 7) -> list[Sample]:

@@ -57,7 +57,7 @@ def server(checkpoint: str, options: list[str]) -> Iterator[str]:
 
 
 def call(command: list[str], folder: Path, log: Path, extra: Mapping[str, str] | None = None) -> int:
-    """Runs a harness offline; what it prints goes to a file, of which the last line is told where it fails."""
+    """Runs a harness offline; what it prints goes to a file, and a failure reports its last line."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     keys = {"OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none", "ARCFORGE_API_KEY": "none"}
     with log.open("w") as output:

@@ -12,7 +12,7 @@ from arcforge_core.testing.serving_engine_suite import ServingEngineSuite
 from arcforge_core.testing.small_models import small_model
 
 REMOTE = {"arcforge", "vllm", "sglang"}
-"""Engines that want a server: tests/serving/remote runs the suites over one of ours and over stand-ins of others."""
+"""Engines that need a server: tests/serving/remote has their suites, with our server and imitated ones."""
 
 
 class TestEveryEngine(EngineSuite):

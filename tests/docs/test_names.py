@@ -18,7 +18,7 @@ MADE_ELSEWHERE = {
     "sft_expressions": "docs/rl.md",
     "dsa_sparse": "docs/rl.md",
 }
-"""Names that pages use of others, and the page whose command makes them; ``demo`` is in the wheel."""
+"""Names that pages use without making them, and the page whose command does; ``demo`` is in the wheel."""
 STARTS = re.compile(r"^(?:init|checkpoint|run|resume)=(.+)$")
 MAKES = re.compile(r"^(?:name|pipeline|experiment)=(.+)$")
 

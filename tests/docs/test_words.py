@@ -1,4 +1,4 @@
-"""Words that CONTRIBUTING asks to avoid become fewer, in the pages and in docstrings.
+"""Words that CONTRIBUTING asks to avoid become fewer, in the pages and in docstrings, those of tests included.
 
 `words.json` holds how often each may occur: a count above fails, and so does one below, until
 ``python tests/docs/test_words.py --lower`` has written the lower number. It never writes a higher one.
@@ -16,6 +16,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CEILINGS = Path(__file__).with_name("words.json")
 PAGES = ("README.md", "CONTRIBUTING.md", "conf/README.md", "packages/*/README.md", "docs/**/*.md")
+CODE_OF = {
+    "docstrings": ("packages/*/src/**/*.py", "examples/**/*.py"),
+    "tests": ("tests/**/*.py", "benchmarks/**/*.py"),
+}
+PLACES = ("docs", *CODE_OF)
 GENERATED = "docs/config.md"
 LOWER = "python tests/docs/test_words.py --lower"
 WORD_LIST = re.compile(r"^## Words$.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -57,13 +62,11 @@ def docstrings(source):
 
 
 def counts():
-    """Returns the occurrences in all pages, and in all docstrings of the packages."""
-    places = {
-        "docs": list(pages().values()),
-        "docstrings": [
-            docstrings(file.read_text(encoding="utf-8")) for file in sorted(ROOT.glob("packages/*/src/**/*.py"))
-        ],
-    }
+    """Returns the occurrences in all pages, and in all docstrings of the `CODE_OF` places."""
+    places = {"docs": list(pages().values())}
+    for place, patterns in CODE_OF.items():
+        files = sorted(file for pattern in patterns for file in ROOT.glob(pattern))
+        places[place] = [docstrings(file.read_text(encoding="utf-8")) for file in files]
     return {place: dict(sum((Counter(occurrences(t)) for t in texts), Counter())) for place, texts in places.items()}
 
 
@@ -87,7 +90,7 @@ def found():
     return counts()
 
 
-@pytest.mark.parametrize("place", ["docs", "docstrings"])
+@pytest.mark.parametrize("place", PLACES)
 def test_no_word_occurs_more_often(place, found):
     ceilings = json.loads(CEILINGS.read_text())
     above, below = complaints(found, {place: ceilings[place]})
@@ -96,10 +99,8 @@ def test_no_word_occurs_more_often(place, found):
 
 
 def test_every_word_has_a_ceiling():
-    assert {place: set(words) for place, words in json.loads(CEILINGS.read_text()).items()} == {
-        "docs": set(WORDS),
-        "docstrings": set(WORDS),
-    }
+    ceilings = json.loads(CEILINGS.read_text())
+    assert {place: set(words) for place, words in ceilings.items()} == {place: set(WORDS) for place in PLACES}
 
 
 @pytest.mark.parametrize(

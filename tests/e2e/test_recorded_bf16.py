@@ -26,7 +26,7 @@ def compiled():
 
 
 def decoded(model, lengths, steps):
-    """Hidden states of so many steps after prompts of these lengths, one token of each at a time."""
+    """Returns the hidden states of `steps` steps after prompts of these lengths, one token of each at a time."""
     cache, outs = model.new_cache([80] * len(lengths), 16), []
     cache.pages_NP = cache.pages_NP.flip(1)
     runner = recorded.Recorded(model, cache)

@@ -30,5 +30,5 @@ def test_the_cache_has_the_size_that_is_asked_for():
     by_memory = PagedEngine(PagedEngineConfig(cache_mb=1), model)
     assert by_memory.stats().pages == 2**20 // by_memory.store.page_bytes
     assert PagedEngine(PagedEngineConfig(cache_tokens=100), model).stats().pages == 6
-    # no more than so many of the longest sequences can fill
+    # no more than `max_running` sequences of the greatest length can fill
     assert PagedEngine(PagedEngineConfig(max_running=2), small_model()).stats().pages == 2 * 128 // 16

@@ -142,7 +142,7 @@ def test_nginx_hands_on_events_as_they_come_ids_and_addresses(tmp_path, monkeypa
             with client.stream("POST", "/v1/completions", json=body) as response:
                 lines = (line for line in response.iter_lines() if line)
                 text = ""
-                while len(text) < 12:  # nginx passes on what comes with the headers, whatever it is told
+                while len(text) < 12:  # nginx forwards the part that comes with the headers, whatever its settings
                     text += json.loads(next(lines).removeprefix("data: "))["choices"][0]["text"]
                 assert SAID.startswith(text) and not go_on.is_set()
                 go_on.set()

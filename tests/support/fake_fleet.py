@@ -178,7 +178,7 @@ class Fakes:
 
 @asynccontextmanager
 async def running(answer: Answer, count: int, options: dict[str, Any]) -> AsyncIterator[Fakes]:
-    """Yields a router over so many fake engines; `options` are the router's."""
+    """Yields a router over `count` fake engines; `options` are the router's."""
     config = RouterConfig(**{"health_seconds": 0.05, "hang_seconds": 10.0, "policy": "round_robin", **options})
     lives: list[FakeProcess] = []
     seen: list[Any] = []

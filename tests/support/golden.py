@@ -42,8 +42,8 @@ SHRUNK = (
 RTOL = 1e-5
 """Relative; five times the largest difference seen between products with AVX2 and with SSE, forty in small cases."""
 RTOL_AFTER_FLIP, MAX_FLIPS = 2e-3, 2
-"""Once a router's near-tie has fallen the other way the runs are two; five times the largest difference seen. So many
-choices may fall differently in the first such step."""
+"""The tolerance once a router's near-tie fell the other way, five times the largest difference seen; and the number of
+choices that may differ in the first such step."""
 
 RTOL_SELECTING = 5e-4
 """Where attention selects keys. Near-ties at the border of the selection fall differently with any rounding, and

@@ -1,4 +1,4 @@
-"""Stand-ins for the servers of vLLM and SGLang, for tests: their wire shapes over real HTTP, around our engine."""
+"""Imitations of vLLM's and SGLang's servers for tests: their wire formats over real HTTP, around our engine."""
 
 from __future__ import annotations
 

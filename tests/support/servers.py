@@ -62,7 +62,7 @@ class Says:
         return torch.arange(self._vocabulary) == self._left[0]
 
     def accept(self, token: int) -> None:
-        """Goes on."""
+        """Moves to the next place."""
         self._left.pop(0)
 
     @property

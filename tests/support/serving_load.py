@@ -33,7 +33,7 @@ class OneInFour:
         return torch.arange(self.vocabulary) % 4 == self.given % 4
 
     def accept(self, token: int) -> None:
-        """Goes on."""
+        """Counts an allowed token."""
         assert token % 4 == self.given % 4, f"{token} was not allowed"
         self.given += 1
 

@@ -155,7 +155,7 @@ def test_a_date_and_a_loop_that_breaks(tmp_path):
     assert TOKENIZER.decode(template(text, tmp_path).render(TURN).ids)[:4].isdigit()
 
 
-# ---- special tokens of others ----------------------------------------------------------------------------------------
+# ---- third-party special tokens --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])

@@ -1,4 +1,4 @@
-"""Environments whose verifiers misbehave. They are made again in other processes, so they stand in a module."""
+"""Environments whose verifiers misbehave. Other processes construct them again, so they are in a module."""
 
 import ctypes
 import os

@@ -48,7 +48,7 @@ def talk(of: PolicyAgent, *conversations: list[Message], tools: tuple[Tool, ...]
 
 
 def said(number: int) -> Message:
-    """Stands for the reply of that number."""
+    """Returns a placeholder of the reply of that number."""
     return Message("assistant", str(number))
 
 
@@ -144,7 +144,7 @@ def test_rollouts_have_seeds_of_their_own_and_the_same_ones_again() -> None:
 
 
 class Ending(ScriptedEngine):
-    """Ends requests as it is told, then raises what it is given, then answers."""
+    """Ends one request after another with the given reasons or errors, then answers."""
 
     def __init__(self, *endings: str | Exception) -> None:
         super().__init__(TOKENIZER, lambda text, params: f"two{stop()}")

@@ -52,8 +52,8 @@ def test_drafts_are_accepted_up_to_the_first_wrong_one(wrong):
     assert count_accepted(model, CONTEXTS) == expected
 
 
-def test_a_draft_that_is_right_behind_a_wrong_one_does_not_count():
-    """Behind its error the module would go on as the ring does."""
+def test_a_right_draft_after_a_wrong_one_does_not_count():
+    """After its error the module would continue as the ring does."""
     model = ring_model(of_ahead=lambda token: 2 if token == 1 else token)
     counts = count_accepted(model, CONTEXTS)
     for context, count in zip(CONTEXTS, counts, strict=True):

@@ -65,7 +65,7 @@ def test_an_error_in_the_middle_is_an_error(function, data):
     ("text", "cut"),
     [
         ("def f(x):\n    y = x\n    return y +", "def f(x):\n    y = x\n"),
-        ("def f(x):\n    y = x\n    return y", "def f(x):\n    y = x\n"),  # the last line may go on
+        ("def f(x):\n    y = x\n    return y", "def f(x):\n    y = x\n"),  # the last line may continue
         ("def f(x):\n    y = x\n    return y\n", "def f(x):\n    y = x\n    return y\n"),
         ("def f(x):\n    y = x\n    if y:\n        for z in y:\n", "def f(x):\n    y = x\n"),
         ("def f(x):\n    y = x\n    @cache\n    def g(\n", "def f(x):\n    y = x\n"),

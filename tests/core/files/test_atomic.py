@@ -1,4 +1,4 @@
-"""What `creating` and `replacing` leave behind; faults at every call are in tests/core/train/test_faults.py."""
+"""The files that `creating` and `replacing` leave; faults at every call are in tests/core/train/test_faults.py."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole pipelines of the test-sized model: order, folders, interruption and going on, faults."""
+"""Whole pipelines of the test-sized model: order, folders, interruption and resumption, faults."""
 
 import json
 import os

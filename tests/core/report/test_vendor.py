@@ -1,4 +1,4 @@
-"""Files of third parties are those that the table beside them names, with their licences."""
+"""The table in their folder lists exactly the third-party files, with their licences."""
 
 import hashlib
 import re

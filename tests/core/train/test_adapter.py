@@ -80,7 +80,7 @@ def test_adapters_alone_are_trained_and_saved(tmp_path: Path, base: Path) -> Non
 
 @pytest.mark.nightly(reason="three training runs")
 def test_sittings_equal_one_run(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With dropout, whose random states go on too."""
+    """With dropout, whose random states are resumed too."""
     config = lora_run(tmp_path, base, "adapter.dropout=0.2", RARELY_EXPERTS, "trainer.checkpoint_async=true")
     whole = train(copy.deepcopy(config))
     original, stop = LanguageModelModule.training_step, {2}

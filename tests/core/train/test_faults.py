@@ -116,7 +116,7 @@ SCENARIOS = (AnotherStep, FirstStep, SameStep, Pretrained)
 
 
 def refused(work):
-    """A full disk is told as such."""
+    """Runs `work`, which may fail, with the full disk as the reason."""
     try:
         work()
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""The service over sandboxes that do as they are told, and over real ones where processes are killed."""
+"""The service over scripted sandboxes, and over real ones whose processes are killed."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""Any order of events: nothing is trained twice, nothing is lost, no bound is exceeded, and it always goes on."""
+"""Any order of events: nothing is trained twice, nothing is lost, no bound is exceeded, and progress is always made."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Loop(RuleBasedStateMachine):
         assert not lost
 
     def teardown(self) -> None:
-        """However it stands, it goes on: a batch comes within a bounded number of events."""
+        """From any state, a batch is complete within a bounded number of events."""
         if not hasattr(self, "scheduler"):
             return
         for _ in range(3):

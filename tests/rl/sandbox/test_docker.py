@@ -1,4 +1,4 @@
-"""The adapter against a stand-in for the client, which writes down how it was called and runs the command here."""
+"""The adapter with a fake client, which records its calls and runs the command on this machine."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ elif arguments[0] == "kill":
 
 @dataclass
 class Client:
-    """The stand-in, what it was called with, and what it says of a container that has ended."""
+    """The fake client, the calls it received, and its answer about a container that has ended."""
 
     program: Path
     log: Path

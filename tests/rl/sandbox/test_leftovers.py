@@ -1,4 +1,4 @@
-"""Nothing is left behind, whoever is killed: processes, control groups, mounts, folders."""
+"""No process, control group, mount or folder remains, whoever is killed."""
 
 import asyncio
 import os

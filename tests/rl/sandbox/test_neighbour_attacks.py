@@ -66,7 +66,7 @@ def test_a_result_does_not_wait_for_whom_its_stdout_was_given(run, backend):
 
 
 def test_no_sandbox_waits_until_the_files_of_another_are_deleted(backend, loop, tmp_path, monkeypatch):
-    """A program can leave so many that this takes minutes."""
+    """A program can leave enough files for the deletion to take minutes."""
     rm, free = tmp_path / "rm", tmp_path / "free"
     rm.write_text(f'#!/bin/sh\nwhile ! test -e {free}; do sleep 0.01; done\nexec /bin/rm "$@"\n')
     rm.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Whole runs of seconds: they learn, go on where they were, and refuse what cannot be."""
+"""Whole runs of seconds: they learn, resume exactly, and reject impossible settings."""
 
 import csv
 import gc

@@ -155,7 +155,7 @@ def test_what_there_is_no_room_for_is_computed_again():
 
 
 class Failing:
-    """A connector that fails so many times, then hands on."""
+    """A connector that fails N times, then forwards."""
 
     def __init__(self, times, role=None):
         self.left, self.role = times, role

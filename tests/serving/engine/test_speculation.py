@@ -256,7 +256,7 @@ def module_entries(engine, sequence):
 
 @torch.no_grad()
 def fresh_entries(model, tokens):
-    """Those that a prefill of all the tokens at once computes."""
+    """Returns the entries that one prefill of all tokens computes."""
     cache = PagedCache([*model.cache_spec()], [len(tokens)], dtype=model.dtype, mtp=model.mtp_cache_spec())
     ids, batch = torch.tensor(tokens), cache.batch([0], [len(tokens)])
     hidden_TD = model.hidden(ids, batch, cache).hidden_TD
@@ -382,7 +382,7 @@ def is_in_step(engine):
 
 
 def deciding(engine, *drafts):
-    """Has the engine draft so many tokens in its next steps, and none later."""
+    """Makes the engine draft these numbers of tokens in its next steps, and none later."""
     plan = list(drafts)
     engine.driver.speculation.choose = lambda sequences: plan.pop(0) if plan else 0
 

@@ -1,4 +1,4 @@
-"""The suite of every engine over HTTP: a server of ours, and stand-ins of vLLM and SGLang. What they cannot do is
+"""The suite of every engine over HTTP: our server, and imitations of vLLM's and SGLang's. What they cannot do is
 refused by name."""
 
 from dataclasses import replace

@@ -74,7 +74,7 @@ def test_blocks_go_on_with_the_prompt():
     other = wanted_of({}, json.dumps({"prompt": "b" + "a" * 3 * BLOCK}).encode(), blocks=True).blocks
     assert (len(first), len(later)) == (3, 5)
     assert later[:3] == first
-    assert not set(other) & set(first)  # a number stands for all before it, too
+    assert not set(other) & set(first)  # a number also covers all blocks before it
     talk = wanted_of({}, json.dumps({"messages": [{"role": "user", "content": "c" * 900}]}).encode(), blocks=True)
     assert len(talk.blocks) == 1
     assert wanted_of({}, b'{"prompt": "abc"}', blocks=False).blocks == ()

@@ -52,7 +52,7 @@ def claude(live):
 
 @pytest.fixture
 def says(live, monkeypatch):
-    """Call it with what the model is to say: texts, and tags that stand for their tokens."""
+    """Returns a function that takes the model's next reply: texts, and tags for special tokens."""
     state, _ = live
 
     def script(*pieces):

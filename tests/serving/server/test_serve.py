@@ -144,7 +144,7 @@ def test_bad_configurations_are_refused(overrides: list[str], message: str) -> N
 
 
 def read_to_the_end(state, shutdown_seconds, tokens):
-    """Returns the events of a stream during which the server is told to stop, and what else happened."""
+    """Returns the events of a stream during which the server receives SIGTERM, and the other observations."""
     with listening(state, shutdown_seconds) as (server, address), httpx.Client(base_url=address, timeout=60) as client:
         events = []
         body = {"prompt": [1], "max_tokens": tokens, "ignore_eos": True, "stream": True}

@@ -1,4 +1,4 @@
-"""Errors that name the field, the value and what is accepted."""
+"""Errors that name the field, the value and the accepted values."""
 
 from __future__ import annotations
 

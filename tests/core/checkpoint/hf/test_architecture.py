@@ -56,7 +56,7 @@ def test_rope_of_old_and_new_files(fields):
 
 
 def test_rope_of_the_deepseek_v3_release():
-    """Its `max_position_embeddings` is the stretched length; its factors stand in the old field."""
+    """Its `max_position_embeddings` is the stretched length; its factors are in the old field."""
     released = {
         "type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
         "original_max_position_embeddings": 4096,

@@ -66,7 +66,7 @@ def test_parquet_columns_do_not_give_messages_fields_that_they_had_not(tmp_path:
 
 
 def test_folders_of_datasets_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library is a stand-in: what is used of it is `load_from_disk`."""
+    """The library is a fake with the only function that we use, `load_from_disk`."""
 
     class Rows(list):
         column_names = ("messages",)

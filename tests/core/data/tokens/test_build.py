@@ -111,7 +111,7 @@ def test_a_killed_builds_leftovers_go(tmp_path: Path) -> None:
 
 def test_builders_at_once_share_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_texts(tmp_path / "texts")
-    with ThreadPoolExecutor(3) as pool:  # the lock is per open file, so threads stand for processes
+    with ThreadPoolExecutor(3) as pool:  # the lock is per open file, so threads test the same as processes
         built = list(pool.map(lambda _: build_data(config(tmp_path), model_vocab_size=VOCAB_SIZE).folder, range(3)))
     assert len(set(built)) == 1
     said = capsys.readouterr().err

@@ -101,7 +101,7 @@ def test_generated_episodes_fill_no_prompts():
     assert run(documents=[*DOCUMENTS, episode]) == run()
 
 
-# ---- going on ------------------------------------------------------------------------------------------------------
+# ---- resuming ------------------------------------------------------------------------------------------------------
 
 
 def test_finished_cells_are_kept_and_not_measured_again(tmp_path):

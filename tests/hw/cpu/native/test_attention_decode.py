@@ -47,7 +47,7 @@ def test_pages_of_any_size_are_read_where_they_lie(size, dtype):
         stores.append(store)
     got = kernel.attention_decode(q_THK, *stores, cu_query, cu_key, scale, pages)
     wanted = kernel.attention_decode(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)
-    if size % 32 == 0:  # keys that a softmax takes at once are the same
+    if size % 32 == 0:  # both split the keys into the same parts
         assert torch.equal(got, wanted)
     torch.testing.assert_close(got, wanted)
 

@@ -47,7 +47,7 @@ def test_integer_sums_are_exact(rows, inputs, outputs, seed, form, size):
 @pytest.mark.parametrize("rows", [1, 5, 30])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_are_exact(form, rows, sign):
-    """All of the largest magnitude, and so many that a sum of 16 bits, or a saturating one, would show."""
+    """All values have the largest magnitude, enough of them for a sum of 16 bits, or a saturating one, to overflow."""
     x_TK, weight = torch.full((rows, 8192), 3.0), quantise(torch.full((9, 8192), sign * 2.0), form)
     wanted = summed(x_TK, *weight)
     assert torch.equal(quant_linear(x_TK, *weight), wanted)

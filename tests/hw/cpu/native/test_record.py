@@ -80,7 +80,7 @@ UNRECORDABLE = {
 def test_a_step_with_more_than_c_is_not_recorded(step):
     x = torch.ones(2, 16)
     assert record(lambda: step(x)) is None
-    assert torch.equal(rms_norm(x, torch.ones(16), 0.0), x)  # calls go on as before
+    assert torch.equal(rms_norm(x, torch.ones(16), 0.0), x)  # later calls work as before
 
 
 def test_an_error_of_the_step_is_the_callers_and_ends_the_recording():

@@ -28,7 +28,7 @@ SAID = ["<think>", "Ask é.", "</think>", "Sure 😀.", "<tool_call>", "weather"
 
 
 def script(*pieces):
-    """Returns a grammar of one text; tags stand for their tokens."""
+    """Returns a grammar of one text; a tag means its special token."""
     return "start: " + " ".join(p if p.startswith("<") else json.dumps(p, ensure_ascii=False) for p in pieces)
 
 

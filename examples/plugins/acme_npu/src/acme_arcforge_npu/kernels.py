@@ -61,7 +61,7 @@ def attention_varlen(
 ) -> Tensor:
     """Causal attention inside each segment, one tile of queries at a time over tiles of visible keys.
 
-    A running maximum and a running sum stand in for the softmax, so no row of scores is ever whole
+    A running maximum and a running sum replace the softmax, so no row of scores is ever whole
     (online softmax, Milakov and Gimelshein 2018).
     """
     starts_q, starts_k = cu_query.tolist(), cu_key.tolist()

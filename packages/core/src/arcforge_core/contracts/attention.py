@@ -32,7 +32,7 @@ class CacheEntry:
         name: e.g. ``latent``, ``rope``, ``index_key``, ``key``, ``value``.
         shape: shape of one token's entry.
         dtype: None means the model's compute dtype.
-        window: a query reads no more than so many last tokens, itself included, so that older ones may be forgotten;
+        window: a query reads at most this number of last tokens, itself included, so that older ones may be forgotten;
             None means all.
     """
 
@@ -42,7 +42,7 @@ class CacheEntry:
     window: int | None = None
 
     def num_bytes(self, default_dtype: torch.dtype, tokens: int = 1) -> int:
-        """Returns bytes of a sequence of so many tokens."""
+        """Returns bytes of a sequence of N tokens."""
         return min(tokens, self.window or tokens) * prod(self.shape) * (self.dtype or default_dtype).itemsize
 
 
@@ -144,7 +144,7 @@ class Attention(Protocol):
     ``q``, ``k`` of a token see ``past + j + 1`` keys of their own segment and nothing of other segments.
 
     Attributes:
-        starts_from: variants whose trained weights this one can go on with: it takes the tensors whose name and
+        starts_from: variants whose trained weights this one can start from: it takes the tensors whose name and
             shape it has too, and what it has besides is new.
     """
 
@@ -172,7 +172,7 @@ class Attention(Protocol):
         """Returns what the layer caches."""
 
     def training_flops(self, keys_T: Tensor) -> Tensor:
-        """Returns for MFU the FLOPs [T] of queries that see so many keys: products beyond those with parameters.
+        """Returns for MFU the FLOPs [T] of queries by the keys that they see: products beyond those with parameters.
 
         They count in expanded form and with their backward passes. `keys_T` is float64, so that means can be given.
         """

@@ -62,7 +62,7 @@ class Reply:
 
 
 class Agent(Protocol):
-    """Answers conversations. One that has no chat template sees the contents of the messages, one behind the other."""
+    """Answers conversations. One that has no chat template sees the contents of the messages, one after the other."""
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None

@@ -19,7 +19,7 @@ from arcforge_rl.configs.commands import SampleConfig
 
 
 def run(config: SampleConfig) -> Result:
-    """Tries, writes what is kept and what is not, prints figures and returns those of all sources.
+    """Tries, writes the kept and the rejected tries, prints figures and returns those of all sources.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.

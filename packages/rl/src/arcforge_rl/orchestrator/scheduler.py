@@ -154,7 +154,7 @@ class Scheduler(Generic[P]):
     def starts(self) -> list[Start]:
         """Returns the rollouts to start now."""
         found: list[Start] = []
-        if self._too_old(self.version):  # whatever starts now would be cancelled at once
+        if self._too_old(self.version):  # a rollout started now would be cancelled immediately
             return found
         if self.rules.whole_batches and not self.active:
             for _ in range(self.rules.threshold):

@@ -58,7 +58,7 @@ def run_engine(
             wiring.connect(state.engine)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
-            listener.listen(2048)  # before the word: a router that connects at once waits, and is not refused
+            listener.listen(2048)  # before the word: a router that connects immediately waits, and is not refused
             options = {**connection_options(config), "log_config": log_config(config.log), "forwarded_allow_ips": "*"}
             server = Server(state, config.shutdown_seconds, **options)
             threading.Thread(target=_end_with, args=(router,), daemon=True).start()
