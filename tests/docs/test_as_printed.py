@@ -149,18 +149,24 @@ def run(command, folder, stops):
     log = folder.parent / "said.txt"
     with open(log, "w") as file:
         process, began, free = start(command, folder, file), time.time(), 0.0
-        while process.poll() is None:
-            time.sleep(0.5)
-            if time.time() - began > (LONGEST_WHOLE if WHOLE else LONGEST):
-                end(process)
-                raise AssertionError(
-                    f"{command}: not at its end after {time.time() - began:.0f} s\n{log.read_text()[-3000:]}"
-                )
-            if stops and TRAINS.search(command) and not has_stepped(folder, began):
-                free = processor_seconds(process.pid)
-            elif stops and processor_seconds(process.pid) - free > BOUND:
-                end(process)
+        try:
+            while process.poll() is None:
+                time.sleep(0.5)
+                seconds = time.time() - began
+                assert seconds < (LONGEST_WHOLE if WHOLE else LONGEST), f"{command}: {seconds:.0f} s\n{tail(log)}"
+                if stops and TRAINS.search(command) and not has_stepped(folder, began):
+                    free = processor_seconds(process.pid)
+                elif stops and processor_seconds(process.pid) - free > BOUND:
+                    print(f"{command}: stopped", flush=True)
+                    end(process)
+        finally:
+            end(process)
     return process.returncode, log.read_text()
+
+
+def tail(log):
+    """Returns the end of what a command has printed."""
+    return log.read_text()[-3000:]
 
 
 def has_stepped(folder, began):
@@ -191,7 +197,7 @@ def server(command, folder):
         try:
             wait_for(process, log)
             yield
-            assert process.poll() is None, f"{command}: the server has ended\n{log.read_text()[-3000:]}"
+            assert process.poll() is None, f"{command}: the server has ended\n{tail(log)}"
         finally:
             end(process)
 
@@ -200,13 +206,13 @@ def wait_for(process, log):
     """Returns when a server answers."""
     began = time.monotonic()
     while time.monotonic() - began < ANSWER:
-        assert process.poll() is None, f"the server has ended\n{log.read_text()[-3000:]}"
+        assert process.poll() is None, f"the server has ended\n{tail(log)}"
         try:
             with urllib.request.urlopen("http://localhost:8000/health", timeout=2):
                 return
         except OSError:
             time.sleep(0.3)
-    raise AssertionError(f"no answer at port 8000\n{log.read_text()[-3000:]}")
+    raise AssertionError(f"no answer at port 8000\n{tail(log)}")
 
 
 def end(process):

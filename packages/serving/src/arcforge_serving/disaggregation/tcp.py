@@ -1,8 +1,8 @@
 """Pages over TCP on this machine: token ids are sent, pages come back, one connection per prompt.
 
 The server acknowledges a connection immediately, so that no client waits for a dead process whose port is still bound.
-A message is its length, its CRC-32, and JSON; pages follow the answer, each as number, CRC-32 and record. Requests carry
-the secret that all processes were started with.
+A message is its length, its CRC-32, and JSON; pages follow the answer, each as number, CRC-32 and record. Requests
+carry the secret that all processes were started with.
 """
 
 from __future__ import annotations
