@@ -63,7 +63,7 @@ class ToldBackend:
     def __init__(self, delay=0.0):
         self.begun, self.opened, self.stopped, self.delay, self.now, self.most, self.bases = [], 0, 0, delay, 0, 0, []
 
-    async def open(self, base=None, limits=None):
+    async def open(self, base=None, limits=None, forward=None):
         self.opened += 1
         self.bases.append(base)
         return ToldSandbox(self)

@@ -145,7 +145,8 @@ class Maker:
     def __init__(self):
         self.made = []
 
-    async def open(self, base=None, limits=None):
+    async def open(self, base=None, limits=None, forward=None):
+        self.forward = forward
         self.made.append(Fresh())
         return self.made[-1]
 
@@ -153,9 +154,10 @@ class Maker:
 def test_the_pool_is_ready_beforehand_and_lends_each_sandbox_once():
     async def scene():
         maker, lent = Maker(), []
-        async with WarmPool(maker, size=2) as pool:
+        async with WarmPool(maker, size=2, forward={80: Path("socket")}) as pool:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
+            assert maker.forward == {80: Path("socket")}
             assert len(maker.made) == 2 and all(sandbox.prepared for sandbox in maker.made)
             for _ in range(5):
                 async with pool.lease() as sandbox:

@@ -89,6 +89,8 @@ def serve(forward: Mapping[int, str], keeper: int, report: int) -> NoReturn:
         if os.getppid() != keeper:
             os._exit(1)
         gc.enable()
+        for path in forward.values():
+            os.stat(path)  # the keeper has a /dev/shm of its own
         system.unshare(system.NEW_NETWORK)
         with socket.socket() as control:
             fcntl.ioctl(control, SET_FLAGS, struct.pack("16sH14x", b"lo", UP))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,12 +21,19 @@ class WarmPool:
         size: number of ready sandboxes.
         base: as in `SandboxBackend.open`.
         limits: as in `SandboxBackend.open`.
+        forward: as in `SandboxBackend.open`.
     """
 
     def __init__(
-        self, backend: SandboxBackend, size: int, base: Path | None = None, limits: SandboxLimits | None = None
+        self,
+        backend: SandboxBackend,
+        size: int,
+        base: Path | None = None,
+        limits: SandboxLimits | None = None,
+        forward: Mapping[int, Path] | None = None,
     ) -> None:
-        self.backend, self.size, self.base, self.limits = backend, size, base, limits
+        self.backend, self.size = backend, size
+        self.base, self.limits, self.forward = base, limits, forward
         self.fresh: deque[Sandbox] = deque()
         self.making: set[asyncio.Task[None]] = set()
 
@@ -37,8 +44,11 @@ class WarmPool:
             self.making.add(task)
             task.add_done_callback(self._made)
 
+    async def _open(self) -> Sandbox:
+        return await self.backend.open(self.base, self.limits, self.forward)
+
     async def _make(self) -> None:
-        sandbox = await self.backend.open(self.base, self.limits)
+        sandbox = await self._open()
         await sandbox.prepare()
         self.fresh.append(sandbox)
 
@@ -50,7 +60,7 @@ class WarmPool:
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Sandbox]:
         """Leases an unused sandbox and stops it at the end; opens one if none is ready."""
-        sandbox = self.fresh.popleft() if self.fresh else await self.backend.open(self.base, self.limits)
+        sandbox = self.fresh.popleft() if self.fresh else await self._open()
         self.refill()
         try:
             yield sandbox
