@@ -1,4 +1,4 @@
-"""A forwarded port: what passes through it, and attacks on all that it must not lead to."""
+"""Connections through a forwarded port, and attacks on everything to which it must not lead."""
 
 import asyncio
 import contextlib
