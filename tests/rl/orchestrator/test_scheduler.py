@@ -33,6 +33,7 @@ class Loop(RuleBasedStateMachine):
         oversample=st.sampled_from([1.0, 1.5]),
         whole=st.booleans(),
         push_every=st.integers(1, 2),
+        refills=st.sampled_from([None, 0, 1]),
     )
     def begin(
         self,
@@ -46,9 +47,10 @@ class Loop(RuleBasedStateMachine):
         oversample: float,
         whole: bool,
         push_every: int,
+        refills: int | None,
     ) -> None:
         most = max(most, push_every - 1)
-        self.rules = Rules(threshold, size, eta, most, stale, concurrency, retries, oversample, whole)
+        self.rules = Rules(threshold, size, eta, most, stale, concurrency, retries, oversample, whole, refills)
         self.left_out: set[GroupKey] = set()
         self.scheduler: Scheduler[Place] = Scheduler(self.rules, self.judge, self.judge_again)
         self.unlucky: set[GroupKey] = set()
@@ -57,6 +59,7 @@ class Loop(RuleBasedStateMachine):
         self.trained: Counter[Place] = Counter()
         self.dropped: dict[Place, str] = {}
         self.starts: Counter[Place] = Counter()
+        self.yields: Counter[Place] = Counter()
         self.old: list[Start] = []
         self.training = False
         self.push_every = push_every
@@ -76,7 +79,7 @@ class Loop(RuleBasedStateMachine):
             self.running[place] = start
             self.known.add(place)
             self.starts[place] += 1
-            assert start.attempt == self.starts[place] <= 1 + self.rules.retries
+            assert start.attempt == self.starts[place] <= 1 + self.rules.retries + self.yields[place]
         self.follow()
 
     @precondition(lambda self: self.running)
@@ -91,6 +94,16 @@ class Loop(RuleBasedStateMachine):
             assert self.scheduler.ended(*vars(start).values(), place, max(0, min(oldest + lag, self.scheduler.version)))
         self.old.append(start)
         self.follow()
+
+    @rule(count=st.integers(0, 3))
+    def make_room(self, count: int) -> None:
+        before = self.scheduler.running
+        youngest = list(self.running)[-count:] if count else []
+        self.scheduler.make_room(count)
+        assert self.scheduler.running == before - len(youngest)
+        self.yields.update(youngest)
+        self.follow()
+        assert not set(youngest) & self.running.keys()
 
     @precondition(lambda self: self.old)
     @rule(data=st.data(), fails=st.booleans())
@@ -150,7 +163,8 @@ class Loop(RuleBasedStateMachine):
             self.finish_step()
 
     def check_batch(self, batch: Batch[Place]) -> None:
-        assert batch.step == self.scheduler.trained and len(batch.groups) == self.rules.threshold
+        assert batch.step == self.scheduler.trained and len(batch.groups) <= self.rules.threshold
+        assert len(batch.groups) == self.rules.threshold or self.rules.refills is not None
         for key, group in batch.groups.items():
             assert (
                 sum(kept.copies for kept in group) == self.rules.group_size and 2 * len(group) > self.rules.group_size

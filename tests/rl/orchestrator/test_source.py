@@ -35,13 +35,13 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("drop_equal", ["false", "true"])
+@pytest.mark.parametrize(("drop_equal", "refills"), [("false", 50), ("true", 50), ("true", 1), ("true", 0)])
 def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(
-    small_run: Compose, tmp_path: Path, drop_equal: str
+    small_run: Compose, tmp_path: Path, drop_equal: str, refills: int
 ) -> None:
     """Deterministic ops make the composition of batches not matter; groups, seeds, order and weights are the same."""
     options = (*ASYNC[1:], "trainer.deterministic=true", "algorithm=double_sided", "trainer.max_steps=4")
-    options += (f"rollout.drop_equal={drop_equal}", "rollout.refills=50")
+    options += (f"rollout.drop_equal={drop_equal}", f"rollout.refills={refills}")
     sync = run(small_run(*options, f"output_dir={tmp_path / 'sync'}"))
     config = ("collection=async", "collection.eta=0", "collection.reset_optimizer=false", "collection.concurrency=5")
     free = run(small_run(*options, *config, f"output_dir={tmp_path / 'async'}"))

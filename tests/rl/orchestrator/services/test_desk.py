@@ -17,6 +17,7 @@ from arcforge_core.episodes.agent import SamplingSetup, TextDialogue
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.collection import AsynchronousConfig, ServiceConfig
+from arcforge_rl.configs.commands import EnvServeConfig
 from arcforge_rl.configs.learning import CurriculumConfig
 from arcforge_rl.environments.turns import FairTurns
 from arcforge_rl.orchestrator.collector import Collector
@@ -221,3 +222,11 @@ def test_a_service_that_is_registered_twice_is_refused() -> None:
         AsynchronousConfig(services={"a": one, "b": other})
     with pytest.raises(ConfigError, match="a name has letters, digits and underscores"):
         AsynchronousConfig(services={"a b": one})
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"), [({"host": "0.0.0.0"}, "host='0.0.0.0': must be a loopback"), ({"port": 70000}, "port=70000")]
+)
+def test_a_server_is_of_this_machine_alone(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        EnvServeConfig(**fields)

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arcforge_core.config.schema import CollectionConfig, check_choice, check_minimums
+from arcforge_core.config.schema import CollectionConfig, check_between, check_choice, check_minimums
 from arcforge_core.errors import ConfigError, nearest
 
 STALE = ("drop", "retry", "keep")
@@ -115,6 +115,11 @@ class AsynchronousConfig(CollectionConfig):
     that run are cancelled as soon as they cannot be in time, except with ``keep``."""
     concurrency: int | None = None
     """Rollouts that run at a time; null: as many as `engine.max_running` sequences."""
+    adaptive: bool = False
+    """Let fewer run as the engine's cache fills: the number begins with one group, grows while under 60% of the pages
+    are in use, and shrinks above 80% or when the engine preempts; above 90% the youngest start again later."""
+    status_port: int | None = None
+    """Port of the status page on the loopback address, 0 for a free one; null: no page."""
     retries: int = 2
     """How often a rollout that the infrastructure failed, or that ``stale=retry`` cancelled, is started again."""
     oversample: float = 1.0
@@ -136,6 +141,8 @@ class AsynchronousConfig(CollectionConfig):
         check_choice("collection.push", self.push, PUSHES)
         check_choice("collection.stale", self.stale, STALE)
         check_minimums(self, "collection", adjust=1.0, sandbox_mb=1)
+        if self.status_port is not None:
+            check_between("collection.status_port", self.status_port, 0, 65535)
         self._check_services()
         if self.stale != "keep" and self.push_every > self.max_staleness + 1:
             accepted = f"must be at most {self.max_staleness + 1}, collection.max_staleness + 1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,13 +247,19 @@ class EnvServeConfig:
 
     environment: EnvironmentConfig = MISSING
     host: str = "127.0.0.1"
-    """Address to listen on."""
+    """Loopback address to listen on; other machines reach the service through a tunnel, because it asks for no key."""
     port: int | None = None
     """Port to listen on; 0 takes a free one. null: requests are lines of standard input, answers of standard output."""
 
     def __post_init__(self) -> None:
         if self.port is not None:
             check_between("port", self.port, 0, 65535)
+        try:
+            loopback = ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback:
+            raise ConfigError("host", self.host, "must be a loopback address such as 127.0.0.1: there is no key")
 
 
 @dataclass

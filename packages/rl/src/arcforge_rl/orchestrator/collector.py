@@ -17,7 +17,7 @@ from arcforge_rl.orchestrator.group import GroupKey, Member, MemberState, Rollou
 from arcforge_rl.orchestrator.ledger import Ledger, RecordedGroup, RecordedRollout
 from arcforge_rl.orchestrator.record import can_be_scored, pack, pack_outcome, unpack, unpack_outcome
 from arcforge_rl.orchestrator.rules import Rules
-from arcforge_rl.orchestrator.scheduler import REMOVED, Again, Batch, Cancel, Dropped, Scheduler, Start
+from arcforge_rl.orchestrator.scheduler import REMOVED, SURPLUS, Again, Batch, Cancel, Dropped, Scheduler, Start
 from arcforge_rl.orchestrator.services.desk import Service, Services
 from arcforge_rl.rollouts.collect import TracedRollout, left_out, traced
 from arcforge_rl.rollouts.sampler import seed_of
@@ -85,6 +85,7 @@ class Collector:
         self._counted: Counter[str] = Counter()
         self._left_out = self._failed = 0
         self._first_failure: Failure | None = None
+        self.paused = False
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -110,13 +111,30 @@ class Collector:
                 continue
             self._tasks[recorded.key] = recorded.task
             self.services.of[recorded.key] = self.services.by_name[recorded.service]
-            groups.append(RolloutGroup(recorded.key, [await self._member(recorded, one) for one in recorded.rollouts]))
-        for recorded in self.ledger.unreported():
+            members = [await self._member(recorded, one) for one in recorded.rollouts]
+            groups.append(RolloutGroup(recorded.key, members, recorded.refill))
+        left_out = self.ledger.unreported()
+        for recorded in left_out:
             if recorded.service in self.services.by_name:
                 self._dropped[recorded.key] = self._rollouts(recorded)
         self.scheduler.pushed(step)
-        self.scheduler.restore(self.ledger.batches(), step, self.ledger.indices(), groups)
+        holes, slots = self._refills(left_out, groups)
+        self.scheduler.restore(self.ledger.batches(), step, self.ledger.indices(), groups, holes, slots)
         self._follow()
+
+    def _refills(
+        self, left_out: Sequence[RecordedGroup], groups: Sequence[RolloutGroup[TracedRollout]]
+    ) -> tuple[int, list[int]]:
+        """Returns how many groups the next batch lacks, and which `refill` those have that are still to be replaced."""
+        judged = [group for group in left_out if group.dropped in EQUAL]
+        used_up = [group for group in judged if self.rules.refills is not None and group.refill >= self.rules.refills]
+        replaced = Counter(
+            group.refill + (group in judged)
+            for group in left_out
+            if group not in used_up and group.dropped not in (SURPLUS, REMOVED)
+        )
+        there = Counter(refill for refill in [*(g.refill for g in left_out), *(g.refill for g in groups)] if refill)
+        return len(used_up), sorted((replaced - there).elements())
 
     def _recall(self, name: str, service: Service) -> None:
         """Gives a service the progress that the ledger has, unless synchronous steps have gone beyond it."""
@@ -159,6 +177,26 @@ class Collector:
             self.scheduler.pushed(version)
         self._follow()
 
+    async def pause(self) -> None:
+        """Starts no further rollout; those that run continue."""
+        self.paused = True
+
+    async def resume(self) -> None:
+        """Continues after `pause`."""
+        self.paused = False
+        self._wake()
+
+    async def drain(self) -> None:
+        """Pauses, and waits until nothing runs."""
+        await self.pause()
+        await asyncio.gather(*self._playing.values(), return_exceptions=True)
+
+    def adapt(self, limit: int, cancel: int) -> None:
+        """Lets this number of rollouts run, and starts the `cancel` youngest ones again later."""
+        self.scheduler.limit = self.services.limit = limit
+        self.scheduler.make_room(cancel)
+        self._wake()
+
     async def stop(self) -> None:
         """Cancels everything that runs, and ends the services."""
         if self._timer is not None:
@@ -181,7 +219,7 @@ class Collector:
                 self._played.pop((outcome.key, outcome.number), None)
             else:
                 self._drop(outcome)
-        for start in self.scheduler.starts():
+        for start in () if self.paused else self.scheduler.starts():
             if start.key not in self._tasks:
                 self._choose(start.key, self.services.of[start.key])
             self.ledger.start(start.key, start.number)
@@ -192,8 +230,9 @@ class Collector:
     def _choose(self, key: GroupKey, service: Service) -> None:
         """Chooses the task of a group, and records the group."""
         (self._tasks[key],) = service.curriculum.take(1)
+        refill = self.scheduler.active[key].refill
         position, owed = service.curriculum.position, self.services.turns.owed
-        self.ledger.admit(key, self.rules.group_size, self._tasks[key], position, service.name, owed)
+        self.ledger.admit(key, self.rules.group_size, self._tasks[key], position, service.name, owed, refill)
 
     def _wake_later(self) -> None:
         """Sets the timer for rollouts of services that start too fast."""

@@ -75,10 +75,12 @@ class RolloutGroup(Generic[P]):
     Attributes:
         key: names it.
         members: by number.
+        refill: groups that it and others replaced, one for the other, because they taught nothing.
     """
 
     key: GroupKey
     members: list[Member[P]] = field(default_factory=list)
+    refill: int = 0
 
     def count(self, *states: MemberState) -> int:
         """Returns the number of members in these states."""

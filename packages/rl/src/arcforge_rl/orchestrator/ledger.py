@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS groups (
     step INTEGER NOT NULL, number INTEGER NOT NULL,
     task INTEGER NOT NULL, next_task INTEGER NOT NULL,
     rate REAL, settled INTEGER, dropped TEXT, reported INTEGER,
-    service TEXT NOT NULL DEFAULT '', owed TEXT, taught INTEGER,
+    service TEXT NOT NULL DEFAULT '', owed TEXT, taught INTEGER, refill INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (step, number)
 );
 CREATE TABLE IF NOT EXISTS batches (step INTEGER PRIMARY KEY, counts TEXT NOT NULL, put_staleness TEXT NOT NULL);
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS rollouts (
 CREATE INDEX IF NOT EXISTS by_state ON rollouts (state);
 CREATE INDEX IF NOT EXISTS by_batch ON rollouts (batch);
 """
-FROM_1 = ("service TEXT NOT NULL DEFAULT ''", "owed TEXT", "taught INTEGER")
+FROM_1 = ("service TEXT NOT NULL DEFAULT ''", "owed TEXT", "taught INTEGER", "refill INTEGER NOT NULL DEFAULT 0")
 """Columns of `groups` that files of version 1 lack."""
 ONE = "WHERE step = ? AND number = ? AND place = ?"
 
@@ -72,12 +72,16 @@ class RecordedGroup:
         service: that has its task; empty for the only one.
         task: number of its task.
         rollouts: by place.
+        dropped: why it was left out; None if it was not.
+        refill: see `RolloutGroup`.
     """
 
     key: GroupKey
     service: str
     task: int
     rollouts: Sequence[RecordedRollout]
+    dropped: str | None = None
+    refill: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class Ledger:
         next_task: int,
         service: str = "",
         owed: Mapping[str, float] | None = None,
+        refill: int = 0,
     ) -> None:
         """A group of `size` rollouts of a task is admitted.
 
@@ -157,12 +162,13 @@ class Ledger:
             task: its number among the tasks of the service.
             next_task: with which the curriculum of the service continues.
             service: that has the task.
+            refill: see `RolloutGroup`.
             owed: state of the turns of services after this one; see `FairTurns`.
         """
         with self._database.transaction():
-            values = (*key, task, next_task, service, json.dumps(dict(owed or {})))
-            columns = "step, number, task, next_task, service, owed"
-            self._database.execute(f"INSERT INTO groups ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
+            values = (*key, task, next_task, service, json.dumps(dict(owed or {})), refill)
+            columns = "step, number, task, next_task, service, owed, refill"
+            self._database.execute(f"INSERT INTO groups ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             rows = [(*key, place) for place in range(size)]
             self._database.executemany("INSERT INTO rollouts (step, number, place) VALUES (?, ?, ?)", rows)
 
@@ -239,8 +245,9 @@ class Ledger:
     def batches(self) -> int:
         """Returns the number of steps that have a batch here, or were taken before this file began."""
         ((last,),) = self._database.execute("SELECT coalesce(max(batch) + 1, 0) FROM rollouts")
+        ((counted,),) = self._database.execute("SELECT coalesce(max(step) + 1, 0) FROM batches")  # some have no rollout
         ((first,),) = self._database.execute("SELECT max(CAST(value AS INTEGER)) FROM meta WHERE key = 'first'")
-        return max(int(last), first or 0)
+        return max(int(last), int(counted), first or 0)
 
     def skip(self, step: int) -> None:
         """The run took its steps up to `step` without this file; rollouts that waited here are dropped."""
@@ -297,15 +304,17 @@ class Ledger:
         return self._groups("1", ())
 
     def _groups(self, where: str, values: Sequence[object]) -> list[RecordedGroup]:
-        names = "service, task, next_task, rate, settled, dropped, reported, owed, taught"
+        names = "service, task, dropped, refill, next_task, rate, settled, reported, owed, taught"
         groups = self._database.execute(f"SELECT step, number, {names} FROM groups WHERE {where} ORDER BY 1, 2", values)
         columns = "place, state, failures, oldest, reason, payload, outcome, seconds, copies"
         found = []
-        for step, number, service, task, *_ in groups.fetchall():
+        for step, number, service, task, dropped, refill, *_ in groups.fetchall():
             key = GroupKey(step, number)
             of_group = f"SELECT {columns} FROM rollouts WHERE step = ? AND number = ? ORDER BY 1"
             rows = self._database.execute(of_group, key).fetchall()
-            found.append(RecordedGroup(key, service, task, [RecordedRollout(key, *row) for row in rows]))
+            found.append(
+                RecordedGroup(key, service, task, [RecordedRollout(key, *row) for row in rows], dropped, refill)
+            )
         return found
 
     def indices(self) -> dict[int, int]:

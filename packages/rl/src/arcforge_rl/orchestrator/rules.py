@@ -26,6 +26,8 @@ class Rules:
         oversample: admits this multiple of the batch; when a batch is complete, all other rollouts are aborted.
         whole_batches: admits a batch of groups at a time, and only when none is running; with ``eta=1`` this is the
             one-step-off loop.
+        refills: how often a group that was judged to teach nothing is replaced, its replacements included; then its
+            batch has a group fewer. None: without limit.
     """
 
     threshold: int
@@ -37,6 +39,7 @@ class Rules:
     retries: int = 2
     oversample: float = 1.0
     whole_batches: bool = False
+    refills: int | None = None
 
     def admitted(self, trained: int) -> int:
         """Returns the largest number of groups that may have been admitted and not dropped after `trained` steps."""

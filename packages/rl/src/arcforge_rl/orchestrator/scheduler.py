@@ -147,6 +147,8 @@ class Scheduler(Generic[P]):
         self._waiting: deque[tuple[GroupKey, int]] = deque()
         self._running: dict[tuple[GroupKey, int], None] = {}  # in the order of their starts
         self._indices: Counter[int] = Counter()
+        self._holes = 0  # groups that the next batch lacks, because their replacements taught nothing
+        self._slots: deque[int] = deque()  # `refill` of the groups that replace dropped ones
         self._outcomes: list[Cancel | Again | Dropped] = []
 
     # ---- what to do --------------------------------------------------------------------------------------------------
@@ -187,15 +189,17 @@ class Scheduler(Generic[P]):
     def take(self) -> Batch[P] | None:
         """Returns a batch if enough groups are ready: those with the oldest tokens first."""
         self._leave_out_at_take()
-        if len(self.ready) < self.rules.threshold:
+        wanted = max(0, self.rules.threshold - self._holes)
+        if len(self.ready) < wanted:
             return None
-        urgent = sorted(self.ready.values(), key=lambda group: (group.oldest, group.key))[: self.rules.threshold]
+        urgent = sorted(self.ready.values(), key=lambda group: (group.oldest, group.key))[:wanted]
         groups = {group.key: group.repaired() for group in sorted(urgent, key=lambda group: group.key)}
         for key in groups:
             del self.ready[key]
         batch, self._put_staleness = Batch(self.taken, groups, self._put_staleness), []
         self.counts["kept_stale"] += sum(staleness > self.rules.max_staleness for staleness in batch.staleness)
         self.taken += 1
+        self._holes = 0
         if self.rules.oversample > 1.0:
             for group in [*self.active.values(), *self.ready.values()]:
                 self._drop(group, SURPLUS)
@@ -216,6 +220,11 @@ class Scheduler(Generic[P]):
     def running(self) -> int:
         """Rollouts that run."""
         return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Rollouts of admitted groups that wait for their start."""
+        return len(self._waiting)
 
     # ---- what happened -----------------------------------------------------------------------------------------------
 
@@ -261,14 +270,25 @@ class Scheduler(Generic[P]):
 
     # ---- restart -----------------------------------------------------------------------------------------------------
 
-    def restore(self, taken: int, trained: int, indices: Mapping[int, int], groups: Iterable[RolloutGroup[P]]) -> None:
+    def restore(
+        self,
+        taken: int,
+        trained: int,
+        indices: Mapping[int, int],
+        groups: Iterable[RolloutGroup[P]],
+        holes: int = 0,
+        slots: Iterable[int] = (),
+    ) -> None:
         """Continues where a recorded scheduler ended. Rollouts that ran then are waiting.
 
         Args:
             taken, trained: see the attributes.
             indices: number of groups admitted for each step that is not trained yet.
             groups: neither dropped nor in a batch.
+            holes: groups that the next batch lacks because `Rules.refills` were used up.
+            slots: `RolloutGroup.refill` of groups that are to replace dropped ones.
         """
+        self._holes, self._slots = holes, deque(slots)
         self.taken, self.trained, self._indices = taken, trained, Counter(indices)
         for group in groups:
             self.active[group.key] = group
@@ -280,7 +300,7 @@ class Scheduler(Generic[P]):
 
     def _admit(self) -> bool:
         """Admits a group if there is room; its key names the step that the groups before it leave it for."""
-        admitted = self.taken * self.rules.threshold + len(self.active) + len(self.ready)
+        admitted = self.taken * self.rules.threshold + len(self.active) + len(self.ready) + self._holes
         if admitted >= self.rules.admitted(self.trained):
             return False
         step = admitted // self.rules.threshold
@@ -288,7 +308,9 @@ class Scheduler(Generic[P]):
         if not self.desk.admit(key):
             return False
         self._indices[step] += 1
-        self.active[key] = RolloutGroup(key, [Member(number) for number in range(self.rules.group_size)])
+        replaces = key.number >= self.rules.threshold and self._slots  # the first ones of a step are its own
+        refill = self._slots.popleft() if replaces else 0
+        self.active[key] = RolloutGroup(key, [Member(number) for number in range(self.rules.group_size)], refill)
         self._waiting += [(key, number) for number in range(self.rules.group_size)]
         return True
 
@@ -343,14 +365,18 @@ class Scheduler(Generic[P]):
             kept = group.repaired()
             reason = self.at_put(group.key, [one.result for one in kept]) if self.at_put else None
             if reason is not None:
-                self._drop(group, reason)
+                self._drop(group, reason, judged=True)
                 return
             del self.active[group.key]
             self.ready[group.key] = group
             self._put_staleness += [max(0, self.taken - one.oldest) for one in kept]
 
-    def _drop(self, group: RolloutGroup[P], reason: str) -> None:
-        """Leaves a group out; its place is free for another one."""
+    def _drop(self, group: RolloutGroup[P], reason: str, judged: bool = False) -> None:
+        """Leaves a group out; its place is free for another one, unless it was `judged` and its refills are used up."""
+        if judged and self.rules.refills is not None and group.refill >= self.rules.refills:
+            self._holes += 1
+        elif reason != SURPLUS:
+            self._slots.append(group.refill + judged)
         self.counts[f"dropped_{reason}"] += 1
         for member in group.members:
             if member.state is MemberState.RUNNING:
@@ -369,7 +395,7 @@ class Scheduler(Generic[P]):
         for group in list(self.ready.values()):
             reason = self.at_take(group.key, [kept.result for kept in group.repaired()])
             if reason is not None:
-                self._drop(group, reason)
+                self._drop(group, reason, judged=True)
 
     def _sweep(self) -> None:
         """Expires what the next batch could not train in time: running rollouts, finished ones, ready groups."""

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from arcforge_core.console.progress import say
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.episodes.asking import Streams
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.orchestrator.collector import EQUAL, Collector, Taken
+from arcforge_rl.orchestrator.concurrency import CacheControl
 from arcforge_rl.orchestrator.ledger import LEDGER_FILE, Ledger
 from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.services.desk import services_of
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.sampler import Sampler
 
+if TYPE_CHECKING:
+    from arcforge_rl.orchestrator.status_app import StatusServer
+
 T = TypeVar("T")
+OBSERVE = 1.0
+"""Seconds from one look at the engine's cache to the next."""
 SHARES = 9
 """Columns of the histogram of staleness: 0, 1, ..., 7, and 8 or more."""
 
@@ -34,7 +42,7 @@ def rules_of(config: AsynchronousConfig, sampler: Sampler) -> Rules:
     concurrency = config.concurrency or int(getattr(sampler.config.engine, "max_running", 64))
     return Rules(
         config.threshold or rollout.groups, rollout.group_size, config.eta, config.max_staleness, config.stale,
-        concurrency, config.retries, config.oversample,
+        concurrency, config.retries, config.oversample, refills=rollout.refills if sampler.drop_equal else None,
     )  # fmt: skip
 
 
@@ -57,9 +65,19 @@ class AsynchronousSource:
             raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
         self.config, self.sampler, self.rules = config, sampler, rules_of(config, sampler)
         self.services = services_of(config, sampler, self.rules.concurrency)
+        self.control: CacheControl | None = None
+        self._adapting: asyncio.Task[None] | None = None
+        self._status: StatusServer | None = None
+        self._listener = listen(config.status_port)
         self.resets_optimizer = config.reset_optimizer
         self.engine: ServingEngine = sampler.engine  # type: ignore[assignment]  # it has `submit`
         self.asking = Streams(self.engine)
+        if config.adaptive:
+            if not self.engine.stats().pages:
+                accepted = f"engine={sampler.config.engine.name} does not report the pages of its cache"
+                raise ConfigError("collection.adaptive", True, accepted)
+            most = self.rules.concurrency
+            self.control = CacheControl(most, min(most, self.rules.group_size))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ledger: Ledger | None = None
@@ -92,6 +110,7 @@ class AsynchronousSource:
             config.monitor.idle_steps * self.rules.threshold,
         )
         self._call(self.collector.begin(step))
+        self._call(self._watch(folder.name))
         self._since, self._before = time.monotonic(), self._engine_totals()
 
     def take(self, step: int) -> Collected:
@@ -104,6 +123,8 @@ class AsynchronousSource:
         collected.counts |= counts_of(taken)
         collected.figures = staleness_figures(taken) | self._speed(taken, now, now - waiting)
         collected.figures |= self.services.figures()
+        if self.control is not None:
+            collected.figures |= {"concurrency": self.control.limit, "cache_use": self.control.use}
         self._since = now
         return collected
 
@@ -134,12 +155,15 @@ class AsynchronousSource:
     def stop(self) -> None:
         """Cancels the rollouts that run, ends the thread and closes the ledger; no effect a second time."""
         if self._loop is not None and self._thread is not None and self._ledger is not None:
+            self._call(self._unwatch())
             self._call(self.collector.stop())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
             self._ledger.close()
             self._loop = None
+        if self._listener is not None:
+            self._listener.close()
 
     def close(self) -> None:
         """Stops, and closes the engine."""
@@ -149,6 +173,33 @@ class AsynchronousSource:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # ---- watching ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, name: str) -> None:
+        """Begins to adapt the number of rollouts, and to serve the status page."""
+        if self.control is not None:
+            self._adapting = asyncio.get_running_loop().create_task(self._adapt(self.control))
+        if self._listener is not None:
+            from arcforge_rl.orchestrator.status_app import StatusServer, app_of
+
+            self._status = StatusServer(app_of(name, self.collector, self.engine), self._listener)
+            await self._status.start()
+            say(f"status of the rollouts: http://127.0.0.1:{self._listener.getsockname()[1]}")
+
+    async def _unwatch(self) -> None:
+        if self._adapting is not None:
+            self._adapting.cancel()
+            await asyncio.gather(self._adapting, return_exceptions=True)
+        if self._status is not None:
+            await self._status.stop()
+
+    async def _adapt(self, control: CacheControl) -> None:
+        while True:
+            stats = await asyncio.to_thread(self.engine.stats)
+            cancel = control.observe(stats, self.collector.scheduler.running)
+            self.collector.adapt(control.limit, cancel)
+            await asyncio.sleep(OBSERVE)
 
     # ---- figures -----------------------------------------------------------------------------------------------------
 
@@ -173,6 +224,20 @@ class AsynchronousSource:
             "rollout_p50": seconds[len(seconds) // 2],
             "rollout_p99": seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))],
         }
+
+
+def listen(port: int | None) -> socket.socket | None:
+    """Returns a listening socket on the loopback address; None without a port.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    if port is None:
+        return None
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise ConfigError("collection.status_port", port, f"cannot be listened on: {error.strerror}") from error
 
 
 def counts_of(taken: Taken) -> dict[str, int]:

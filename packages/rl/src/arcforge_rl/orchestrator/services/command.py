@@ -28,14 +28,16 @@ def run(config: EnvServeConfig) -> Result:
 
     from arcforge_rl.orchestrator.services.app import app_of
 
-    with socket.socket() as listener:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((config.host, config.port))
             listener.listen(2048)  # before the word: a run that connects at once waits, and is not refused
         except OSError as error:
             raise ConfigError("port", config.port, f"cannot be listened on: {error.strerror}") from error
-        say(f"serving {config.environment.name} at http://{config.host}:{listener.getsockname()[1]}")
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        say(f"serving {config.environment.name} at http://{host}:{listener.getsockname()[1]}")
         server = uvicorn.Server(uvicorn.Config(app_of(environment), log_level="warning"))
         server.run(sockets=[listener])
     return Result(Path.cwd(), {})
