@@ -54,7 +54,7 @@ json.dump(used, sys.stdout)
 """
 
 
-@pytest.mark.slow(reason="all mistakes in one process, most of them with a composed configuration")
+@pytest.mark.nightly(reason="the whole table once more, in a process of its own")
 def test_no_mistake_takes_more_processor_time_than_a_second_and_a_half_or_imports_torch(tmp_path):
     typed = json.dumps([typed for typed, _ in MISTAKES])
     command = [sys.executable, "-c", MEASURE]

@@ -11,9 +11,12 @@ import pytest
 from support.golden import golden_cases, golden_losses, golden_tokens, mismatches, rounding
 
 GOLDEN = json.loads((Path(__file__).parent / "losses.json").read_text())
-LARGE = {"experiment=mini": "4M parameters in ten steps", "experiment=small_base": "23M parameters in ten steps"}
+LARGE = {
+    "experiment=mini": pytest.mark.slow(reason="4M parameters in ten steps"),
+    "experiment=small_base": pytest.mark.nightly(reason="23M parameters in ten steps"),
+}
 CASES = [
-    pytest.param(name, marks=[pytest.mark.slow(reason=LARGE[name])] if name in LARGE else [])
+    pytest.param(name, marks=[LARGE[name]] if name in LARGE else [])
     for name in GOLDEN["losses"]  # those of `golden_cases`, which composes every recipe: not while tests are collected
 ]
 

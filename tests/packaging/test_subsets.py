@@ -70,7 +70,7 @@ def train(environment, corpus, folder, **chosen):
 
 @slow_run
 @pytest.mark.parametrize(
-    "names", [nightly_case(names) if len(names) == 2 else names for names in TRAINING], ids="+".join
+    "names", [nightly_case(names) if len(names) > 1 else names for names in TRAINING], ids="+".join
 )
 def test_a_training_run(install, names, corpus, tmp_path):
     run = train(install(*distributions(names)), corpus, tmp_path, **TRAINING[names])
@@ -81,6 +81,7 @@ def test_a_training_run(install, names, corpus, tmp_path):
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.nightly(reason="commands in an environment of their own")
 @slow_run
 def test_rollouts_and_a_request_with_what_core_trained(install, corpus, tmp_path):
     run = train(install("arcforge-core"), corpus, tmp_path)

@@ -47,7 +47,7 @@ def curve(seed, dtype):
     return torch.tensor(losses)
 
 
-@pytest.mark.slow(reason="four runs of sixty steps, one of them in emulated bfloat16")
+@pytest.mark.nightly(reason="a run for each seed")
 def test_losses_in_bfloat16_stay_within_the_noise_of_seeds():
     fp32 = torch.stack([curve(seed, torch.float32) for seed in range(4)])
     bf16 = curve(0, torch.bfloat16)

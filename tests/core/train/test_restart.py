@@ -51,6 +51,7 @@ def test_a_restarted_process_resumes_its_own_run_whatever_latest_is(tmp_path, dy
     assert [row.split(",")[0] for row in rows] == ["1", "2", "4", "6"]
 
 
+@pytest.mark.nightly(reason="a launch in a process of its own")
 def test_without_a_checkpoint_it_begins_its_run_again(tmp_path, dying, monkeypatch, capsys):
     own = dying(tmp_path, 2)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
@@ -58,6 +59,7 @@ def test_without_a_checkpoint_it_begins_its_run_again(tmp_path, dying, monkeypat
     assert "begins again: it had no checkpoint yet" in capsys.readouterr().out
 
 
+@pytest.mark.nightly(reason="a launch in a process of its own")
 def test_a_new_launch_begins_a_new_run(tmp_path, dying, monkeypatch):
     own = dying(tmp_path, 4)
     assert train(tiny_run(tmp_path, "trainer.max_steps=1")).dir != own

@@ -116,6 +116,7 @@ def assert_interruptions_change_nothing(config, recorder, steps):
 # ---- the same bits ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly(reason="five runs")
 def test_sittings_of_several_lengths_equal_one(tmp_path, recorder):
     assert_interruptions_change_nothing(tiny_run(tmp_path, *SMALL, "trainer.max_steps=7"), recorder, [1, 4])
 
@@ -157,6 +158,7 @@ def test_random_numbers_go_on_where_they_were(tmp_path, recorder, monkeypatch):
     assert_interruptions_change_nothing(tiny_run(tmp_path, *SMALL, "trainer.max_steps=5"), recorder, [2])
 
 
+@pytest.mark.nightly(reason="three runs")
 def test_a_budget_of_time_goes_on_where_it_was(tmp_path, recorder, monkeypatch):
     """Under a clock that counts steps; the rate rises with time, so a clock that restarts would show."""
 
@@ -377,6 +379,7 @@ def test_a_damaged_record_of_the_run_is_told(run):
         train(resumed(config))
 
 
+@pytest.mark.nightly(reason="four runs")
 def test_a_run_that_began_with_weights_resumes(recorder, tmp_path):
     """Its tokenizer is the one of those weights, which the command line does not name."""
     base = train(tiny_run(tmp_path, *SMALL, "name=base", "trainer.max_steps=2"))

@@ -102,6 +102,7 @@ def test_rounds_follow_each_other_and_are_not_done_twice(run, tmp_path, monkeypa
     assert run("resume=latest").figures == result.figures
 
 
+@pytest.mark.nightly(reason="a pipeline twice")
 def test_what_was_stopped_is_resumed(run, tmp_path, monkeypatch):
     train = run_module.train
 
@@ -119,6 +120,7 @@ def test_what_was_stopped_is_resumed(run, tmp_path, monkeypatch):
     assert calls == ["expert_iteration-learn_1", "expert_iteration-learn_2"]
 
 
+@pytest.mark.nightly(reason="another pipeline")
 def test_each_round_may_start_from_the_first_weights(run, tmp_path):
     result = run(learn=[f"init={tmp_path / 'model'}"])
     assert f"init: {tmp_path / 'model'}" in (result.dir / "4-learn_2" / "config.yaml").read_text()

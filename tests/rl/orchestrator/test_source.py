@@ -99,6 +99,7 @@ def test_a_run_that_is_resumed_trains_on_the_recorded_batches_again(small_run: C
     assert len(set(names)) == len(names), "nothing is trained on twice"
 
 
+@pytest.mark.nightly(reason="three runs")
 def test_collection_may_change_when_a_run_is_resumed(small_run: Compose) -> None:
     run(small_run(*ASYNC[1:], "algorithm=double_sided", "trainer.max_steps=2"))
     second = run(small_run(*ASYNC, "trainer.max_steps=4", "resume=latest"))

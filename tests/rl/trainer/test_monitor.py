@@ -74,6 +74,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.nightly(reason="two runs")
 def test_a_run_warns_and_a_resumed_one_goes_by_the_same_beginning(
     small_run: Compose, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,7 +52,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_pretrained(checkpoints(run)[-1]).state_dict()
 
 
-@pytest.mark.slow(reason="starts interpreters with torch, two of them for each run")
+@pytest.mark.nightly(reason="two processes; the trainer of core does the same by default")
 @pytest.mark.parametrize(
     "options",
     [

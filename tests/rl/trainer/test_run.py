@@ -101,7 +101,9 @@ def test_every_algorithm_takes_steps(small_run: Compose, algorithm: str) -> None
         (),
         nightly_case(("algorithm=ppo",)),
         ("trainer.updates=2", "curriculum.pool=6", "curriculum.high=0.9"),
-        (*FAULTY, "engine.noise=0.05", "engine.logprob_noise=0.05", "algorithm=grpo", "algorithm.kl=0.01"),
+        nightly_case(
+            (*FAULTY, "engine.noise=0.05", "engine.logprob_noise=0.05", "algorithm=grpo", "algorithm.kl=0.01")
+        ),
         nightly_case((*FAULTY, "engine.topk_bits=3", "trainer.eval_every=3")),
     ],
     ids=["icepop", "ppo", "updates and pool", "noise", "unstable selection"],
@@ -269,6 +271,7 @@ def test_the_gap_to_the_engine_ends_a_run(small_run: Compose) -> None:
     assert all(float(row["logprob_gap"]) == pytest.approx(0.08, abs=0.02) for row in metrics(misread.dir))
 
 
+@pytest.mark.nightly(reason="four runs")
 @pytest.mark.usefixtures("faulty")
 def test_an_unstable_selection_widens_the_gap(small_run: Compose, sparse_policy: Path) -> None:
     def gaps(*options: str) -> list[float]:
@@ -489,6 +492,7 @@ def test_a_broken_sandbox_now_and_then_is_counted_and_shown(
     run(small_run("resume=latest", "trainer.max_steps=4"))
 
 
+@pytest.mark.nightly(reason="three runs")
 def test_updates_share_a_step_and_each_has_the_weight_of_one(small_run: Compose, tmp_path: Path) -> None:
     options = ("algorithm=opd", f"+teachers.default={save_policy(tmp_path / 'teacher', seed=1)}", "optimizer.lr=0")
     losses = []
@@ -572,6 +576,7 @@ def test_a_resumed_run_must_be_the_same(small_run: Compose) -> None:
     assert run(small_run("resume=latest", "trainer.max_steps=3")).figures["steps"] == 3
 
 
+@pytest.mark.nightly(reason="three runs")
 def test_a_resumed_run_knows_what_it_began_with(small_run: Compose, tmp_path: Path, policy: Path) -> None:
     latest, options = tmp_path / "outputs" / "latest", ("algorithm.kl=0.1", "evaluation.tasks=0")
     first = run(small_run(*options, "trainer.max_steps=1"))

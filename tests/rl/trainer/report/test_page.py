@@ -307,6 +307,7 @@ def test_the_page_of_a_real_run_and_of_one_that_was_interrupted(
     assert "interrupted" in page.text and "2 steps" in page.text
 
 
+@pytest.mark.nightly(reason="two runs")
 def test_figures_of_steps_that_are_taken_again_are_there_once(small_run: Compose) -> None:
     options = ("trainer.checkpoint_every=1", "trainer.eval_every=1", "monitor.window=1", "monitor.gap=0.0",
                "monitor.entropy_low=1.0", "optimizer.lr=0.03", "evaluation.tasks=32",
