@@ -1,0 +1,88 @@
+"""What a session keeps when a turn fails: ended by its trainer in any dialect, or without finite log-probabilities."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from arcforge_core.contracts.sessions import SessionRecord
+from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.app import gateway_app
+from arcforge_serving.server.gate.record import ANTHROPIC
+from serving.gateway.conftest import QUIET, script
+from support.servers import client_of, listening, scripted_state
+from support.sessions import TOKENIZER
+
+USER = [{"role": "user", "content": "plain one"}]
+BODIES = {
+    "/v1/chat/completions": {"messages": USER, "max_tokens": 40},
+    "/v1/responses": {"input": USER, "max_output_tokens": 40},
+    ANTHROPIC: {"messages": USER, "max_tokens": 40},
+}
+
+
+def body_of(path: str, **further) -> dict:
+    return {"model": "small", **QUIET, **BODIES[path], **further}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+def test_closing_a_session_ends_a_turn_of_any_dialect(path, stream):
+    state = scripted_state(TOKENIZER, lambda text: "3" * 200 + "<|user|>")
+    state.engine.seconds = 0.05
+    with (
+        listening(state, app=gateway_app(state, GatewayConfig(sessions=1))) as (_, address),
+        httpx.Client(base_url=address, timeout=30) as http,
+    ):
+        opened = http.post("/sessions", json={}).json()
+        replies = []
+        body = body_of(path, stream=stream)
+        target = f"/sessions/{opened['id']}{path}"
+        thread = threading.Thread(target=lambda: replies.append(http.post(target, json=body)))
+        thread.start()
+        end = time.monotonic() + 20
+        while not state.engine.stats().running:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        closed = SessionRecord.from_json(http.delete(f"/sessions/{opened['id']}").json())
+        thread.join(20)
+        assert not thread.is_alive() and not closed.branches
+        while state.engine.stats().running:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert http.post(target, json=body).status_code == 404
+        assert replies[0].status_code == (200 if stream or path.endswith("chat/completions") else 503)
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), None])
+def test_tokens_without_a_finite_logprob_are_not_recorded(path, wrong):
+    """The turn is a fault of the server, not a reply to train on; the session continues."""
+    state, broken = scripted_state(TOKENIZER, script), [True]
+    submit = state.engine.submit
+
+    def spoilt(prompt, params, **options):
+        (stream,) = submit(prompt, params, **options)
+        result = stream.result
+
+        def without(timeout=None):
+            output = result(timeout)
+            given = output.logprobs[:-1] if wrong is None else [*output.logprobs[:-1], wrong]
+            return replace(output, logprobs=given) if broken.pop() else output
+
+        stream.result = without
+        return [stream]
+
+    state.engine.submit = spoilt
+    with client_of(state, gateway_app(state, GatewayConfig(sessions=1))) as http:
+        opened = http.post("/sessions", json={}).json()
+        target = f"/sessions/{opened['id']}{path}"
+        assert http.post(target, json=body_of(path)).status_code == 500
+        broken.append(False)
+        assert http.post(target, json=body_of(path)).status_code == 200
+        found = SessionRecord.from_json(http.get(f"/sessions/{opened['id']}").json())
+    assert [turn.node for turn in found.turns] == [None, 0] and len(found.branches) == 1
