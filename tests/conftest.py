@@ -9,7 +9,8 @@ import torch
 from hypothesis import settings
 
 from arcforge_core.errors import ConfigError
-from support.browsing import chromium, find_chromium
+from support.browsing import OTHER_SCREENS, SCREENS, Screens, chromium, find_chromium
+from support.marks import nightly_case
 
 # Triton reads it when it is imported, which torch does in several of its modules.
 if not torch.cuda.is_available():
@@ -40,3 +41,9 @@ def browser():
         pytest.skip(str(error))
     with chromium() as browser:
         yield browser
+
+
+@pytest.fixture(params=[SCREENS, nightly_case(OTHER_SCREENS)], ids=["screens", "other screens"])
+def screens(request: pytest.FixtureRequest) -> Screens:
+    """Screens that a page is looked at on."""
+    return request.param

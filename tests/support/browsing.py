@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,12 @@ CHROMIUM = "CHROMIUM"
 """Environment variable with the program's path."""
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Names that systems give it; after them comes the build that ``playwright install chromium`` fetches."""
+Screens = Sequence[tuple[str, int]]
+"""Colour scheme and width of each."""
+SCREENS: Screens = (("light", 360), ("dark", 1280))
+"""Both schemes and both widths: those of default runs."""
+OTHER_SCREENS: Screens = (("dark", 360), ("light", 1280))
+"""The other pairs: those of nightly runs."""
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from axe_playwright_python.sync_playwright import Axe
 
+from support.browsing import Screens
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-WIDTHS, SCHEMES = (360, 1280), ("light", "dark")
 SMALLEST = 12
 """Pixels of the smallest text in a chart."""
 RECORD_FONTS = """
@@ -37,33 +38,37 @@ SMALL_TEXTS = """(least) => {
 
 
 def looked_at(
-    browser: Browser, address: str, prepare: Callable[[Page], object] = lambda page: None, **context: Any
+    browser: Browser,
+    address: str,
+    screens: Screens,
+    prepare: Callable[[Page], object] = lambda page: None,
+    **context: Any,
 ) -> None:
-    """Opens a page light and dark, narrow and wide, and checks it.
+    """Opens a page on several screens and checks it.
 
     Args:
         browser: Chromium.
         address: of the page.
+        screens: the test's fixture, all of them over a nightly run.
         prepare: brings the page into the state to look at.
         context: further options of the browser.
     """
-    for scheme in SCHEMES:
-        for width in WIDTHS:
-            opened = browser.new_context(
-                viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True, **context
-            )
-            page = opened.new_page()
-            said: list[str] = []
-            page.on("pageerror", lambda error, said=said: said.append(str(error)))
-            page.add_init_script(RECORD_FONTS)
-            page.goto(address)
-            prepare(page)
-            where = f"{address} {scheme} {width}"
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{where}: scrolls sideways"
-            assert page.evaluate(SMALL_TEXTS, SMALLEST) == [], f"{where}: small text"
-            assert serious(page) == [], where
-            assert said == [], where
-            opened.close()
+    for scheme, width in screens:
+        opened = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True, **context
+        )
+        page = opened.new_page()
+        said: list[str] = []
+        page.on("pageerror", lambda error, said=said: said.append(str(error)))
+        page.add_init_script(RECORD_FONTS)
+        page.goto(address)
+        prepare(page)
+        where = f"{address} {scheme} {width}"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{where}: scrolls sideways"
+        assert page.evaluate(SMALL_TEXTS, SMALLEST) == [], f"{where}: small text"
+        assert serious(page) == [], where
+        assert said == [], where
+        opened.close()
 
 
 def serious(page: Page) -> list[str]:

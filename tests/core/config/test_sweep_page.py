@@ -39,10 +39,10 @@ def test_a_run_without_a_finite_loss_has_no_curve(tmp_path):
     assert "No loss curve (missing): job 0." in page.read_text()
 
 
-@pytest.mark.slow(reason="opens a page four times and runs axe-core")
-def test_the_page_fits_every_screen_and_is_accessible(browser, jobs, tmp_path):
+@pytest.mark.slow(reason="opens a page twice and runs axe-core")
+def test_the_page_fits_every_screen_and_is_accessible(browser, screens, jobs, tmp_path):
     (page,) = write_comparison(tmp_path / "sweep", jobs)
-    looked_at(browser, page.as_uri())
+    looked_at(browser, page.as_uri(), screens)
 
 
 def test_the_figure_of_the_sweep_is_in_view_and_its_best_job_marked(tmp_path):

@@ -65,9 +65,9 @@ def legend(page, n=0):
     )
 
 
-@pytest.mark.slow(reason="opens a page four times and runs axe-core")
-def test_it_fits_every_screen_and_is_accessible(browser, address):
-    looked_at(browser, address)
+@pytest.mark.slow(reason="opens a page twice and runs axe-core")
+def test_it_fits_every_screen_and_is_accessible(browser, screens, address):
+    looked_at(browser, address, screens)
 
 
 def test_the_contents_lead_to_every_section(page):
@@ -131,7 +131,7 @@ def test_a_table_is_sorted_by_number_and_missing_ones_come_last(page):
     assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
 
 
-@pytest.mark.slow(reason="opens a page four times and runs axe-core")
+@pytest.mark.slow(reason="opens a page twice and runs axe-core")
 def test_without_scripts_there_are_pictures_that_can_be_read(browser, address):
     context = browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 800})
     page = context.new_page()

@@ -328,9 +328,9 @@ def test_formats():
     assert running_mean(np.array([1.0, 2.0, 6.0]), 3).tolist() == pytest.approx([1.5, 3.0, 4.0])
 
 
-@pytest.mark.slow(reason="opens a page four times and runs axe-core")
-def test_the_page_fits_every_screen_and_is_accessible(browser, complete):
-    looked_at(browser, (complete / "report.html").as_uri())
+@pytest.mark.slow(reason="opens a page twice and runs axe-core")
+def test_the_page_fits_every_screen_and_is_accessible(browser, screens, complete):
+    looked_at(browser, (complete / "report.html").as_uri(), screens)
 
 
 def test_the_head_names_recipe_data_model_and_command(tmp_path, no_plots):

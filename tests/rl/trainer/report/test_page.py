@@ -22,6 +22,7 @@ from arcforge_rl.trainer.report.data import FILES, paired, rate, read_run
 from arcforge_rl.trainer.report.page import write_report
 from arcforge_rl.trainer.report.rollouts import ViewLimits, as_json, read_rollouts
 from arcforge_rl.trainer.run import PolicyTraining, run
+from support.browsing import Screens
 from support.page_checks import looked_at
 
 EVIL = (
@@ -362,6 +363,6 @@ def test_figures_at_the_top_have_a_line_each(run_dir: Path, undrawn: None, brows
     assert not {text for text, height in lines if height > 1.5}
 
 
-@pytest.mark.slow(reason="opens a page four times and runs axe-core")
-def test_the_page_fits_every_screen_and_is_accessible(run_dir: Path, browser: Browser) -> None:
-    looked_at(browser, write_report(run_dir).as_uri())
+@pytest.mark.slow(reason="opens a page twice and runs axe-core")
+def test_the_page_fits_every_screen_and_is_accessible(run_dir: Path, browser: Browser, screens: Screens) -> None:
+    looked_at(browser, write_report(run_dir).as_uri(), screens)

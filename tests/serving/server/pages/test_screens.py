@@ -37,15 +37,15 @@ def routes(page):
     page.locator(".route").first.wait_for()
 
 
-@pytest.mark.slow(reason="opens a page four times and runs axe-core")
+@pytest.mark.slow(reason="opens a page twice and runs axe-core")
 @pytest.mark.parametrize(
     ("path", "prepare"),
     [("/", chat), ("/", settings), ("/", completion), ("/dashboard", figures), ("/docs", routes)],
     ids=["chat", "settings", "completion", "dashboard", "docs"],
 )
-def test_it_fits_every_screen_and_is_accessible(browser, served, path, prepare):
+def test_it_fits_every_screen_and_is_accessible(browser, screens, served, path, prepare):
     served[0].script = lambda prompt: "</think>Yes, **certainly**: `x = 1`.<|user|>"
-    looked_at(browser, served[1] + path, prepare)
+    looked_at(browser, served[1] + path, screens, prepare)
 
 
 def test_the_dashboard_has_axes_a_range_and_links(context, served):
