@@ -1,4 +1,4 @@
-"""What a session keeps when a turn fails: ended by its trainer in any dialect, or without finite log-probabilities."""
+"""A session after a failed turn: ended by its trainer in any dialect, or without finite log-probabilities."""
 
 from __future__ import annotations
 
@@ -86,3 +86,17 @@ def test_tokens_without_a_finite_logprob_are_not_recorded(path, wrong):
         assert http.post(target, json=body_of(path)).status_code == 200
         found = SessionRecord.from_json(http.get(f"/sessions/{opened['id']}").json())
     assert [turn.node for turn in found.turns] == [None, 0] and len(found.branches) == 1
+
+
+@pytest.mark.parametrize("given", ['{"a": ', "[1]", "two"])
+def test_arguments_that_are_no_json_object_are_read_as_text_and_counted(given):
+    state = scripted_state(TOKENIZER, script)
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": given}}
+    messages = [*USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "r"}, *USER]
+    with client_of(state, gateway_app(state, GatewayConfig(sessions=1))) as http:
+        opened = http.post("/sessions", json={}).json()
+        body = body_of("/v1/chat/completions", messages=messages)
+        reply = http.post(f"/sessions/{opened['id']}/v1/chat/completions", json=body)
+        assert reply.status_code == 200
+        assert reply.headers["x-ignored-fields"] == "messages.tool_calls.function.arguments_not_json"
+    assert f"<arg_key>arguments</arg_key><arg_value>{given}</arg_value>" in state.engine.prompts[0]

@@ -20,6 +20,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TEXT_ONLY = "this model reads and writes text only"
 MEDIA = ("image_url", "input_audio", "file", "input_image", "input_file")
 """Types of parts that it cannot read."""
+UNREADABLE = "arguments"
 
 
 class Part(OpenBody):
@@ -41,10 +42,24 @@ class Part(OpenBody):
 
 
 class Function(OpenBody):
-    """The called function."""
+    """The called function. Arguments that are no JSON object, which OpenAI accepts in a history, become the value of an
+    argument of the name `UNREADABLE`; the field is counted as one without effect."""
 
     name: Text
     arguments: Text | dict[str, Any] = ""
+
+    @model_validator(mode="after")
+    def _keep_unreadable(self) -> Self:
+        if isinstance(self.arguments, str) and self.arguments:
+            try:
+                is_object = isinstance(json.loads(self.arguments), dict)
+            except ValueError:
+                is_object = False
+            if not is_object:
+                text, self.arguments = self.arguments, {UNREADABLE: self.arguments}
+                assert self.model_extra is not None  # of an `OpenBody`
+                self.model_extra["arguments_not_json"] = text
+        return self
 
 
 class Call(OpenBody):
