@@ -1,4 +1,4 @@
-"""Starting from weights: what is taken, what is new, what is refused."""
+"""Starting from weights: copied, new and refused tensors, and the printed folder."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from arcforge_core.config.schema import MtpConfig
 from arcforge_core.configs import ReferenceAttentionConfig
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.find import tokenizer_of
+from arcforge_core.files.rundir import point_name
 from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.build import build_model
 from arcforge_core.model.meta import meta_device
@@ -30,6 +31,13 @@ def test_the_same_model_takes_everything(saved):
     assert start.new == start.left == [] and "new" not in str(start)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, ours.state_dict()[name]), name
+
+
+def test_a_name_is_printed_as_the_folder_that_it_leads_to(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    point_name(tmp_path / "outputs", "base", tmp_path / "model")
+    start = start_from(small_model(seed=2), "base")
+    assert str(start).startswith("starting from model: ")
 
 
 def test_an_mtp_module_may_come_or_go(saved, tmp_path):

@@ -133,6 +133,7 @@ def test_the_card_has_a_score_for_each_source_of_the_recipe():
 
 
 @pytest.mark.slow(reason="a pipeline of training runs")
+@pytest.mark.timeout(6 * 3600)
 @pytest.mark.nightly(reason="makes the demo's model from nothing: about an hour on two cores")
 def test_the_recipe_makes_a_model_with_the_scores_of_its_card(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
