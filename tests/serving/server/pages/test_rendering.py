@@ -34,7 +34,7 @@ CASES = [
     ("- a\n- b\n  1. c\n  2. d\n- e", "<ul><li>a</li><li>b<ol><li>c</li><li>d</li></ol></li><li>e</li></ul>"),
     ("3. a\n\n4. b", '<ol start="3"><li><p>a</p></li><li><p>b</p></li></ol>'),
     ("1. a\n   - b\n\n   c", "<ol><li><p>a</p><ul><li>b</li></ul><p>c</p></li></ol>"),
-    ("1. a\n  - b\n2. c", "<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>"),
+    ("1. a\n   - b\n2. c", "<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>"),
     ("text\n- a\nmore", "<p>text</p><ul><li>a<br>more</li></ul>"),
     ("- [x] a\n- [ ] b", f'<ul><li class="task">{DONE}a</li><li class="task">{BOX}b</li></ul>'),
     ("> a\n> > b\n\nc", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote><p>c</p>"),
@@ -44,7 +44,7 @@ CASES = [
     ),
     ("\\[\na_1 * b * c\n\\]\nso", '<pre class="math" tabindex="0">\\[\na_1 * b * c\n\\]</pre><p>so</p>'),
     (
-        "| a | b |\n|:--|--:|\n| 1 \\| 2 | `x|y` |",
+        "| a | b |\n|:--|--:|\n| 1 \\| 2 | `x\\|y` |",
         '<div class="table" tabindex="0"><table>'
         '<thead><tr><th class="to-left">a</th><th class="to-right">b</th></tr></thead>'
         '<tbody><tr><td class="to-left">1 | 2</td><td class="to-right"><code>x|y</code></td></tr></tbody>'
@@ -53,14 +53,16 @@ CASES = [
     ("[a *b*](https://c.org/d_(e)_f)", f"<p>{link('https://c.org/d_(e)_f', 'a <em>b</em>')}</p>"),
     (
         "<https://g.org> https://h.org/i.",
-        f"<p>{link('https://g.org/', 'https://g.org')} {link('https://h.org/i', 'https://h.org/i')}.</p>",
+        f"<p>{link('https://g.org', 'https://g.org')} {link('https://h.org/i', 'https://h.org/i')}.</p>",
     ),
     (
         "[x](javascript:alert(1)) [y](data:text/html,z) [z](/v1)",
-        "<p>x (javascript:alert(1)) y (data:text/html,z) z (/v1)</p>",
+        "<p>[x](javascript:alert(1)) [y](data:text/html,z) [z](/v1)</p>",
     ),
     ("![cat](https://c.org/cat.png)", f"<p>{link('https://c.org/cat.png', 'Picture: cat')}</p>"),
     ("<img src=x onerror=alert(1)>", "<p>&lt;img src=x onerror=alert(1)&gt;</p>"),
+    ("text\n-", "<p>text<br>-</p>"),  # the list that begins is no heading until then
+    ("[a][b]\n\nc\n\n[b]: https://c.org/d", f"<p>{link('https://c.org/d', 'a')}</p><p>c</p>"),
     ("[a] [b][c] ] [d](e f) ![", "<p>[a] [b][c] ] [d](e f) ![</p>"),
 ]
 RENDER = """async (text) => {
@@ -191,6 +193,34 @@ def test_only_what_has_changed_is_made_anew(page):
     }"""
     )
     assert same == [True, True, False, True]
+
+
+def test_a_long_answer_grows_without_delay(page):
+    """12 kB in 600 pieces, each of which shows the whole text again."""
+    unit = "Some *text* with `code` and **more**.\n\n- a\n- b\n\n| a | b |\n|-|-|\n| 1 | 2 |\n\n```py\nx = 1\n```\n\n"
+    took = page.evaluate(
+        """async (text) => {
+      const { render } = await import("/page/markdown.js");
+      const target = document.createElement("div");
+      const began = performance.now();
+      for (let end = 20; end <= text.length; end += 20) render(target, text.slice(0, end));
+      return performance.now() - began;
+    }""",
+        (unit * 200)[:12_000],
+    )
+    assert took < 600 * 16, "one picture of the screen each"
+
+
+def test_a_link_follows_its_reference_when_that_comes(page):
+    shown = page.evaluate(
+        """async () => {
+      const { render } = await import("/page/markdown.js");
+      const target = document.createElement("div");
+      for (const text of ["[a][b]\\n\\nc", "[a][b]\\n\\nc\\n\\n[b]: https://c.org/d\\n"]) render(target, text);
+      return target.innerHTML;
+    }"""
+    )
+    assert shown == f"<p>{link('https://c.org/d', 'a')}</p><p>c</p>"
 
 
 def test_events_are_the_same_however_they_are_cut(page):

@@ -1,229 +1,102 @@
 /**
- * Markdown as models write it, made into elements: no text is ever parsed as HTML, pictures are not loaded, and links
- * lead to pages and letters only. Shown again while it grows, only the blocks that have changed are rebuilt.
+ * Markdown as models write it, read by markdown-it and made into elements here. No text is ever parsed as HTML: tokens
+ * become the elements of SHOWN and no others, with the attributes set there and no others; pictures are not
+ * loaded, and links lead to pages and letters only. Shown again while it grows, only changed blocks are rebuilt.
  */
+import "./markdown-it.umd.min.js";
+import { asModelsWrite } from "./dialect.js";
 import { copyButton, h } from "./dom.js";
 import { highlight } from "./highlight.js";
-import { inline } from "./inline.js";
 
-const DEPTH = 10;
-const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
-const RULE = /^ {0,3}([-*_])[ \t]*(?:\1[ \t]*){2,}$/;
-const QUOTE = /^ {0,3}> ?/;
-const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
-const INDENTED = /^ {4}/;
-const FORMULA = { $$: "$$", "\\[": "\\]" };
-const COLUMNS = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
-const TASK = /^\[([ xX])\] /;
+const reader = asModelsWrite(globalThis.markdownit({ html: false, linkify: true }));
 
 /** Shows a text in an element. */
 export function render(target, text) {
-  const found = parse(text.replaceAll("\r\n", "\n").replaceAll("\t", "    ").split("\n"), 0);
+  const blocks = blocksOf(text);
   const before = target.sources ?? [];
   let same = 0;
-  while (same < found.length && before[same] === found[same].source) same += 1;
+  while (same < blocks.length && before[same] === blocks[same].source) same += 1;
   while (target.childNodes.length > same) target.lastChild.remove();
-  for (const block of found.slice(same)) target.append(element(block));
-  target.sources = found.map((block) => block.source);
+  for (const block of blocks.slice(same)) target.append(...elements(block.tokens));
+  target.sources = blocks.map((block) => block.source);
 }
 
-// ---- reading ----------------------------------------------------------------------------------------------------------
-
-/** Returns the blocks of lines; each has its `source`, which decides what it looks like. */
-function parse(lines, depth) {
+/** Returns the outermost blocks: tokens, and the `source` that decides what they look like. */
+function blocksOf(text) {
+  const lines = text.split(/\r\n?|\n/);
   const blocks = [];
-  for (let at = 0; at < lines.length; ) {
-    if (lines[at].trim() === "") {
-      at += 1;
-      continue;
+  for (const token of reader.parse(text, {})) {
+    if (token.level === 0 && token.nesting >= 0) {
+      blocks.push({ tokens: [], source: [token.type, ...lines.slice(...token.map)].join("\n") });
     }
-    const block = read(lines, at, depth);
-    block.source = `${block.kind}\n${lines.slice(at, block.end).join("\n")}`;
-    at = block.end;
-    blocks.push(block);
+    const block = blocks.at(-1);
+    block.tokens.push(token);
+    // The address of a link by reference may stand in another block.
+    for (const { type, attrs } of token.children ?? []) if (type === "link_open") block.source += `\n${attrs[0][1]}`;
   }
   return blocks;
 }
 
-function read(lines, at, depth) {
-  const line = lines[at];
-  if (FENCE.test(line)) return fence(lines, at);
-  const formula = Object.keys(FORMULA).find((begin) => line.trimStart().startsWith(begin));
-  if (formula) return math(lines, at, formula);
-  const heading = HEADING.exec(line);
-  if (heading) return { kind: "heading", level: heading[1].length, text: (heading[2] ?? "").trim(), end: at + 1 };
-  if (RULE.test(line)) return { kind: "rule", end: at + 1 };
-  if (QUOTE.test(line) && depth < DEPTH) return quote(lines, at, depth);
-  if (ITEM.test(line) && depth < DEPTH) return list(lines, at, depth);
-  if (isTable(lines, at)) return table(lines, at);
-  if (INDENTED.test(line)) return indented(lines, at);
-  return paragraph(lines, at, depth);
-}
-
-function starts(lines, at, depth) {
-  const line = lines[at];
-  const nested = depth < DEPTH && (QUOTE.test(line) || ITEM.test(line));
-  return nested || FENCE.test(line) || HEADING.test(line) || RULE.test(line) || isTable(lines, at);
-}
-
-function paragraph(lines, at, depth) {
-  let end = at + 1;
-  while (end < lines.length && lines[end].trim() !== "" && !starts(lines, end, depth)) end += 1;
-  const text = lines.slice(at, end).map((line) => line.trimStart()).join("\n").trimEnd();
-  return { kind: "paragraph", text, end };
-}
-
-function fence(lines, at) {
-  const [, marks, info] = FENCE.exec(lines[at]);
-  const indent = lines[at].search(/[`~]/);
-  let end = at + 1;
-  const closes = (line) => {
-    const text = line.trim();
-    return text.length >= marks.length && text === marks[0].repeat(text.length);
-  };
-  while (end < lines.length && !closes(lines[end])) end += 1;
-  const code = lines.slice(at + 1, end).map((line) => dedent(line, indent)).join("\n");
-  return { kind: "code", language: info.trim().split(/[\s{,]/)[0], code, end: Math.min(end + 1, lines.length) };
-}
-
-function indented(lines, at) {
-  let end = at;
-  while (end < lines.length && (INDENTED.test(lines[end]) || lines[end].trim() === "")) end += 1;
-  while (lines[end - 1].trim() === "") end -= 1;
-  return { kind: "code", language: "", code: lines.slice(at, end).map((line) => line.slice(4)).join("\n"), end };
-}
-
-function math(lines, at, begin) {
-  const close = FORMULA[begin];
-  const first = lines[at].trimStart().slice(begin.length);
-  let end = at;
-  if (!first.includes(close)) {
-    end += 1;
-    while (end < lines.length && !lines[end].includes(close)) end += 1;
-  } else if (!first.trimEnd().endsWith(close)) {
-    return paragraph(lines, at, DEPTH); // text follows the formula
-  }
-  end = Math.min(end + 1, lines.length);
-  return { kind: "math", text: lines.slice(at, end).join("\n"), end };
-}
-
-function quote(lines, at, depth) {
-  let end = at;
-  while (end < lines.length && QUOTE.test(lines[end])) end += 1;
-  return { kind: "quote", blocks: parse(lines.slice(at, end).map((line) => line.replace(QUOTE, "")), depth + 1), end };
-}
-
-function indentOf(line) {
-  return line.length - line.trimStart().length;
-}
-
-function dedent(line, columns) {
-  return line.slice(Math.min(columns, indentOf(line)));
-}
-
-function nextText(lines, at) {
-  let next = at;
-  while (next < lines.length && lines[next].trim() === "") next += 1;
-  return next;
-}
-
-/** Deeper items belong to an item from two columns on, whatever the width of its number. */
-function list(lines, at, depth) {
-  const [, , mark] = ITEM.exec(lines[at]);
-  const ordered = /\d/.test(mark);
-  const base = indentOf(lines[at]);
-  const items = [];
-  let end = at;
-  let loose = false;
-  while (end < lines.length) {
-    const next = ITEM.exec(lines[end]);
-    const sibling = next && indentOf(lines[end]) < base + 2 && /\d/.test(next[2]) === ordered;
-    if (!sibling || RULE.test(lines[end])) break;
-    const begin = end;
-    const width = Math.max(next[0].length, 2);
-    end += 1;
-    while (end < lines.length) {
-      const line = lines[end];
-      if (line.trim() === "") {
-        const follows = nextText(lines, end);
-        if (follows === lines.length || indentOf(lines[follows]) < base + 2) break;
-      } else if (indentOf(line) < base + 2 && (lines[end - 1].trim() === "" || starts(lines, end, depth))) break;
-      end += 1;
+/** Returns the nodes of tokens that are balanced. */
+function elements(tokens) {
+  const open = [{ token: null, nodes: [] }];
+  for (const token of tokens) {
+    if (token.nesting > 0) {
+      open.push({ token, nodes: [] });
+      continue;
     }
-    const own = [lines[begin].slice(next[0].length), ...lines.slice(begin + 1, end).map((line) => dedent(line, width))];
-    items.push(parse(own, depth + 1));
-    loose ||= own.some((line, index) => line.trim() === "" && index > 0 && own[index + 1] !== undefined);
-    const after = nextText(lines, end);
-    const another = after < lines.length && after > end ? ITEM.exec(lines[after]) : null;
-    if (another && indentOf(lines[after]) < base + 2 && /\d/.test(another[2]) === ordered) [end, loose] = [after, true];
+    const ended = token.nesting < 0 ? open.pop() : { token, nodes: [] };
+    open.at(-1).nodes.push(...SHOWN[ended.token.type](ended.token, ended.nodes));
   }
-  return { kind: "list", ordered, start: Number.parseInt(mark, 10), items, loose, end };
-}
-
-function isTable(lines, at) {
-  const under = lines[at + 1] ?? "";
-  const ruled = lines[at].includes("|") && under.includes("-") && under.length <= 1000 && COLUMNS.test(under);
-  return ruled && cells(lines[at]).length === cells(under).length;
-}
-
-function table(lines, at) {
-  const aligned = cells(lines[at + 1]).map((cell) => {
-    if (cell.endsWith(":")) return cell.startsWith(":") ? "center" : "right";
-    return "left";
-  });
-  let end = at + 2;
-  while (end < lines.length && lines[end].trim() !== "" && lines[end].includes("|")) end += 1;
-  return { kind: "table", aligned, head: cells(lines[at]), rows: lines.slice(at + 2, end).map(cells), end };
-}
-
-function cells(line) {
-  const found = [""];
-  let code = false;
-  const text = line.trim().replace(/^\|/, "");
-  for (let at = 0; at < text.length; at += 1) {
-    if (text[at] === "\\" && text[at + 1] === "|") found[found.length - 1] += text[(at += 1)];
-    else if (text[at] === "|" && !code) found.push("");
-    else {
-      if (text[at] === "`") code = !code;
-      found[found.length - 1] += text[at];
-    }
-  }
-  if (found.length > 1 && found.at(-1).trim() === "") found.pop();
-  return found.map((cell) => cell.trim());
+  return open[0].nodes;
 }
 
 // ---- showing ----------------------------------------------------------------------------------------------------------
 
-const SHOWN = {
-  paragraph: ({ text }) => h("p", {}, inline(text)),
-  heading: ({ level, text }) => h(`h${Math.min(level + 2, 6)}`, { class: `level-${level}` }, inline(text)),
-  rule: () => h("hr"),
-  quote: ({ blocks }) => h("blockquote", {}, blocks.map(element)),
-  math: ({ text }) => h("pre", { class: "math", tabindex: "0" }, text),
-  code: ({ code, language }) => codeBlock(code, language),
-  list: ({ ordered, start, items, loose }) =>
-    h(ordered ? "ol" : "ul", ordered && start !== 1 ? { start } : {}, items.map((blocks) => item(blocks, loose))),
-  table: ({ aligned, head, rows }) => {
-    const row = (tag, texts) =>
-      h("tr", {}, aligned.map((side, n) => h(tag, { class: `to-${side}` }, inline(texts[n] ?? ""))));
-    const body = h("table", {}, h("thead", {}, row("th", head)), h("tbody", {}, rows.map((texts) => row("td", texts))));
-    return h("div", { class: "table", tabindex: "0" }, body);
-  },
+const wrap = (tag) => (token, nodes) => [h(tag, {}, nodes)];
+const cell = (tag) => (token, nodes) => {
+  const side = /^text-align:(left|center|right)$/.exec(token.attrGet("style") ?? "")?.[1] ?? "left";
+  return [h(tag, { class: `to-${side}` }, nodes)];
 };
+const SHOWN = {
+  inline: (token) => elements(token.children),
+  paragraph_open: (token, nodes) => (token.hidden ? nodes : [h("p", {}, nodes)]),
+  heading_open: (token, nodes) => {
+    const level = Number(token.tag.slice(1));
+    return [h(`h${Math.min(level + 2, 6)}`, { class: `level-${level}` }, nodes)];
+  },
+  hr: wrap("hr"),
+  blockquote_open: wrap("blockquote"),
+  bullet_list_open: wrap("ul"),
+  ordered_list_open: (token, nodes) => [h("ol", { start: token.attrGet("start") }, nodes)],
+  list_item_open: (token, nodes) => [h("li", { class: token.meta?.task && "task" }, nodes)],
+  table_open: (token, nodes) => [h("div", { class: "table", tabindex: "0" }, h("table", {}, nodes))],
+  thead_open: wrap("thead"),
+  tbody_open: wrap("tbody"),
+  tr_open: wrap("tr"),
+  th_open: cell("th"),
+  td_open: cell("td"),
+  fence: (token) => [codeBlock(withoutEnd(token.content), token.info.trim().split(/[\s{,]/)[0])],
+  code_block: (token) => [codeBlock(withoutEnd(token.content), "")],
+  math_block: (token) => [h("pre", { class: "math", tabindex: "0" }, token.content)],
 
-function element(block) {
-  return SHOWN[block.kind](block);
+  text: (token) => [token.content],
+  softbreak: wrap("br"),
+  hardbreak: wrap("br"),
+  em_open: wrap("em"),
+  strong_open: wrap("strong"),
+  s_open: wrap("s"),
+  code_inline: (token) => [h("code", {}, token.content)],
+  math_inline: (token) => [h("span", { class: "math" }, token.content)],
+  link_open: (token, nodes) => [link(token.attrGet("href"), nodes)],
+  task_box: (token) => [h("input", { type: "checkbox", disabled: true, checked: token.meta.done, "aria-label": "Task" })],
+  image: (token) => [link(token.attrGet("src"), ["Picture: ", ...elements(token.children)])],
+};
+function link(address, nodes) {
+  return h("a", { href: address, title: address, target: "_blank", rel: "noopener noreferrer nofollow" }, nodes);
 }
 
-function item(blocks, loose) {
-  const [first, ...others] = blocks;
-  const task = first?.kind === "paragraph" ? TASK.exec(first.text) : null;
-  if (task) first.text = first.text.slice(task[0].length);
-  const box = task && h("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": "Task" });
-  const begin = first?.kind === "paragraph" && !loose ? inline(first.text) : first ? [element(first)] : [];
-  return h("li", task ? { class: "task" } : {}, box, begin, others.map(element));
-}
+const withoutEnd = (code) => code.replace(/\n$/, "");
 
 /** Code with its language and a button that copies it. */
 export function codeBlock(code, language) {

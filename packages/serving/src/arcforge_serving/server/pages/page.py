@@ -47,7 +47,8 @@ HEADERS = {
 def contents() -> dict[str, bytes]:
     """Returns the files of the page by their names."""
     own, shared = files("arcforge_serving").joinpath("page"), files("arcforge_core.report")
-    found = [file for file in own.iterdir() if file.name.rpartition(".")[2] in KINDS]
+    files_here = [*own.iterdir(), *own.joinpath("vendor").iterdir()]
+    found = [file for file in files_here if file.name.rpartition(".")[2] in KINDS]
     return {file.name: file.read_bytes() for file in [*found, *(shared.joinpath(name) for name in SHARED)]}
 
 
