@@ -100,13 +100,14 @@ def test_every_algorithm_takes_steps(small_run: Compose, algorithm: str) -> None
     [
         (),
         nightly_case(("algorithm=ppo",)),
+        nightly_case(("algorithm=ppo", "critic.model=separate")),
         ("trainer.updates=2", "curriculum.pool=6", "curriculum.high=0.9"),
         nightly_case(
             (*FAULTY, "engine.noise=0.05", "engine.logprob_noise=0.05", "algorithm=grpo", "algorithm.kl=0.01")
         ),
         nightly_case((*FAULTY, "engine.topk_bits=3", "trainer.eval_every=3")),
     ],
-    ids=["icepop", "ppo", "updates and pool", "noise", "unstable selection"],
+    ids=["icepop", "ppo", "ppo with a model as its critic", "updates and pool", "noise", "unstable selection"],
 )
 @pytest.mark.usefixtures("faulty")
 def test_an_interrupted_run_ends_in_the_same_rewards_and_weights(
@@ -551,6 +552,8 @@ def test_teachers_that_do_not_fit_are_refused(small_run: Compose, tmp_path: Path
         ("trainer.max_gap=0", r"trainer\.max_gap=0"),
         ("init=null", r"init=None"),
         ("critic.lr=-1", r"critic\.lr=-1"),
+        ("critic.model=shred", r"critic\.model='shred': must be one of shared, separate; did you mean 'shared'"),
+        ("critic.init=nowhere", r"critic\.init='nowhere': must be null with critic\.model=shared"),
         ("rollout.group_size=0", r"rollout\.group_size=0"),
         ("monitor.idle_steps=-1", r"monitor\.idle_steps=-1"),
         ("algorithm.old=sampler", r"algorithm\.old='sampler': must be one of trainer, engine"),

@@ -159,13 +159,25 @@ class MonitorConfig:
 
 @dataclass
 class CriticConfig:
-    """The critic of `algorithm=ppo`: a linear layer on the policy's last hidden states."""
+    """The critic of `algorithm=ppo`."""
 
-    lr: float = 1e-3
-    """Of AdamW without decay, for the layer alone."""
+    model: str = "shared"
+    """``shared``: a linear layer on the policy's last hidden states; ``separate``: a model of its own."""
+    init: str | None = None
+    """Checkpoint that a separate critic starts from; null is the run's `init`."""
+    lr: float | None = None
+    """Of AdamW without decay; null is 1e-3 for the layer of ``shared``, 1e-4 for a model of its own."""
 
     def __post_init__(self) -> None:
+        check_choice("critic.model", self.model, ("shared", "separate"))
         check_at_least("critic.lr", self.lr, 0.0)
+        if self.init is not None and self.model != "separate":
+            raise ConfigError("critic.init", self.init, "must be null with critic.model=shared, which starts at 0")
+
+    @property
+    def rate(self) -> float:
+        """The rate of learning."""
+        return {"shared": 1e-3, "separate": 1e-4}[self.model] if self.lr is None else self.lr
 
 
 @dataclass

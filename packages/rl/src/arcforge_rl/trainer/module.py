@@ -148,6 +148,7 @@ class PolicyModule(TrainingModule):
         source: gives the batches, and takes the weights.
         reference: the initial policy; required if the algorithm uses it.
         teachers: required if the algorithm uses them.
+        critic: required if the algorithm uses the stream ``values``.
     """
 
     def __init__(
@@ -159,16 +160,13 @@ class PolicyModule(TrainingModule):
         source: Source,
         reference: CausalLM | None = None,
         teachers: Teachers | None = None,
+        critic: Critic | None = None,
     ) -> None:
         super().__init__(model, config)
         self.config, self.algorithm, self.sampler, self.source = config, algorithm, sampler, source
         self.teachers = teachers
         self._reference = [reference]  # in a list, so that it is not trained, moved or saved as a submodule
-        self.critic: Critic | None = None
-        self._critic_optimizer: torch.optim.Optimizer | None = None
-        if "values" in algorithm.needs:
-            self.critic = Critic(model.config.hidden_size)
-            self._critic_optimizer = torch.optim.AdamW(self.critic.parameters(), config.critic.lr, weight_decay=0.0)
+        self.critic = critic
         self._routing = RoutingReplay(model) if config.trainer.replay_routing else None
         self._mine: set[str] = set()  # rollouts that this process learns from
         self.record: StepRecord[Collected] | None = None
@@ -252,8 +250,7 @@ class PolicyModule(TrainingModule):
             assert self.teachers is not None
             self.teachers.add(mine, most, self._temperature)
         if self.critic is not None:
-            critic = self.critic
-            add_stream(mine, "values", most, self.model.device, lambda micro: critic(self._read(micro).hidden_SD))
+            add_stream(mine, "values", most, self.model.device, self._values)
         if self.config.trainer.updates > 1:
             add_stream(mine, "old", most, self.model.device, self._old)
         for name in ("reference", "teacher", "values", "old"):
@@ -266,6 +263,11 @@ class PolicyModule(TrainingModule):
 
     def _read(self, micro: PolicyMicro) -> Read:
         return read(self.model, micro, self._temperature)
+
+    def _values(self, micro: PolicyMicro) -> Tensor:
+        assert self.critic is not None
+        value_S: Tensor = self.critic(micro, lambda: self._read(micro).hidden_SD)
+        return value_S
 
     def _old(self, micro: PolicyMicro) -> Tensor:
         if self._routing is None:
@@ -290,14 +292,16 @@ class PolicyModule(TrainingModule):
                 total.merge(found)
             add_gradients(self.named_parameters())
             norm = clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)
+            if self.critic is not None:
+                self.critic.clip(self.config.trainer.clip_norm)
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.progress.step + 1}: {error}") from error
         figures = total.figures
         self._check_gap(figures.get("logprob_gap", 0.0))
-        for one in (optimizer, self._critic_optimizer):
-            if one is not None:
-                one.step()
-                one.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+        if self.critic is not None:
+            self.critic.step()
         return {**figures, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
 
     def _accumulate_all(self, traces: Sequence[Trace], scale: float) -> Sums | str:
@@ -352,18 +356,15 @@ class PolicyModule(TrainingModule):
 
     def extra_state(self) -> dict[str, Any]:
         """Returns additional state for checkpoints: the curriculum and the critic."""
-        critic = None
-        if self.critic is not None and self._critic_optimizer is not None:
-            critic = {"head": self.critic.state_dict(), "optimizer": self._critic_optimizer.state_dict()}
+        critic = None if self.critic is None else self.critic.state()
         return {"curriculum": self.sampler.curriculum.state, "critic": critic, "source": dict(self.source.state)}
 
     def restore_extra(self, state: Mapping[str, Any]) -> None:
         """Restores the result of `extra_state`."""
         self.sampler.curriculum.state = state["curriculum"]
         self.source.restore(state.get("source", {}))
-        if self.critic is not None and self._critic_optimizer is not None:
-            self.critic.load_state_dict(state["critic"]["head"])
-            self._critic_optimizer.load_state_dict(state["critic"]["optimizer"])
+        if self.critic is not None:
+            self.critic.restore(state["critic"])
 
 
 def policy_tokens(micro: PolicyMicro, found: Read, critic: Critic | None) -> PolicyTokens:
@@ -377,7 +378,7 @@ def policy_tokens(micro: PolicyMicro, found: Read, critic: Critic | None) -> Pol
         weights_T=streams["weights"],
         trace_T=micro.trace_S,
         streams={name: streams[name] for name in STREAMS if name in streams},
-        values_T=critic(found.hidden_SD) if critic is not None else None,
+        values_T=critic(micro, lambda: found.hidden_SD) if critic is not None else None,
     )
 
 

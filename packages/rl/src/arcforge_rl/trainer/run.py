@@ -38,6 +38,7 @@ from arcforge_rl.rollouts.sampler import Sampler, build_environment
 from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.build import build_algorithm, drops_equal
 from arcforge_rl.trainer.callbacks import EVALUATIONS_FILE, HELDOUT_FILE, Evaluations, RolloutWriter
+from arcforge_rl.trainer.critic import build_critic
 from arcforge_rl.trainer.dashboard import Dashboard
 from arcforge_rl.trainer.figures import ALL
 from arcforge_rl.trainer.module import PolicyModule
@@ -90,7 +91,9 @@ class PolicyTraining(Hooks):
     """Runs that learn from their own rollouts."""
 
     # fields without which the earlier steps would mean something else
-    fixed: tuple[str, ...] = ("algorithm.name", "environment.", "rollout.", "curriculum.", "optimizer.name", "seed")
+    fixed: tuple[str, ...] = (
+        "algorithm.name", "critic.model", "environment.", "rollout.", "curriculum.", "optimizer.name", "seed",
+    )  # fmt: skip
     tables: tuple[str, ...] = (METRICS_FILE, EVALUATIONS_FILE, HELDOUT_FILE, WARNINGS_FILE)
 
     def __init__(self, config: RlConfig, algorithm: Algorithm) -> None:
@@ -218,4 +221,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     elif config.teachers:
         raise ConfigError("teachers", sorted(config.teachers), f"algorithm={config.algorithm.name} asks no teacher")
     source: Source = registry().get("collection", config.collection.name).load()(config.collection, sampler)
-    return PolicyModule(model, config, algorithm, sampler, source, reference, teachers), tokenizer
+    critic = None
+    if "values" in algorithm.needs:
+        critic = build_critic(config.critic, model, str(config.init), tokenizer)
+    return PolicyModule(model, config, algorithm, sampler, source, reference, teachers, critic), tokenizer
