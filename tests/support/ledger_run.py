@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from arcforge_rl.execution.database import Database
 from arcforge_rl.orchestrator.collector import Collector, Taken
 from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.orchestrator.rules import Rules
-from arcforge_rl.orchestrator.services.desk import single
+from arcforge_rl.orchestrator.services.desk import Service, Services, single
 from arcforge_rl.rollouts.curriculum import Curriculum
 from support.policies import reward_even
 
@@ -97,8 +97,15 @@ def described(taken: Taken) -> str:
     )
 
 
-def train(folder: Path, rules: Rules) -> str:
-    """Begins or continues the run of a folder; returns its weights after `STEPS` steps."""
+def train(folder: Path, rules: Rules, steps: int = STEPS, further: Callable[[], Sequence[Service]] = tuple) -> str:
+    """Begins or continues the run of a folder; returns its weights after `steps` steps.
+
+    Args:
+        folder: of the run.
+        rules: of its scheduler.
+        steps: in all.
+        further: makes task services next to the environment of this process.
+    """
     checkpoint = folder / "checkpoint.json"
     step, weights = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, "")
 
@@ -111,11 +118,12 @@ def train(folder: Path, rules: Rules) -> str:
         )
         setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
         environment = CopyEnvironment(CopyConfig())
-        collector = Collector(rules, single(environment, curriculum), asking, setup, 0, True, ledger)
+        services = Services([*single(environment, curriculum).by_name.values(), *further()])
+        collector = Collector(rules, services, asking, setup, 0, True, ledger)
         asking.version = step
         await collector.begin(step)
         try:
-            while step < STEPS:
+            while step < steps:
                 taken = await collector.take(step)
                 with (folder / "batches.jsonl").open("a") as file:
                     file.write(json.dumps([step, described(taken)]) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ from arcforge_core.contracts.sandbox import SandboxFault
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.ledger import Ledger
+from arcforge_rl.rollouts.collect import TracedRollout
+from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.trainer.run import run, with_shared_cores
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]
@@ -134,6 +137,33 @@ def test_a_replayed_batch_has_its_counts(small_run: Compose, monkeypatch: pytest
     assert sum(float(row["failed_sandbox"] or 0) for row in rows[2:]) > 0
 
 
+def test_evaluations_have_the_weights_of_their_step_and_are_not_repeated(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While rollouts run and weights are handed over every other step; the last one after a step without hand-over."""
+    evaluate, found = Sampler.evaluate, list[set[int]]()
+
+    def watched(sampler: Sampler) -> list[list[TracedRollout]]:
+        groups = evaluate(sampler)
+        branches = [branch for group in groups for rollout in group for branch in rollout.branches]
+        found.append({v for b in branches for v, sampled in zip(b.versions, b.sampled, strict=True) if sampled})
+        return groups
+
+    monkeypatch.setattr(Sampler, "evaluate", watched)
+    options = (*ASYNC[:-1], "collection.push_every=2", "trainer.eval_every=2", "trainer.checkpoint_every=2")
+    first = run(small_run(*options, "trainer.max_steps=5"))
+    assert found == [{0}, {2}, {4}, {5}]
+    shutil.rmtree(first.dir / "checkpoints" / "step-00000005")
+    found.clear()
+    run(small_run(*options, "trainer.max_steps=6", "resume=latest"))
+    assert found == [{6}], "that of step 4 was made"
+    with (first.dir / "evaluations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    names = [(row["step"], row["domain"]) for row in rows]
+    assert len(set(names)) == len(names) and {step for step, _ in names} == {"0", "2", "4", "6"}
+    assert all(0 <= float(row["pass@1"]) <= float(row["pass@2"]) <= 1 for row in rows)
+
+
 def test_task_services_train_one_policy(small_run: Compose) -> None:
     options = (
         "+collection.services.plain={environment: copy, ratio: 3}",
@@ -190,6 +220,10 @@ def test_an_error_of_the_thread_ends_the_run_with_one_line(small_run: Compose, m
         (("algorithm=grpo",), "collection.allow_uncorrected=true"),
         (("collection.push_every=4", "collection.max_staleness=2"), r"collection.push_every=4: must be at most 3"),
         (("collection.stale=wait",), "collection.stale='wait'"),
+        (
+            ("collection.push_every=2", "trainer.eval_every=3", "evaluation.tasks=1"),
+            r"trainer.eval_every=3: must be a mul",
+        ),
         (("collection.eta=-1",), "collection.eta=-1.0: must be at least 0"),
     ],
 )

@@ -149,7 +149,8 @@ def test_whatever_a_service_answers_is_typed_and_reaches_no_other_rollout() -> N
 def test_a_service_that_is_not_there_is_refused_before_work(
     line: ProgramLine | HttpLine, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far, "DESCRIBE_SECONDS", 0.5)
+    monkeypatch.setattr(far, "DESCRIBE_SECONDS", 0.5 if "sleep" in getattr(line, "command", ()) else 20.0)
+    monkeypatch.setattr(far, "PAUSE", 0.01)
 
     async def run() -> None:
         there = FarEnvironment("gone", line)

@@ -63,6 +63,12 @@ class AsynchronousSource:
             raise ConfigError("engine", sampler.config.engine.name, accepted)
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
+        trainer = sampler.config.trainer
+        if sampler.config.evaluation.tasks and trainer.eval_every % config.push_every:
+            accepted = (
+                f"must be a multiple of collection.push_every={config.push_every}: the engine that evaluates a step "
+            )
+            raise ConfigError("trainer.eval_every", trainer.eval_every, f"{accepted}has its weights")
         self.config, self.sampler, self.rules = config, sampler, rules_of(config, sampler)
         self.services = services_of(config, sampler, self.rules.concurrency)
         self.control: CacheControl | None = None

@@ -237,6 +237,11 @@ class PolicyModule(TrainingModule):
         """Gives the engine the weights of this step."""
         hand_over(self.model, self.engine, version)
 
+    def catch_up(self) -> None:
+        """Gives the engine the weights of this step if its last ones are older (`collection.push_every`)."""
+        if self.engine.weight_version < self.weight_version:
+            self.sync_weights(self.weight_version)
+
     def _prepare(self, traces: Sequence[Trace]) -> None:
         """Computes the streams that the algorithm requires, and lets it score the traces."""
         needs, most, mine = self.algorithm.needs, self.config.trainer.micro_batch_tokens, part(traces)

@@ -130,6 +130,7 @@ class PolicyTraining(Hooks):
         """Ends the collection of rollouts, and evaluates, unless the last step did."""
         self.module.source.stop()
         if self.evaluations.last_step != self.module.progress.step:
+            self.module.catch_up()
             self.evaluations.evaluate(session.trainer, self.module)
 
     def report(self, session: Session, status: str) -> dict[str, float | str]:

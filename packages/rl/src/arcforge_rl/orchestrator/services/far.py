@@ -36,12 +36,14 @@ from arcforge_core.contracts.environment import (
 )
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.record import episode_fields, episode_of, message_of, reply_fields
-from arcforge_rl.orchestrator.services.lines import Answer, Line
+from arcforge_rl.orchestrator.services.lines import PAUSE, Answer, Line
 
 VERSION = 1
 """Of the conversation."""
 DESCRIBE_SECONDS = 60.0
 """In which a service must describe itself."""
+TRIES = 3
+"""How often it is asked to."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class FarEnvironment:
         where = f"collection.services.{self.domain}"
         try:
             async with asyncio.timeout(DESCRIBE_SECONDS):
-                answer = await self._ask("describe", "")
+                answer = await self._description()
         except TimeoutError as error:
             raise ConfigError(where, self.domain, f"does not answer within {DESCRIBE_SECONDS:g} s") from error
         except EpisodeFailure as error:
@@ -86,6 +88,15 @@ class FarEnvironment:
         if tasks is not None and not (isinstance(tasks, int) and tasks > 0):
             raise ConfigError(where, tasks, "must have at least one task, or null for tasks without end")
         self.num_tasks = tasks
+
+    async def _description(self) -> Answer:
+        """Asks again where a program or a connection has just ended."""
+        for _ in range(TRIES - 1):
+            try:
+                return await self._ask("describe", "")
+            except EpisodeFailure:
+                await asyncio.sleep(PAUSE)
+        return await self._ask("describe", "")
 
     def task(self, index: int) -> Task:
         """Returns the task of a number; the service has its contents."""

@@ -104,6 +104,9 @@ class ProgramLine:
 
     async def _running(self) -> asyncio.subprocess.Process:
         async with self._starting:
+            if self._process is not None and self._process.returncode is None and self._hangs_up(self._process):
+                self._process.kill()  # it reads no more, or its end is not known yet
+                await self._process.wait()
             if self._process is None or self._process.returncode is not None:
                 loop = asyncio.get_running_loop()
                 await asyncio.sleep(self._started + PAUSE - loop.time())
@@ -115,6 +118,10 @@ class ProgramLine:
                 )
                 self._reading = loop.create_task(self._read(self._process))
             return self._process
+
+    @staticmethod
+    def _hangs_up(process: asyncio.subprocess.Process) -> bool:
+        return process.stdin is None or process.stdin.is_closing()
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         """Hands out the answers of one life of the program; its requests without an answer fail with it."""

@@ -1,0 +1,104 @@
+"""An asynchronous run whose processes are killed (SIGKILL) at random, and its ledger afterwards.
+
+    python benchmarks/chaos.py [--minutes 20] [--seed 0] [--kills 5] [--json FILE]
+
+A tiny policy trains on an environment of its own process and on a task service in another. Trainer (with engine and
+orchestrator) and service are killed `--kills` times each at moments that the seed decides, spread over the minutes; the
+trainer is resumed, the service is started again by it. Then the run ends undisturbed. A rollout that is trained on
+twice, is in no batch, or was dropped without a reason ends the benchmark with an error. ``reward`` is the mean over the
+last ten steps; ``reward_undisturbed`` that of the same number of steps without kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import _path  # noqa: F401
+from _machine import describe_machine
+from support import even_service
+from support.policies import save_policy
+from support.run_chaos import STUCK, checked, drive, ended
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+LEARN = TESTS / "rl" / "trainer" / "learn.py"
+BEGIN_SECONDS = 0.06
+"""Mean time in which the service begins a rollout, one after another; half of a step's 16 rollouts are its own."""
+STEP_SECONDS = 8 * BEGIN_SECONDS
+"""Of a step at least; decides how many steps there are."""
+LAST = 10
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    seconds = 60 * options.minutes
+    steps = max(LAST, int(seconds / STEP_SECONDS))
+    with tempfile.TemporaryDirectory(prefix="arcforge-chaos-") as place:
+        folder, calm = Path(place) / "run", Path(place) / "calm"
+        policy = save_policy(Path(place) / "policy")
+        begun = time.monotonic()
+        kills = drive(
+            lambda: start(policy, folder, steps),
+            lambda: resumable(folder),
+            folder.with_suffix(".pid"),
+            options.seed,
+            seconds / (2.5 * options.kills),
+            options.kills,
+        )
+        report: dict[str, Any] = {
+            "kills": dict(kills),
+            "seconds": time.monotonic() - begun,
+            "rollouts": checked(folder / "ledger.sqlite"),
+            "reward": last_reward(folder),
+        }
+        assert ended(start(policy, calm, steps), seconds + STUCK) == 0, "the undisturbed run failed"
+        report |= {"reward_undisturbed": last_reward(calm), "machine": describe_machine(1)}
+    text = json.dumps(report, indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text)
+
+
+def start(policy: Path, folder: Path, steps: int) -> int:
+    """Begins or resumes the run; returns its process id."""
+    service = [sys.executable, even_service.__file__, str(folder.with_suffix(".pid")), str(BEGIN_SECONDS)]
+    overrides = [
+        f"init={policy}", "environment=copy", "collection=async", "engine=paged", "engine.cache_tokens=8192",
+        "optimizer=torch_adamw", "optimizer.lr=0.003", "hardware=torch_cpu", f"folder={folder}", "evaluation.tasks=0",
+        "rollout.groups=4", "rollout.group_size=4", "rollout.max_new_tokens=3", "rollout.drop_equal=false",
+        f"trainer.max_steps={steps}", "trainer.threads=1", "trainer.checkpoint_every=5",
+        "+collection.services.here.environment=copy", f"+collection.services.even.command={json.dumps(service)}",
+    ]  # fmt: skip
+    if resumable(folder):
+        overrides.append(f"resume={folder}")
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    return subprocess.Popen([sys.executable, str(LEARN), *overrides], env=environment, stdout=subprocess.DEVNULL).pid
+
+
+def resumable(folder: Path) -> bool:
+    """Whether the run has a whole checkpoint."""
+    return any((folder / "checkpoints").glob("step-*"))
+
+
+def last_reward(folder: Path) -> float:
+    """Returns the mean reward of the last steps."""
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))[-LAST:]
+    return sum(float(row["reward"]) for row in rows) / len(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""An asynchronous run whose processes are killed at random; a test and ``benchmarks/chaos.py`` use it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from arcforge_rl.orchestrator.ledger import Ledger
+
+STUCK = 300.0
+"""Seconds without an end, once the last kill is over, after which a run counts as lost."""
+
+
+def drive(
+    start: Callable[[], int], ready: Callable[[], bool], service: Path, seed: int, every: float, least: int
+) -> Counter[str]:
+    """Runs to the end while trainer and task service are killed, each at least `least` times, then undisturbed.
+
+    Args:
+        start: begins or resumes the run in a child process; returns its process id.
+        ready: whether there is something to resume.
+        service: file with the process id of the service's program.
+        seed: of the victims and the moments.
+        every: mean seconds between kills.
+        least: kills of each.
+
+    Returns:
+        Kills by process.
+
+    Raises:
+        AssertionError: the run ended before, ended with an error, or never ended.
+    """
+    rng, kills, child = random.Random(seed), Counter[str](), start()
+    victims = ("trainer", "service")
+    while min(kills[victim] for victim in victims) < least:
+        victim = rng.choice(victims)
+        code = ended(child, rng.expovariate(1 / every))
+        assert code is None, f"the run ended with {code} after {dict(kills)}"
+        if victim == "service":
+            kills[victim] += killed_service(service)
+        elif ready():
+            os.kill(child, signal.SIGKILL)
+            assert ended(child, 10.0) == -signal.SIGKILL
+            kills[victim] += 1
+            child = start()
+    code = ended(child, STUCK)
+    assert code == 0, f"the run ended with {code} after its last kill"
+    return kills
+
+
+def ended(child: int, seconds: float) -> int | None:
+    """Returns the exit code of a child, negative for a signal; None if it has not ended after some seconds."""
+    last = time.monotonic() + seconds
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > last:
+            return None
+        time.sleep(0.005)
+
+
+def killed_service(path: Path) -> bool:
+    """Kills the program whose id is in a file; returns False if it is no more."""
+    try:
+        pid = int(path.read_text())
+        if "even_service" not in Path(f"/proc/{pid}/cmdline").read_text():
+            return False
+        os.kill(pid, signal.SIGKILL)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def checked(path: Path) -> dict[str, int]:
+    """Returns the number of rollouts by state and reason, from the ledger of a run that has ended.
+
+    Raises:
+        AssertionError: a rollout that was trained on lacks its tokens, verdict or batch, one was dropped without a
+            reason, one is in a batch that was never trained on, or batches are missing.
+    """
+    ledger = Ledger(path)
+    groups, batches = ledger.all_groups(), ledger.batches()
+    of_batches = [ledger.of_batch(step)[0] for step in range(batches)]
+    ledger.close()
+    counts: Counter[str] = Counter()
+    for group in groups:
+        for one in group.rollouts:
+            name = f"{group.key.step}/{group.key.number}/{one.place}"
+            assert (one.reason is not None) == (one.state == "dropped"), f"{name} is {one.state} with {one.reason}"
+            assert one.state != "trained" or (one.payload and one.outcome and one.copies), f"{name} was trained on"
+            counts[f"dropped: {one.reason}" if one.reason else one.state] += 1
+    trained = [(one.key, one.place) for of in of_batches for group in of for one in group.rollouts if one.copies]
+    assert len(trained) == len(set(trained)) == counts["trained"] + counts["batched"], "trained on twice, or lost"
+    return dict(counts)
