@@ -28,7 +28,7 @@ class ServiceConfig:
     options: dict[str, Any] = field(default_factory=dict)
     """Fields of that environment's config, e.g. ``+collection.services.sums.options.digits=1``."""
     command: list[str] = field(default_factory=list)
-    """A program that plays in a process of its own, e.g. ``[arcforge-env,serve,environment=math]``; started again when
+    """A program that plays in a process of its own, e.g. ``[arcforge-env,serve]``; started again when
     it ends."""
     url: str | None = None
     """A service that plays over HTTP, e.g. of ``arcforge-env serve port=8801``."""
