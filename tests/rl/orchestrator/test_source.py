@@ -57,6 +57,15 @@ def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(
     assert all(float(row["staleness_take_max"]) == 0 for row in metrics(free.dir))
 
 
+def test_over_sampling_aborts_the_surplus_and_stays_synchronous(small_run: Compose) -> None:
+    options = ("collection.eta=0", "collection.oversample=1.5", "rollout.drop_equal=false", "rollout.group_size=2")
+    rows = metrics(run(small_run(*ASYNC, *options, "collection.max_staleness=0")).dir)
+    assert [float(row["dropped_surplus"]) for row in rows] == [2.0, 2.0, 2.0], "six groups admitted, four trained"
+    assert all(float(row["groups"]) == 4 and float(row["staleness_take_max"]) == 0 for row in rows)
+    with pytest.raises(ConfigError, match="only measures, and collection=async trains on stale rollouts"):
+        run(small_run(*ASYNC, *options, "algorithm=grpo"))  # the surplus starts before the update
+
+
 @pytest.mark.slow(reason="twenty steps")
 def test_a_run_learns_from_stale_rollouts_within_the_bound(small_run: Compose) -> None:
     options = ("trainer.max_steps=25", "rollout.groups=8", "rollout.group_size=8", "collection.max_staleness=2")

@@ -169,4 +169,5 @@ class AsynchronousConfig(CollectionConfig):
     @property
     def can_be_stale(self) -> bool:
         """Whether a rollout may be trained on by other weights than those that sampled it."""
-        return self.push_every > 1 or (self.eta > 0 and (self.max_staleness > 0 or self.stale == "keep"))
+        ahead = self.eta > 0 or self.oversample > 1.0  # over-sampling admits groups of the next step before the update
+        return self.push_every > 1 or (ahead and (self.max_staleness > 0 or self.stale == "keep"))
