@@ -15,8 +15,8 @@ import pytest
 
 from arcforge_core.contracts.sandbox import Command, SandboxError, SandboxFault
 from arcforge_rl.configs.commands import BubblewrapConfig
-from arcforge_rl.sandbox.boxes import children
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap
+from arcforge_rl.sandbox.forks import children
 from arcforge_rl.sandbox.python import python_inside
 from arcforge_rl.sandbox.relay import CONNECTIONS
 from support.sandbox_attacks import LIMITS

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import os
 import re
 import shutil
@@ -20,6 +18,17 @@ from typing import Any, NoReturn, Protocol
 
 from arcforge_core.contracts.sandbox import SandboxBoundError
 from arcforge_rl.sandbox import seccomp, system
+from arcforge_rl.sandbox.forks import (
+    acting_as,
+    children,
+    drop_privileges,
+    end_all,
+    end_waiting,
+    inner_pid,
+    own_mark,
+    place,
+    supervise,
+)
 from arcforge_rl.sandbox.network import Network
 from arcforge_rl.sandbox.trees import Size, copy_tree, give, give_tree, remove_tree, size_of
 from arcforge_rl.sandbox.users import Users
@@ -77,6 +86,40 @@ class Box:
         """Returns the maximum size of ``/workspace``: its base, and what the sandbox may add."""
         base = size_of(self.lower) if os.path.exists(self.lower) else self.copied
         return base + Size.of_disk(self.disk)
+
+
+@dataclass
+class Running:
+    """A confined process, waiting or running.
+
+    Attributes:
+        box: number of its sandbox.
+        pid: our child: bubblewrap, or the supervisor.
+        status: descriptor on which it reports.
+        release: descriptor written to when the command may start.
+        script: descriptor for the limits and the command.
+        child: first process of the sandbox, None until it is reported.
+        handle: descriptor of that process, -1 if it has ended.
+        awaited: processes that must end first: our child, and the first process of the sandbox.
+        limits: of the command, once it runs.
+        code: exit code as reported, None if nothing was run.
+    """
+
+    box: int
+    pid: int
+    status: int
+    release: int
+    script: int
+    child: int | None = None
+    handle: int = -1
+    awaited: set[int] = field(default_factory=set)
+    limits: dict[str, Any] | None = None
+    text: bytes = b""
+    code: int | None = None
+    kills: int = 0
+    refused: int = 0
+    error: str | None = None
+    doomed: bool = False
 
 
 class Boxes(Protocol):
@@ -369,53 +412,6 @@ class LandlockBoxes:
         remove_tree(self.root)
 
 
-def supervise(child: int, status: int) -> NoReturn:
-    """Waits for the command, kills all of its remaining processes, and reports how it ended."""
-    signal.signal(signal.SIGTERM, lambda *_: end_all([child]))
-    os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
-    os.closerange(0, status)
-    os.closerange(status + 1, 1 << 16)
-    code = None
-    while True:
-        try:
-            pid, how = os.waitpid(-1, 0)
-        except ChildProcessError:
-            break
-        if pid == child:
-            ended = os.waitstatus_to_exitcode(how)
-            code = ended if ended >= 0 else 128 - ended
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if code is not None:  # each death reparents its children: repeat until none is left
-            end_all(children(os.getpid()))
-    os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
-    os._exit(0)
-
-
-def end_all(pids: list[int]) -> None:
-    """Kills processes, some of which may have ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def children(parent: int) -> list[int]:
-    """Returns the processes whose parent is `parent`."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == parent:
-                    found.append(int(name))
-    return found
-
-
-def inner_pid(pid: int) -> int:
-    """Returns a process's number in its own process namespace."""
-    [line] = [line for line in Path("/proc", str(pid), "status").read_text().splitlines() if line.startswith("NSpid:")]
-    return int(line.split()[-1])
-
-
 @contextlib.contextmanager
 def fitting(base: str, disk: int) -> Iterator[None]:
     """Raises `SandboxBoundError` if a base fills a sandbox's memory file system in the block."""
@@ -432,41 +428,6 @@ def fitting(base: str, disk: int) -> Iterator[None]:
         raise SandboxBoundError(f"base {base} has {what}: {accepted}", bound, limit) from error
 
 
-@contextlib.contextmanager
-def acting_as(user: int | None) -> Iterator[None]:
-    """Acts as the unprivileged user in the block; a program started there stays so, as exec replaces the saved ids."""
-    if user is None:
-        yield
-        return
-    os.setresgid(user, user, 0)
-    os.setresuid(user, user, 0)
-    try:
-        yield
-    finally:
-        os.setresuid(0, 0, 0)
-        os.setresgid(0, 0, 0)
-
-
-def drop_privileges(user: int | None) -> None:
-    """Becomes the unprivileged user permanently."""
-    if user is not None:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-
-
-def place(fds: dict[int, int]) -> None:
-    """Moves descriptors to their numbers and closes all others."""
-    high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for number, fd in fds.items()}
-    for number, fd in high.items():
-        os.dup2(fd, number)
-    for number in range(20):
-        if number not in fds:
-            with contextlib.suppress(OSError):  # most are already closed
-                os.close(number)
-    os.closerange(20, 1 << 16)
-
-
 def forget_mounts(needed: list[str]) -> None:
     """Unmounts below /sys in this namespace, because bubblewrap reads the list of all mounts for each that it makes."""
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
@@ -481,23 +442,6 @@ def mounts_in(folder: str) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     points = [re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
     return [folder, *dict.fromkeys(point for point in points if point.startswith(f"{folder}/"))]
-
-
-def own_mark() -> str:
-    """Returns a unique mark of this keeper: its process namespace and its pid there."""
-    return f"{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}"
-
-
-def end_waiting() -> None:
-    """Kills processes that wait for a bubblewrap that died with its keeper before releasing its child."""
-    ours = f"bwrap-{own_mark().rpartition('-')[0]}-"
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                program = Path("/proc", name, "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
-                keeper = program.removeprefix(ours)
-                if keeper != program and not os.path.exists(f"/proc/{keeper}"):
-                    os.kill(int(name), signal.SIGKILL)
 
 
 def make_etc(folder: Path) -> None:

@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from arcforge_core.contracts.sandbox import SandboxBoundError
@@ -39,8 +39,10 @@ from arcforge_rl.sandbox.boxes import (
     Boxes,
     LandlockBoxes,
     NamespaceBoxes,
+    Running,
 )
 from arcforge_rl.sandbox.cgroups import Group, Parent, sweep
+from arcforge_rl.sandbox.forks import threads_of
 from arcforge_rl.sandbox.network import Network
 from arcforge_rl.sandbox.trees import Size, copy_tree, remove_tree
 
@@ -54,40 +56,6 @@ OPEN_FILES = 512
 FIXED_LIMITS = {resource.RLIMIT_CORE: 0, resource.RLIMIT_MSGQUEUE: 0, resource.RLIMIT_MEMLOCK: 1 << 16}
 """Inherited by commands from the keeper, which needs none of it."""
 WAYS: dict[str, Callable[[dict[str, Any]], Boxes]] = {"bubblewrap": NamespaceBoxes, "landlock": LandlockBoxes}
-
-
-@dataclass
-class Running:
-    """A confined process, waiting or running.
-
-    Attributes:
-        box: number of its sandbox.
-        pid: our child: bubblewrap, or the supervisor.
-        status: descriptor on which it reports.
-        release: descriptor written to when the command may start.
-        script: descriptor for the limits and the command.
-        child: first process of the sandbox, None until it is reported.
-        handle: descriptor of that process, -1 if it has ended.
-        awaited: processes that must end first: our child, and the first process of the sandbox.
-        limits: of the command, once it runs.
-        code: exit code as reported, None if nothing was run.
-    """
-
-    box: int
-    pid: int
-    status: int
-    release: int
-    script: int
-    child: int | None = None
-    handle: int = -1
-    awaited: set[int] = field(default_factory=set)
-    limits: dict[str, Any] | None = None
-    text: bytes = b""
-    code: int | None = None
-    kills: int = 0
-    refused: int = 0
-    error: str | None = None
-    doomed: bool = False
 
 
 class Keeper:
@@ -477,19 +445,6 @@ def told(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SandboxBoundError):
         return {"error": str(error), "bound": error.bound, "limit": error.limit}
     return {"error": f"{type(error).__name__}: {error}"[:500]}
-
-
-def threads_of(user: int) -> int:
-    """Returns the number of a user's processes and threads on this machine."""
-    count = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.stat(f"/proc/{name}").st_uid == user:
-                    count += len(os.listdir(f"/proc/{name}/task"))
-            except OSError:  # it has ended
-                continue
-    return count
 
 
 def main() -> None:
