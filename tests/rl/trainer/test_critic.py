@@ -1,4 +1,4 @@
-"""Critics: what they train, where they start, and that values come true."""
+"""Critics: their parameters, their start, and that values come true."""
 
 import copy
 from pathlib import Path

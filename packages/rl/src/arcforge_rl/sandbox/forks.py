@@ -1,4 +1,4 @@
-"""What the keeper's forks need: users to act as, descriptors in their places, children to find and to end."""
+"""Tools of the keeper's forks: users to act as, descriptors in their places, children to find and to end."""
 
 from __future__ import annotations
 
