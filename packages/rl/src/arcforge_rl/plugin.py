@@ -70,6 +70,12 @@ COMPONENTS = {
         "own": ("algorithms.corrections:Correction", "configs.learning:OwnCorrectionConfig",
             "The one that belongs to the algorithm"),
     },
+    "agent": {
+        "loop": ("agents.loop:LoopHarness", "configs.agents:LoopAgentConfig",
+            "The environment's own program and tools; the policy answers chat completions"),
+        "command": ("agents.command:CommandHarness", "configs.agents:CommandAgentConfig",
+            "Any program that speaks OpenAI's or Anthropic's API, in a sandbox"),
+    },
     "collection": {
         "sync": ("rollouts.sampler:synchronous", "configs.collection:SynchronousConfig",
             "Sample, score and train in turn"),

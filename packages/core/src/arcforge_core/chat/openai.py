@@ -83,6 +83,14 @@ def message_for_template(message: Message) -> dict[str, Any]:
     return found
 
 
+def message_to_openai(message: Message) -> dict[str, Any]:
+    """Returns a message of a chat request, as clients of OpenAI's API send it; arguments are JSON in a string."""
+    found = message_for_template(message)
+    for call in found.get("tool_calls", ()):
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return found
+
+
 def _message(message: Mapping[str, Any], where: str) -> Message:
     role = message.get("role")
     reasoning = next((message[name] for name in REASONING_FIELDS if isinstance(message.get(name), str)), None)

@@ -92,6 +92,33 @@ class CollectionConfig(ComponentConfig):
 
 
 @dataclass
+class AgentConfig(ComponentConfig):
+    """Base of the programs around the policy that work on the tasks of a reinforcement learning run."""
+
+    seconds: float = 600.0
+    """Time of a rollout; what the agent has by then is graded."""
+    max_turns: int | None = None
+    """Turns that the gateway samples in a rollout; null: the server's limit. What the agent has by then is graded."""
+    max_tokens: int | None = None
+    """Tokens sampled in a rollout, likewise."""
+    attempts: int = 2
+    """Starts of a rollout: one that the infrastructure failed begins again in another session."""
+    concurrency: int = 16
+    """Rollouts that run at a time."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < float("inf"):
+            raise ConfigError("agent.seconds", self.seconds, "must be finite and above 0")
+        check_minimums(self, "agent", attempts=1, concurrency=1, **dict.fromkeys(self.limits, 1))
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Returns the given limits of a session of the gateway."""
+        given = {"max_turns": self.max_turns, "max_tokens": self.max_tokens}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass
 class CheckerConfig(ComponentConfig):
     """Base of checkers of answers; the fields are the arguments given by a record."""
 

@@ -20,6 +20,7 @@ from arcforge_core.config.checks import check_minimums as check_minimums
 from arcforge_core.config.checks import check_multiple as check_multiple
 from arcforge_core.config.checks import check_text as check_text
 from arcforge_core.config.checks import check_weights as check_weights
+from arcforge_core.config.kinds import AgentConfig as AgentConfig
 from arcforge_core.config.kinds import AlgorithmConfig as AlgorithmConfig
 from arcforge_core.config.kinds import AttentionConfig as AttentionConfig
 from arcforge_core.config.kinds import CallbackConfig as CallbackConfig

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from arcforge_core.config.schema import (
+    AgentConfig,
     AlgorithmConfig,
     CollectionConfig,
     CorrectionConfig,
@@ -190,6 +191,9 @@ class RlConfig(RunConfig):
     correction: CorrectionConfig = MISSING
     collection: CollectionConfig = MISSING
     """How rollouts are collected: ``sync``, or ``async`` while the policy trains."""
+    agent: AgentConfig | None = None
+    """Program around the policy, before the gateway of the server at `engine.url`; null: the environment's own, in this
+    process."""
     engine: EngineConfig = MISSING
     """Samples the rollouts, in this process."""
     trainer: PolicyTrainerConfig = field(default_factory=PolicyTrainerConfig)
@@ -210,3 +214,18 @@ class RlConfig(RunConfig):
         if self.trainer.updates > self.rollout.groups:
             accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"
             raise ConfigError("trainer.updates", self.trainer.updates, accepted)
+        if self.agent is not None:
+            self._check_agent(self.agent)
+
+    def _check_agent(self, agent: AgentConfig) -> None:
+        if getattr(self.engine, "name", None) != "arcforge":
+            accepted = "needs the gateway of a server: engine=arcforge engine.url=URL (docs/agentic.md)"
+            raise ConfigError("agent", agent.name, accepted)
+        if getattr(self.collection, "name", None) != "sync":
+            raise ConfigError("agent", agent.name, "needs collection=sync")
+        for field_, value in (
+            ("rollout.temperature", self.rollout.temperature),
+            ("evaluation.temperature", self.evaluation.temperature),
+        ):
+            if value != 1.0:
+                raise ConfigError(field_, value, f"must be 1.0 with agent={agent.name}: a program samples as it asks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from arcforge_core.contracts.algorithm import Trace
@@ -63,6 +63,10 @@ class Collected:
         return [rollout for group in (*self.kept, *self.dropped) for rollout in group]
 
 
+RollOut = Callable[..., list[list["TracedRollout"]]]
+"""Takes the arguments of `roll_out_groups` and returns what it returns."""
+
+
 def roll_out_groups(
     environment: Environment,
     engine: Engine,
@@ -119,6 +123,7 @@ def collect(
     config: RolloutConfig,
     curriculum: Curriculum,
     drop_equal: bool,
+    roll_out: RollOut = roll_out_groups,
 ) -> Collected:
     """Returns the rollouts of a step.
 
@@ -130,6 +135,7 @@ def collect(
         config: numbers of tasks and rollouts.
         curriculum: chooses the tasks and receives their pass rates.
         drop_equal: whether to replace groups whose rewards are all equal.
+        roll_out: plays groups.
 
     Raises:
         ArcforgeError: every rollout failed.
@@ -141,7 +147,7 @@ def collect(
             break
         found.counts["refills"] += filling > 0
         tasks = curriculum.take(missing)
-        groups = roll_out_groups(environment, engine, setup, seed, tasks, config.group_size, found.clock, admitted)
+        groups = roll_out(environment, engine, setup, seed, tasks, config.group_size, found.clock, admitted)
         admitted += len(tasks)
         check_some_worked(rollout for group in groups for rollout in group)
         for index, group in zip(tasks, groups, strict=True):

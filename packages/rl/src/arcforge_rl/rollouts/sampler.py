@@ -6,8 +6,9 @@ A `Sampler` is the `Source` of ``collection=sync``: a step's rollouts are played
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from arcforge_core.episodes.agent import Dialogue, SamplingSetup
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.collection import SynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
-from arcforge_rl.rollouts.collect import Collected, TracedRollout, check_some_worked, collect, roll_out_groups
+from arcforge_rl.rollouts.collect import (
+    Collected,
+    RollOut,
+    TracedRollout,
+    check_some_worked,
+    collect,
+    roll_out_groups,
+)
 from arcforge_rl.rollouts.curriculum import Curriculum
 
 AT_ONCE = 256
@@ -55,6 +63,8 @@ class Sampler:
         training, heldout: the environment, of each side.
         curriculum: which training tasks.
         drop_equal: whether groups whose rewards are all equal are replaced.
+        roll_out: plays groups.
+        counts: what it counts, for the figures of the next step.
     """
 
     config: RlConfig
@@ -65,11 +75,13 @@ class Sampler:
     heldout: Environment
     curriculum: Curriculum
     drop_equal: bool = True
+    roll_out: RollOut = roll_out_groups
+    counts: Counter[str] = field(default_factory=Counter)
 
     def take(self, step: int) -> Collected:
         """Plays the rollouts of a step."""
         rollout = self.config.rollout
-        return collect(
+        found = collect(
             self.training,
             self.engine,
             self.training_setup,
@@ -77,7 +89,11 @@ class Sampler:
             rollout,
             self.curriculum,
             self.drop_equal,
+            self.roll_out,
         )
+        found.counts |= self.counts
+        self.counts.clear()
+        return found
 
     def evaluate(self) -> list[list[TracedRollout]]:
         """Returns tries at held-out tasks; the same tasks and seeds each time.
@@ -92,7 +108,7 @@ class Sampler:
         for start in range(0, evaluation.tasks, chunk):
             seed = f"{self.config.seed}/heldout/{start}"
             tasks = range(start, min(start + chunk, evaluation.tasks))
-            groups += roll_out_groups(self.heldout, self.engine, setup, seed, tasks, evaluation.samples)
+            groups += self.roll_out(self.heldout, self.engine, setup, seed, tasks, evaluation.samples)
         check_some_worked(rollout for group in groups for rollout in group)
         return groups
 

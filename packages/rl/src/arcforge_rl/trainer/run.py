@@ -31,6 +31,7 @@ from arcforge_core.train.callbacks.console import ConsoleProgress
 from arcforge_core.train.callbacks.metrics import METRICS_FILE, MetricsWriter
 from arcforge_core.train.prepare import compute_dtype, freeze
 from arcforge_core.train.session import Hooks, Parts, Session
+from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.rollouts.curriculum import Curriculum
@@ -215,6 +216,9 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     positions = model.config.max_position_embeddings
     drop_equal = drops_equal(config, algorithm)
     sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
+    if config.agent is not None:
+        url, key = config.engine.url, os.environ.get("ARCFORGE_ENGINE_KEY")  # type: ignore[attr-defined]  # checked
+        sampler.roll_out = AgentRollouts(config.agent, url, key=key, counts=sampler.counts).play_groups
     reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
     teachers = None
     if "teacher" in algorithm.needs:

@@ -1,0 +1,120 @@
+"""The policy as an environment's agent, asked by chat completions in a session."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcforge_core.chat.openai import message_to_openai, messages_from_openai
+from arcforge_core.contracts.chat import ChatOptions, Message, Tool
+from arcforge_core.contracts.environment import EpisodeFailure, Reply
+from arcforge_core.data.split import key_hash
+from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_rl.agents.gateway import Gateway, GatewaySession
+
+LENGTH = "length"
+
+
+class LimitReached(ArcforgeError):
+    """The session answers no further turn: one of its limits is reached."""
+
+
+@dataclass(frozen=True)
+class ChatSetup:
+    """How turns are sampled.
+
+    Attributes:
+        max_new_tokens: of a reply.
+        temperature: above 0.
+        options: how conversations are rendered, unless the environment says otherwise.
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 1.0
+    options: ChatOptions = field(default_factory=lambda: ChatOptions(enable_thinking=False))
+
+
+class ChatAgent:
+    """Implements `contracts.environment.Agent`.
+
+    Args:
+        gateway: of the session.
+        session: in which every turn is sampled and recorded.
+        model: its name there.
+        setup: how turns are sampled.
+        seed: reply k is sampled with ``key_hash(f"{seed}/{k}") >> 1``.
+
+    Attributes:
+        messages: the conversation so far, the last reply included.
+        last: that reply.
+    """
+
+    def __init__(self, gateway: Gateway, session: GatewaySession, model: str, setup: ChatSetup, seed: str) -> None:
+        self.gateway, self.session, self.model, self.setup, self.seed = gateway, session, model, setup, seed
+        self.messages: tuple[Message, ...] = ()
+        self.last = Reply()
+        self._numbers = itertools.count()
+
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
+    ) -> Reply:
+        """Asks for the next turn; a conversation that the model has no room for gets an empty, truncated one.
+
+        Raises:
+            LimitReached: the session's.
+            EpisodeFailure: the gateway or its engine failed.
+        """
+        number = next(self._numbers)
+        self.messages = tuple(messages)
+        body = self._request(messages, tools, options or self.setup.options, number)
+        path, name = f"/sessions/{self.session.id}/v1/chat/completions", f"{self.session.id}-{number}"
+        answer = await self.gateway.ask("POST", path, body, self.session.secret, name, accepted=(400, 429))
+        if answer.status_code == 429:
+            raise LimitReached(answer.text[:500])
+        if answer.status_code == 400:
+            if "context_length_exceeded" not in answer.text:
+                raise EpisodeFailure("engine", f"the gateway refuses a turn: {answer.text[:500]}")
+            reply = Reply(finish_reason=LENGTH)
+        else:
+            reply = reply_of(answer.json())
+        self.messages, self.last = (*messages, reply.message), reply
+        return reply
+
+    def _request(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions, number: int
+    ) -> dict[str, Any]:
+        switches = {"enable_thinking": options.enable_thinking, "clear_thinking": options.clear_thinking}
+        offered = [
+            tool.definition if "function" in tool.definition else {"type": "function", "function": tool.definition}
+            for tool in tools
+        ]
+        return {
+            "model": self.model,
+            "messages": [message_to_openai(message) for message in messages],
+            **({"tools": offered} if offered else {}),
+            "max_tokens": self.setup.max_new_tokens,
+            "temperature": self.setup.temperature,
+            "seed": key_hash(f"{self.seed}/{number}") >> 1,
+            "chat_template_kwargs": {**options.extra, **switches},
+        }
+
+
+def reply_of(answer: Mapping[str, Any]) -> Reply:
+    """Returns the reply in a chat completion; calls of one that was cut off are left out.
+
+    Raises:
+        EpisodeFailure: the engine did not finish it, or the answer is malformed.
+    """
+    try:
+        (choice,) = answer["choices"]
+        (message,) = messages_from_openai([choice["message"]])
+        reason = str(choice["finish_reason"])
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise EpisodeFailure("engine", f"no chat completion: {error}: {json.dumps(answer)[:200]}") from error
+    if reason not in ("stop", "tool_calls", LENGTH):
+        raise EpisodeFailure("engine", f"a turn ended with {reason}")
+    calls = () if reason == LENGTH else message.tool_calls
+    return Reply(message.content, message.reasoning or "", calls, LENGTH if reason == LENGTH else "stop")

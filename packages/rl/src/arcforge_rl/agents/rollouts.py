@@ -1,0 +1,222 @@
+"""Rollouts of agents: a session for each attempt, the record's branches to train on, the environment's verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from arcforge_core.config.schema import AgentConfig
+from arcforge_core.contracts.engine import Engine
+from arcforge_core.contracts.environment import Environment, Episode, EpisodeFailure, Failure, Outcome, Reply, Task
+from arcforge_core.contracts.sessions import SessionRecord
+from arcforge_core.episodes.agent import ChatDialogue, SamplingSetup
+from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge, take_task
+from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.plugins.loader import registry
+from arcforge_rl.agents.chat import ChatSetup
+from arcforge_rl.agents.command import ProgramCrashed
+from arcforge_rl.agents.gateway import Gateway, GatewaySession
+from arcforge_rl.agents.harness import LIMIT, Harness, Work
+from arcforge_rl.processes import part, whole
+from arcforge_rl.rollouts.clock import Clock
+from arcforge_rl.rollouts.collect import TracedRollout, traced
+
+log = logging.getLogger("arcforge.agents")
+UNFINISHED = ("abort", "error")
+"""Finish reasons of turns that the engine or the gateway did not finish."""
+
+
+def build_harness(config: AgentConfig) -> Harness:
+    """Builds the configured agent.
+
+    Raises:
+        ConfigError: it cannot work on this machine.
+    """
+    harness: Harness = registry().get("agent", config.name).load()(config)
+    return harness
+
+
+@dataclass
+class AgentRollouts:
+    """Plays rollouts of agents before a gateway.
+
+    A rollout whose program crashed, or whose sandbox, gateway or engine broke, is played again in another session, up
+    to `AgentConfig.attempts` times; then it is a failure. One whose time or session's limits are exhausted is the
+    policy's own and is graded.
+
+    Args:
+        config: of the agent.
+        gateway_url: of a server with sessions.
+        setup: how turns are sampled, for agents that ask by themselves.
+        key: one that may open sessions, if the server has keys.
+
+    Attributes:
+        counts: attempts that were repeated, by ``repeated_<kind>``.
+    """
+
+    config: AgentConfig
+    gateway_url: str
+    setup: ChatSetup = field(default_factory=ChatSetup)
+    key: str | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def roll_out(
+        self,
+        environment: Environment,
+        seed: str,
+        tasks: Sequence[int],
+        size: int,
+        clock: Clock | None = None,
+        first: int = 0,
+    ) -> list[list[TracedRollout]]:
+        """Returns `size` scored rollouts of each task, in order.
+
+        With several processes, each plays part of the tasks, and all return all rollouts.
+
+        Args:
+            environment: has the tasks, and scores.
+            seed: of all rollouts.
+            tasks: task numbers.
+            size: rollouts per task.
+            clock: times sampling, verdicts included.
+            first: number of the first group.
+
+        Raises:
+            ConfigError, CheckpointError: environment, agent or gateway cannot work.
+        """
+        with (clock or Clock())("sampling"):
+            return whole(asyncio.run(self.groups(environment, seed, tasks, size, first)))
+
+    def play_groups(
+        self,
+        environment: Environment,
+        engine: Engine,
+        setup: SamplingSetup,
+        seed: str,
+        tasks: Sequence[int],
+        size: int,
+        clock: Clock | None = None,
+        first: int = 0,
+    ) -> list[list[TracedRollout]]:
+        """Plays groups for a trainer in place of `roll_out_groups`. The engine's server is that of the gateway.
+
+        Raises:
+            ConfigError: the policy has no chat template; see `roll_out`.
+        """
+        if not isinstance(setup.dialogue, ChatDialogue):
+            raise ConfigError("agent", self.config.name, "needs a policy with a chat template")
+        self.setup = ChatSetup(setup.max_new_tokens, setup.temperature, setup.dialogue.options)
+        return self.roll_out(environment, seed, tasks, size, clock, first)
+
+    async def groups(
+        self, environment: Environment, seed: str, tasks: Sequence[int], size: int, first: int = 0
+    ) -> list[list[TracedRollout]]:
+        """Does this process's part of `roll_out` on a running event loop."""
+        played = {first + n: take_task(environment, tasks[n]) for n in part(range(len(tasks)))}
+        places = asyncio.Semaphore(self.config.concurrency)
+        async with Gateway(self.gateway_url, self.key) as gateway, build_harness(self.config) as harness:
+            try:
+                model = await gateway.model()
+            except EpisodeFailure as error:
+                raise ConfigError("agent", self.config.name, f"the gateway does not answer: {error}") from error
+
+            async def one(task: Task, number: int) -> TracedRollout:
+                async with places:
+                    desk = Desk(self, environment, harness, gateway, model)
+                    rollout = await desk.play(task, number, f"{seed}/{number}")
+                    return traced(await judge(environment, rollout), seed, size)
+
+            async with asyncio.TaskGroup() as group:
+                work = [[group.create_task(one(task, n * size + k)) for k in range(size)] for n, task in played.items()]
+        return [[rollout.result() for rollout in rollouts] for rollouts in work]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What an attempt needs."""
+
+    rollouts: AgentRollouts
+    environment: Environment
+    harness: Harness
+    gateway: Gateway
+    model: str
+
+    async def play(self, task: Task, number: int, seed: str) -> Rollout:
+        """Returns a rollout that was played, unscored or failed."""
+        if isinstance(task, FailedTask):
+            return failed(number, task, self.environment.domain, task.failure)
+        attempts = self.rollouts.config.attempts
+        for attempt in range(attempts):
+            try:
+                return await self._attempt(task, number, seed)
+            except (ConfigError, CheckpointError):
+                raise
+            except Exception as error:
+                failure = failure_by(error)
+                log.warning("rollout %s, attempt %d of %d: %s", seed, attempt + 1, attempts, failure.reason)
+            if attempt + 1 < attempts:
+                self.rollouts.counts[f"repeated_{failure.kind}"] += 1
+        return failed(number, task, self.environment.domain_of(task), failure)
+
+    async def _attempt(self, task: Task, number: int, seed: str) -> Rollout:
+        config = self.rollouts.config
+        session = await self.gateway.open({"rollout": seed}, config.limits)
+        try:
+            work = Work(
+                self.environment,
+                task,
+                self.gateway,
+                session,
+                self.model,
+                self.rollouts.setup,
+                seed,
+                config.seconds,
+            )
+            episode, crash = await self.harness.work(work), None
+        except ProgramCrashed as error:
+            episode, crash = error.episode, error
+        except BaseException:
+            await self._leave(session)
+            raise
+        record = await self.gateway.close(session)
+        if crash is not None:
+            episode = forgiven(crash, record, config)
+        return rollout_of(number, task, self.environment.domain_of(task), episode, record)
+
+    async def _leave(self, session: GatewaySession) -> None:
+        """Closes the session of an attempt that failed; its record is of no use."""
+        try:
+            await asyncio.shield(self.gateway.close(session))
+        except EpisodeFailure as error:
+            log.warning("session %s stays open: %s", session.id, error)
+
+
+def forgiven(crash: ProgramCrashed, record: SessionRecord, config: AgentConfig) -> Episode:
+    """Returns the episode of a program that crashed because its session's limits were exhausted, which is graded.
+
+    Raises:
+        EpisodeFailure: it crashed otherwise: of the engine if that left a turn unfinished, else of the worker.
+    """
+    sampled = sum(turn.completion_tokens for turn in record.turns)
+    turns = sum(turn.node is not None for turn in record.turns)
+    if turns >= (config.max_turns or turns + 1) or sampled >= (config.max_tokens or sampled + 1):
+        episode = crash.episode
+        return Episode(episode.messages, episode.reply, LIMIT, episode.artefacts)
+    if record.turns and record.turns[-1].finish_reason in UNFINISHED:
+        raise EpisodeFailure("engine", f"a turn ended with {record.turns[-1].finish_reason}; {crash.failure.reason}")
+    raise crash
+
+
+def rollout_of(number: int, task: Task, domain: str, episode: Episode, record: SessionRecord) -> Rollout:
+    """Returns the rollout of a session, unscored. Its branches are the record's: each sampled token is trained once."""
+    recorded = [turn for turn in record.turns if turn.node is not None]
+    truncated = bool(recorded) and recorded[-1].finish_reason == "length"
+    return Rollout(number, task, domain, episode, UNSCORED, record.branches, truncated)
+
+
+def failed(number: int, task: Task, domain: str, failure: Failure) -> Rollout:
+    """Returns a rollout without tokens and rewards."""
+    return Rollout(number, task, domain, Episode((), Reply(finish_reason="error"), "error"), Outcome.failed(failure))

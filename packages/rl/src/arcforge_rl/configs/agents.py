@@ -1,0 +1,66 @@
+"""Agents: which program works on a task, and its limits; torch-free."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+
+from arcforge_core.config.schema import AgentConfig, check_choice, check_minimums
+from arcforge_core.errors import ConfigError
+
+PLACES = ("host", "sandbox")
+"""Where `CommandAgentConfig.command` runs."""
+PLACEHOLDERS = ("prompt", "prompt_file", "base_url", "model", "workdir")
+"""Names in braces in a command."""
+
+
+@dataclass
+class LoopAgentConfig(AgentConfig):
+    """The environment's own program and tools; the policy is asked by chat completions."""
+
+    name: str = "loop"
+
+
+@dataclass
+class CommandAgentConfig(AgentConfig):
+    """Any program that speaks OpenAI's or Anthropic's API, run once for each rollout."""
+
+    name: str = "command"
+    command: str = ""
+    """The program and its arguments, split as a shell does, without one. ``{prompt}`` is the task, ``{prompt_file}`` a
+    file with it, ``{base_url}`` OPENAI_BASE_URL, ``{model}`` the model's name, ``{workdir}`` the work directory."""
+    answer_file: str | None = None
+    """File in the work directory whose text is graded; null: what the program prints."""
+    files: list[str] = field(default_factory=list)
+    """Further files of the work directory for the verifier: artefact ``files``, path -> text."""
+    place: str = "sandbox"
+    """``sandbox``; ``host`` runs the program without isolation, for programs that run nothing a model writes."""
+    gateway_socket: str | None = None
+    """Unix socket of the gateway (``arcforge-serve unix_socket=PATH``); a sandbox reaches nothing else."""
+    gateway_port: int = 8000
+    """Port inside the sandbox that leads to it."""
+    read_only: list[str] = field(default_factory=list)
+    """Absolute paths that the program may read in the sandbox besides /usr, e.g. its interpreter's prefix."""
+    memory_mb: int = 1024
+    """MiB of all processes and files of a sandbox."""
+    processes: int = 64
+    """Processes and threads of a sandbox."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("agent.place", self.place, PLACES)
+        check_minimums(self, "agent", memory_mb=16, processes=1)
+        if not 1024 <= self.gateway_port <= 65535:
+            raise ConfigError("agent.gateway_port", self.gateway_port, "must be between 1024 and 65535")
+        if (self.gateway_socket is None) == (self.place == "sandbox"):
+            accepted = "must name the gateway's socket with agent.place=sandbox, and nothing with host"
+            raise ConfigError("agent.gateway_socket", self.gateway_socket, accepted)
+        try:
+            words = shlex.split(self.command)
+            for word in words:
+                word.format_map(dict.fromkeys(PLACEHOLDERS, ""))
+        except (ValueError, KeyError, IndexError, AttributeError) as error:
+            accepted = f"must be words with {', '.join(PLACEHOLDERS)} in braces, other braces doubled: {error}"
+            raise ConfigError("agent.command", self.command, accepted) from error
+        if not words:
+            raise ConfigError("agent.command", self.command, "must name a program")
