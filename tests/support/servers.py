@@ -24,7 +24,7 @@ from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.engine.stream import Stream
 from arcforge_serving.server.app import create_app
 from arcforge_serving.server.gate.connections import connection_options
-from arcforge_serving.server.gate.listening import listen, url
+from arcforge_serving.server.gate.listening import listen, listen_unix, url
 from arcforge_serving.server.serve import Server, state_of
 from arcforge_serving.server.shared.state import ServerState
 
@@ -119,13 +119,13 @@ def client_of(state: ServerState, app: FastAPI | None = None) -> Iterator[TestCl
 
 @contextmanager
 def listening(
-    state: ServerState, shutdown_seconds: float = 5.0, app: FastAPI | None = None
+    state: ServerState, shutdown_seconds: float = 5.0, app: FastAPI | None = None, unix: str | None = None
 ) -> Iterator[tuple[Server, str]]:
-    """Yields a server on a port, in a thread of its own, and its URL."""
+    """Yields a server on a port and on a Unix socket if one is named, in a thread of its own, and its URL."""
     options = connection_options(ServeConfig(PagedEngineConfig()))  # clients keep connections as with the real one
     server = Server(state, shutdown_seconds, log_level="error", app=app, **options)
-    with listen("127.0.0.1", 0) as socket:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    with listen("127.0.0.1", 0) as socket, listen_unix(unix) as named:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [socket, *named]})
         thread.start()
         try:
             yield server, url(socket)

@@ -69,7 +69,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     with ExitStack() as stack:
 
-        def serve(state: Any, **options: Any) -> str:
+        def serve(state: Any, unix: str | None = None, **options: Any) -> str:
             submit, serve.asked = state.engine.submit, []
 
             def noted(prompt: Any, params: Any, **given: Any) -> Any:
@@ -79,7 +79,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
             state.engine.submit = noted
             app = gateway_app(state, GatewayConfig(sessions=50, **options))
-            _, address = stack.enter_context(listening(state, app=app))
+            _, address = stack.enter_context(listening(state, app=app, unix=unix))
             return address
 
         serve.records = []
@@ -128,6 +128,20 @@ def test_groups_of_a_program_are_trained_token_by_token(served: Any) -> None:
         assert one.outcome.rewards["even"] == float(len(one.episode.reply.text) % 2 == 0)
         assert one.trace.num_sampled == sum(branch.num_sampled for branch in one.branches) > 0
     assert len(served.asked) == 8 and len({one.rollout_id for one in flat}) == 4
+
+
+@pytest.mark.slow(reason="a sandbox with OpenAI's client")
+def test_a_program_in_a_sandbox_reaches_the_gateway_alone(served: Any, tmp_path: Path) -> None:
+    socket = str(tmp_path / "gateway")
+    address = served(small_state(TOKENIZER), socket)
+    line = f"{sys.executable} {PROGRAM} plain {{model}} {{prompt_file}}"
+    readable = [path for path in (sys.prefix, sys.base_prefix, str(PROGRAM.parent)) if not path.startswith("/usr")]
+    config = CommandAgentConfig(command=line, gateway_socket=socket, read_only=readable, answer_file="notes.txt")
+    rollouts = AgentRollouts(config, address)
+    flat = rollouts.roll_out(Conversations(), "s", [0], 2)[0]
+    assert [one.outcome.failure for one in flat] == [None] * 2
+    check_tokens(flat, served)
+    assert {one.episode.reply.text for one in flat} == {"noted"} and not rollouts.counts
 
 
 def test_groups_of_the_loop_are_trained_token_by_token_and_tools_are_called(served: Any) -> None:

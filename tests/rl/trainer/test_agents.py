@@ -2,19 +2,30 @@
 
 import csv
 import sys
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rl.trainer.conftest import Compose
 from tests.rl.trainer.test_engine_server import KEY, served, what_came
 
 from arcforge_core import load_pretrained
+from arcforge_core.contracts.environment import Episode, Score, Task
+from arcforge_core.contracts.sessions import SessionRecord
+from arcforge_core.episodes.copy import ExactEnvironment
 from arcforge_core.errors import ConfigError
+from arcforge_rl.agents.gateway import Gateway, GatewaySession
 from arcforge_rl.trainer.run import run
 
 PROGRAM = Path(__file__).parents[2] / "support" / "agent_program.py"
 COMMAND = f"{sys.executable} {PROGRAM} plain {{model}} {{prompt_file}}"
 AGENTS = {"loop": ("agent=loop",), "command": ("agent=command", "agent.place=host", f'agent.command="{COMMAND}"')}
+
+
+def reward_any(environment: Any, task: Task, episode: Episode) -> Score:
+    """Another reward for another text, so that every group teaches."""
+    return Score(zlib.crc32(episode.reply.text.encode()) / 2**32)
 
 
 @pytest.mark.slow(reason="a server process, programs with OpenAI's client, two steps")
@@ -23,22 +34,29 @@ def test_steps_are_taken_on_what_agents_sampled(
     small_run: Compose, policy: Path, monkeypatch: pytest.MonkeyPatch, agent: str
 ) -> None:
     monkeypatch.setenv("ARCFORGE_ENGINE_KEY", KEY)
+    records, close = [], Gateway.close
+
+    async def kept(self: Gateway, session: GatewaySession) -> SessionRecord:
+        records.append(await close(self, session))
+        return records[-1]
+
+    monkeypatch.setattr(Gateway, "close", kept)
+    monkeypatch.setattr(ExactEnvironment, "exact", reward_any)
     with served(policy, "gateway.sessions=40") as address:
         server = ("engine=arcforge", f"engine.url={address}", "engine.stream=false")
         size = ("trainer.max_steps=2", "evaluation.tasks=0", "rollout.groups=2", "rollout.drop_equal=false")
         found = run(small_run(*AGENTS[agent], *server, *size, "optimizer.lr=0.02", "rollout.group_size=2"))
-    came = what_came(found.dir)
-    assert len(came) == 2 * 2 * 2 and all(line["failure"] is None for line in came)
     turns = {"loop": 1, "command": 2}[agent]
-    for line in came:
-        versions = {v for b in line["branches"] for v, s in zip(b["versions"], b["sampled"], strict=True) if s}
-        assert versions == {line["step"] - 1}, "the weights of the step before"
-        text = [any(b["sampled"]) for b in line["branches"]]
-        assert text and all(text) and len(line["messages"]) == 2
+    assert [len(record.turns) for record in records] == [turns] * 8
+    branches = [[branch for record in records[n : n + 4] for branch in record.branches] for n in (0, 4)]
+    for version, of in enumerate(branches):
+        assert {v for b in of for v in b.versions[b.sampled].tolist()} == {version}, "the weights of the step before"
     with (found.dir / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
+    trained = [sum(branch.num_sampled for branch in of) for of in branches]
+    assert [float(row["sampled_tokens"]) for row in rows] == trained and min(trained) > 0
     assert all(0 <= float(row["logprob_gap"]) < 1e-4 for row in rows), "the trainer reads what the engine sampled"
-    assert all(float(row["length"]) > 0.5 * turns for row in rows)
+    assert sum(line["learnt"] for line in what_came(found.dir)) == 8
     last = sorted((found.dir / "checkpoints").glob("step-*"))[-1]
     before, after = load_pretrained(policy).state_dict(), load_pretrained(last).state_dict()
     assert any(not before[name].equal(value) for name, value in after.items())

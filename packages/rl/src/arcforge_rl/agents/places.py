@@ -81,12 +81,12 @@ class HostPlace:
     async def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> Running:
         """Starts a program in a process group of its own; its home is the work directory."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        pipes = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,
-                **pipes,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
                 cwd=self.workdir,
                 env={**inherited, "HOME": self.workdir, **variables},
                 start_new_session=True,
