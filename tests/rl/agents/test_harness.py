@@ -64,7 +64,7 @@ class Conversations(GeneratedEnvironment):
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Starts gateways: state -> address. Keeps what the engine read and sampled, and the records that were returned."""
+    """Starts gateways: state -> address. Keeps the engine's requests, and the records that were returned."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
@@ -235,5 +235,5 @@ def test_a_gateway_that_is_full_or_gone_is_a_failure_of_the_engine(
 )
 def test_bad_options_are_named(field: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as found:
-        CommandAgentConfig(**{"place": "host", **options})
+        CommandAgentConfig(**{"place": "host", **options}).check()
     assert found.value.field == field

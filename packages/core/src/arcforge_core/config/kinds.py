@@ -96,9 +96,9 @@ class AgentConfig(ComponentConfig):
     """Base of the programs around the policy that work on the tasks of a reinforcement learning run."""
 
     seconds: float = 600.0
-    """Time of a rollout; what the agent has by then is graded."""
+    """Time of a rollout; the work until then is graded."""
     max_turns: int | None = None
-    """Turns that the gateway samples in a rollout; null: the server's limit. What the agent has by then is graded."""
+    """Turns that the gateway samples in a rollout; null: the server's limit. The agent's work until then is graded."""
     max_tokens: int | None = None
     """Tokens sampled in a rollout, likewise."""
     attempts: int = 2
@@ -110,6 +110,13 @@ class AgentConfig(ComponentConfig):
         if not 0 < self.seconds < float("inf"):
             raise ConfigError("agent.seconds", self.seconds, "must be finite and above 0")
         check_minimums(self, "agent", attempts=1, concurrency=1, **dict.fromkeys(self.limits, 1))
+
+    def check(self) -> None:
+        """Checks options that have no default that works; called before any work starts.
+
+        Raises:
+            ConfigError: one is missing.
+        """
 
     @property
     def limits(self) -> dict[str, int]:

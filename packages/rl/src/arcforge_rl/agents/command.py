@@ -27,13 +27,14 @@ class ProgramCrashed(EpisodeFailure):
 class CommandHarness:
     """Runs `CommandAgentConfig.command` once for each task.
 
-    The answer is what the program has printed, or the text of `CommandAgentConfig.answer_file`.
+    The answer is the program's standard output, or the text of `CommandAgentConfig.answer_file`.
 
     Raises:
         ConfigError: sandboxes that can reach the gateway do not work here.
     """
 
     def __init__(self, config: CommandAgentConfig) -> None:
+        config.check()
         self.config = config
         self._sandboxes = SandboxPlaces(config) if config.place == "sandbox" else None
 
@@ -126,5 +127,5 @@ async def keep(stream: asyncio.StreamReader, kept: bytearray) -> None:
 
 
 def text_of(data: bytes | None) -> str:
-    """Returns the text in what a program wrote; None is empty."""
+    """Returns the text of a program's bytes; None is empty."""
     return (data or b"").decode(errors="replace")

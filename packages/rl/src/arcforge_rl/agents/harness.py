@@ -1,4 +1,4 @@
-"""What a harness is: a program around the policy that works on one task in one session."""
+"""The contract of harnesses: a program around the policy that works on one task in one session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.gateway import Gateway, GatewaySession
 
 TIMEOUT = "timeout"
-"""Finish reason of an episode whose time was up; what the agent had by then is graded."""
+"""Finish reason of an episode whose time was up; the work until then is graded."""
 LIMIT = "limit"
 """Likewise, of one that reached a limit of its session."""
 
@@ -21,7 +21,7 @@ class Work:
 
     Attributes:
         environment: of the task.
-        task: what to work on.
+        task: to work on.
         gateway: has the session.
         session: in which the policy answers.
         model: its name there.
@@ -44,7 +44,7 @@ class Harness(Protocol):
     """Its target is called as ``target(config)``. It belongs to one event loop; use it as ``async with harness:``."""
 
     async def work(self, work: Work) -> Episode:
-        """Returns what happened, at the latest shortly after `Work.seconds`.
+        """Returns the episode, at the latest shortly after `Work.seconds`.
 
         Raises:
             EpisodeFailure, SandboxFault: the infrastructure failed: the program crashed, a sandbox or gateway broke.

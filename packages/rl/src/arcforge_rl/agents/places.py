@@ -21,7 +21,9 @@ from arcforge_rl.configs.commands import AutoSandboxConfig
 from arcforge_rl.sandbox.select import build_sandboxes
 
 LONGEST = 1 << 20
-"""Bytes of an answer, of each file, and of what is kept of a stream."""
+"""Bytes of an answer, of each file, and kept of a stream."""
+PORT = 8000
+"""Inside a sandbox, that of the gateway."""
 INHERITED = ("PATH", "LANG")
 """Variables that a program on the host gets from this process."""
 
@@ -149,7 +151,7 @@ class SandboxPlaces:
 
     def __init__(self, config: CommandAgentConfig) -> None:
         assert config.gateway_socket is not None
-        self.forward = {config.gateway_port: Path(config.gateway_socket)}
+        self.forward = {PORT: Path(config.gateway_socket)}
         self.backend = build_sandboxes(
             AutoSandboxConfig(
                 cpu_seconds=max(1.0, config.seconds),
@@ -164,8 +166,7 @@ class SandboxPlaces:
 
     async def open(self) -> Place:
         """Returns a fresh sandbox."""
-        (port,) = self.forward
-        return SandboxPlace(await self.backend.open(forward=self.forward), f"http://127.0.0.1:{port}")
+        return SandboxPlace(await self.backend.open(forward=self.forward), f"http://127.0.0.1:{PORT}")
 
 
 class SandboxPlace:

@@ -136,7 +136,7 @@ class AgentRollouts:
 
 @dataclass(frozen=True)
 class Desk:
-    """What an attempt needs."""
+    """Plays the attempts at one task."""
 
     rollouts: AgentRollouts
     environment: Environment

@@ -30,15 +30,13 @@ class CommandAgentConfig(AgentConfig):
     """The program and its arguments, split as a shell does, without one. ``{prompt}`` is the task, ``{prompt_file}`` a
     file with it, ``{base_url}`` OPENAI_BASE_URL, ``{model}`` the model's name, ``{workdir}`` the work directory."""
     answer_file: str | None = None
-    """File in the work directory whose text is graded; null: what the program prints."""
+    """File in the work directory whose text is graded; null: the standard output."""
     files: list[str] = field(default_factory=list)
     """Further files of the work directory for the verifier: artefact ``files``, path -> text."""
     place: str = "sandbox"
     """``sandbox``; ``host`` runs the program without isolation, for programs that run nothing a model writes."""
     gateway_socket: str | None = None
     """Unix socket of the gateway (``arcforge-serve unix_socket=PATH``); a sandbox reaches nothing else."""
-    gateway_port: int = 8000
-    """Port inside the sandbox that leads to it."""
     read_only: list[str] = field(default_factory=list)
     """Absolute paths that the program may read in the sandbox besides /usr, e.g. its interpreter's prefix."""
     memory_mb: int = 1024
@@ -50,8 +48,9 @@ class CommandAgentConfig(AgentConfig):
         super().__post_init__()
         check_choice("agent.place", self.place, PLACES)
         check_minimums(self, "agent", memory_mb=16, processes=1)
-        if not 1024 <= self.gateway_port <= 65535:
-            raise ConfigError("agent.gateway_port", self.gateway_port, "must be between 1024 and 65535")
+
+    def check(self) -> None:
+        """Checks that the command can be run."""
         if (self.gateway_socket is None) == (self.place == "sandbox"):
             accepted = "must name the gateway's socket with agent.place=sandbox, and nothing with host"
             raise ConfigError("agent.gateway_socket", self.gateway_socket, accepted)

@@ -218,6 +218,7 @@ class RlConfig(RunConfig):
             self._check_agent(self.agent)
 
     def _check_agent(self, agent: AgentConfig) -> None:
+        agent.check()
         if getattr(self.engine, "name", None) != "arcforge":
             accepted = "needs the gateway of a server: engine=arcforge engine.url=URL (docs/agentic.md)"
             raise ConfigError("agent", agent.name, accepted)

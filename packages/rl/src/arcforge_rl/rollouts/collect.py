@@ -64,7 +64,7 @@ class Collected:
 
 
 RollOut = Callable[..., list[list["TracedRollout"]]]
-"""Takes the arguments of `roll_out_groups` and returns what it returns."""
+"""Takes the arguments of `roll_out_groups` and returns the same."""
 
 
 def roll_out_groups(

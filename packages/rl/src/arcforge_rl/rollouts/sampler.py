@@ -64,7 +64,7 @@ class Sampler:
         curriculum: which training tasks.
         drop_equal: whether groups whose rewards are all equal are replaced.
         roll_out: plays groups.
-        counts: what it counts, for the figures of the next step.
+        counts: its counts, for the figures of the next step.
     """
 
     config: RlConfig
