@@ -55,7 +55,7 @@ def test_steps_are_taken_on_what_agents_sampled(
         rows = list(csv.DictReader(file))
     trained = [sum(branch.num_sampled for branch in of) for of in branches]
     assert [float(row["sampled_tokens"]) for row in rows] == trained and min(trained) > 0
-    assert all(0 <= float(row["logprob_gap"]) < 1e-4 for row in rows), "the trainer reads what the engine sampled"
+    assert all(0 <= float(row["logprob_gap"]) < 1e-4 for row in rows), "trainer and engine read the same tokens"
     assert sum(line["learnt"] for line in what_came(found.dir)) == 8
     last = sorted((found.dir / "checkpoints").glob("step-*"))[-1]
     before, after = load_pretrained(policy).state_dict(), load_pretrained(last).state_dict()
