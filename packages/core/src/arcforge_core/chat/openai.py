@@ -25,7 +25,24 @@ def messages_from_openai(messages: Sequence[Mapping[str, Any]]) -> list[Message]
     Raises:
         ConfigError: a role, a part or arguments are invalid; the field names the message's index.
     """
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [message_from_openai(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def message_from_openai(message: Mapping[str, Any], where: str) -> Message:
+    """Returns one message, which an error calls `where`; see `messages_from_openai`."""
+    role = message.get("role")
+    reasoning = next((message[name] for name in REASONING_FIELDS if isinstance(message.get(name), str)), None)
+    calls = [_call(call, f"{where}.tool_calls[{n}]") for n, call in enumerate(message.get("tool_calls") or ())]
+    try:
+        return Message(
+            ROLE_ALIASES.get(str(role), str(role)),
+            _text(message.get("content"), f"{where}.content"),
+            reasoning=reasoning if role == "assistant" else None,
+            tool_calls=tuple(calls),
+            tool_call_id=message.get("tool_call_id"),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error.field.removeprefix('message.')}", error.value, error.accepted) from error
 
 
 def tools_from_openai(tools: Sequence[Mapping[str, Any]] | None) -> list[Tool]:
@@ -89,22 +106,6 @@ def message_to_openai(message: Message) -> dict[str, Any]:
     for call in found.get("tool_calls", ()):
         call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
     return found
-
-
-def _message(message: Mapping[str, Any], where: str) -> Message:
-    role = message.get("role")
-    reasoning = next((message[name] for name in REASONING_FIELDS if isinstance(message.get(name), str)), None)
-    calls = [_call(call, f"{where}.tool_calls[{n}]") for n, call in enumerate(message.get("tool_calls") or ())]
-    try:
-        return Message(
-            ROLE_ALIASES.get(str(role), str(role)),
-            _text(message.get("content"), f"{where}.content"),
-            reasoning=reasoning if role == "assistant" else None,
-            tool_calls=tuple(calls),
-            tool_call_id=message.get("tool_call_id"),
-        )
-    except ConfigError as error:
-        raise ConfigError(f"{where}.{error.field.removeprefix('message.')}", error.value, error.accepted) from error
 
 
 def _text(content: Any, where: str) -> str:

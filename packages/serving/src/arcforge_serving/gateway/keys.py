@@ -14,7 +14,7 @@ Match = Literal["strict", "loose"]
 
 def seed_of(tools: Sequence[Tool]) -> bytes:
     """Returns the start of a chain: conversations with other tools have other prompts from the first token on."""
-    return _digest(b"", [tool.definition for tool in tools], sort=False)
+    return _digest([tool.definition for tool in tools], sort=False)
 
 
 def link(chain: bytes, message: Message, match: Match) -> bytes:
@@ -24,11 +24,24 @@ def link(chain: bytes, message: Message, match: Match) -> bytes:
     included. ``loose``: white space around texts, the order of keys and the type of whole numbers do not matter, nor
     does reasoning, which `agrees` compares. Ids of calls never matter: the model does not sample them.
     """
+    return blake2b(chain + _key(message, match), digest_size=16).digest()
+
+
+def _key(message: Message, match: Match) -> bytes:
+    """Returns what a message adds to a chain, written once for each object: a session's requests share them."""
+    kept, name = vars(message), f"_{match}_key"
+    if name not in kept:
+        kept[name] = _written(message, match)
+    found: bytes = kept[name]
+    return found
+
+
+def _written(message: Message, match: Match) -> bytes:
     loose = match == "loose"
     calls = [[call.name, _plain(call.arguments) if loose else call.arguments] for call in message.tool_calls]
     if loose:
-        return _digest(chain, [message.role, message.content.strip(), calls], sort=True)
-    return _digest(chain, [message.role, message.content, message.reasoning or "", calls], sort=False)
+        return _digest([message.role, message.content.strip(), calls], sort=True)
+    return _digest([message.role, message.content, message.reasoning or "", calls], sort=False)
 
 
 def agrees(sampled: Message, given: Message) -> bool:
@@ -36,9 +49,9 @@ def agrees(sampled: Message, given: Message) -> bool:
     return not given.reasoning or given.reasoning.strip() == (sampled.reasoning or "").strip()
 
 
-def _digest(chain: bytes, value: Any, sort: bool) -> bytes:
+def _digest(value: Any, sort: bool) -> bytes:
     text = json.dumps(value, ensure_ascii=False, sort_keys=sort, separators=(",", ":"), default=dict)
-    return blake2b(chain + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _plain(value: Any) -> Any:

@@ -20,6 +20,7 @@ from arcforge_serving.gateway.sessions import Sessions
 from arcforge_serving.server.gate.guard import SESSION, Limits, bounded, credential
 from arcforge_serving.server.gate.record import record_of
 from arcforge_serving.server.shared.errors import answer_at
+from arcforge_serving.server.shared.memory import remembering
 
 PATH = re.compile(r"/sessions/([^/]+)(/v1/.+)")
 DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}
@@ -96,7 +97,8 @@ class SessionPaths:
             await send(message)
 
         try:
-            await self._app(scope, _again(body, receive), send_and_keep)
+            with remembering(session.memory):
+                await self._app(scope, _again(body, receive), send_and_keep)
         finally:
             turn.finish()
             worked = bool(reply.parts) and reply.parts[0]["status"] == 200 and not record_of(scope).error

@@ -20,6 +20,7 @@ from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.keys import Match
 from arcforge_serving.gateway.replies import Replies
 from arcforge_serving.gateway.tree import Attachment, SessionTree
+from arcforge_serving.server.shared.memory import Memory
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.turns import Cancellable
 
@@ -60,7 +61,7 @@ class AgentSession:
         match: Match = "strict" if self.limits.match == "strict" else "loose"
         self.tree = SessionTree(self.template, match, self.limits.fork_threshold_tokens)
         self.turns: list[TurnRecord] = []
-        self.responses, self.replies = ResponseStore(), Replies()
+        self.responses, self.replies, self.memory = ResponseStore(), Replies(), Memory()
         self.lock = threading.Lock()  # prompts are made in threads
         self.is_closed = False
         self._began, self._final = self.clock(), False

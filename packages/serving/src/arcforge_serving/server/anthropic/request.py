@@ -14,6 +14,7 @@ from arcforge_serving.server.openai.translate import chat_request, without_none
 from arcforge_serving.server.shared.body import MOST_STOPS, Body, OpenBody, StopString, Text
 from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, ONE_TIER, Seed
 from arcforge_serving.server.shared.ignored import Refused, ignored
+from arcforge_serving.server.shared.memory import Remembered
 from arcforge_serving.server.shared.usage import Json
 
 NO_ACCOUNTS = "there are no accounts"
@@ -69,7 +70,7 @@ class ToolResult(Block):
     toolset_name: Text | None = ignored("tools have one list")
 
 
-class SystemMessage(OpenBody):
+class SystemMessage(Remembered):
     """Instructions between turns."""
 
     role: Literal["system"]
@@ -80,14 +81,14 @@ class SystemMessage(OpenBody):
     output_config: Annotated[Any, Refused("fields of a request hold for all of it")] = None
 
 
-class UserMessage(OpenBody):
+class UserMessage(Remembered):
     """The user's text, and results of tools."""
 
     role: Literal["user"]
     content: Text | list[Annotated[TextBlock | ToolResult, Field(discriminator="type")]]
 
 
-class AssistantMessage(OpenBody):
+class AssistantMessage(Remembered):
     """The model's earlier output."""
 
     role: Literal["assistant"]

@@ -58,7 +58,7 @@ class CompletionRequest(GenerateRequest):
         tokenizer = server.tokenizer
         for text in given:
             if isinstance(text, str):
-                check_length([text], server)
+                check_length(len(text.encode()), server)
         prompts = [tokenizer.encode_prompt(p) if isinstance(p, str) else p for p in given]
         for prompt in prompts:
             check_ids("prompt", prompt, server)

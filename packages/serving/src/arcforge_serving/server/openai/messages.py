@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
-from arcforge_core.chat.openai import messages_from_openai, options_from_openai, tools_from_openai
-from arcforge_core.contracts.chat import ChatTemplate, Tool
+from arcforge_core.chat.openai import message_from_openai, options_from_openai, tools_from_openai
+from arcforge_core.contracts.chat import ChatTemplate, Message, Tool
 from arcforge_core.errors import ConfigError
 from arcforge_serving.server.shared.body import Body, OpenBody, Text
 from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, check_length, check_size
 from arcforge_serving.server.shared.ignored import Refused, ignored
+from arcforge_serving.server.shared.memory import Remembered
 from arcforge_serving.server.shared.state import ServerState
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -71,7 +74,7 @@ class Call(OpenBody):
     index: int | None = None
 
 
-class ChatMessage(OpenBody):
+class ChatMessage(Remembered):
     """A message. Unknown fields that are empty are not even counted."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -93,14 +96,24 @@ class ChatMessage(OpenBody):
             return given
         return {key: value for key, value in given.items() if key in KEPT_EMPTY or value not in (None, [], {}, "")}
 
-    @property
-    def rendered(self) -> list[str]:
-        """The texts that every template renders whole but for white space at their ends; a model's may be shortened."""
-        if self.content is None or self.role == "assistant":
-            return []
-        return [self.content.strip()] if isinstance(self.content, str) else [part.text.strip() for part in self.content]
+    @cached_property
+    def message(self) -> Message:
+        """The message that templates render.
 
-    @property
+        Raises:
+            ConfigError: its fields contradict each other; the error names them from here on.
+        """
+        return message_from_openai(self.model_dump(exclude_unset=True), "")
+
+    @cached_property
+    def rendered(self) -> int:
+        """Bytes that every template renders of it, white space at their ends excepted; a model's may be shortened."""
+        if self.content is None or self.role == "assistant":
+            return 0
+        texts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+        return sum(len(text.strip().encode()) for text in texts)
+
+    @cached_property
     def written(self) -> int:
         """Characters of what a model wrote: content, reasoning and calls, which templates may shorten."""
         if self.role != "assistant":
@@ -177,17 +190,28 @@ class ConversationFields(Body):
         """
         if not self.messages:
             raise ConfigError("messages", [], "must hold at least one message")
-        described = [tool.definition.get("function", {}).get("description") or "" for tool in tools]
-        check_length([*described, *(text for message in self.messages for text in message.rendered)], server)
+        described = (tool.definition.get("function", {}).get("description") or "" for tool in tools)
+        texts = sum(len(text.encode()) for text in described) + sum(message.rendered for message in self.messages)
+        check_length(texts, server)
         definitions = sum(len(json.dumps(tool.definition)) for tool in tools)
         check_size("messages", sum(message.written for message in self.messages), server)
         check_size("tools", definitions, server)
         options = options_from_openai(self.model_dump(exclude_unset=True, exclude={"messages", "tools"}))
-        messages = messages_from_openai([_given(message) for message in self.messages])
+        messages = _messages(self.messages)
         template = template_of(server)
         if generation_prompt:
             return server.turns.prompt(template, messages, tools, options)
         return list(template.render(messages, tools, options).ids)
+
+
+def _messages(given: Sequence[ChatMessage]) -> list[Message]:
+    found: list[Message] = []
+    try:
+        for message in given:
+            found.append(message.message)
+    except ConfigError as error:
+        raise ConfigError(f"messages[{len(found)}]{error.field}", error.value, error.accepted) from error
+    return found
 
 
 def template_of(server: ServerState) -> ChatTemplate:
@@ -200,8 +224,3 @@ def template_of(server: ServerState) -> ChatTemplate:
         accepted = f"{server.name} has no chat template, only /v1/completions works: {server.no_template}"
         raise ConfigError("messages", server.name, accepted)
     return server.template
-
-
-def _given(part: BaseModel) -> dict[str, Any]:
-    """Returns the fields that a client set."""
-    return part.model_dump(exclude_unset=True)

@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from arcforge_serving.server.openai.messages import Part
 from arcforge_serving.server.shared.body import OpenBody, Text
 from arcforge_serving.server.shared.ignored import ignored
+from arcforge_serving.server.shared.memory import Remembered
 from arcforge_serving.server.shared.usage import Json
 
 ONE_LIST = "tools have one list"
@@ -26,7 +27,7 @@ class InputText(Part):
     logprobs: list[Any] | None = ignored("prompts do not show them")
 
 
-class MessageItem(OpenBody):
+class MessageItem(Remembered):
     """A message."""
 
     type: Literal["message"] = "message"
@@ -37,7 +38,7 @@ class MessageItem(OpenBody):
     phase: Text | None = ignored("prompts do not show it")
 
 
-class CallItem(OpenBody):
+class CallItem(Remembered):
     """A call of an earlier turn."""
 
     type: Literal["function_call"]
@@ -51,7 +52,7 @@ class CallItem(OpenBody):
     asynchronous: bool | None = ignored("results come with a later request", alias="async")
 
 
-class ResultItem(OpenBody):
+class ResultItem(Remembered):
     """What a call has given."""
 
     type: Literal["function_call_output"]
@@ -71,7 +72,7 @@ class ReasoningText(OpenBody):
     text: Text
 
 
-class ReasoningItem(OpenBody):
+class ReasoningItem(Remembered):
     """Reasoning of an earlier turn; where it has a content, its summary is not read."""
 
     type: Literal["reasoning"]

@@ -168,14 +168,14 @@ class GenerateRequest(StructuredRequest):
         return jobs
 
 
-def check_length(texts: Sequence[str], server: ServerState) -> None:
-    """Refuses texts of a prompt that are too long by their bytes alone, before they are encoded.
+def check_length(size: int, server: ServerState) -> None:
+    """Refuses texts of a prompt that are too long by their bytes in UTF-8 alone, before they are tokenised.
 
     Raises:
         ContextLengthError: even if each token were the widest, they would not fit.
     """
     widest = server.tokenizer.widest
-    if widest is not None and (least := -(-sum(len(text.encode()) for text in texts) // widest)) >= server.longest:
+    if widest is not None and (least := -(-size // widest)) >= server.longest:
         raise ContextLengthError(least, None, server.longest, at_least=True)
 
 

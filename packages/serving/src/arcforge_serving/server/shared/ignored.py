@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from fastapi import Request
@@ -69,7 +69,7 @@ class Refused:
 
 def ignored_fields(body: BaseModel) -> list[Ignored]:
     """Returns the fields without effect that a request has, each once, in the order of its text."""
-    return list(dict.fromkeys(_walk(body, "", "")))
+    return list(dict.fromkeys(without_effect(body)))
 
 
 @cache
@@ -78,20 +78,35 @@ def _declared(kind: type[BaseModel]) -> dict[str, tuple[str, bool]]:
     return {name: (field.alias or name, not is_ignored(field)) for name, field in kind.model_fields.items()}
 
 
-def _walk(part: Any, path: str, label: str) -> Iterator[Ignored]:
-    if isinstance(part, BaseModel):
-        declared = _declared(type(part))
-        for name in part.model_fields_set & declared.keys():
-            shown, has_effect = declared[name]
-            if not has_effect:
-                yield Ignored(f"{path}{shown}", f"{label}{shown}")
-            elif isinstance(inner := getattr(part, name), (BaseModel, list, tuple)):
-                yield from _walk(inner, f"{path}{shown}.", f"{label}{shown}.")
-        for name in part.model_extra or ():
-            yield Ignored(f"{path}{name if PRINTABLE.fullmatch(name) else '?'}", f"{label}*")
-    elif isinstance(part, Sequence) and not isinstance(part, str):
-        for inner in part:
-            yield from _walk(inner, path, label)
+def without_effect(part: BaseModel) -> Iterator[Ignored]:
+    """Returns the fields without effect of a part, named from there on; the same one as often as it is given."""
+    declared = _declared(type(part))
+    for name in part.model_fields_set & declared.keys():
+        shown, has_effect = declared[name]
+        if not has_effect:
+            yield Ignored(shown, shown)
+            continue
+        for found in _inside(getattr(part, name)):
+            yield Ignored(f"{shown}.{found.name}", f"{shown}.{found.label}")
+    for name in part.model_extra or ():
+        yield Ignored(name if PRINTABLE.fullmatch(name) else "?", "*")
+
+
+class WalkedOnce(BaseModel):
+    """A part that several requests share."""
+
+    @cached_property
+    def without_effect(self) -> tuple[Ignored, ...]:
+        """Its fields without effect."""
+        return tuple(without_effect(self))
+
+
+def _inside(value: Any) -> Iterator[Ignored]:
+    if isinstance(value, BaseModel):
+        yield from value.without_effect if isinstance(value, WalkedOnce) else without_effect(value)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for inner in value:
+            yield from _inside(inner)
 
 
 def note_ignored(request: Request, server: ServerState, found: Iterable[Ignored]) -> None:

@@ -1,0 +1,155 @@
+"""Messages that a session remembers: each is read once, and nothing is accepted that was refused at first."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from arcforge_serving.gateway import keys
+from arcforge_serving.server.anthropic.request import AssistantMessage, UserMessage
+from arcforge_serving.server.openai import messages as openai_messages
+from arcforge_serving.server.openai.messages import ChatMessage
+from arcforge_serving.server.responses.items import CallItem, ResultItem
+from arcforge_serving.server.shared.memory import OBJECT_BYTES, Memory, remembering
+from serving.gateway.conftest import QUIET
+from serving.gateway.test_http import ONE, TOOL, ask, record
+
+TURNS = 12
+SCHEMA = {"type": "object"}
+
+
+def chat_turn(http, base, messages):
+    reply = http.post(
+        f"{base}/chat/completions", json={"messages": messages, "tools": [TOOL], "max_tokens": 40, **QUIET}
+    )
+    messages.append(reply.json()["choices"][0]["message"])
+    messages.append({"role": "user", "content": f"plain {len(messages)}"})
+
+
+def messages_turn(http, base, messages):
+    fields = {
+        "model": "small",
+        "messages": messages,
+        "tools": [{"name": "f", "input_schema": SCHEMA}],
+        "max_tokens": 40,
+    }
+    messages.append(
+        {"role": "assistant", "content": http.post(f"{base}/messages", json=fields | QUIET).json()["content"]}
+    )
+    messages.append({"role": "user", "content": [{"type": "text", "text": f"plain {len(messages)}"}]})
+
+
+def responses_turn(http, base, messages):
+    tools = [{"type": "function", "name": "f", "parameters": SCHEMA}]
+    fields = {"input": messages, "tools": tools, "max_output_tokens": 40, "store": False}
+    messages.extend(http.post(f"{base}/responses", json=fields | QUIET).json()["output"])
+    messages.append({"role": "user", "content": f"plain {len(messages)}"})
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Counts of the work on single messages."""
+    found = Counter()
+
+    def counted(module, name):
+        inner = getattr(module, name)
+
+        def outer(*given):
+            found[name] += 1
+            return inner(*given)
+
+        monkeypatch.setattr(module, name, outer)
+
+    counted(openai_messages, "message_from_openai")
+    counted(keys, "_written")
+    parsed = Memory.parsed
+
+    def remembered(self, kind, given, parse):
+        def noted(value):
+            found[f"parse {kind.__name__}"] += 1
+            return parse(value)
+
+        found["asked"] += 1
+        return parsed(self, kind, given, noted)
+
+    monkeypatch.setattr(Memory, "parsed", remembered)
+    return found
+
+
+@pytest.mark.parametrize("turn", [chat_turn, messages_turn, responses_turn])
+def test_each_message_of_a_session_is_read_once(http, opened, work, turn):
+    messages = [{"role": "user", "content": "plain"}]
+    for _ in range(TURNS):
+        turn(http, f"/sessions/{opened['id']}/v1", messages)
+    assert [each.drift for each in record(http, opened).turns] == ["new", *["clean"] * (TURNS - 1)]
+    distinct = TURNS + 1  # the user's, and one reply over and over; each turn sends all before it, in all TURNS * TURNS
+    assert work["asked"] >= TURNS * TURNS
+    assert work["parse ChatMessage"] == work["message_from_openai"] == distinct
+    assert work["_written"] == distinct + TURNS  # and the replies as they were sampled
+    assert max(count for name, count in work.items() if name.startswith("parse")) < 2 * TURNS
+
+
+def test_outside_of_sessions_nothing_is_remembered(http, work):
+    for _ in range(2):
+        assert http.post("/v1/chat/completions", json=ONE).status_code == 200
+    assert not work["asked"] and work["message_from_openai"] == 2
+
+
+def parsed(memory, kind, text):
+    with remembering(memory):
+        return kind.model_validate(json.loads(text))
+
+
+def test_equal_values_of_other_types_are_other_parts():
+    call = '{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": %s, "b": 2}}}]}'
+    memory = Memory()
+    found = {text: parsed(memory, ChatMessage, call % text) for text in ("1", "1.0", "true", '"1"')}
+    for text, message in found.items():
+        (again,) = message.tool_calls
+        assert type(again.function.arguments["a"]) is type(json.loads(text))
+        assert parsed(memory, ChatMessage, call % text) is message
+    swapped = parsed(memory, ChatMessage, call.replace('"a": %s, "b": 2', '"b": 2, "a": 1'))
+    assert list(swapped.tool_calls[0].function.arguments) == ["b", "a"]
+
+
+def test_wrong_parts_are_refused_again():
+    memory = Memory()
+    good = '{"role": "user", "content": "x", "tool_calls": [{"index": 1, "function": {"name": "f"}}]}'
+    parsed(memory, ChatMessage, good)
+    for wrong in (good.replace("1", "true"), good.replace("1", "1.5"), '{"role": "robot"}', '{"content": "\\ud800"}'):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="ChatMessage"):
+                parsed(memory, ChatMessage, wrong)
+    assert len(memory) == 1
+
+
+def test_classes_do_not_share_parts():
+    memory = Memory()
+    text = '{"role": "user", "content": "x"}'
+    kinds = [ChatMessage, UserMessage]
+    assert [type(parsed(memory, kind, text)) for kind in kinds * 2] == kinds * 2
+    for kind in (AssistantMessage, CallItem, ResultItem):
+        with pytest.raises(ValueError, match=kind.__name__):
+            parsed(memory, kind, text)
+
+
+def test_a_memory_is_bounded():
+    memory = Memory(most_bytes=10 * OBJECT_BYTES)
+    for n in range(100):
+        parsed(memory, ChatMessage, json.dumps({"role": "user", "content": str(n)}))
+        assert memory.bytes <= memory.most_bytes
+    assert 5 < len(memory) < 10
+    parsed(memory, ChatMessage, json.dumps({"role": "user", "content": "x" * 11 * OBJECT_BYTES}))
+    assert 5 < len(memory) < 10, "a part that is larger than all displaces none"
+
+
+def test_a_field_that_has_the_name_of_ours_is_the_clients(http, opened):
+    content = [{"type": "text", "text": "plain", "without_effect": [1], "message": 2}]
+    message = {"role": "user", "content": content, "without_effect": 3, "message": {"x": 4}, "rendered": 5}
+    for _ in range(2):
+        reply = ask(http, opened, {**ONE, "messages": [message]})
+        assert reply.status_code == 200
+        names = ("content.message", "content.without_effect", "message", "rendered", "without_effect")
+        assert reply.headers["x-ignored-fields"] == ", ".join(f"messages.{name}" for name in names)
