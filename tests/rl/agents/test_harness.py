@@ -22,7 +22,7 @@ from arcforge_core.errors import ConfigError
 from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.gateway import Gateway
 from arcforge_rl.agents.rollouts import AgentRollouts
-from arcforge_rl.configs.agents import CommandAgentConfig, LoopAgentConfig
+from arcforge_rl.configs.agents import CommandHarnessConfig, LoopHarnessConfig
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.app import gateway_app
 from support.servers import listening, scripted_state, small_state
@@ -109,16 +109,16 @@ def check_tokens(rollouts: Any, serve: Any) -> None:
     assert sorted(runs) == sorted(sampled)
 
 
-def command(mode: str = "plain", **options: Any) -> CommandAgentConfig:
+def command(mode: str = "plain", **options: Any) -> CommandHarnessConfig:
     line = f"{sys.executable} {PROGRAM} {mode} {{model}} {{prompt_file}}"
-    return CommandAgentConfig(command=line, place="host", **options)
+    return CommandHarnessConfig(command=line, place="host", **options)
 
 
 @pytest.mark.slow(reason="programs with OpenAI's client")
 def test_groups_of_a_program_are_trained_token_by_token(served: Any) -> None:
     address = served(small_state(TOKENIZER))
     rollouts = AgentRollouts(command(files=["notes.txt"], concurrency=2), address)
-    groups = rollouts.roll_out(Conversations(), "s", [0, 1], 2)
+    groups = rollouts.play_tasks(Conversations(), "s", [0, 1], 2)
     flat = [rollout for group in groups for rollout in group]
     assert [len(group) for group in groups] == [2, 2] and not rollouts.counts
     assert [one.outcome.failure for one in flat] == [None] * 4, flat
@@ -136,9 +136,9 @@ def test_a_program_in_a_sandbox_reaches_the_gateway_alone(served: Any, tmp_path:
     address = served(small_state(TOKENIZER), socket)
     line = f"{sys.executable} {PROGRAM} plain {{model}} {{prompt_file}}"
     readable = [path for path in (sys.prefix, sys.base_prefix, str(PROGRAM.parent)) if not path.startswith("/usr")]
-    config = CommandAgentConfig(command=line, gateway_socket=socket, read_only=readable, answer_file="notes.txt")
+    config = CommandHarnessConfig(command=line, gateway_socket=socket, read_only=readable, answer_file="notes.txt")
     rollouts = AgentRollouts(config, address)
-    flat = rollouts.roll_out(Conversations(), "s", [0], 2)[0]
+    flat = rollouts.play_tasks(Conversations(), "s", [0], 2)[0]
     assert [one.outcome.failure for one in flat] == [None] * 2
     check_tokens(flat, served)
     assert {one.episode.reply.text for one in flat} == {"noted"} and not rollouts.counts
@@ -149,7 +149,7 @@ def test_groups_of_the_loop_are_trained_token_by_token_and_tools_are_called(serv
         return "done<|user|>" if "<tool_response>" in text else CALL
 
     address = served(scripted_state(TOKENIZER, script))
-    flat = AgentRollouts(LoopAgentConfig(), address).roll_out(Conversations(), "s", [0, 1], 2)
+    flat = AgentRollouts(LoopHarnessConfig(), address).play_tasks(Conversations(), "s", [0, 1], 2)
     check_tokens([one for group in flat for one in group], served)
     for one in flat[0] + flat[1]:
         assert [message.role for message in one.episode.messages] == ["user", "assistant", "tool", "assistant"]
@@ -160,7 +160,9 @@ def test_groups_of_the_loop_are_trained_token_by_token_and_tools_are_called(serv
 def test_a_random_model_is_seeded_by_the_rollout(served: Any) -> None:
     address = served(small_state(TOKENIZER))
     setup = ChatSetup(max_new_tokens=5)
-    played = [AgentRollouts(LoopAgentConfig(), address, setup).roll_out(Conversations(), "s", [0], 3) for _ in range(2)]
+    played = [
+        AgentRollouts(LoopHarnessConfig(), address, setup).play_tasks(Conversations(), "s", [0], 3) for _ in range(2)
+    ]
     texts = [[one.branches[0].ids.tolist() for one in groups[0]] for groups in played]
     assert texts[0] == texts[1] and len({str(ids) for ids in texts[0]}) == 3
     assert all(one.branches[0].num_sampled <= 5 for one in played[0][0])
@@ -168,8 +170,10 @@ def test_a_random_model_is_seeded_by_the_rollout(served: Any) -> None:
 
 def test_time_and_limits_are_the_policys_own_and_what_is_there_is_graded(served: Any) -> None:
     address = served(scripted_state(TOKENIZER, lambda text: CALL))
-    (late,) = AgentRollouts(LoopAgentConfig(seconds=1.5), address).roll_out(Conversations(seconds=60), "s", [0], 1)[0]
-    (limited,) = AgentRollouts(LoopAgentConfig(max_turns=2), address).roll_out(Conversations(), "s", [0], 1)[0]
+    (late,) = AgentRollouts(LoopHarnessConfig(seconds=1.5), address).play_tasks(Conversations(seconds=60), "s", [0], 1)[
+        0
+    ]
+    (limited,) = AgentRollouts(LoopHarnessConfig(max_turns=2), address).play_tasks(Conversations(), "s", [0], 1)[0]
     assert (late.episode.finish_reason, limited.episode.finish_reason) == ("timeout", "limit")
     for one, turns in ((late, 1), (limited, 2)):
         assert one.outcome.failure is None and one.outcome.reasons["even"] == one.episode.finish_reason
@@ -181,25 +185,25 @@ def test_time_and_limits_are_the_policys_own_and_what_is_there_is_graded(served:
 def test_a_program_that_hangs_is_graded_and_one_that_crashes_is_tried_again_then_fails(served: Any) -> None:
     address = served(small_state(TOKENIZER))
     hanging = AgentRollouts(command("hang", seconds=15), address)
-    (late,) = hanging.roll_out(Conversations(), "s", [0], 1)[0]
+    (late,) = hanging.play_tasks(Conversations(), "s", [0], 1)[0]
     assert late.outcome.failure is None and late.episode.finish_reason == "timeout" and late.trace.num_sampled
     crashing = AgentRollouts(command("crash"), address)
-    (crashed,) = crashing.roll_out(Conversations(), "s", [0], 1)[0]
+    (crashed,) = crashing.play_tasks(Conversations(), "s", [0], 1)[0]
     assert crashed.outcome.failure.kind == "worker" and "the program is broken" in crashed.outcome.failure.reason
     assert crashing.counts == {"repeated_worker": 1} and not crashed.trace.num_sampled
     limited = AgentRollouts(command("plain", max_turns=1), address)
-    (own,) = limited.roll_out(Conversations(), "s", [0], 1)[0]  # the client raises at the second turn
+    (own,) = limited.play_tasks(Conversations(), "s", [0], 1)[0]  # the client raises at the second turn
     assert own.outcome.failure is None and own.episode.finish_reason == "limit" and not limited.counts
 
 
 def test_a_broken_sandbox_is_tried_again_and_never_scored(served: Any) -> None:
     address = served(scripted_state(TOKENIZER, lambda text: "done<|user|>" if "<tool_response>" in text else CALL))
-    once = AgentRollouts(LoopAgentConfig(), address)
-    (one,) = once.roll_out(Conversations(broken=1), "s", [0], 1)[0]
+    once = AgentRollouts(LoopHarnessConfig(), address)
+    (one,) = once.play_tasks(Conversations(broken=1), "s", [0], 1)[0]
     assert one.outcome.failure is None and once.counts == {"repeated_sandbox": 1}
     assert one.trace.num_sampled == served.records[-1].branches[0].num_sampled
-    always = AgentRollouts(LoopAgentConfig(attempts=3), address)
-    (one,) = always.roll_out(Conversations(broken=9), "s", [0], 1)[0]
+    always = AgentRollouts(LoopHarnessConfig(attempts=3), address)
+    (one,) = always.play_tasks(Conversations(broken=9), "s", [0], 1)[0]
     assert one.outcome.failure.kind == "sandbox" and not one.outcome.rewards and always.counts["repeated_sandbox"] == 2
 
 
@@ -209,31 +213,31 @@ def test_a_gateway_that_is_full_or_gone_is_a_failure_of_the_engine(
     monkeypatch.setattr("arcforge_rl.agents.gateway.PAUSE", 0.01)
     address = served(scripted_state(TOKENIZER, lambda text: "done<|user|>"))
     with pytest.raises(ConfigError, match="the gateway does not answer"):
-        AgentRollouts(LoopAgentConfig(), "http://127.0.0.1:9").roll_out(Conversations(), "s", [0], 1)
-    broken = AgentRollouts(LoopAgentConfig(max_turns=1), address)
+        AgentRollouts(LoopHarnessConfig(), "http://127.0.0.1:9").play_tasks(Conversations(), "s", [0], 1)
+    broken = AgentRollouts(LoopHarnessConfig(max_turns=1), address)
     opening = Gateway.open
 
     async def lost(self: Gateway, *given: Any) -> Any:
         return replace(await opening(self, *given), id="nobody")
 
     monkeypatch.setattr(Gateway, "open", lost)
-    (one,) = broken.roll_out(Conversations(), "s", [0], 1)[0]
+    (one,) = broken.play_tasks(Conversations(), "s", [0], 1)[0]
     assert one.outcome.failure.kind == "engine" and broken.counts == {"repeated_engine": 1}
 
 
 @pytest.mark.parametrize(
     ("field", "options"),
     [
-        ("agent.command", {"command": ""}),
-        ("agent.command", {"command": "run {task}"}),
-        ("agent.command", {"command": "run 'open"}),
-        ("agent.gateway_socket", {"command": "run", "place": "sandbox"}),
-        ("agent.place", {"command": "run", "place": "moon"}),
-        ("agent.seconds", {"command": "run", "seconds": float("nan")}),
-        ("agent.max_turns", {"command": "run", "max_turns": 0}),
+        ("harness.command", {"command": ""}),
+        ("harness.command", {"command": "run {task}"}),
+        ("harness.command", {"command": "run 'open"}),
+        ("harness.gateway_socket", {"command": "run", "place": "sandbox"}),
+        ("harness.place", {"command": "run", "place": "moon"}),
+        ("harness.seconds", {"command": "run", "seconds": float("nan")}),
+        ("harness.max_turns", {"command": "run", "max_turns": 0}),
     ],
 )
 def test_bad_options_are_named(field: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as found:
-        CommandAgentConfig(**{"place": "host", **options}).check()
+        CommandHarnessConfig(**{"place": "host", **options}).check()
     assert found.value.field == field

@@ -20,7 +20,10 @@ from arcforge_rl.trainer.run import run
 
 PROGRAM = Path(__file__).parents[2] / "support" / "agent_program.py"
 COMMAND = f"{sys.executable} {PROGRAM} plain {{model}} {{prompt_file}}"
-AGENTS = {"loop": ("agent=loop",), "command": ("agent=command", "agent.place=host", f'agent.command="{COMMAND}"')}
+AGENTS = {
+    "loop": ("harness=loop",),
+    "command": ("harness=command", "harness.place=host", f'harness.command="{COMMAND}"'),
+}
 
 
 def reward_any(environment: Any, task: Task, episode: Episode) -> Score:
@@ -65,10 +68,10 @@ def test_steps_are_taken_on_what_agents_sampled(
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        (("agent=loop",), "agent"),
-        (("agent=loop", "engine=arcforge", "collection=async"), "agent"),
-        (("agent=loop", "engine=arcforge", "rollout.temperature=0.5"), "rollout.temperature"),
-        (("agent=command", "engine=arcforge", "agent.place=host"), "agent.command"),
+        (("harness=loop",), "harness"),
+        (("harness=loop", "engine=arcforge", "collection=async"), "harness"),
+        (("harness=loop", "engine=arcforge", "rollout.temperature=0.5"), "rollout.temperature"),
+        (("harness=command", "engine=arcforge", "harness.place=host"), "harness.command"),
     ],
 )
 def test_what_does_not_go_together_is_refused(small_run: Compose, options: tuple[str, ...], field: str) -> None:

@@ -70,10 +70,10 @@ COMPONENTS = {
         "own": ("algorithms.corrections:Correction", "configs.learning:OwnCorrectionConfig",
             "The one that belongs to the algorithm"),
     },
-    "agent": {
-        "loop": ("agents.loop:LoopHarness", "configs.agents:LoopAgentConfig",
+    "harness": {
+        "loop": ("agents.loop:LoopHarness", "configs.agents:LoopHarnessConfig",
             "The environment's own program and tools; the policy answers chat completions"),
-        "command": ("agents.command:CommandHarness", "configs.agents:CommandAgentConfig",
+        "command": ("agents.command:CommandHarness", "configs.agents:CommandHarnessConfig",
             "Any program that speaks OpenAI's or Anthropic's API, in a sandbox"),
     },
     "collection": {

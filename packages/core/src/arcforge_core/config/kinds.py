@@ -92,7 +92,7 @@ class CollectionConfig(ComponentConfig):
 
 
 @dataclass
-class AgentConfig(ComponentConfig):
+class HarnessConfig(ComponentConfig):
     """Base of the programs around the policy that work on the tasks of a reinforcement learning run."""
 
     seconds: float = 600.0
@@ -108,8 +108,8 @@ class AgentConfig(ComponentConfig):
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < float("inf"):
-            raise ConfigError("agent.seconds", self.seconds, "must be finite and above 0")
-        check_minimums(self, "agent", attempts=1, concurrency=1, **dict.fromkeys(self.limits, 1))
+            raise ConfigError("harness.seconds", self.seconds, "must be finite and above 0")
+        check_minimums(self, "harness", attempts=1, concurrency=1, **dict.fromkeys(self.limits, 1))
 
     def check(self) -> None:
         """Checks options that have no default that works; called before any work starts.

@@ -20,7 +20,6 @@ from arcforge_core.config.checks import check_minimums as check_minimums
 from arcforge_core.config.checks import check_multiple as check_multiple
 from arcforge_core.config.checks import check_text as check_text
 from arcforge_core.config.checks import check_weights as check_weights
-from arcforge_core.config.kinds import AgentConfig as AgentConfig
 from arcforge_core.config.kinds import AlgorithmConfig as AlgorithmConfig
 from arcforge_core.config.kinds import AttentionConfig as AttentionConfig
 from arcforge_core.config.kinds import CallbackConfig as CallbackConfig
@@ -33,6 +32,7 @@ from arcforge_core.config.kinds import DataConfig as DataConfig
 from arcforge_core.config.kinds import EngineConfig as EngineConfig
 from arcforge_core.config.kinds import EnvironmentConfig as EnvironmentConfig
 from arcforge_core.config.kinds import HardwareConfig as HardwareConfig
+from arcforge_core.config.kinds import HarnessConfig as HarnessConfig
 from arcforge_core.config.kinds import LoggerConfig as LoggerConfig
 from arcforge_core.config.kinds import OptimizerConfig as OptimizerConfig
 from arcforge_core.config.kinds import ParserConfig as ParserConfig

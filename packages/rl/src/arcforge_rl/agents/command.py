@@ -11,7 +11,7 @@ from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.environment import Episode, EpisodeFailure, Reply
 from arcforge_rl.agents.harness import TIMEOUT, Work
 from arcforge_rl.agents.places import LONGEST, HostPlace, Place, Running, SandboxPlaces
-from arcforge_rl.configs.agents import CommandAgentConfig
+from arcforge_rl.configs.agents import CommandHarnessConfig
 
 PROMPT_FILE = "TASK.md"
 
@@ -25,15 +25,15 @@ class ProgramCrashed(EpisodeFailure):
 
 
 class CommandHarness:
-    """Runs `CommandAgentConfig.command` once for each task.
+    """Runs `CommandHarnessConfig.command` once for each task.
 
-    The answer is the program's standard output, or the text of `CommandAgentConfig.answer_file`.
+    The answer is the program's standard output, or the text of `CommandHarnessConfig.answer_file`.
 
     Raises:
         ConfigError: sandboxes that can reach the gateway do not work here.
     """
 
-    def __init__(self, config: CommandAgentConfig) -> None:
+    def __init__(self, config: CommandHarnessConfig) -> None:
         config.check()
         self.config = config
         self._sandboxes = SandboxPlaces(config) if config.place == "sandbox" else None

@@ -8,13 +8,13 @@ from typing import Self
 from arcforge_core.contracts.environment import Agents, Episode
 from arcforge_rl.agents.chat import ChatAgent, LimitReached
 from arcforge_rl.agents.harness import LIMIT, TIMEOUT, Work
-from arcforge_rl.configs.agents import LoopAgentConfig
+from arcforge_rl.configs.agents import LoopHarnessConfig
 
 
 class LoopHarness:
     """Calls the tools of the environment that the policy asks for, until it answers without a call."""
 
-    def __init__(self, config: LoopAgentConfig) -> None:
+    def __init__(self, config: LoopHarnessConfig) -> None:
         self.config = config
 
     async def __aenter__(self) -> Self:

@@ -16,7 +16,7 @@ from typing import Protocol
 from arcforge_core.contracts.environment import EpisodeFailure
 from arcforge_core.contracts.sandbox import WORKSPACE, Command, Process, Sandbox, SandboxError, SandboxFault
 from arcforge_core.errors import ConfigError
-from arcforge_rl.configs.agents import CommandAgentConfig
+from arcforge_rl.configs.agents import CommandHarnessConfig
 from arcforge_rl.configs.commands import AutoSandboxConfig
 from arcforge_rl.sandbox.select import build_sandboxes
 
@@ -149,7 +149,7 @@ class SandboxPlaces:
         ConfigError: there are none on this machine.
     """
 
-    def __init__(self, config: CommandAgentConfig) -> None:
+    def __init__(self, config: CommandHarnessConfig) -> None:
         assert config.gateway_socket is not None
         self.forward = {PORT: Path(config.gateway_socket)}
         self.backend = build_sandboxes(
@@ -162,7 +162,7 @@ class SandboxPlaces:
         )
         if not self.backend.forwards:
             accepted = f"must be host: {self.backend.name}, the sandbox that works here, has no port for the gateway"
-            raise ConfigError("agent.place", "sandbox", accepted)
+            raise ConfigError("harness.place", "sandbox", accepted)
 
     async def open(self) -> Place:
         """Returns a fresh sandbox."""

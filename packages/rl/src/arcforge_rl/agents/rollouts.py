@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from arcforge_core.config.schema import AgentConfig
+from arcforge_core.config.schema import HarnessConfig
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment, Episode, EpisodeFailure, Failure, Outcome, Reply, Task
 from arcforge_core.contracts.sessions import SessionRecord
@@ -29,13 +29,13 @@ UNFINISHED = ("abort", "error")
 """Finish reasons of turns that the engine or the gateway did not finish."""
 
 
-def build_harness(config: AgentConfig) -> Harness:
+def build_harness(config: HarnessConfig) -> Harness:
     """Builds the configured agent.
 
     Raises:
         ConfigError: it cannot work on this machine.
     """
-    harness: Harness = registry().get("agent", config.name).load()(config)
+    harness: Harness = registry().get("harness", config.name).load()(config)
     return harness
 
 
@@ -44,7 +44,7 @@ class AgentRollouts:
     """Plays rollouts of agents before a gateway.
 
     A rollout whose program crashed, or whose sandbox, gateway or engine broke, is played again in another session, up
-    to `AgentConfig.attempts` times; then it is a failure. One whose time or session's limits are exhausted is the
+    to `HarnessConfig.attempts` times; then it is a failure. One whose time or session's limits are exhausted is the
     policy's own and is graded.
 
     Args:
@@ -57,13 +57,13 @@ class AgentRollouts:
         counts: attempts that were repeated, by ``repeated_<kind>``.
     """
 
-    config: AgentConfig
+    config: HarnessConfig
     gateway_url: str
     setup: ChatSetup = field(default_factory=ChatSetup)
     key: str | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
-    def roll_out(
+    def play_tasks(
         self,
         environment: Environment,
         seed: str,
@@ -104,29 +104,29 @@ class AgentRollouts:
         """Plays groups for a trainer in place of `roll_out_groups`. The engine's server is that of the gateway.
 
         Raises:
-            ConfigError: the policy has no chat template; see `roll_out`.
+            ConfigError: the policy has no chat template; see `play_tasks`.
         """
         if not isinstance(setup.dialogue, ChatDialogue):
-            raise ConfigError("agent", self.config.name, "needs a policy with a chat template")
+            raise ConfigError("harness", self.config.name, "needs a policy with a chat template")
         self.setup = ChatSetup(setup.max_new_tokens, setup.temperature, setup.dialogue.options)
-        return self.roll_out(environment, seed, tasks, size, clock, first)
+        return self.play_tasks(environment, seed, tasks, size, clock, first)
 
     async def groups(
         self, environment: Environment, seed: str, tasks: Sequence[int], size: int, first: int = 0
     ) -> list[list[TracedRollout]]:
-        """Does this process's part of `roll_out` on a running event loop."""
+        """Does this process's part of `play_tasks` on a running event loop."""
         played = {first + n: take_task(environment, tasks[n]) for n in part(range(len(tasks)))}
         places = asyncio.Semaphore(self.config.concurrency)
         async with Gateway(self.gateway_url, self.key) as gateway, build_harness(self.config) as harness:
             try:
                 model = await gateway.model()
             except EpisodeFailure as error:
-                raise ConfigError("agent", self.config.name, f"the gateway does not answer: {error}") from error
+                raise ConfigError("harness", self.config.name, f"the gateway does not answer: {error}") from error
 
             async def one(task: Task, number: int) -> TracedRollout:
                 async with places:
-                    desk = Desk(self, environment, harness, gateway, model)
-                    rollout = await desk.play(task, number, f"{seed}/{number}")
+                    attempts = TaskAttempts(self, environment, harness, gateway, model)
+                    rollout = await attempts.play(task, number, f"{seed}/{number}")
                     return traced(await judge(environment, rollout), seed, size)
 
             async with asyncio.TaskGroup() as group:
@@ -135,7 +135,7 @@ class AgentRollouts:
 
 
 @dataclass(frozen=True)
-class Desk:
+class TaskAttempts:
     """Plays the attempts at one task."""
 
     rollouts: AgentRollouts
@@ -194,7 +194,7 @@ class Desk:
             log.warning("session %s stays open: %s", session.id, error)
 
 
-def forgiven(crash: ProgramCrashed, record: SessionRecord, config: AgentConfig) -> Episode:
+def forgiven(crash: ProgramCrashed, record: SessionRecord, config: HarnessConfig) -> Episode:
     """Returns the episode of a program that crashed because its session's limits were exhausted, which is graded.
 
     Raises:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 
-from arcforge_core.config.schema import AgentConfig, check_choice, check_minimums
+from arcforge_core.config.schema import HarnessConfig, check_choice, check_minimums
 from arcforge_core.errors import ConfigError
 
 PLACES = ("host", "sandbox")
-"""Where `CommandAgentConfig.command` runs."""
+"""Where `CommandHarnessConfig.command` runs."""
 PLACEHOLDERS = ("prompt", "prompt_file", "base_url", "model", "workdir")
 """Names in braces in a command."""
 
 
 @dataclass
-class LoopAgentConfig(AgentConfig):
+class LoopHarnessConfig(HarnessConfig):
     """The environment's own program and tools; the policy is asked by chat completions."""
 
     name: str = "loop"
 
 
 @dataclass
-class CommandAgentConfig(AgentConfig):
+class CommandHarnessConfig(HarnessConfig):
     """Any program that speaks OpenAI's or Anthropic's API, run once for each rollout."""
 
     name: str = "command"
@@ -46,20 +46,20 @@ class CommandAgentConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("agent.place", self.place, PLACES)
-        check_minimums(self, "agent", memory_mb=16, processes=1)
+        check_choice("harness.place", self.place, PLACES)
+        check_minimums(self, "harness", memory_mb=16, processes=1)
 
     def check(self) -> None:
         """Checks that the command can be run."""
         if (self.gateway_socket is None) == (self.place == "sandbox"):
-            accepted = "must name the gateway's socket with agent.place=sandbox, and nothing with host"
-            raise ConfigError("agent.gateway_socket", self.gateway_socket, accepted)
+            accepted = "must name the gateway's socket with harness.place=sandbox, and nothing with host"
+            raise ConfigError("harness.gateway_socket", self.gateway_socket, accepted)
         try:
             words = shlex.split(self.command)
             for word in words:
                 word.format_map(dict.fromkeys(PLACEHOLDERS, ""))
         except (ValueError, KeyError, IndexError, AttributeError) as error:
             accepted = f"must be words with {', '.join(PLACEHOLDERS)} in braces, other braces doubled: {error}"
-            raise ConfigError("agent.command", self.command, accepted) from error
+            raise ConfigError("harness.command", self.command, accepted) from error
         if not words:
-            raise ConfigError("agent.command", self.command, "must name a program")
+            raise ConfigError("harness.command", self.command, "must name a program")

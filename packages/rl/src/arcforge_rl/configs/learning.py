@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from arcforge_core.config.schema import (
-    AgentConfig,
     AlgorithmConfig,
     CollectionConfig,
     CorrectionConfig,
     EngineConfig,
     EnvironmentConfig,
+    HarnessConfig,
     RunConfig,
     StepsConfig,
     check_at_least,
@@ -191,7 +191,7 @@ class RlConfig(RunConfig):
     correction: CorrectionConfig = MISSING
     collection: CollectionConfig = MISSING
     """How rollouts are collected: ``sync``, or ``async`` while the policy trains."""
-    agent: AgentConfig | None = None
+    harness: HarnessConfig | None = None
     """Program around the policy, before the gateway of the server at `engine.url`; null: the environment's own, in this
     process."""
     engine: EngineConfig = MISSING
@@ -214,19 +214,21 @@ class RlConfig(RunConfig):
         if self.trainer.updates > self.rollout.groups:
             accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"
             raise ConfigError("trainer.updates", self.trainer.updates, accepted)
-        if self.agent is not None:
-            self._check_agent(self.agent)
+        if self.harness is not None:
+            self._check_harness(self.harness)
 
-    def _check_agent(self, agent: AgentConfig) -> None:
-        agent.check()
+    def _check_harness(self, harness: HarnessConfig) -> None:
+        harness.check()
         if getattr(self.engine, "name", None) != "arcforge":
             accepted = "needs the gateway of a server: engine=arcforge engine.url=URL (docs/agentic.md)"
-            raise ConfigError("agent", agent.name, accepted)
+            raise ConfigError("harness", harness.name, accepted)
         if getattr(self.collection, "name", None) != "sync":
-            raise ConfigError("agent", agent.name, "needs collection=sync")
+            raise ConfigError("harness", harness.name, "needs collection=sync")
         for field_, value in (
             ("rollout.temperature", self.rollout.temperature),
             ("evaluation.temperature", self.evaluation.temperature),
         ):
             if value != 1.0:
-                raise ConfigError(field_, value, f"must be 1.0 with agent={agent.name}: a program samples as it asks")
+                raise ConfigError(
+                    field_, value, f"must be 1.0 with harness={harness.name}: a program samples as it asks"
+                )

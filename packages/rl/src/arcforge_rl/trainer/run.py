@@ -216,9 +216,9 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     positions = model.config.max_position_embeddings
     drop_equal = drops_equal(config, algorithm)
     sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
-    if config.agent is not None:
+    if config.harness is not None:
         url, key = config.engine.url, os.environ.get("ARCFORGE_ENGINE_KEY")  # type: ignore[attr-defined]  # checked
-        sampler.roll_out = AgentRollouts(config.agent, url, key=key, counts=sampler.counts).play_groups
+        sampler.roll_out = AgentRollouts(config.harness, url, key=key, counts=sampler.counts).play_groups
     reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
     teachers = None
     if "teacher" in algorithm.needs:
