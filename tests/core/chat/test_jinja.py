@@ -1,7 +1,7 @@
 """Templates that are not ours, and what they do with messages."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arcforge_core.chat.glm5 import Glm5Template
@@ -80,6 +80,7 @@ def test_prompts_are_the_ids_of_transformers(name, theirs):
     assert list(ids) == theirs(text, add_special_tokens=False).input_ids
 
 
+@example([Message("assistant", reasoning="0"), Message("assistant"), Message("user")], True, False)
 @given(conversations(typed_calls), st.booleans(), st.booleans())
 def test_glm5_in_jinja_is_the_typed_renderer(messages, clear, prompt):
     options = ChatOptions(clear_thinking=clear)

@@ -103,6 +103,17 @@ def shows_reasoning(messages: Sequence[Message], index: int, options: ChatOption
 
 
 def is_trained(messages: Sequence[Message], index: int, options: ChatOptions) -> bool:
-    """Whether a turn is trained; one whose reasoning was cleared differs from the sampled turn and is context only."""
-    cleared = split_reasoning(messages[index])[0] and not shows_reasoning(messages, index, options)
-    return messages[index].trained and not cleared
+    """Whether a turn is trained: it and its prompt are as they were when it was sampled.
+
+    A later user message clears the reasoning of the turns before it. One that lost its own, or that followed such a
+    turn without a user's message between them, is context only.
+    """
+    if not messages[index].trained:
+        return False
+    for place in range(index, -1, -1):
+        message = messages[place]
+        if message.role == "user":
+            break
+        if message.role == "assistant" and split_reasoning(message)[0]:
+            return shows_reasoning(messages, place, options)
+    return True
