@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import shutil
@@ -123,22 +124,26 @@ def test_collection_may_change_when_a_run_is_resumed(small_run: Compose) -> None
     assert len(set(names)) == len(names)
 
 
-def test_a_replayed_batch_has_its_counts(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures, restarts and dropped groups of a batch that is taken from the ledger are those of its first time."""
-    ask, count = CopyEnvironment.score, [0]
+def break_verdicts(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """The sandbox of every n-th verdict of ``environment=copy`` dies."""
+    score, numbers = CopyEnvironment.score, itertools.count(1)
 
     async def broken(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
-        count[0] += 1
-        if count[0] % 4 == 0:
+        if next(numbers) % every == 0:
             raise SandboxFault("its supervisor died")
-        return await ask(environment, task, episode)
+        return await score(environment, task, episode)
 
     monkeypatch.setattr(CopyEnvironment, "score", broken)
+
+
+def test_a_replayed_batch_has_its_counts(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures, restarts and dropped groups of a batch that is taken from the ledger are those of its first time."""
     options = (*ASYNC, "trainer.checkpoint_every=1", "trainer.deterministic=true")
-    first = run(small_run(*options, "trainer.max_steps=3"))
+    with monkeypatch.context() as once:
+        break_verdicts(once, 4)
+        first = run(small_run(*options, "trainer.max_steps=3"))
     rows = metrics(first.dir)
     shutil.rmtree(first.dir / "checkpoints" / "step-00000003")
-    monkeypatch.setattr(CopyEnvironment, "score", ask)
     run(small_run(*options, "trainer.max_steps=3", "resume=latest"))
     names = [n for n in rows[0] if n.startswith(("failed", "retried", "dropped", "staleness_put", "all_"))]
     again = [[row.get(name) for name in names] for row in metrics(first.dir)]
@@ -198,15 +203,7 @@ def test_with_pauses_every_reply_has_the_weights_of_one_step(small_run: Compose)
 
 
 def test_a_broken_sandbox_now_and_then_is_tried_again(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
-    score, count = CopyEnvironment.score, [0]
-
-    async def broken(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
-        count[0] += 1
-        if count[0] % 5 == 0:
-            raise SandboxFault("its supervisor died")
-        return await score(environment, task, episode)
-
-    monkeypatch.setattr(CopyEnvironment, "score", broken)
+    break_verdicts(monkeypatch, 5)
     rows = metrics(run(small_run(*ASYNC)).dir)
     assert sum(float(row["failed_sandbox"] or 0) for row in rows) > 0
     assert sum(float(row["retried"] or 0) for row in rows) > 0

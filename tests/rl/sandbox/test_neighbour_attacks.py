@@ -12,7 +12,7 @@ import pytest
 
 from arcforge_core.contracts.sandbox import Command
 from arcforge_rl.sandbox.python import python_inside
-from support.sandbox_attacks import LIMITS
+from support.sandbox_attacks import GIVE_STDOUT, LIMITS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
 PYTHON, _ = python_inside()
@@ -30,26 +30,13 @@ while True:
     time.sleep(0.01)
     os.write(stdout, b"forged\\n")
 """
-GIVE = """
-import os, socket, time
-with socket.socket(socket.AF_UNIX) as s:
-    while True:
-        try:
-            s.connect("meeting")
-            break
-        except (FileNotFoundError, ConnectionRefusedError):
-            time.sleep(0.01)
-    socket.send_fds(s, [b"x"], [1])
-    s.recv(1)
-os.write(1, b"mine\\n")
-"""
 
 
 def test_a_result_does_not_wait_for_whom_its_stdout_was_given(run, backend):
     """Handed over through a socket in the work directory, to a command that keeps it."""
 
     async def scene():
-        taker, giver = (Command((PYTHON, "-I", "-S", "-c", source), limits=LIMITS) for source in (TAKE, GIVE))
+        taker, giver = (Command((PYTHON, "-I", "-S", "-c", source), limits=LIMITS) for source in (TAKE, GIVE_STDOUT))
         holder = asyncio.create_task(run.sandbox.exec(taker))
         done = await run.sandbox.exec(giver)
         held = not holder.done()

@@ -13,7 +13,7 @@ import pytest
 
 from arcforge_core.contracts.sandbox import Command, CommandStatus, ExitStatus, SandboxError, SandboxFault
 from arcforge_rl.sandbox.python import python_inside
-from support.sandbox_attacks import LIMITS, processes_like
+from support.sandbox_attacks import GIVE_STDOUT, LIMITS, processes_like
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
 PYTHON, _ = python_inside()
@@ -161,19 +161,6 @@ while True:
     os.write(stdout, b"forged\\n")
     time.sleep(0.01)
 """
-GIVE = """
-import os, socket, time
-s = socket.socket(socket.AF_UNIX)
-while True:
-    try:
-        s.connect("meeting")
-        break
-    except (FileNotFoundError, ConnectionRefusedError):
-        time.sleep(0.01)
-socket.send_fds(s, [b"x"], [1])
-s.recv(1)
-os.write(1, b"mine\\n")
-"""
 
 
 def test_an_end_does_not_wait_for_whom_the_output_was_given(run, backend):
@@ -182,7 +169,7 @@ def test_an_end_does_not_wait_for_whom_the_output_was_given(run, backend):
 
     async def scene():
         taker = await run.sandbox.start(python(TAKE))
-        giver = await run.sandbox.start(python(GIVE))
+        giver = await run.sandbox.start(python(GIVE_STDOUT))
         assert (await giver.wait()).ok
         assert b"mine\n" in await giver.stdout.read()
         assert not taker.stdout.at_eof()

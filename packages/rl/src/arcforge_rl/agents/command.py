@@ -1,4 +1,4 @@
-"""``agent=command``: a program of its own, which knows a base URL and a key, on the host or in a sandbox."""
+"""``harness=command``: a program of its own, which knows a base URL and a key, on the host or in a sandbox."""
 
 from __future__ import annotations
 

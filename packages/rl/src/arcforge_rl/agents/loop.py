@@ -1,4 +1,4 @@
-"""``agent=loop``: the environment's program and tools, with the policy asked over HTTP."""
+"""``harness=loop``: the environment's program and tools, with the policy asked over HTTP."""
 
 from __future__ import annotations
 
