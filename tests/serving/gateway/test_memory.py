@@ -135,6 +135,15 @@ def test_classes_do_not_share_parts():
             parsed(memory, kind, text)
 
 
+def test_classes_whose_names_begin_alike_do_not_share_parts():
+    class AssistantMessageOfLater(AssistantMessage):
+        """As a subclass of a plugin may be called."""
+
+    memory, text = Memory(), '{"role": "assistant", "content": "x"}'
+    kinds = [AssistantMessage, AssistantMessageOfLater]
+    assert [type(parsed(memory, kind, text)) for kind in kinds * 2] == kinds * 2
+
+
 def test_a_memory_is_bounded():
     memory = Memory(most_bytes=10 * OBJECT_BYTES)
     for n in range(100):

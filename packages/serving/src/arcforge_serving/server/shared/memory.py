@@ -35,7 +35,7 @@ class Memory:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes, self.bytes = most_bytes, 0
-        self._kept: OrderedDict[bytes, tuple[Any, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[type, bytes], tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Memory:
             written = marshal.dumps(given, 2)  # one value, one text: this version neither interns nor refers back
         except ValueError:  # not from JSON, or nested deeper than it writes
             return parse(given)
-        key = blake2b(written, digest_size=32, person=kind.__name__.encode()[:16]).digest()
+        key = kind, blake2b(written, digest_size=32).digest()
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
