@@ -27,6 +27,7 @@ from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.services.desk import Service, Services, single
 from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.player import PolicyPlayer
 from support.policies import reward_even
 
 TOKENIZER = small_tokenizer()
@@ -119,7 +120,7 @@ def train(folder: Path, rules: Rules, steps: int = STEPS, further: Callable[[], 
         setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
         environment = CopyEnvironment(CopyConfig())
         services = Services([*single(environment, curriculum).by_name.values(), *further()])
-        collector = Collector(rules, services, asking, setup, 0, True, ledger)
+        collector = Collector(rules, services, PolicyPlayer(asking, setup), 0, True, ledger)
         asking.version = step
         await collector.begin(step)
         try:

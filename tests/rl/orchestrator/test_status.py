@@ -21,6 +21,7 @@ from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.services.desk import single
 from arcforge_rl.orchestrator.status_app import app_of
+from arcforge_rl.rollouts.player import PolicyPlayer
 from arcforge_rl.trainer.run import run
 from support.ledger_run import TOKENIZER, SeedSays
 from support.policies import reward_even
@@ -41,7 +42,9 @@ def test_the_page_shows_progress_queue_staleness_and_failures(tmp_path: Path, mo
     async def work() -> None:
         ledger = Ledger(tmp_path / "ledger.sqlite")
         setup, rules = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500), Rules(2, 3, concurrency=4, retries=1)
-        collector = Collector(rules, single(CopyEnvironment(CopyConfig())), SeedSays(), setup, 0, True, ledger)
+        collector = Collector(
+            rules, single(CopyEnvironment(CopyConfig())), PolicyPlayer(SeedSays(), setup), 0, True, ledger
+        )
         transport = httpx.ASGITransport(app_of("a <run>", collector, Quiet()))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
 

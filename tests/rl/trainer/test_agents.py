@@ -16,6 +16,7 @@ from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.episodes.copy import ExactEnvironment
 from arcforge_core.errors import ConfigError
 from arcforge_rl.agents.gateway import Gateway, GatewaySession
+from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.trainer.run import run
 
 PROGRAM = Path(__file__).parents[2] / "support" / "agent_program.py"
@@ -65,11 +66,30 @@ def test_steps_are_taken_on_what_agents_sampled(
     assert any(not before[name].equal(value) for name, value in after.items())
 
 
+@pytest.mark.slow(reason="a server process, three asynchronous steps")
+def test_an_asynchronous_run_trains_on_what_agents_sampled(
+    small_run: Compose, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCFORGE_ENGINE_KEY", KEY)
+    monkeypatch.setattr(ExactEnvironment, "exact", reward_any)
+    with served(policy, "gateway.sessions=40") as address:
+        server = ("engine=arcforge", f"engine.url={address}", "harness=loop", "harness.concurrency=4")
+        size = ("trainer.max_steps=3", "evaluation.tasks=0", "rollout.groups=2", "rollout.group_size=2")
+        found = run(small_run(*server, *size, "collection=async", "rollout.drop_equal=false", "optimizer.lr=0.02"))
+    with (found.dir / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3 and all(0 <= float(row["logprob_gap"] or 0) < 1e-4 for row in rows)
+    assert float(rows[-1]["staleness_take_max"]) >= 1, "rollouts were admitted before the weights that train on them"
+    ledger = Ledger(found.dir / "ledger.sqlite")
+    batched = [one for group in ledger.all_groups() for one in group.rollouts if one.copies]
+    ledger.close()
+    assert len(batched) == 12 and {one.state for one in batched} == {"trained"}
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
         (("harness=loop",), "harness"),
-        (("harness=loop", "engine=arcforge", "collection=async"), "harness"),
         (("harness=loop", "engine=arcforge", "rollout.temperature=0.5"), "rollout.temperature"),
         (("harness=command", "engine=arcforge", "harness.place=host"), "harness.command"),
     ],

@@ -27,6 +27,7 @@ from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.scheduler import Scheduler
 from arcforge_rl.orchestrator.services.desk import Service, Services
 from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.player import PolicyPlayer
 from support.ledger_run import TOKENIZER, SeedSays
 from support.policies import reward_even
 
@@ -126,7 +127,7 @@ def collected(folder: Path, steps: int, until: int, desk: Services) -> list[list
         ledger = Ledger(folder / "ledger.sqlite", "run")
         setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
         rules = Rules(threshold=2, group_size=3, eta=0.0, concurrency=4, retries=1)
-        collector = Collector(rules, desk, SeedSays(), setup, 0, True, ledger)
+        collector = Collector(rules, desk, PolicyPlayer(SeedSays(), setup), 0, True, ledger)
         await collector.begin(steps)
         found = []
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from arcforge_core.config.schema import HarnessConfig
@@ -13,16 +14,16 @@ from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment, Episode, EpisodeFailure, Failure, Outcome, Reply, Task
 from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.episodes.agent import ChatDialogue, SamplingSetup
-from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge, take_task
+from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.command import ProgramCrashed
 from arcforge_rl.agents.gateway import Gateway, GatewaySession
 from arcforge_rl.agents.harness import LIMIT, Harness, Work
-from arcforge_rl.processes import part, whole
+from arcforge_rl.processes import whole
 from arcforge_rl.rollouts.clock import Clock
-from arcforge_rl.rollouts.collect import TracedRollout, traced
+from arcforge_rl.rollouts.collect import StepTasks, TracedRollout, traced
 
 log = logging.getLogger("arcforge.agents")
 UNFINISHED = ("abort", "error")
@@ -50,7 +51,6 @@ class AgentRollouts:
     Args:
         config: of the agent.
         gateway_url: of a server with sessions.
-        setup: how turns are sampled, for agents that ask by themselves.
         key: one that may open sessions, if the server has keys.
 
     Attributes:
@@ -59,122 +59,107 @@ class AgentRollouts:
 
     config: HarnessConfig
     gateway_url: str
-    setup: ChatSetup = field(default_factory=ChatSetup)
     key: str | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
-    def play_tasks(
-        self,
-        environment: Environment,
-        seed: str,
-        tasks: Sequence[int],
-        size: int,
-        clock: Clock | None = None,
-        first: int = 0,
+    def roll_out(
+        self, wanted: StepTasks, engine: Engine, setup: SamplingSetup, clock: Clock
     ) -> list[list[TracedRollout]]:
-        """Returns `size` scored rollouts of each task, in order.
+        """Plays groups for a trainer in place of `roll_out_groups`. The engine's server is that of the gateway.
+
+        Raises:
+            ConfigError, CheckpointError: environment, agent or gateway cannot work.
+        """
+        return self.play(wanted, self._chat(setup), clock)
+
+    def open(self, setup: SamplingSetup) -> AbstractAsyncContextManager[AgentPlayer]:
+        """Opens a player for an asynchronous collection; its errors are those of `roll_out`."""
+        return self.player(self._chat(setup))
+
+    def play(self, wanted: StepTasks, setup: ChatSetup, clock: Clock | None = None) -> list[list[TracedRollout]]:
+        """Returns the scored rollouts of each task, in order; `clock` times sampling, verdicts included.
 
         With several processes, each plays part of the tasks, and all return all rollouts.
-
-        Args:
-            environment: has the tasks, and scores.
-            seed: of all rollouts.
-            tasks: task numbers.
-            size: rollouts per task.
-            clock: times sampling, verdicts included.
-            first: number of the first group.
 
         Raises:
             ConfigError, CheckpointError: environment, agent or gateway cannot work.
         """
         with (clock or Clock())("sampling"):
-            return whole(asyncio.run(self.groups(environment, seed, tasks, size, first)))
+            return whole(asyncio.run(self._groups(wanted, setup)))
 
-    def play_groups(
-        self,
-        environment: Environment,
-        engine: Engine,
-        setup: SamplingSetup,
-        seed: str,
-        tasks: Sequence[int],
-        size: int,
-        clock: Clock | None = None,
-        first: int = 0,
-    ) -> list[list[TracedRollout]]:
-        """Plays groups for a trainer in place of `roll_out_groups`. The engine's server is that of the gateway.
+    @asynccontextmanager
+    async def player(self, setup: ChatSetup) -> AsyncIterator[AgentPlayer]:
+        """Yields a player on the running event loop.
+
+        Args:
+            setup: how turns are sampled.
 
         Raises:
-            ConfigError: the policy has no chat template; see `play_tasks`.
+            ConfigError: agent or gateway cannot work.
         """
-        if not isinstance(setup.dialogue, ChatDialogue):
-            raise ConfigError("harness", self.config.name, "needs a policy with a chat template")
-        self.setup = ChatSetup(setup.max_new_tokens, setup.temperature, setup.dialogue.options)
-        return self.play_tasks(environment, seed, tasks, size, clock, first)
-
-    async def groups(
-        self, environment: Environment, seed: str, tasks: Sequence[int], size: int, first: int = 0
-    ) -> list[list[TracedRollout]]:
-        """Does this process's part of `play_tasks` on a running event loop."""
-        played = {first + n: take_task(environment, tasks[n]) for n in part(range(len(tasks)))}
-        places = asyncio.Semaphore(self.config.concurrency)
         async with Gateway(self.gateway_url, self.key) as gateway, build_harness(self.config) as harness:
             try:
                 model = await gateway.model()
             except EpisodeFailure as error:
                 raise ConfigError("harness", self.config.name, f"the gateway does not answer: {error}") from error
+            yield AgentPlayer(self.config, harness, gateway, model, setup, self.counts)
+
+    async def _groups(self, wanted: StepTasks, setup: ChatSetup) -> list[list[TracedRollout]]:
+        """Does this process's part of `play`."""
+        mine = wanted.mine()
+        async with self.player(setup) as player:
 
             async def one(task: Task, number: int) -> TracedRollout:
-                async with places:
-                    attempts = TaskAttempts(self, environment, harness, gateway, model)
-                    rollout = await attempts.play(task, number, f"{seed}/{number}")
-                    return traced(await judge(environment, rollout), seed, size)
+                played = await player.play(wanted.environment, number, task, f"{wanted.seed}/{number}")
+                return traced(await judge(wanted.environment, played), wanted.seed, wanted.size)
 
             async with asyncio.TaskGroup() as group:
-                work = [[group.create_task(one(task, n * size + k)) for k in range(size)] for n, task in played.items()]
+                work = [[group.create_task(one(task, n)) for n in wanted.numbers(number)] for number, task in mine]
         return [[rollout.result() for rollout in rollouts] for rollouts in work]
 
+    def _chat(self, setup: SamplingSetup) -> ChatSetup:
+        if not isinstance(setup.dialogue, ChatDialogue):
+            raise ConfigError("harness", self.config.name, "needs a policy with a chat template")
+        return ChatSetup(setup.max_new_tokens, setup.temperature, setup.dialogue.options)
 
-@dataclass(frozen=True)
-class TaskAttempts:
-    """Plays the attempts at one task."""
 
-    rollouts: AgentRollouts
-    environment: Environment
-    harness: Harness
-    gateway: Gateway
-    model: str
+class AgentPlayer:
+    """Plays the attempts at tasks; a `arcforge_rl.rollouts.player.Player`, made by `AgentRollouts`."""
 
-    async def play(self, task: Task, number: int, seed: str) -> Rollout:
-        """Returns a rollout that was played, unscored or failed."""
+    def __init__(
+        self,
+        config: HarnessConfig,
+        harness: Harness,
+        gateway: Gateway,
+        model: str,
+        setup: ChatSetup,
+        counts: Counter[str],
+    ) -> None:
+        self.config, self.harness, self.gateway, self.model, self.setup = config, harness, gateway, model, setup
+        self.counts, self._places = counts, asyncio.Semaphore(config.concurrency)
+
+    async def play(self, environment: Environment, number: int, task: Task, seed: str) -> Rollout:
+        """Plays when one of `HarnessConfig.concurrency` places is free; see `Player`."""
         if isinstance(task, FailedTask):
-            return failed(number, task, self.environment.domain, task.failure)
-        attempts = self.rollouts.config.attempts
+            return failed(number, task, environment.domain, task.failure)
+        attempts = self.config.attempts
         for attempt in range(attempts):
             try:
-                return await self._attempt(task, number, seed)
+                async with self._places:
+                    return await self._attempt(environment, number, task, seed)
             except (ConfigError, CheckpointError):
                 raise
             except Exception as error:
                 failure = failure_by(error)
                 log.warning("rollout %s, attempt %d of %d: %s", seed, attempt + 1, attempts, failure.reason)
             if attempt + 1 < attempts:
-                self.rollouts.counts[f"repeated_{failure.kind}"] += 1
-        return failed(number, task, self.environment.domain_of(task), failure)
+                self.counts[f"repeated_{failure.kind}"] += 1
+        return failed(number, task, environment.domain_of(task), failure)
 
-    async def _attempt(self, task: Task, number: int, seed: str) -> Rollout:
-        config = self.rollouts.config
-        session = await self.gateway.open({"rollout": seed}, config.limits)
+    async def _attempt(self, environment: Environment, number: int, task: Task, seed: str) -> Rollout:
+        session = await self.gateway.open({"rollout": seed}, self.config.limits)
         try:
-            work = Work(
-                self.environment,
-                task,
-                self.gateway,
-                session,
-                self.model,
-                self.rollouts.setup,
-                seed,
-                config.seconds,
-            )
+            work = Work(environment, task, self.gateway, session, self.model, self.setup, seed, self.config.seconds)
             episode, crash = await self.harness.work(work), None
         except ProgramCrashed as error:
             episode, crash = error.episode, error
@@ -183,8 +168,8 @@ class TaskAttempts:
             raise
         record = await self.gateway.close(session)
         if crash is not None:
-            episode = forgiven(crash, record, config)
-        return rollout_of(number, task, self.environment.domain_of(task), episode, record)
+            episode = forgiven(crash, record, self.config)
+        return rollout_of(number, task, environment.domain_of(task), episode, record)
 
     async def _leave(self, session: GatewaySession) -> None:
         """Closes the session of an attempt that failed; its record is of no use."""

@@ -222,8 +222,6 @@ class RlConfig(RunConfig):
         if getattr(self.engine, "name", None) != "arcforge":
             accepted = "needs the gateway of a server: engine=arcforge engine.url=URL (docs/agentic.md)"
             raise ConfigError("harness", harness.name, accepted)
-        if getattr(self.collection, "name", None) != "sync":
-            raise ConfigError("harness", harness.name, "needs collection=sync")
         for field_, value in (
             ("rollout.temperature", self.rollout.temperature),
             ("evaluation.temperature", self.evaluation.temperature),

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from arcforge_core.contracts.environment import Failure, Outcome
-from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
-from arcforge_core.episodes.asking import Asking
-from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, judge, play, take_task
+from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, judge, take_task
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.group import GroupKey, Member, MemberState, RolloutGroup
 from arcforge_rl.orchestrator.ledger import Ledger, RecordedGroup, RecordedRollout
@@ -20,6 +18,7 @@ from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.scheduler import REMOVED, SURPLUS, Again, Batch, Cancel, Dropped, Scheduler, Start
 from arcforge_rl.orchestrator.services.desk import Service, Services
 from arcforge_rl.rollouts.collect import TracedRollout, left_out, traced
+from arcforge_rl.rollouts.player import Player
 from arcforge_rl.rollouts.sampler import seed_of
 
 EQUAL = ("all_right", "all_wrong", "all_equal", "nothing_sampled")
@@ -53,9 +52,8 @@ class Collector:
 
     Args:
         rules: of the scheduler.
-        services: play and score.
-        asking: takes requests to the engine.
-        setup: how the policy samples.
+        services: have the tasks and score.
+        player: plays.
         seed: of the run; rollouts have the names and seeds that the synchronous loop gives them.
         drop_equal: whether groups of equal rewards are left out.
         ledger: records every change.
@@ -66,14 +64,13 @@ class Collector:
         self,
         rules: Rules,
         services: Services,
-        asking: Asking,
-        setup: SamplingSetup,
+        player: Player,
         seed: int,
         drop_equal: bool,
         ledger: Ledger,
         patience: int = 0,
     ) -> None:
-        self.rules, self.services, self.asking, self.setup, self.seed = rules, services, asking, setup, seed
+        self.rules, self.services, self.player, self.seed = rules, services, player, seed
         self.drop_equal, self.ledger, self.patience = drop_equal, ledger, patience
         self.scheduler: Scheduler[TracedRollout] = Scheduler(rules, self._at_put, desk=services)
         self._tasks: dict[GroupKey, int] = {}
@@ -268,15 +265,14 @@ class Collector:
         key, place = start.key, start.number
         seed, number = seed_of(self.seed, key.step), self._number(key, place)
         begun, service = time.monotonic(), self.services.of[key]
-        agent = PolicyAgent(self.asking, number, self.setup, f"{seed}/{number}")
         task = take_task(service.environment, self._tasks[key])
         try:
             async with asyncio.timeout(service.config.seconds):
-                played = await play(service.environment, number, task, agent, self.asking)
+                played = await self.player.play(service.environment, number, task, f"{seed}/{number}")
         except TimeoutError:
             failure = Failure("worker", f"{service.title} did not end a rollout within {service.config.seconds:g} s")
             lost = FailedTask(task.key, task.prompt, task.answer, failure)
-            played = await play(service.environment, number, lost, agent, self.asking)
+            played = await self.player.play(service.environment, number, lost, f"{seed}/{number}")
         seconds = time.monotonic() - begun
         rollout = traced(played, seed, self.rules.group_size)
         failed = None if played.outcome.failure is None else pack_outcome(played.outcome)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,7 @@ from arcforge_rl.orchestrator.ledger import LEDGER_FILE, Ledger
 from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.services.desk import services_of
 from arcforge_rl.rollouts.collect import Collected
+from arcforge_rl.rollouts.player import Player, PolicyPlayer
 from arcforge_rl.rollouts.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -38,8 +40,9 @@ SHARES = 9
 
 def rules_of(config: AsynchronousConfig, sampler: Sampler) -> Rules:
     """Returns the scheduler's rules."""
-    rollout = sampler.config.rollout
-    concurrency = config.concurrency or int(getattr(sampler.config.engine, "max_running", 64))
+    rollout, harness = sampler.config.rollout, sampler.config.harness
+    most = getattr(sampler.config.engine, "max_running", 64) if harness is None else harness.concurrency
+    concurrency = config.concurrency or int(most)
     return Rules(
         config.threshold or rollout.groups, rollout.group_size, config.eta, config.max_staleness, config.stale,
         concurrency, config.retries, config.oversample, refills=rollout.refills if sampler.drop_equal else None,
@@ -84,6 +87,7 @@ class AsynchronousSource:
                 raise ConfigError("collection.adaptive", True, accepted)
             most = self.rules.concurrency
             self.control = CacheControl(most, min(most, self.rules.group_size))
+        self._opened: AbstractAsyncContextManager[Player]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ledger: Ledger | None = None
@@ -105,11 +109,14 @@ class AsynchronousSource:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="arcforge-rollouts", daemon=True)
         self._thread.start()
+        setup = self.sampler.training_setup
+        self._opened = nullcontext(PolicyPlayer(self.asking, setup))
+        if self.sampler.open_player is not None:
+            self._opened = self.sampler.open_player(setup)
         self.collector = Collector(
             self.rules,
             self.services,
-            self.asking,
-            self.sampler.training_setup,
+            self._call(self._opened.__aenter__()),
             config.seed,
             self.sampler.drop_equal,
             self._ledger,
@@ -126,7 +133,7 @@ class AsynchronousSource:
         now = time.monotonic()
         collected = Collected(taken.kept, taken.dropped)
         collected.clock.seconds["sampling"] = now - waiting
-        collected.counts |= counts_of(taken)
+        collected.counts |= counts_of(taken) | self.sampler.take_counts()
         collected.figures = staleness_figures(taken) | self._speed(taken, now, now - waiting)
         collected.figures |= self.services.figures()
         if self.control is not None:
@@ -163,6 +170,7 @@ class AsynchronousSource:
         if self._loop is not None and self._thread is not None and self._ledger is not None:
             self._call(self._unwatch())
             self._call(self.collector.stop())
+            self._call(self._opened.__aexit__(None, None, None))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -222,9 +230,10 @@ class AsynchronousSource:
         self._totals["trained"] += sum(rollout.trace.num_sampled for group in taken.kept for rollout in group)
         self._totals["sampled"] += int(gained["generated_tokens"])
         seconds = sorted(taken.seconds) or [0.0]
+        idle = {"engine_idle": max(0.0, 1.0 - gained["busy"] / span)} if self.sampler.open_player is None else {}
         return {
             "trainer_idle": min(1.0, waited / span),
-            "engine_idle": max(0.0, 1.0 - gained["busy"] / span),
+            **idle,
             "prefix_hits": gained["cached_tokens"] / max(gained["prompt_tokens"], 1.0),
             "trained_per_sampled": self._totals["trained"] / max(self._totals["sampled"], 1),
             "rollout_p50": seconds[len(seconds) // 2],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.contracts.engine import Engine
-from arcforge_core.contracts.environment import Environment
+from arcforge_core.contracts.environment import Environment, Task
 from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
 from arcforge_core.episodes.lockstep import Lockstep
 from arcforge_core.episodes.rollout import Rollout, roll_out, take_task
@@ -63,44 +63,59 @@ class Collected:
         return [rollout for group in (*self.kept, *self.dropped) for rollout in group]
 
 
-RollOut = Callable[..., list[list["TracedRollout"]]]
-"""Takes the arguments of `roll_out_groups` and returns the same."""
+@dataclass(frozen=True)
+class StepTasks:
+    """Tasks to play for a step.
+
+    Attributes:
+        environment: has the tasks, plays and scores them.
+        seed: of all rollouts.
+        tasks: task numbers.
+        size: rollouts of each task.
+        first: number of the first group; groups are numbered through a step.
+    """
+
+    environment: Environment
+    seed: str
+    tasks: Sequence[int]
+    size: int
+    first: int = 0
+
+    def mine(self) -> list[tuple[int, Task]]:
+        """Returns this process's part: the number of each group, and its task."""
+        return [(self.first + n, take_task(self.environment, self.tasks[n])) for n in part(range(len(self.tasks)))]
+
+    def numbers(self, group: int) -> range:
+        """Returns the numbers of a group's rollouts."""
+        return range(group * self.size, (group + 1) * self.size)
 
 
-def roll_out_groups(
-    environment: Environment,
-    engine: Engine,
-    setup: SamplingSetup,
-    seed: str,
-    tasks: Sequence[int],
-    size: int,
-    clock: Clock | None = None,
-    first: int = 0,
-) -> list[list[TracedRollout]]:
-    """Returns `size` scored rollouts of each task, in order; `clock` times the phases.
+RollOut = Callable[[StepTasks, Engine, SamplingSetup, Clock], list[list["TracedRollout"]]]
+"""As `roll_out_groups`."""
+
+
+def roll_out_groups(wanted: StepTasks, engine: Engine, setup: SamplingSetup, clock: Clock) -> list[list[TracedRollout]]:
+    """Returns the scored rollouts of each task, in order.
 
     With several processes, each plays part of the tasks, and all return all rollouts.
 
     Args:
-        environment: plays and scores the tasks.
+        wanted: which tasks.
         engine: samples.
         setup: sampling options.
-        seed: seed of all rollouts.
-        tasks: task numbers.
-        size: rollouts per task.
         clock: times the phases.
-        first: number of the first group; groups are numbered through a step.
 
     Raises:
         ArcforgeError: a reward is not finite; its group would appear to have no learning signal.
     """
-    numbers = [(first + group) * size + n for group in part(range(len(tasks))) for n in range(size)]
-    played = [take_task(environment, tasks[number // size - first]) for number in numbers]
+    mine = wanted.mine()
+    entries = [(number, task) for group, task in mine for number in wanted.numbers(group)]
+    numbers, played = [number for number, _ in entries], [task for _, task in entries]
     lockstep = Lockstep(engine)
-    agents = [PolicyAgent(lockstep, number, setup, f"{seed}/{number}") for number in numbers]
-    ended = roll_out(environment, played, agents, lockstep, numbers=numbers, clock=clock or Clock())
-    rollouts = sorted((traced(rollout, seed, size) for rollout in ended), key=lambda rollout: rollout.number)
-    return whole([rollouts[n : n + size] for n in range(0, len(rollouts), size)])
+    agents = [PolicyAgent(lockstep, number, setup, f"{wanted.seed}/{number}") for number in numbers]
+    ended = roll_out(wanted.environment, played, agents, lockstep, numbers=numbers, clock=clock)
+    found = {one.number: traced(one, wanted.seed, wanted.size) for one in ended}
+    return whole([[found[number] for number in wanted.numbers(group)] for group, _ in mine])
 
 
 def traced(rollout: Rollout, seed: str, size: int) -> TracedRollout:
@@ -147,7 +162,8 @@ def collect(
             break
         found.counts["refills"] += filling > 0
         tasks = curriculum.take(missing)
-        groups = roll_out(environment, engine, setup, seed, tasks, config.group_size, found.clock, admitted)
+        wanted = StepTasks(environment, seed, tasks, config.group_size, admitted)
+        groups = roll_out(wanted, engine, setup, found.clock)
         admitted += len(tasks)
         check_some_worked(rollout for group in groups for rollout in group)
         for index, group in zip(tasks, groups, strict=True):

@@ -19,15 +19,18 @@ from arcforge_core.episodes.agent import Dialogue, SamplingSetup
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.collection import SynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.collect import (
     Collected,
     RollOut,
+    StepTasks,
     TracedRollout,
     check_some_worked,
     collect,
     roll_out_groups,
 )
 from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.player import OpenPlayer
 
 AT_ONCE = 256
 """Held-out rollouts that are sampled at a time, of all processes together; of a task all."""
@@ -64,6 +67,7 @@ class Sampler:
         curriculum: which training tasks.
         drop_equal: whether groups whose rewards are all equal are replaced.
         roll_out: plays groups.
+        open_player: opens what plays single rollouts; None: the policy in this process does.
         counts: its counts, for the figures of the next step.
     """
 
@@ -76,6 +80,7 @@ class Sampler:
     curriculum: Curriculum
     drop_equal: bool = True
     roll_out: RollOut = roll_out_groups
+    open_player: OpenPlayer | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
     def take(self, step: int) -> Collected:
@@ -91,9 +96,14 @@ class Sampler:
             self.drop_equal,
             self.roll_out,
         )
-        found.counts |= self.counts
-        self.counts.clear()
+        found.counts |= self.take_counts()
         return found
+
+    def take_counts(self) -> dict[str, int]:
+        """Returns `counts`, which begin at 0 again."""
+        found = dict(self.counts)
+        self.counts.subtract(found)
+        return {name: count for name, count in found.items() if count}
 
     def evaluate(self) -> list[list[TracedRollout]]:
         """Returns tries at held-out tasks; the same tasks and seeds each time.
@@ -108,7 +118,8 @@ class Sampler:
         for start in range(0, evaluation.tasks, chunk):
             seed = f"{self.config.seed}/heldout/{start}"
             tasks = range(start, min(start + chunk, evaluation.tasks))
-            groups += self.roll_out(self.heldout, self.engine, setup, seed, tasks, evaluation.samples)
+            wanted = StepTasks(self.heldout, seed, tasks, evaluation.samples)
+            groups += self.roll_out(wanted, self.engine, setup, Clock())
         check_some_worked(rollout for group in groups for rollout in group)
         return groups
 

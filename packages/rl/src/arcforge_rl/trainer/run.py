@@ -218,7 +218,8 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
     if config.harness is not None:
         url, key = config.engine.url, os.environ.get("ARCFORGE_ENGINE_KEY")  # type: ignore[attr-defined]  # checked
-        sampler.roll_out = AgentRollouts(config.harness, url, key=key, counts=sampler.counts).play_groups
+        agents = AgentRollouts(config.harness, url, key, sampler.counts)
+        sampler.roll_out, sampler.open_player = agents.roll_out, agents.open
     reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
     teachers = None
     if "teacher" in algorithm.needs:
