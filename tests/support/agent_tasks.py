@@ -1,4 +1,4 @@
-"""Tasks for agents before a gateway, and what must hold of the tokens that they sample."""
+"""Tasks for agents before a gateway, and a check of the tokens that they sample."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Conversations(GeneratedEnvironment):
 
     domain = "tools"
 
-    def __init__(self, seconds: float = 0.0, broken: int = 0) -> None:
+    def __init__(self, seconds: float = 0.0, broken: int = 0, max_calls: int = 3, result: str = "two") -> None:
         super().__init__(type("Config", (), {"seed": 0, "split": "train"}))
-        self.seconds, self.broken = seconds, broken
+        self.seconds, self.broken, self.max_calls, self.result = seconds, broken, max_calls, result
 
     def draw(self, draw: Any) -> tuple[str, Task]:
         number = str(draw.randrange(10**6))
@@ -41,10 +41,12 @@ class Conversations(GeneratedEnvironment):
                 self.broken -= 1
                 raise EpisodeFailure("sandbox", "the tool's sandbox broke")
             await asyncio.sleep(self.seconds)
-            return "two"
+            return self.result
 
         tool = Tool({"type": "function", "function": {"name": "f", "parameters": PARAMETERS}})
-        return await converse(agents, [Message("user", task.prompt)], [tool], use, max_calls=3)
+        return await converse(
+            agents, [Message("user", task.prompt)], [tool], use, max_calls=self.max_calls, longest_result=10**6
+        )
 
     @reward(timeout=None)
     def even(self, task: Task, episode: Episode) -> Score:

@@ -1,4 +1,4 @@
-"""Agents in an asynchronous collection: the ledger, staleness, and what a kill loses."""
+"""Agents in an asynchronous collection: the ledger, staleness, and a kill."""
 
 from __future__ import annotations
 

@@ -13,9 +13,12 @@ from arcforge_core.contracts.chat import ChatOptions, Message, Tool
 from arcforge_core.contracts.environment import EpisodeFailure, Reply
 from arcforge_core.data.split import key_hash
 from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_rl.agents.context import Context
 from arcforge_rl.agents.gateway import Gateway, GatewaySession
 
 LENGTH = "length"
+NO_ROOM = Reply(finish_reason=LENGTH)
+"""To a conversation that the model has no room for."""
 
 
 class LimitReached(ArcforgeError):
@@ -46,14 +49,24 @@ class ChatAgent:
         model: its name there.
         setup: how turns are sampled.
         seed: reply k is sampled with ``key_hash(f"{seed}/{k}") >> 1``.
+        context: the part of a conversation that the policy sees; None: all of it.
 
     Attributes:
         messages: the conversation so far, the last reply included.
         last: that reply.
     """
 
-    def __init__(self, gateway: Gateway, session: GatewaySession, model: str, setup: ChatSetup, seed: str) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        session: GatewaySession,
+        model: str,
+        setup: ChatSetup,
+        seed: str,
+        context: Context | None = None,
+    ) -> None:
         self.gateway, self.session, self.model, self.setup, self.seed = gateway, session, model, setup, seed
+        self.context = context or Context()
         self.messages: tuple[Message, ...] = ()
         self.last = Reply()
         self._numbers = itertools.count()
@@ -67,9 +80,16 @@ class ChatAgent:
             LimitReached: the session's.
             EpisodeFailure: the gateway or its engine failed.
         """
-        number = next(self._numbers)
         self.messages = tuple(messages)
-        body = self._request(messages, tools, options or self.setup.options, number)
+        reply = await self._asked(self.context.shown(messages), tools, options)
+        if reply is NO_ROOM and self.context.overflows(messages):
+            reply = await self._asked(self.context.shown(messages), tools, options)
+        self.messages, self.last = (*messages, reply.message), reply
+        return reply
+
+    async def _asked(self, shown: Sequence[Message], tools: Sequence[Tool], options: ChatOptions | None) -> Reply:
+        number = next(self._numbers)
+        body = self._request(shown, tools, options or self.setup.options, number)
         path, name = f"/sessions/{self.session.id}/v1/chat/completions", f"{self.session.id}-{number}"
         answer = await self.gateway.ask("POST", path, body, self.session.secret, name, accepted=(400, 429))
         if answer.status_code == 429:
@@ -77,11 +97,10 @@ class ChatAgent:
         if answer.status_code == 400:
             if "context_length_exceeded" not in answer.text:
                 raise EpisodeFailure("engine", f"the gateway refuses a turn: {answer.text[:500]}")
-            reply = Reply(finish_reason=LENGTH)
-        else:
-            reply = reply_of(answer.json())
-        self.messages, self.last = (*messages, reply.message), reply
-        return reply
+            return NO_ROOM
+        found = answer.json()
+        self.context.measured(found.get("usage", {}).get("total_tokens", 0))
+        return reply_of(found)
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions, number: int

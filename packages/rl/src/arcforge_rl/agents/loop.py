@@ -7,6 +7,7 @@ from typing import Self
 
 from arcforge_core.contracts.environment import Agents, Episode
 from arcforge_rl.agents.chat import ChatAgent, LimitReached
+from arcforge_rl.agents.context import Context
 from arcforge_rl.agents.harness import LIMIT, TIMEOUT, Work
 from arcforge_rl.configs.agents import LoopHarnessConfig
 
@@ -25,7 +26,8 @@ class LoopHarness:
 
     async def work(self, work: Work) -> Episode:
         """Lets the environment run; see `Harness.work`."""
-        agent = ChatAgent(work.gateway, work.session, work.model, work.setup, work.seed)
+        context = Context(self.config.keep_recent, self.config.discard_all)
+        agent = ChatAgent(work.gateway, work.session, work.model, work.setup, work.seed, context)
         limit = asyncio.timeout(work.seconds)
         try:
             async with limit:

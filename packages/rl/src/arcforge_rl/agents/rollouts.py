@@ -62,7 +62,7 @@ class AgentRollouts:
     key: str | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
-    def roll_out(
+    def play_step(
         self, wanted: StepTasks, engine: Engine, setup: SamplingSetup, clock: Clock
     ) -> list[list[TracedRollout]]:
         """Plays groups for a trainer in place of `roll_out_groups`. The engine's server is that of the gateway.
@@ -73,7 +73,7 @@ class AgentRollouts:
         return self.play(wanted, self._chat(setup), clock)
 
     def open(self, setup: SamplingSetup) -> AbstractAsyncContextManager[AgentPlayer]:
-        """Opens a player for an asynchronous collection; its errors are those of `roll_out`."""
+        """Opens a player for an asynchronous collection; its errors are those of `play_step`."""
         return self.player(self._chat(setup))
 
     def play(self, wanted: StepTasks, setup: ChatSetup, clock: Clock | None = None) -> list[list[TracedRollout]]:

@@ -15,7 +15,22 @@ PLACEHOLDERS = ("prompt", "prompt_file", "base_url", "model", "workdir")
 
 
 @dataclass
-class LoopHarnessConfig(HarnessConfig):
+class AskingHarnessConfig(HarnessConfig):
+    """Base of harnesses that ask the policy by chat completions themselves."""
+
+    keep_recent: int | None = None
+    """Rounds of tool calls whose results the policy sees; earlier ones are omitted. GLM-5 has 5. null: all."""
+    discard_all: int | None = None
+    """Tokens of a prompt and its reply beyond which all tool calls so far are left out, and the policy begins with the
+    question again. GLM-5 has 32k. null: never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_minimums(self, "harness", keep_recent=1, discard_all=1)
+
+
+@dataclass
+class LoopHarnessConfig(AskingHarnessConfig):
     """The environment's own program and tools; the policy is asked by chat completions."""
 
     name: str = "loop"

@@ -1,4 +1,4 @@
-"""What plays a rollout on an event loop: the policy in this process, or an agent around it."""
+"""Players of rollouts on an event loop: the policy in this process, or an agent around it."""
 
 from __future__ import annotations
 

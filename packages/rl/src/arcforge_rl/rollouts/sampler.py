@@ -67,7 +67,7 @@ class Sampler:
         curriculum: which training tasks.
         drop_equal: whether groups whose rewards are all equal are replaced.
         roll_out: plays groups.
-        open_player: opens what plays single rollouts; None: the policy in this process does.
+        open_player: opens a player of single rollouts; None: the policy in this process.
         counts: its counts, for the figures of the next step.
     """
 

@@ -219,7 +219,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     if config.harness is not None:
         url, key = config.engine.url, os.environ.get("ARCFORGE_ENGINE_KEY")  # type: ignore[attr-defined]  # checked
         agents = AgentRollouts(config.harness, url, key, sampler.counts)
-        sampler.roll_out, sampler.open_player = agents.roll_out, agents.open
+        sampler.roll_out, sampler.open_player = agents.play_step, agents.open
     reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
     teachers = None
     if "teacher" in algorithm.needs:
