@@ -1,17 +1,20 @@
 """Whatever a verifier does, the outcome is a number in [0, 1] with a reason, in bounded time."""
 
 import asyncio
+import http.client
 import importlib.util
 import math
 import subprocess
 import sys
 import time
+import urllib.error
 from pathlib import Path
 
+import httpx
 import pytest
 
 from arcforge_core.contracts.chat import Message
-from arcforge_core.contracts.environment import Agents, Episode, Failure, Reply, Score, Task
+from arcforge_core.contracts.environment import Agents, Episode, Failure, NoVerdict, Reply, Score, Task
 from arcforge_core.episodes import killable
 from arcforge_core.episodes.rewards import as_score, metric, reward
 from arcforge_core.episodes.scripted import SILENCE, ScriptedAgent, play
@@ -184,6 +187,118 @@ class MeasuredElsewhere(Measured):
 def test_a_judge_that_cannot_be_reached_is_a_failure():
     found = asyncio.run(play(Unreachable(hostile.HostileConfig()), Task("a", "b", "c"), SILENCE))[1]
     assert found.failure == Failure("verifier", "slow: ConnectionRefusedError: no judge")
+
+
+class Judged(hostile.Asked):
+    """Its judge says the reply's words in turn; a word that is a name of `SAID` raises, or returns junk."""
+
+    asked = 0
+
+    @reward(timeout=None, scale=(0.0, 10.0))
+    async def judge(self, task, episode):
+        self.asked += 1
+        word = episode.reply.text.split()[self.asked - 1]
+        return SAID[word]() if word in SAID else float(word)
+
+
+def raising(error):
+    def raised():
+        raise error
+
+    return raised
+
+
+REQUEST = httpx.Request("POST", "http://judge")
+SAID = {
+    "429": raising(httpx.HTTPStatusError("too many", request=REQUEST, response=httpx.Response(429, request=REQUEST))),
+    "slow": raising(httpx.ReadTimeout("late", request=REQUEST)),
+    "half": raising(http.client.IncompleteRead(b"{")),
+    "refused": raising(urllib.error.URLError("refused")),
+    "timeout": raising(TimeoutError()),
+    "prose": raising(NoVerdict("what a fine story")),
+    "nothing": lambda: None,
+    "bug": raising(KeyError("verdict")),
+}
+
+
+@pytest.mark.parametrize("said", ["429", "slow", "half", "refused", "timeout", "prose", "nothing", "11", "-1", "nan"])
+def test_a_judge_without_a_verdict_is_asked_once_more_and_then_a_failure(said):
+    environment = Judged(hostile.HostileConfig())
+    found = asyncio.run(play(environment, Task("a", "b", "c"), [Reply(f"{said} 5")]))[1]
+    assert found.failure is None and found.reward == 0.5 and environment.asked == 2
+    environment.asked = 0
+    found = asyncio.run(play(environment, Task("a", "b", "c"), [Reply(f"{said} {said} 5")]))[1]
+    assert found.failure is not None and found.failure.kind == "verifier" and not found.rewards
+    assert environment.asked == 2
+
+
+def test_a_bug_of_a_judge_scores_0():
+    found = asyncio.run(play(Judged(hostile.HostileConfig()), Task("a", "b", "c"), [Reply("bug")]))[1]
+    assert found.reward == 0.0 and "KeyError" in found.reasons["judge"]
+
+
+class JudgedElsewhere(hostile.Asked):
+    @reward(timeout=20.0, scale=(-1.0, 3.0))
+    def judge(self, task, episode):
+        if episode.reply.text == "gone":
+            raise ConnectionResetError("by peer")
+        return float(episode.reply.text)
+
+
+@pytest.mark.parametrize(
+    ("said", "used", "raw"), [("1", 0.5, 1.0), ("-1", 0.0, -1.0), ("3", 1.0, 3.0), ("3.5", 0.0, None)]
+)
+def test_rewards_have_a_scale_of_their_own_and_keep_the_raw_value(said, used, raw):
+    found = asyncio.run(play(JudgedElsewhere(hostile.HostileConfig()), Task("a", "b", "c"), [Reply(said)]))[1]
+    assert found.rewards == {"reward": used, "judge": used}
+    assert found.raw == ({} if raw is None else {"judge": raw})
+
+
+def test_a_connection_that_breaks_in_another_process_is_no_verdict():
+    environment = JudgedElsewhere(hostile.HostileConfig())
+    found = asyncio.run(play(environment, Task("a", "b", "c"), [Reply("gone")]))[1]
+    assert found.failure == Failure("verifier", "ConnectionResetError: by peer")
+
+
+class Boundless(hostile.Asked):
+    @reward(timeout=None, scale=None)
+    async def logit(self, task, episode):
+        return float(episode.reply.text[-3:])
+
+
+@pytest.mark.parametrize("said", ["-12", "1e3", "x" * 300_000 + "-12"])
+def test_a_reward_without_a_scale_is_any_finite_number(said):
+    found = asyncio.run(play(Boundless(hostile.HostileConfig()), Task("a", "b", "c"), [Reply(said)]))[1]
+    assert found.reward == float(said[-3:])
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "???"])
+def test_a_reward_without_a_scale_has_no_worst_value_to_fall_back_on(said):
+    found = asyncio.run(play(Boundless(hostile.HostileConfig()), Task("a", "b", "c"), [Reply(said)]))[1]
+    assert found.failure is not None and found.failure.kind == "verifier"
+
+
+@pytest.mark.parametrize("scale", [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0)])
+def test_bad_scales_are_named(scale):
+    with pytest.raises(ConfigError, match=r"reward\.scale"):
+        reward(scale=scale)
+
+
+def test_a_plain_method_needs_a_scale():
+    with pytest.raises(ConfigError, match=r"reward\.scale=None: judged must be async"):
+
+        @reward(scale=None)
+        def judged(self, task, episode):
+            return 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="proc(5)")
+def test_a_process_that_never_gets_its_time_is_a_failure(monkeypatch):
+    """The machine was busy, whatever was judged."""
+    monkeypatch.setattr(killable, "_used", lambda pid: ("R", 0.0))
+    monkeypatch.setattr(killable, "PATIENCE", 1)
+    found = outcome(hostile.Hostile, "hang")
+    assert found.failure is not None and "busy machine" in found.failure.reason
 
 
 @pytest.mark.parametrize("kind", [Measured, MeasuredElsewhere])

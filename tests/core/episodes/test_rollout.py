@@ -195,6 +195,52 @@ def test_what_raises_is_a_failure_of_that_rollout_and_the_others_continue() -> N
     assert found["a"].as_row()["failure"] is None
 
 
+class Comparing(Talk):
+    """Ranks the last replies of a task's episodes by their number."""
+
+    compares = True
+
+    def __init__(self) -> None:
+        self.judged: list[int] = []
+
+    async def score_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Outcome]:
+        self.judged.append(len(episodes))
+        if task.key == "broken":
+            return []
+        ranked = sorted(float(episode.reply.text) for episode in episodes)
+        ranks = [ranked.index(float(episode.reply.text)) / (len(episodes) - 1) for episode in episodes]
+        return [Outcome({"reward": rank}, {"reward": "ranked"}) for rank in ranks]
+
+
+@pytest.mark.parametrize("width", [1, 2, None])
+def test_an_environment_that_compares_judges_a_group_when_all_of_it_was_played(width: int | None) -> None:
+    environment = Comparing()
+    tasks = [Task(key, "", "1") for key in ("a", "a", "a", "b", "b", "b")]
+    agents = [ScriptedAgent([Reply(text)]) for text in "315926"]
+    ended = roll_out(environment, tasks, agents, Lockstep(None), width=width, group_size=3)
+    found = {one.number: one.outcome.reward for one in ended}
+    assert environment.judged == [3, 3] and [found[number] for number in range(6)] == [0.5, 0.0, 1.0, 1.0, 0.0, 0.5]
+
+
+def test_failed_rollouts_are_compared_with_none_and_a_group_without_verdicts_is_a_failure() -> None:
+    class Patchy(Comparing):
+        async def run(self, task: Task, agents: Agents) -> Episode:
+            episode = await super().run(task, agents)
+            if episode.reply.text == "0":
+                raise EpisodeFailure("sandbox", "gone")
+            return episode
+
+    environment = Patchy()
+    tasks = [*[Task("a", "", "1")] * 3, *[Task("broken", "", "1")] * 3]
+    agents = [ScriptedAgent([Reply(text)]) for text in "301234"]
+    ended = roll_out(environment, tasks, agents, Lockstep(None), group_size=3)
+    found = {one.number: one.outcome for one in ended}
+    assert environment.judged == [2, 3] and [found[0].reward, found[2].reward] == [1.0, 0.0]
+    assert found[1].failure == Failure("sandbox", "gone")
+    wanted = Failure("environment", "score_group gave 0 outcomes of 3 episodes")
+    assert all(found[number].failure == wanted for number in (3, 4, 5))
+
+
 def test_a_task_that_cannot_be_made_is_a_failure_and_the_others_continue() -> None:
     class Patchy(Talk):
         domain = "patchy"

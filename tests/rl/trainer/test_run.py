@@ -424,7 +424,8 @@ def test_distillation_trains_on_groups_of_one_rollout(small_run: Compose, tmp_pa
     found = run(small_run("algorithm=opd", "rollout.group_size=1", f"+teachers.default={teacher}"))
     rows = metrics(found.dir)
     assert all(float(row["groups"]) == 4 and float(row["all_wrong"]) == 0 for row in rows)
-    assert float(rows[-1]["tokens"]) > 0 and all(float(row["grad_norm"]) > 0 for row in rows)
+    assert all(float(row["grad_norm"]) > 0 for row in rows)
+    assert float(rows[-1]["tokens"]) == sum(float(row["sampled_tokens"]) for row in rows) > 0
 
 
 def test_algorithms_that_compare_nothing_train_on_groups_of_one_rollout(small_run: Compose) -> None:
@@ -438,6 +439,21 @@ def test_algorithms_that_compare_rollouts_refuse_groups_of_one(small_run: Compos
         ConfigError, match=rf"rollout\.group_size=1: must be at least 2: algorithm={algorithm} compares"
     ):
         run(small_run(f"algorithm={algorithm}", "rollout.group_size=1"))
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (("rollout.group_size=1", "algorithm=reinforce_pp"), r"rollout\.group_size=1: must be at least 2 with"),
+        (("collection=async",), r"environment='copy': needs collection=sync"),
+    ],
+)
+def test_rewards_that_compare_a_group_need_one_that_is_judged_together(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], refused: str
+) -> None:
+    monkeypatch.setattr(CopyEnvironment, "compares", True, raising=False)
+    with pytest.raises(ConfigError, match=refused):
+        run(small_run(*options))
 
 
 def test_a_run_that_trains_nothing_ends_with_an_error(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,12 +112,14 @@ class Score:
     """The verdict of a verifier.
 
     Attributes:
-        value: in [0, 1] for a reward; any finite number for a metric.
+        value: in the reward's scale, [0, 1] unless it declares another; any finite number for a metric.
         reason: in words.
+        raw: what the verifier returned, once `value` was converted from another scale to [0, 1].
     """
 
     value: float
     reason: str = ""
+    raw: float | None = None
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ class Episode:
 
 
 FAILURES = ("sandbox", "engine", "verifier", "worker", "cancelled", "environment")
-"""Kinds of failures: the sandbox broke; the engine aborted or raised; a verifier's process died or a judge timed out; a
-worker process died; the rollout was cancelled; the environment's own code raised."""
+"""Kinds of failures: the sandbox broke; the engine aborted or raised; a verifier's process died or a judge gave no
+verdict that can be read; a worker process died; the rollout was cancelled; the environment's own code raised."""
 
 
 @dataclass(frozen=True)
@@ -163,20 +165,33 @@ class EpisodeFailure(ArcforgeError):
         self.failure = Failure(kind, reason)
 
 
+class NoVerdict(EpisodeFailure):
+    """Raised by a verifier whose judge did not answer, or answered what is no verdict.
+
+    It is asked once more; then the rollout is a failure of the kind ``verifier``, never a reward of 0.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("verifier", reason)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The rewards of an episode.
 
     Attributes:
-        rewards: by name: ``reward``, which is maximised, the rewards in [0, 1] it is the weighted mean of, and metrics,
+        rewards: by name: ``reward``, which is maximised, the rewards that it is made of, as they are used, and metrics,
             which may be any finite number.
         reasons: by the same names, in words; ``reward`` has those of the rewards below 1 together.
         failure: why there are no rewards: the infrastructure broke. Nothing is learnt from such a rollout.
+        raw: what verifiers returned, by name, where another value is used, because a reward has a scale of its own or
+            is compared within a group.
     """
 
     rewards: Mapping[str, float]
     reasons: Mapping[str, str]
     failure: Failure | None = None
+    raw: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def failed(cls, failure: Failure) -> Outcome:
@@ -202,7 +217,9 @@ Script = Sequence[Reply]
 class Environment(Protocol):
     """Tasks, how they are played, and their verifier; its target is called as ``target(config)``.
 
-    A solver that says nothing scores 0.
+    A solver that says nothing scores 0. An environment may also have ``score_group(task, episodes)``, which returns the
+    outcomes of a task's episodes together, in order, and ``compares = True`` where they depend on each other. Then a
+    group is judged when all of its rollouts have been played; `judge_group` of `episodes.rollout` asks for either.
 
     Attributes:
         domain: what its tasks are about, e.g. ``math``, for figures and balance.

@@ -7,6 +7,7 @@ import functools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 from arcforge_core.contracts.chat import Message
@@ -14,6 +15,7 @@ from arcforge_core.contracts.environment import (
     Agents,
     Episode,
     EpisodeFailure,
+    NoVerdict,
     Outcome,
     Reply,
     Score,
@@ -22,26 +24,31 @@ from arcforge_core.contracts.environment import (
 )
 from arcforge_core.data.split import is_heldout_task
 from arcforge_core.episodes.killable import verifiers
-from arcforge_core.episodes.rewards import TOTAL, Verifier, as_score, is_bounded, judged, score_of, verifiers_of
+from arcforge_core.episodes.rewards import TOTAL, Verifier, as_score, judged, read_score, score_of, verifiers_of
 from arcforge_core.errors import ConfigError
 
 TRIES = 10_000
+ATTEMPTS = 2
+"""At a judge that gives no verdict."""
 
 
 class EnvironmentBase(ABC):
     """An `Environment` whose rewards are the methods marked with `reward` and `metric`.
 
     ``reward`` is the weighted mean of the rewards. A verifier that raises, exceeds its timeout or does not return a
-    number in [0, 1] scores 0, with the reason. Plain methods with a timeout run in another process, which builds the
-    environment from its config and discards their output.
+    number of its scale scores 0, with the reason; an ``async`` one that returns none has given no verdict. Plain
+    methods with a timeout run in another process, which builds the environment from its config and discards their
+    output.
 
     If the infrastructure breaks, the outcome is a failure without rewards: a verifier raises `SandboxFault` or
-    `EpisodeFailure`, its process dies twice, or an ``async`` verifier loses a connection or exceeds its timeout. A
-    metric that fails in this way is left out.
+    `EpisodeFailure`, its process dies twice, or a judge gives no verdict, `ATTEMPTS` times: `NoVerdict`, an error of a
+    connection, or an ``async`` verifier that exceeds its timeout. A metric that fails in this way is left out.
 
     Attributes:
+        compares: whether the outcomes of a task's episodes depend on each other; see `Environment`.
         verifiers: the rewards and metrics, by name.
-        longest: maximum characters that the policy may write in an episode; more scores 0 without being judged.
+        longest: maximum characters that the policy may write in an episode; more scores 0 without being judged, except
+            by rewards without a scale, which bound what their judge reads.
 
     Raises:
         ConfigError: the class has no reward.
@@ -49,6 +56,7 @@ class EnvironmentBase(ABC):
 
     domain: str = "other"
     num_tasks: int | None = None
+    compares: bool = False
     verifiers: ClassVar[Mapping[str, Verifier]] = {}
     longest: ClassVar[int] = 200_000
 
@@ -88,7 +96,7 @@ class EnvironmentBase(ABC):
         found: dict[str, Score] = {}
         for name, verifier in self.verifiers.items():
             try:
-                found[name] = await self._judge(verifier, task, episode)
+                found[name] = await self._verdict(verifier, task, episode)
             except EpisodeFailure as error:
                 if verifier.weight:
                     return Outcome.failed(error.failure)
@@ -100,7 +108,12 @@ class EnvironmentBase(ABC):
         return Outcome(
             {TOTAL: total} | {name: score.value for name, score in found.items()},
             {TOTAL: "; ".join(reasons)} | {name: score.reason for name, score in found.items()},
+            raw={name: score.raw for name, score in found.items() if score.raw is not None},
         )
+
+    async def score_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Outcome]:
+        """Returns the outcomes of a task's episodes, in order: each as `score` gives it alone."""
+        return await asyncio.gather(*[self.score(task, episode) for episode in episodes])
 
     def oracle(self, task: Task) -> Script:
         """Returns the reference answer as the only reply."""
@@ -126,9 +139,15 @@ class EnvironmentBase(ABC):
         judging = functools.partial(pool.judge, self, method, task, episode, seconds)
         return await asyncio.get_running_loop().run_in_executor(pool.threads, judging)
 
+    async def _verdict(self, verifier: Verifier, task: Task, episode: Episode) -> Score:
+        for _ in range(ATTEMPTS - 1):
+            with suppress(NoVerdict):
+                return await self._judge(verifier, task, episode)
+        return await self._judge(verifier, task, episode)
+
     async def _judge(self, verifier: Verifier, task: Task, episode: Episode) -> Score:
         length = written(episode)
-        if length > self.longest:
+        if length > self.longest and verifier.scale is not None:
             return Score(0.0, f"the policy wrote {length:,} characters; more than {self.longest:,} are not judged")
         method = getattr(self, verifier.method)
         if not verifier.asynchronous:
@@ -137,15 +156,29 @@ class EnvironmentBase(ABC):
             return await self.elsewhere(verifier.method, task, episode, verifier.timeout)
         try:
             async with asyncio.timeout(verifier.timeout):
-                return as_score(await method(task, episode), bounded=is_bounded(method))
+                answer = await method(task, episode)
         except ConfigError:
             raise
         except TimeoutError as error:
-            raise EpisodeFailure("verifier", f"{verifier.name} did not end within {verifier.timeout} s") from error
-        except ConnectionError as error:
-            raise EpisodeFailure("verifier", f"{verifier.name}: {type(error).__name__}: {error}") from error
+            raise NoVerdict(f"{verifier.name} did not end within {verifier.timeout} s") from error
         except (Exception, SystemExit) as error:
-            return score_of(error)
+            return self._raised(verifier, error)
+        if not verifier.weight:
+            return as_score(answer, None)
+        try:
+            return read_score(answer, verifier.scale)
+        except ValueError as error:
+            raise NoVerdict(f"{verifier.name}: {error}") from error
+
+    def _raised(self, verifier: Verifier, error: BaseException) -> Score:
+        """Returns the score for an error of an ``async`` verifier; one without a scale has no worst score to give."""
+        try:
+            found = score_of(error)
+        except NoVerdict as none:
+            raise NoVerdict(f"{verifier.name}: {none.failure.reason}") from error
+        if verifier.weight and verifier.scale is None:
+            raise EpisodeFailure("verifier", f"{verifier.name}: {found.reason}") from error
+        return found
 
 
 def written(episode: Episode) -> int:

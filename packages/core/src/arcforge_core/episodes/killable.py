@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self
 
-from arcforge_core.contracts.environment import Episode, EpisodeFailure, Score, Task
+from arcforge_core.contracts.environment import Episode, EpisodeFailure, NoVerdict, Score, Task
 from arcforge_core.episodes.rewards import judged, score_of
 from arcforge_core.errors import ConfigError
 
@@ -69,6 +69,10 @@ class _Killed(Exception):
     """The process exceeded its time limit and was killed."""
 
 
+class _Starved(_Died):
+    """The process was killed without having been let run for its time: the machine was busy, whatever it judged."""
+
+
 class _Process:
     """One process. Requests are length-prefixed pickles, answers are lines of JSON."""
 
@@ -78,7 +82,7 @@ class _Process:
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment)
         self._loaded: set[bytes] = set()
-        self.killed = False
+        self.killed = self.starved = False
 
     def judge(self, environment: Judging, method: str, task: Task, episode: Episode, seconds: float) -> Score:
         """Returns what a method finds."""
@@ -92,9 +96,12 @@ class _Process:
             self._loaded.add(load)
         request = pickle.dumps(("judge", load, method, pickle.dumps((task, episode)), PATIENCE * seconds + 1.0))
         answer = self._ask(request, seconds)
+        if "none" in answer:
+            raise NoVerdict(str(answer["none"]))
         if "failure" in answer:
             raise EpisodeFailure(str(answer["failure"]), str(answer["reason"]))
-        return Score(float(answer["value"]), str(answer["reason"]))
+        raw = answer.get("raw")
+        return Score(float(answer["value"]), str(answer["reason"]), None if raw is None else float(raw))
 
     def close(self) -> None:
         """Ends the process."""
@@ -113,6 +120,8 @@ class _Process:
             state, used = _used(self._child.pid)
             if state not in RUNNABLE or used - before > 0.9 * seconds:
                 break
+        else:
+            self.starved = True
         self.killed = True
         self._child.kill()
 
@@ -127,6 +136,8 @@ class _Process:
             line = self._child.stdout.readline(ANSWER_BYTES)
             answer = json.loads(line)
         except (OSError, ValueError) as error:
+            if self.starved:
+                raise _Starved(f"the verifier's process did not get {seconds:g} s of a busy machine") from error
             if self.killed:
                 raise _Killed(f"the verifier did not end within {seconds:g} s") from error
             raise _Died(f"the verifier's process ended (code {self._child.poll()})") from error
@@ -157,7 +168,8 @@ class Verifiers:
 
         Raises:
             ConfigError: the environment cannot be built in another process.
-            EpisodeFailure: the process died, `ATTEMPTS` times.
+            EpisodeFailure: the process died or was not let run, `ATTEMPTS` times.
+            NoVerdict: a judge that the method asks gave none.
         """
         for _ in range(ATTEMPTS):
             try:
@@ -286,7 +298,9 @@ def _judge(environments: dict[bytes, Judging], load: bytes, method: str, given: 
     signal.setitimer(signal.ITIMER_REAL, alarm)  # in case the caller is dead and cannot kill this process
     try:
         score = judged(getattr(environments[load], method), *pickle.loads(given))
-        answer: dict[str, Any] = {"value": score.value, "reason": score.reason}
+        answer: dict[str, Any] = {"value": score.value, "reason": score.reason, "raw": score.raw}
+    except NoVerdict as error:
+        answer = {"none": error.failure.reason}
     except EpisodeFailure as error:
         answer = {"failure": error.failure.kind, "reason": error.failure.reason}
     except BaseException as error:

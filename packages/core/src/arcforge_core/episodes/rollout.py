@@ -63,6 +63,7 @@ class Rollout:
             "finish_reason": self.episode.finish_reason,
             "rewards": dict(self.outcome.rewards),
             "reasons": dict(self.outcome.reasons),
+            **({"raw": dict(self.outcome.raw)} if self.outcome.raw else {}),
             "failure": None if self.outcome.failure is None else asdict(self.outcome.failure),
             "messages": [asdict(message) for message in self.episode.messages],
             "branches": [branch.as_row() for branch in self.branches],
@@ -108,6 +109,7 @@ def roll_out(
     numbers: Iterable[int] | None = None,
     width: int | None = None,
     clock: Clock | None = None,
+    group_size: int = 1,
 ) -> Iterator[Rollout]:
     """Yields scored rollouts in the order in which they end.
 
@@ -126,6 +128,8 @@ def roll_out(
         numbers: numbers of the rollouts; None: 0, 1, ...
         width: concurrent episodes; None: all.
         clock: times the phases.
+        group_size: rollouts with equal ``number // group_size`` are of one task; an environment that compares them
+            scores them together.
 
     Raises:
         ConfigError, CheckpointError: the environment or the engine cannot work.
@@ -138,7 +142,7 @@ def roll_out(
         everything = list(entries)
         entries, width = iter(everything), len(everything)
     with asyncio.Runner(loop_factory=EngineLoop) as runner:
-        crew = _Crew(environment, lockstep, entries, clock or (lambda phase: nullcontext()))
+        crew = _Crew(environment, lockstep, entries, clock or (lambda phase: nullcontext()), group_size)
         loop = runner.get_loop()
         working = loop.create_task(crew.work(width))
         while (rollout := loop.run_until_complete(crew.ended.get())) is not None:
@@ -152,10 +156,14 @@ Entry = tuple[int, tuple[Task, Agent]]
 class _Crew:
     """Workers that play the entries of one iterator."""
 
-    def __init__(self, environment: Environment, lockstep: Lockstep, entries: Iterator[Entry], clock: Clock) -> None:
+    def __init__(
+        self, environment: Environment, lockstep: Lockstep, entries: Iterator[Entry], clock: Clock, group_size: int
+    ) -> None:
         self.environment, self.lockstep, self.entries, self.clock = environment, lockstep, entries, clock
         self.ended: asyncio.Queue[Rollout | None] = asyncio.Queue()
         self._judging: list[asyncio.Task[None]] = []
+        self._size = group_size if getattr(environment, "compares", False) else 1
+        self._played: dict[int, list[Rollout]] = {}  # of groups that are not complete
 
     async def work(self, workers: int) -> None:
         """Plays and scores all entries; puts None into the queue at the end and after an error."""
@@ -164,17 +172,23 @@ class _Crew:
                 with self.clock("sampling"):
                     await asyncio.gather(*[group.create_task(self._play(group)) for _ in range(workers)])
                 with self.clock("scoring"):
+                    for played in self._played.values():  # groups that will not be complete
+                        self._judging.append(group.create_task(self._judge(played)))
                     await asyncio.gather(*self._judging)
         finally:
             self.ended.put_nowait(None)
 
     async def _play(self, group: asyncio.TaskGroup) -> None:
         for number, (task, agent) in self.entries:
-            played = await play(self.environment, number, task, agent, self.lockstep)
-            self._judging.append(group.create_task(self._judge(played)))
+            played = self._played.setdefault(number // self._size, [])
+            played.append(await play(self.environment, number, task, agent, self.lockstep))
+            if len(played) == self._size:
+                del self._played[number // self._size]
+                self._judging.append(group.create_task(self._judge(played)))
 
-    async def _judge(self, played: Rollout) -> None:
-        self.ended.put_nowait(await judge(self.environment, played))
+    async def _judge(self, played: Sequence[Rollout]) -> None:
+        for judged in await judge_group(self.environment, played):
+            self.ended.put_nowait(judged)
 
 
 UNSCORED = Outcome({}, {})
@@ -208,10 +222,29 @@ async def judge(environment: Environment, played: Rollout) -> Rollout:
     Raises:
         ConfigError, CheckpointError: the verifier cannot work.
     """
-    if played.outcome.failure is not None:
-        return played
-    found = await _caught(environment.score(played.task, played.episode))
-    return replace(played, outcome=Outcome.failed(found) if isinstance(found, Failure) else found)
+    (judged,) = await judge_group(environment, [played])
+    return judged
+
+
+async def judge_group(environment: Environment, played: Sequence[Rollout]) -> list[Rollout]:
+    """Returns rollouts of one task with their rewards, or with the verifier's failure; failed ones as they are.
+
+    Raises:
+        ConfigError, CheckpointError: the verifier cannot work.
+    """
+    valid = sorted((one for one in played if one.outcome.failure is None), key=lambda one: one.number)
+    together = getattr(environment, "score_group", None)
+    outcomes: Sequence[Outcome] = []
+    if len(valid) > 1 and together is not None:
+        found = await _caught(together(valid[0].task, [one.episode for one in valid]))
+        if not isinstance(found, Failure) and len(found) != len(valid):
+            found = Failure("environment", f"score_group gave {len(found)} outcomes of {len(valid)} episodes")
+        outcomes = [Outcome.failed(found)] * len(valid) if isinstance(found, Failure) else found
+    else:
+        each = [await _caught(environment.score(one.task, one.episode)) for one in valid]
+        outcomes = [Outcome.failed(one) if isinstance(one, Failure) else one for one in each]
+    by_number = {one.number: outcome for one, outcome in zip(valid, outcomes, strict=True)}
+    return [replace(one, outcome=by_number.get(one.number, one.outcome)) for one in played]
 
 
 async def _caught(work: Coroutine[Any, Any, T]) -> T | Failure:

@@ -43,6 +43,7 @@ class Mixture:
 
     def __init__(self, config: MixtureConfig) -> None:
         self.parts = {name: build_part(name, config) for name in config.parts}
+        self.compares = any(getattr(part, "compares", False) for part in self.parts.values())
         self._order = schedule(config.parts)
         self._per_round = {name: self._order.count(name) for name in self.parts}
 
@@ -64,6 +65,15 @@ class Mixture:
     async def score(self, task: Task, episode: Episode) -> Outcome:
         environment, own = self._of(task)
         return await environment.score(own, episode)
+
+    async def score_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Outcome]:
+        """Returns the outcomes of a task's episodes, compared where the part compares them."""
+        environment, own = self._of(task)
+        together = getattr(environment, "score_group", None)
+        if together is not None:
+            outcomes: Sequence[Outcome] = await together(own, episodes)
+            return outcomes
+        return [await environment.score(own, episode) for episode in episodes]
 
     def oracle(self, task: Task) -> Script:
         """Returns the part's."""

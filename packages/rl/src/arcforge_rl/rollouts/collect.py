@@ -113,14 +113,16 @@ def roll_out_groups(wanted: StepTasks, engine: Engine, setup: SamplingSetup, clo
     numbers, played = [number for number, _ in entries], [task for _, task in entries]
     lockstep = Lockstep(engine)
     agents = [PolicyAgent(lockstep, number, setup, f"{wanted.seed}/{number}") for number in numbers]
-    ended = roll_out(wanted.environment, played, agents, lockstep, numbers=numbers, clock=clock)
+    ended = roll_out(
+        wanted.environment, played, agents, lockstep, numbers=numbers, clock=clock, group_size=wanted.size
+    )
     found = {one.number: traced(one, wanted.seed, wanted.size) for one in ended}
     return whole([[found[number] for number in wanted.numbers(group)] for group, _ in mine])
 
 
 def traced(rollout: Rollout, seed: str, size: int) -> TracedRollout:
     """Returns a rollout with its trace, which is named after its seed. A failed rollout has no rewards."""
-    for name, value in rollout.outcome.rewards.items():
+    for name, value in [*rollout.outcome.rewards.items(), *rollout.outcome.raw.items()]:
         if not math.isfinite(value):
             raise ArcforgeError(f"task {rollout.task.key}: its environment gives {name}={value}, which is not finite")
     name, group = f"{seed}/{rollout.number}", f"{seed}/{rollout.number // size}"

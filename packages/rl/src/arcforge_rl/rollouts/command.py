@@ -47,7 +47,7 @@ def run(config: EnvConfig) -> Result:
         with (folder / "rollouts.jsonl").open("w", buffering=1, encoding="utf-8") as file:
             tasks = [take_task(environment, number // config.rollouts) for number in range(total)]
             agents = map(make_agent, tasks, range(total))
-            ended = roll_out(environment, tasks, agents, lockstep, width=WIDTH)
+            ended = roll_out(environment, tasks, agents, lockstep, width=WIDTH, group_size=config.rollouts)
             for one in track(ended, "rolling out", total):
                 file.write(json.dumps(one.as_row(), ensure_ascii=True) + "\n")
                 played.append(one)

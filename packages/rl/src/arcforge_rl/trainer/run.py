@@ -16,7 +16,7 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.console.progress import working
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.algorithm import Algorithm
-from arcforge_core.contracts.environment import FAILURES
+from arcforge_core.contracts.environment import FAILURES, Environment
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.episodes.agent import build_dialogue
 from arcforge_core.errors import CheckpointError, ConfigError
@@ -181,6 +181,21 @@ def begun_with(run_dir: Path, named: str | None) -> str:
     return begun
 
 
+def check_compares(config: RlConfig, environment: Environment) -> None:
+    """Refuses an environment that compares the rollouts of a group where rollouts are judged one by one, or alone.
+
+    Raises:
+        ConfigError: they are.
+    """
+    if not getattr(environment, "compares", False):
+        return
+    name, because = config.environment.name, "its rewards compare the rollouts of a group"
+    if config.rollout.group_size == 1:
+        raise ConfigError("rollout.group_size", 1, f"must be at least 2 with environment={name}: {because}")
+    if config.collection.name != "sync" or config.harness is not None:
+        raise ConfigError("environment", name, f"needs collection=sync and no harness: {because}")
+
+
 def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[PolicyModule, Tokenizer]:
     """Loads the policy, the engine's copy of it, and the algorithm's reference or teachers.
 
@@ -195,6 +210,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     tokenizer = Tokenizer.load(folder)
     dialogue = build_dialogue(tokenizer, config.rollout.thinking == "on")
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
+    check_compares(config, training)
     dtype = compute_dtype(config, hardware)
 
     def load(kept: torch.dtype = torch.float32) -> CausalLM:

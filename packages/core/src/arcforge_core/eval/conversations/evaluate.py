@@ -179,7 +179,8 @@ def sample_tasks(
             PolicyAgent(lockstep, number, setup, f"{config.seed}/{_name(task)}/{sample}")
             for number, (task, sample) in enumerate(tries)
         )
-        yield from roll_out(environment, (task for task, _ in tries), agents, lockstep, width=config.batch_size)
+        width = config.batch_size
+        yield from roll_out(environment, (task for task, _ in tries), agents, lockstep, width=width, group_size=samples)
 
 
 def _name(task: Task) -> str:

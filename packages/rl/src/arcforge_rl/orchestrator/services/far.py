@@ -135,7 +135,9 @@ class FarEnvironment:
         rollout = f"{self._lives}-{next(self._numbers)}"
         answer = await self._ask("score", rollout, task=task.number, episode=episode_fields(episode))
         with self._reading(answer):
-            return Outcome({name: float(value) for name, value in answer["rewards"].items()}, dict(answer["reasons"]))
+            rewards = {name: float(value) for name, value in answer["rewards"].items()}
+            raw = {name: float(value) for name, value in answer.get("raw", {}).items()}
+            return Outcome(rewards, dict(answer["reasons"]), raw=raw)
 
     def oracle(self, task: Task) -> Script:
         """A service does not tell.

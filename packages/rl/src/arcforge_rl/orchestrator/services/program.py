@@ -105,7 +105,7 @@ class Program:
         outcome = await self.environment.score(task, episode_of(request["episode"]))
         if outcome.failure is not None:
             return {"failure": asdict(outcome.failure)}
-        return {"rewards": dict(outcome.rewards), "reasons": dict(outcome.reasons)}
+        return {"rewards": dict(outcome.rewards), "reasons": dict(outcome.reasons), "raw": dict(outcome.raw)}
 
 
 async def serve_lines(environment: Environment) -> None:
