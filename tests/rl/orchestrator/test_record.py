@@ -1,4 +1,4 @@
-"""Outcomes as JSON: what earlier versions wrote can be read."""
+"""Outcomes as JSON; those of earlier versions can be read."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from tests.rl.trainer.conftest import Compose
 
 from arcforge_core import load_pretrained
 from arcforge_core.checkpoint.pretrained import save_pretrained
+from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.environment import Episode, Outcome, Task
 from arcforge_core.contracts.sandbox import SandboxFault
 from arcforge_core.episodes.copy import CopyEnvironment
@@ -439,6 +440,30 @@ def test_algorithms_that_compare_rollouts_refuse_groups_of_one(small_run: Compos
         ConfigError, match=rf"rollout\.group_size=1: must be at least 2: algorithm={algorithm} compares"
     ):
         run(small_run(f"algorithm={algorithm}", "rollout.group_size=1"))
+
+
+def test_an_environment_talks_to_a_second_model_that_is_not_trained(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = []
+
+    async def play(environment: CopyEnvironment, task: Task, agents: Any) -> Episode:
+        user = await agents.user.reply([Message("user", task.prompt)])
+        said.append(user.text)
+        question = Message("user", task.prompt + user.text)
+        reply = await agents.solver.reply([question])
+        return Episode((question, reply.message), reply, reply.finish_reason)
+
+    monkeypatch.setattr(CopyEnvironment, "agents", ("user",), raising=False)
+    monkeypatch.setattr(CopyEnvironment, "run", play)
+    user = save_policy(tmp_path / "user", seed=1)
+    own = f"engine: paged, init: {user}, options: {{cache_tokens: 512}}"
+    agent = f"+agents.user={{{own}, temperature: 0, max_new_tokens: 3}}"
+    found = run(small_run(agent, "trainer.max_steps=1", "evaluation.tasks=0"))
+    rows = [json.loads(line) for line in (found.dir / "rollouts.jsonl").read_text().splitlines()]
+    assert len(said) == len(rows) > 0 and any(said)
+    with pytest.raises(ConfigError, match=r"agents=\[\]: environment=copy needs user"):
+        run(small_run())
 
 
 @pytest.mark.parametrize(

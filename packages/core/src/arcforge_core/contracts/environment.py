@@ -114,7 +114,7 @@ class Score:
     Attributes:
         value: in the reward's scale, [0, 1] unless it declares another; any finite number for a metric.
         reason: in words.
-        raw: what the verifier returned, once `value` was converted from another scale to [0, 1].
+        raw: the number that the verifier returned, once `value` was converted from another scale to [0, 1].
     """
 
     value: float
@@ -166,7 +166,7 @@ class EpisodeFailure(ArcforgeError):
 
 
 class NoVerdict(EpisodeFailure):
-    """Raised by a verifier whose judge did not answer, or answered what is no verdict.
+    """Raised by a verifier whose judge did not answer, or whose answer is no verdict.
 
     It is asked once more; then the rollout is a failure of the kind ``verifier``, never a reward of 0.
     """
@@ -184,8 +184,8 @@ class Outcome:
             which may be any finite number.
         reasons: by the same names, in words; ``reward`` has those of the rewards below 1 together.
         failure: why there are no rewards: the infrastructure broke. Nothing is learnt from such a rollout.
-        raw: what verifiers returned, by name, where another value is used, because a reward has a scale of its own or
-            is compared within a group.
+        raw: numbers that verifiers returned, by name, where another value is used, because a reward has a scale of its
+            own or is compared within a group.
     """
 
     rewards: Mapping[str, float]
@@ -219,7 +219,8 @@ class Environment(Protocol):
 
     A solver that says nothing scores 0. An environment may also have ``score_group(task, episodes)``, which returns the
     outcomes of a task's episodes together, in order, and ``compares = True`` where they depend on each other. Then a
-    group is judged when all of its rollouts have been played; `judge_group` of `episodes.rollout` asks for either.
+    group is judged when all of its rollouts have been played; `judge_group` of `episodes.rollout` asks for either. One
+    that needs further agents names them in ``agents``, for example ``("user",)``.
 
     Attributes:
         domain: what its tasks are about, e.g. ``math``, for figures and balance.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Message, OpenTurn, Tool
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
-from arcforge_core.contracts.environment import Failure, Reply
+from arcforge_core.contracts.environment import Agent, Failure, Reply
 from arcforge_core.data.split import key_hash
 from arcforge_core.episodes.asking import Asking
 from arcforge_core.errors import CheckpointError, ConfigError
@@ -153,6 +153,7 @@ class SamplingSetup:
         temperature: 0 is greedy.
         positions: that the model has.
         sampled_logprobs: whether recorded log-probs are those of the sampled distribution; see `SamplingParams`.
+        others: makes the further agents of a rollout, by name, from `Asking`, its number and its seed.
     """
 
     dialogue: Dialogue
@@ -160,6 +161,7 @@ class SamplingSetup:
     temperature: float
     positions: int
     sampled_logprobs: bool = False
+    others: Mapping[str, Callable[[Asking, int, str], Agent]] = field(default_factory=dict)
 
 
 class PolicyAgent:
@@ -198,6 +200,11 @@ class PolicyAgent:
     def branches(self) -> list[Branch]:
         """The tokens read and sampled so far; a conversation that had no room for a reply has a branch without any."""
         return [branch.named(branch.branch_id) for branch in self._branches]
+
+    @property
+    def others(self) -> dict[str, Agent]:
+        """The further agents of its rollout; nothing of them is recorded."""
+        return {name: make(self.lockstep, self.number, self.seed) for name, make in self.setup.others.items()}
 
     @property
     def recorded(self) -> list[Branch]:

@@ -45,6 +45,7 @@ class EnvironmentBase(ABC):
     connection, or an ``async`` verifier that exceeds its timeout. A metric that fails in this way is left out.
 
     Attributes:
+        agents: names of the agents that `run` needs besides the solver.
         compares: whether the outcomes of a task's episodes depend on each other; see `Environment`.
         verifiers: the rewards and metrics, by name.
         longest: maximum characters that the policy may write in an episode; more scores 0 without being judged, except
@@ -57,6 +58,7 @@ class EnvironmentBase(ABC):
     domain: str = "other"
     num_tasks: int | None = None
     compares: bool = False
+    agents: tuple[str, ...] = ()
     verifiers: ClassVar[Mapping[str, Verifier]] = {}
     longest: ClassVar[int] = 200_000
 

@@ -96,7 +96,8 @@ class Lockstep:
 
     @property
     def _all_wait(self) -> bool:
-        return len(self._waiting) == self._playing
+        # a program may wait for several agents on this engine
+        return len({request.number for request in self._waiting}) >= self._playing
 
     def _serve_soon(self) -> None:
         """Schedules a call of the engine after all ready callbacks: another program may begin, or send a request."""

@@ -122,7 +122,7 @@ def verifiers_of(made: type) -> dict[str, Verifier]:
 
 
 def as_score(value: object, scale: Scale | None = UNIT) -> Score:
-    """Converts the return value of a verifier to a score; what `read_score` cannot read scores 0, with the reason."""
+    """Converts the return value of a verifier to a score: 0, with the reason, if `read_score` cannot read it."""
     try:
         return read_score(value, scale)
     except ValueError as error:

@@ -202,12 +202,13 @@ async def play(environment: Environment, number: int, task: Task, agent: Agent, 
         ConfigError, CheckpointError: the environment or the engine cannot work.
     """
     episode: Episode | Failure
+    policy = agent if isinstance(agent, PolicyAgent) else None
     if isinstance(task, FailedTask):
         episode = task.failure
     else:
         with asking.program():
-            episode = await _caught(environment.run(task, Agents(agent, away=asking.away)))
-    policy = agent if isinstance(agent, PolicyAgent) else None
+            agents = Agents(agent, away=asking.away, **(policy.others if policy else {}))
+            episode = await _caught(environment.run(task, agents))
     failure = (policy.failure if policy else None) or (episode if isinstance(episode, Failure) else None)
     outcome = UNSCORED if failure is None else Outcome.failed(failure)
     episode = Episode((), Reply(finish_reason="error"), "error") if isinstance(episode, Failure) else episode

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from arcforge_core.config.schema import CollectionConfig, check_between, check_choice, check_minimums
-from arcforge_core.errors import ConfigError, nearest
+from arcforge_core.errors import ConfigError
+from arcforge_rl.configs.entries import entry_of
 
 STALE = ("drop", "retry", "keep")
 """Treatments of a rollout beyond the bound on staleness."""
@@ -67,20 +63,7 @@ def service_of(fields: Any, where: str) -> ServiceConfig:
     Raises:
         ConfigError: there is no such field, or its value has another type.
     """
-    if isinstance(fields, ServiceConfig):
-        return fields
-    known = [one.name for one in dataclasses.fields(ServiceConfig)]
-    if not isinstance(fields, Mapping):
-        raise ConfigError(where, fields, f"must have some of the fields {', '.join(known)}")
-    for name, value in fields.items():
-        if name not in known:
-            raise ConfigError(f"{where}.{name}", value, f"a service has {', '.join(known)}{nearest(str(name), known)}")
-    try:
-        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ServiceConfig), fields))
-    except OmegaConfBaseException as error:
-        raise ConfigError(where, dict(fields), str(error).splitlines()[0]) from error
-    assert isinstance(made, ServiceConfig)
-    return made
+    return entry_of(ServiceConfig, fields, where, "a service")
 
 
 @dataclass

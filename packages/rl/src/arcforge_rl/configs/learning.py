@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -24,6 +25,7 @@ from arcforge_core.config.schema import (
 from arcforge_core.configs import ReportConfig
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.commands import THINKING
+from arcforge_rl.configs.others import agent_of
 
 
 @dataclass
@@ -202,6 +204,9 @@ class RlConfig(RunConfig):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
+    agents: dict[str, Any] = field(default_factory=dict)
+    """Agents that the environment needs besides the policy, by name: ``{url: ...}`` or ``{engine: ...}``, see
+    `arcforge_rl.configs.others.AgentConfig`. They are never trained."""
     teachers: dict[str, str] = field(default_factory=dict)
     """Checkpoints of `algorithm=opd`: domain -> folder; ``default`` for the domains that are not named."""
     name: str = "rl"
@@ -214,6 +219,7 @@ class RlConfig(RunConfig):
         if self.trainer.updates > self.rollout.groups:
             accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"
             raise ConfigError("trainer.updates", self.trainer.updates, accepted)
+        self.agents = {name: agent_of(fields, name) for name, fields in self.agents.items()}
         if self.harness is not None:
             self._check_harness(self.harness)
 
@@ -222,6 +228,8 @@ class RlConfig(RunConfig):
         if getattr(self.engine, "name", None) != "arcforge":
             accepted = "needs the gateway of a server: engine=arcforge engine.url=URL (docs/agentic.md)"
             raise ConfigError("harness", harness.name, accepted)
+        if self.agents:
+            raise ConfigError("agents", sorted(self.agents), f"harness={harness.name} has no agent besides the policy")
         for field_, value in (
             ("rollout.temperature", self.rollout.temperature),
             ("evaluation.temperature", self.evaluation.temperature),

@@ -44,6 +44,8 @@ class Mixture:
     def __init__(self, config: MixtureConfig) -> None:
         self.parts = {name: build_part(name, config) for name in config.parts}
         self.compares = any(getattr(part, "compares", False) for part in self.parts.values())
+        needed = (name for part in self.parts.values() for name in getattr(part, "agents", ()))
+        self.agents = tuple(dict.fromkeys(needed))
         self._order = schedule(config.parts)
         self._per_round = {name: self._order.count(name) for name in self.parts}
 

@@ -113,9 +113,7 @@ def roll_out_groups(wanted: StepTasks, engine: Engine, setup: SamplingSetup, clo
     numbers, played = [number for number, _ in entries], [task for _, task in entries]
     lockstep = Lockstep(engine)
     agents = [PolicyAgent(lockstep, number, setup, f"{wanted.seed}/{number}") for number in numbers]
-    ended = roll_out(
-        wanted.environment, played, agents, lockstep, numbers=numbers, clock=clock, group_size=wanted.size
-    )
+    ended = roll_out(wanted.environment, played, agents, lockstep, numbers=numbers, clock=clock, group_size=wanted.size)
     found = {one.number: traced(one, wanted.seed, wanted.size) for one in ended}
     return whole([[found[number] for number in wanted.numbers(group)] for group, _ in mine])
 

@@ -30,6 +30,7 @@ from arcforge_rl.rollouts.collect import (
     roll_out_groups,
 )
 from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.player import OpenPlayer
 
 AT_ONCE = 256
@@ -69,6 +70,7 @@ class Sampler:
         roll_out: plays groups.
         open_player: opens a player of single rollouts; None: the policy in this process.
         counts: its counts, for the figures of the next step.
+        others: the further agents of the rollouts.
     """
 
     config: RlConfig
@@ -82,6 +84,7 @@ class Sampler:
     roll_out: RollOut = roll_out_groups
     open_player: OpenPlayer | None = None
     counts: Counter[str] = field(default_factory=Counter)
+    others: Others | None = None
 
     def take(self, step: int) -> Collected:
         """Plays the rollouts of a step."""
@@ -153,11 +156,12 @@ class Sampler:
         """Nothing runs between steps."""
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Holds nothing itself."""
 
     def _setup(self, temperature: float, sampled_logprobs: bool = False) -> SamplingSetup:
         longest = self.config.rollout.max_new_tokens
-        return SamplingSetup(self.dialogue, longest, temperature, self.positions, sampled_logprobs)
+        others = self.others.makers if self.others else {}
+        return SamplingSetup(self.dialogue, longest, temperature, self.positions, sampled_logprobs, others)
 
 
 def synchronous(config: SynchronousConfig, sampler: Sampler) -> Sampler:

@@ -35,6 +35,7 @@ from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
 from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.build import build_algorithm, drops_equal
@@ -107,6 +108,8 @@ class PolicyTraining(Hooks):
             self.module.source.stop()
         if hasattr(engine, "close"):
             engine.close()
+        if engine is not None and self.module.sampler.others is not None:
+            self.module.sampler.others.close()
 
     def build(self, session: Session) -> Parts:
         """Builds policy, engine and environment. A step samples for itself, so that no rollout precedes its weights."""
@@ -196,6 +199,21 @@ def check_compares(config: RlConfig, environment: Environment) -> None:
         raise ConfigError("environment", name, f"needs collection=sync and no harness: {because}")
 
 
+def check_agents(config: RlConfig, environment: Environment) -> None:
+    """Checks that the configured agents are those that the environment needs.
+
+    Raises:
+        ConfigError: one is missing, or would be used by nobody.
+    """
+    needed = set(getattr(environment, "agents", ()))
+    name = config.environment.name
+    for missing in sorted(needed - set(config.agents)):
+        accepted = f"environment={name} needs {missing}: +agents.{missing}.url=URL, or an engine"
+        raise ConfigError("agents", sorted(config.agents), accepted)
+    for unused in sorted(set(config.agents) - needed):
+        raise ConfigError("agents", unused, f"environment={name} asks {', '.join(sorted(needed)) or 'no other agent'}")
+
+
 def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[PolicyModule, Tokenizer]:
     """Loads the policy, the engine's copy of it, and the algorithm's reference or teachers.
 
@@ -211,6 +229,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     dialogue = build_dialogue(tokenizer, config.rollout.thinking == "on")
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
     check_compares(config, training)
+    check_agents(config, training)
     dtype = compute_dtype(config, hardware)
 
     def load(kept: torch.dtype = torch.float32) -> CausalLM:
@@ -232,6 +251,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     positions = model.config.max_position_embeddings
     drop_equal = drops_equal(config, algorithm)
     sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
+    sampler.others = Others(config.agents, tokenizer, positions, hardware)
     if config.harness is not None:
         url, key = config.engine.url, os.environ.get("ARCFORGE_ENGINE_KEY")  # type: ignore[attr-defined]  # checked
         agents = AgentRollouts(config.harness, url, key, sampler.counts)
