@@ -53,7 +53,7 @@ def said(number: int) -> Message:
 
 
 def chat() -> ChatDialogue:
-    dialogue = build_dialogue(TOKENIZER, False)
+    dialogue = build_dialogue(TOKENIZER, "off")
     assert isinstance(dialogue, ChatDialogue)
     return dialogue
 

@@ -19,10 +19,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with ExitStack() as stack:
 
         def serve(state: Any, unix: str | None = None, **options: Any) -> str:
-            submit, serve.asked = state.engine.submit, []
+            submit, serve.asked, serve.params = state.engine.submit, [], []
 
             def noted(prompt: Any, params: Any, **given: Any) -> Any:
                 streams = submit(prompt, params, **given)
+                serve.params.append(params)
                 serve.asked.append(([*prompt], streams[0]))
                 return streams
 

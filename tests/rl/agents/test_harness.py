@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from arcforge_core.contracts.chat import ChatOptions
 from arcforge_core.errors import ConfigError
 from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.gateway import Gateway
@@ -30,8 +31,14 @@ def command(mode: str = "plain", **options: Any) -> CommandHarnessConfig:
 def test_groups_of_a_program_are_trained_token_by_token(served: Any) -> None:
     address = served(small_state(TOKENIZER))
     rollouts = AgentRollouts(command(files=["notes.txt"], concurrency=2), address)
-    groups = played(rollouts, Conversations(), [0, 1], 2)
+    setup = ChatSetup(3, 0.7, True, ChatOptions(clear_thinking=False))
+    groups = played(rollouts, Conversations(), [0, 1], 2, setup)
     flat = [rollout for group in groups for rollout in group]
+    asked = {(params.max_new_tokens, params.temperature, params.sampled_logprobs) for params in served.params}
+    assert asked == {(3, 0.7, True)} and len({params.seed for params in served.params}) == 8
+    assert all("<think></think>" not in TOKENIZER.decode(prompt) for prompt, _ in served.asked), (
+        "the program asks for off"
+    )
     assert [len(group) for group in groups] == [2, 2] and not rollouts.counts
     assert [one.outcome.failure for one in flat] == [None] * 4, flat
     check_tokens(flat, served)

@@ -90,7 +90,6 @@ def test_an_asynchronous_run_trains_on_what_agents_sampled(
     ("options", "field"),
     [
         (("harness=loop",), "harness"),
-        (("harness=loop", "engine=arcforge", "rollout.temperature=0.5"), "rollout.temperature"),
         (("harness=command", "engine=arcforge", "harness.place=host"), "harness.command"),
     ],
 )

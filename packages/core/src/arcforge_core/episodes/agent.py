@@ -128,8 +128,23 @@ class TextDialogue:
         return Reply(self.tokenizer.decode([token for token in completion if token not in self.stop_ids]))
 
 
-def build_dialogue(tokenizer: Tokenizer, thinking: bool, field: str = "rollout.thinking") -> Dialogue:
+THINKING = {
+    "off": ChatOptions(enable_thinking=False),
+    "on": ChatOptions(),
+    "interleaved": ChatOptions(given=frozenset({"enable_thinking", "clear_thinking"})),
+    "preserved": ChatOptions(clear_thinking=False, given=frozenset({"enable_thinking"})),
+}
+"""Rendering options of the thinking modes. ``on`` leaves the history to the template's own default; ``interleaved``:
+reasoning before each reply and call, dropped at the next message of a user; ``preserved``: all of it stays."""
+
+
+def build_dialogue(tokenizer: Tokenizer, thinking: str, field: str = "rollout.thinking") -> Dialogue:
     """Returns a dialogue in the chat template if the tokenizer has one, else in plain text.
+
+    Args:
+        tokenizer: of the model.
+        thinking: one of `THINKING`.
+        field: named by errors.
 
     Raises:
         ConfigError: thinking without a chat template.
@@ -137,10 +152,10 @@ def build_dialogue(tokenizer: Tokenizer, thinking: bool, field: str = "rollout.t
     try:
         template = build_chat_template(tokenizer)
     except ConfigError as error:
-        if thinking:
-            raise ConfigError(field, "on", f"needs a chat template: {error}") from error
+        if thinking != "off":
+            raise ConfigError(field, thinking, f"needs a chat template: {error}") from error
         return TextDialogue(tokenizer)
-    return ChatDialogue(template, ChatOptions(enable_thinking=thinking))
+    return ChatDialogue(template, THINKING[thinking])
 
 
 @dataclass(frozen=True)

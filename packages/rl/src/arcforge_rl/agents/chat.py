@@ -31,13 +31,31 @@ class ChatSetup:
 
     Attributes:
         max_new_tokens: of a reply.
-        temperature: above 0.
+        temperature: 0 is greedy.
+        sampled_logprobs: see `SamplingParams`.
         options: how conversations are rendered, unless the environment says otherwise.
     """
 
     max_new_tokens: int = 128
     temperature: float = 1.0
+    sampled_logprobs: bool = False
     options: ChatOptions = field(default_factory=lambda: ChatOptions(enable_thinking=False))
+
+    def imposed(self, seed: str) -> dict[str, Any]:
+        """Returns the options of a session whose turns are sampled so, whatever the program in it asks for."""
+        return {
+            "temperature": self.temperature,
+            "sampled_logprobs": self.sampled_logprobs,
+            "max_new_tokens": self.max_new_tokens,
+            "seed": seed,
+            "chat_template_kwargs": switches_of(self.options),
+        }
+
+
+def switches_of(options: ChatOptions) -> dict[str, bool]:
+    """Returns the switches of a request; one that is on only if it was turned on: a template has its own defaults."""
+    switches = {"enable_thinking": options.enable_thinking, "clear_thinking": options.clear_thinking}
+    return {name: is_on for name, is_on in switches.items() if not is_on or name in options.given}
 
 
 class ChatAgent:
@@ -105,7 +123,6 @@ class ChatAgent:
     def _request(
         self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions, number: int
     ) -> dict[str, Any]:
-        switches = {"enable_thinking": options.enable_thinking, "clear_thinking": options.clear_thinking}
         offered = [
             tool.definition if "function" in tool.definition else {"type": "function", "function": tool.definition}
             for tool in tools
@@ -117,7 +134,7 @@ class ChatAgent:
             "max_tokens": self.setup.max_new_tokens,
             "temperature": self.setup.temperature,
             "seed": key_hash(f"{self.seed}/{number}") >> 1,
-            "chat_template_kwargs": {**options.extra, **switches},
+            "chat_template_kwargs": {**options.extra, **switches_of(options)},
         }
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from arcforge_core.config.schema import HarnessConfig
 from arcforge_core.contracts.engine import Engine
@@ -21,6 +22,7 @@ from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.command import ProgramCrashed
 from arcforge_rl.agents.gateway import Gateway, GatewaySession
 from arcforge_rl.agents.harness import LIMIT, Harness, Work
+from arcforge_rl.configs.agents import AskingHarnessConfig
 from arcforge_rl.processes import whole
 from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.collect import StepTasks, TracedRollout, traced
@@ -120,7 +122,7 @@ class AgentRollouts:
     def _chat(self, setup: SamplingSetup) -> ChatSetup:
         if not isinstance(setup.dialogue, ChatDialogue):
             raise ConfigError("harness", self.config.name, "needs a policy with a chat template")
-        return ChatSetup(setup.max_new_tokens, setup.temperature, setup.dialogue.options)
+        return ChatSetup(setup.max_new_tokens, setup.temperature, setup.sampled_logprobs, setup.dialogue.options)
 
 
 class AgentPlayer:
@@ -157,7 +159,7 @@ class AgentPlayer:
         return failed(number, task, environment.domain_of(task), failure)
 
     async def _attempt(self, environment: Environment, number: int, task: Task, seed: str) -> Rollout:
-        session = await self.gateway.open({"rollout": seed}, self.config.limits)
+        session = await self.gateway.open({"rollout": seed}, {**self.config.limits, **self._imposed(seed)})
         try:
             work = Work(environment, task, self.gateway, session, self.model, self.setup, seed, self.config.seconds)
             episode, crash = await self.harness.work(work), None
@@ -170,6 +172,12 @@ class AgentPlayer:
         if crash is not None:
             episode = forgiven(crash, record, self.config)
         return rollout_of(number, task, environment.domain_of(task), episode, record)
+
+    def _imposed(self, seed: str) -> dict[str, Any]:
+        """Returns what the session imposes; harnesses that ask themselves have own seeds, their environments modes."""
+        imposed = self.setup.imposed(seed)
+        own = ("seed", "chat_template_kwargs") if isinstance(self.config, AskingHarnessConfig) else ()
+        return {name: value for name, value in imposed.items() if name not in own}
 
     async def _leave(self, session: GatewaySession) -> None:
         """Closes the session of an attempt that failed; its record is of no use."""

@@ -24,8 +24,10 @@ from arcforge_core.config.schema import (
 )
 from arcforge_core.configs import ReportConfig
 from arcforge_core.errors import ConfigError
-from arcforge_rl.configs.commands import THINKING
 from arcforge_rl.configs.others import agent_of
+
+MODES = ("off", "on", "interleaved", "preserved")
+"""Of `RolloutConfig.thinking`."""
 
 
 @dataclass
@@ -55,7 +57,8 @@ class RolloutConfig:
     temperature: float = 1.0
     """The policy is softmax(logits / temperature): sampled, trained and compared with reference and teacher as such."""
     thinking: str = "off"
-    """``on`` or ``off``: how the chat template begins a reply."""
+    """``off``; ``on``: reasoning, and the template's own default for that of earlier turns; ``interleaved``: reasoning
+    before each reply and call, kept until the next message of a user; ``preserved``: kept."""
     drop_equal: bool = True
     """Leave out groups whose rewards are all equal, and sample others in their place. Ignored where such groups teach
     (`algorithm=opd`) and with `rollout.group_size=1`."""
@@ -66,7 +69,7 @@ class RolloutConfig:
         check_minimums(self, "rollout", groups=1, group_size=1, max_new_tokens=1, refills=0)
         if not 0.0 < self.temperature < float("inf"):
             raise ConfigError("rollout.temperature", self.temperature, "must be above 0: greedy rollouts are all alike")
-        check_choice("rollout.thinking", self.thinking, THINKING)
+        check_choice("rollout.thinking", self.thinking, MODES)
 
 
 @dataclass
@@ -230,11 +233,3 @@ class RlConfig(RunConfig):
             raise ConfigError("harness", harness.name, accepted)
         if self.agents:
             raise ConfigError("agents", sorted(self.agents), f"harness={harness.name} has no agent besides the policy")
-        for field_, value in (
-            ("rollout.temperature", self.rollout.temperature),
-            ("evaluation.temperature", self.evaluation.temperature),
-        ):
-            if value != 1.0:
-                raise ConfigError(
-                    field_, value, f"must be 1.0 with harness={harness.name}: a program samples as it asks"
-                )

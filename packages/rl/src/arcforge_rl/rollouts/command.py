@@ -70,7 +70,7 @@ def build_agents(config: EnvConfig, environment: Environment) -> tuple[Lockstep,
 
         return Lockstep(None), scripted
     model, tokenizer = load_with_tokenizer(config.checkpoint, build_hardware(config.hardware))
-    dialogue = build_dialogue(tokenizer, config.thinking == "on", "thinking")
+    dialogue = build_dialogue(tokenizer, config.thinking, "thinking")
     setup = SamplingSetup(dialogue, config.max_new_tokens, config.temperature, model.config.max_position_embeddings)
     lockstep = Lockstep(build_engine(config.engine, model))
     return lockstep, lambda task, number: PolicyAgent(lockstep, number, setup, f"{config.seed}/{number}")

@@ -197,7 +197,7 @@ class Others:
         own: Streams | None = None
         if config.engine != POLICY:
             own, tokenizer, positions = self._engine(name, config, hardware)
-        dialogue = build_dialogue(tokenizer, config.thinking == "on", f"agents.{name}.thinking")
+        dialogue = build_dialogue(tokenizer, config.thinking, f"agents.{name}.thinking")
         setup = SamplingSetup(dialogue, config.max_new_tokens, config.temperature, positions)
 
         def make(asking: Asking, number: int, seed: str) -> Agent:

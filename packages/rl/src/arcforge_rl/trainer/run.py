@@ -226,7 +226,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"init={config.init}: {folder} has no tokenizer.json")
     tokenizer = Tokenizer.load(folder)
-    dialogue = build_dialogue(tokenizer, config.rollout.thinking == "on")
+    dialogue = build_dialogue(tokenizer, config.rollout.thinking)
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
     check_compares(config, training)
     check_agents(config, training)

@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.imposed import imposed_of
 from arcforge_serving.gateway.paths import key_of
 from arcforge_serving.gateway.session import AgentSession
 from arcforge_serving.gateway.sessions import Sessions
@@ -36,6 +37,15 @@ class OpenRequest(Body):
     max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     final_turn: bool | None = None
     metadata: dict[str, Any] = Field(default={}, description="returned with the record")
+    temperature: float | None = Field(
+        default=None, ge=0.0, allow_inf_nan=False, description="of all turns, whatever the client asks for"
+    )
+    sampled_logprobs: bool = Field(default=False, description="record log-probs at that temperature")
+    max_new_tokens: int | None = Field(default=None, ge=1, description="of a turn at most")
+    seed: str | None = Field(default=None, description="prefix of the seeds of all turns")
+    chat_template_kwargs: dict[Literal["enable_thinking", "clear_thinking"], bool] | None = Field(
+        default=None, description="of all turns, in place of the client's"
+    )
 
     def options(self) -> dict[str, Any]:
         """Returns the given fields of `GatewayConfig`."""
@@ -84,7 +94,7 @@ Mine = Annotated[AgentSession, Depends(mine)]
 @router.post("/sessions", responses=RESPONSES)
 async def open_session(body: OpenRequest, request: Request, sessions: Open) -> Opened:
     """Opens a session."""
-    session = sessions.open(request.state.owner, body.metadata, **body.options())
+    session = sessions.open(request.state.owner, body.metadata, imposed_of(dict(body)), **body.options())
     return Opened(id=session.id, url=f"{request.base_url}sessions/{session.id}", secret=session.secret)
 
 

@@ -17,6 +17,7 @@ from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.contracts.sessions import SessionRecord, TurnRecord
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.imposed import Imposed
 from arcforge_serving.gateway.keys import Match
 from arcforge_serving.gateway.replies import Replies
 from arcforge_serving.gateway.tree import Attachment, SessionTree
@@ -48,6 +49,7 @@ class AgentSession:
         owner: of the key that opened it.
         metadata: for the trainer.
         clock: seconds.
+        imposed: on all turns.
     """
 
     template: ChatTemplate
@@ -55,6 +57,7 @@ class AgentSession:
     owner: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
+    imposed: Imposed = field(default_factory=Imposed)
 
     def __post_init__(self) -> None:
         self.id, self.secret = secrets.token_urlsafe(18), PREFIX + secrets.token_urlsafe(32)
@@ -82,7 +85,7 @@ class AgentSession:
         if limit and (self._final or not self.limits.final_turn):
             raise SessionLimitError(limit)
         self._final = bool(limit)
-        turn = Turn(self, dialect, self._final)
+        turn = Turn(self, dialect, self._final, len(self.tree.nodes) + len(self._open))
         self._open.append(turn)
         return turn
 
@@ -136,13 +139,14 @@ class Turn:
         session: the session.
         dialect: of the request; empty for one that samples nothing.
         is_final: whether tools cannot be called.
+        number: of the turns before it.
 
     Attributes:
         record: of the sampled tokens; None before.
     """
 
-    def __init__(self, session: AgentSession, dialect: str, is_final: bool) -> None:
-        self.session, self.dialect, self.is_final = session, dialect, is_final
+    def __init__(self, session: AgentSession, dialect: str, is_final: bool, number: int = 0) -> None:
+        self.session, self.dialect, self.is_final, self.number = session, dialect, is_final, number
         self.record: TurnRecord | None = None
         self._at: Attachment | None = None
         self._tools: Sequence[Tool] = ()
@@ -175,6 +179,7 @@ class Turn:
         self, template: ChatTemplate, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions
     ) -> list[int]:
         """Attaches to the recorded tokens."""
+        options = self.session.imposed.options(options)
         with self.session.lock:
             self._at, self._tools = self.session.tree.attach(messages, tools, options), tools
             prompt = self._at.prompt
@@ -182,7 +187,8 @@ class Turn:
         return prompt
 
     def params(self, params: SamplingParams) -> SamplingParams:
-        """Keeps a final turn from calling tools."""
+        """Samples as the session imposes, and keeps a final turn from calling tools."""
+        params = self.session.imposed.params(params, self.number)
         call = self.session.template.tokenizer.special.get(CALL)
         if not self.is_final or call is None:
             return params

@@ -13,6 +13,7 @@ from arcforge_core.chat.parser import CALL
 from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.imposed import Imposed
 from arcforge_serving.gateway.session import CLOSED, PREFIX, AgentSession
 from arcforge_serving.server.gate.auth import digest_of
 
@@ -34,12 +35,15 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def open(self, owner: str, metadata: Mapping[str, Any], **options: Any) -> AgentSession:
+    def open(
+        self, owner: str, metadata: Mapping[str, Any], imposed: Imposed | None = None, **options: Any
+    ) -> AgentSession:
         """Opens a session.
 
         Args:
             owner: of the key that opens it.
             metadata: for the trainer.
+            imposed: on its turns.
             options: fields of `GatewayConfig`, in place of the server's.
 
         Raises:
@@ -50,7 +54,7 @@ class Sessions:
             raise HTTPException(429, f"{len(self)} sessions are open, as many as gateway.sessions allows; close some")
         limits = replace(self.config, **options)
         self._check(limits)
-        session = AgentSession(self.template, limits, owner, metadata)
+        session = AgentSession(self.template, limits, owner, metadata, imposed=imposed or Imposed())
         self._by_id[session.id] = self._by_secret[digest_of(session.secret)] = session
         return session
 

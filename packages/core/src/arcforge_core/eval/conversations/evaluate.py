@@ -169,7 +169,7 @@ def sample_tasks(
 
     The seeds of a rollout depend on its task and sample number only, not on the rest of the batch.
     """
-    dialogue: Dialogue = build_dialogue(tokenizer, thinking, f"{config.prefix}thinking")
+    dialogue: Dialogue = build_dialogue(tokenizer, "on" if thinking else "off", f"{config.prefix}thinking")
     positions = model.config.max_position_embeddings
     setup = SamplingSetup(dialogue, config.max_new_tokens, config.temperature, positions)
     tries = [(task, sample) for task in tasks for sample in range(samples)]
