@@ -215,6 +215,9 @@ class GatewayConfig:
     """Seconds after which no turn of a session begins."""
     final_turn: bool = False
     """At a limit, allow one more turn that cannot call tools, so that an agent can conclude; then 429."""
+    log: str | None = None
+    """Folder where open sessions are written as their turns end, so that they survive the gateway's process; null keeps
+    them in memory alone. It has one file a session, deleted with it."""
 
     def __post_init__(self) -> None:
         check_minimums(self, "gateway", sessions=0, fork_threshold_tokens=0)
@@ -222,6 +225,8 @@ class GatewayConfig:
         check_choice("gateway.match", self.match, MATCHES)
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ConfigError("gateway.max_seconds", self.max_seconds, "must be above 0, or null for no limit")
+        if self.log == "":
+            raise ConfigError("gateway.log", self.log, "must name a folder, or be null for none")
 
 
 @dataclass

@@ -84,25 +84,27 @@ class SessionPaths:
             await kept.send(send)
             return
         turn = scope[SESSION] = session.begin(DIALECTS[path])
-        reply = session.replies.begin(headers, path, body)
+        key, reply = session.replies.begin(headers, path, body)
         is_whole = False
         # the engine knows the session by the gateway's name for it, whatever name the client gave it
         named = (SESSION_HEADER.lower().encode(), session.id.encode())
         scope["headers"] = [*(each for each in scope["headers"] if each[0] != named[0]), named]
 
-        async def send_and_keep(message: Message) -> None:
+        async def keep_and_send(message: Message) -> None:
             nonlocal is_whole
-            reply.parts.append(message)
-            is_whole = message["type"] == "http.response.body" and not message.get("more_body")
+            if reply.take(message):
+                worked = reply.start["status"] == 200 and not record_of(scope).error
+                is_whole = worked and turn.record is not None
+                if is_whole:
+                    session.keep_reply(key, reply)
             await send(message)
 
         try:
             with remembering(session.memory):
-                await self._app(scope, _again(body, receive), send_and_keep)
+                await self._app(scope, _again(body, receive), keep_and_send)
         finally:
             turn.finish()
-            worked = bool(reply.parts) and reply.parts[0]["status"] == 200 and not record_of(scope).error
-            reply.end(is_whole and worked and turn.record is not None)
+            reply.end(is_whole)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -20,29 +20,39 @@ REPLAYED = (b"x-arcforge-replayed", b"true")
 
 @dataclass
 class Reply:
-    """The messages of a reply.
+    """The reply to a request, as the application sends it.
 
     Attributes:
         digest: of the request.
-        parts: as the application sent them.
-        done: True when the reply is whole, False when there is none.
+        start: status and headers; empty before they are sent.
+        body: sent so far.
+        is_whole: whether the reply is complete and may be sent again.
+        ended: set when it is complete, or never will be.
     """
 
     digest: bytes
-    parts: list[Message] = field(default_factory=list)
-    done: asyncio.Future[bool] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    start: Message = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+    is_whole: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, message: Message) -> bool:
+        """Takes a message of the application; returns whether it is the last."""
+        if message["type"] == "http.response.start":
+            self.start = message
+            return False
+        self.body += message.get("body", b"")
+        return not message.get("more_body")
 
     async def send(self, send: Send) -> None:
         """Sends the reply again."""
-        start, *others = self.parts
-        await send({**start, "headers": [*start["headers"], REPLAYED]})
-        for part in others:
-            await send(part)
+        await send({**self.start, "headers": [*self.start["headers"], REPLAYED]})
+        await send({"type": "http.response.body", "body": bytes(self.body)})
 
     def end(self, is_whole: bool) -> None:
         """Lets requests that wait for the reply continue."""
-        if not self.done.done():
-            self.done.set_result(is_whole)
+        self.is_whole = is_whole
+        self.ended.set()
 
 
 class Replies:
@@ -66,12 +76,19 @@ class Replies:
             return None
         if kept.digest != digest:
             raise ConfigError(IDEMPOTENCY_KEY, headers[IDEMPOTENCY_KEY], "was the key of a request with another body")
-        return kept if await asyncio.shield(kept.done) else None
+        await kept.ended.wait()
+        return kept if kept.is_whole else None
 
-    def begin(self, headers: Headers, path: str, body: bytes) -> Reply:
-        """Returns a place for the reply to a request; `Reply.end` must follow."""
+    def begin(self, headers: Headers, path: str, body: bytes) -> tuple[bytes, Reply]:
+        """Returns a key and a place for the reply to a request; `Reply.end` must follow."""
         key, digest = _key(headers, path, body)
-        self._kept[key] = reply = Reply(digest)
+        reply = Reply(digest)
+        self.keep(key, reply)
+        return key, reply
+
+    def keep(self, key: bytes, reply: Reply) -> None:
+        """Keeps a reply, in place of the oldest one."""
+        self._kept[key] = reply
         self._kept.move_to_end(key)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)

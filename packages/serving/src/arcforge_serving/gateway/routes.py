@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import Field
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 
 from arcforge_serving.configs import GatewayConfig
@@ -110,4 +111,5 @@ async def read_session(session: Mine) -> JSONResponse:
 async def close_session(session: Mine, sessions: Open) -> JSONResponse:
     """Ends the session's running turns, closes it, and returns what was recorded."""
     sessions.close(session)
-    return JSONResponse(await run_in_threadpool(lambda: session.record().as_json()))
+    forget = None if session.file is None else BackgroundTask(session.file.delete)  # after the record was sent
+    return JSONResponse(await run_in_threadpool(lambda: session.record().as_json()), background=forget)

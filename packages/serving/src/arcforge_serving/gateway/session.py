@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +20,13 @@ from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.imposed import Imposed
 from arcforge_serving.gateway.keys import Match
-from arcforge_serving.gateway.replies import Replies
+from arcforge_serving.gateway.log import SessionFile, SessionLog
+from arcforge_serving.gateway.replies import Replies, Reply
+from arcforge_serving.gateway.responses import WrittenResponses
+from arcforge_serving.gateway.restore import Line, reply_line, restore_turn, restored_reply, session_line, turn_line
 from arcforge_serving.gateway.tree import Attachment, SessionTree
+from arcforge_serving.server.gate.auth import digest_of
+from arcforge_serving.server.shared.errors import NotKeptError
 from arcforge_serving.server.shared.memory import Memory
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.turns import Cancellable
@@ -50,6 +56,10 @@ class AgentSession:
         metadata: for the trainer.
         clock: seconds.
         imposed: on all turns.
+        id: unique.
+        secret: of the agent; empty in a session that was restored, which has its digest alone.
+        digest: of the secret.
+        file: on disk; None for a session in memory alone.
     """
 
     template: ChatTemplate
@@ -58,18 +68,59 @@ class AgentSession:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     imposed: Imposed = field(default_factory=Imposed)
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(18))
+    secret: str = field(default_factory=lambda: PREFIX + secrets.token_urlsafe(32))
+    digest: bytes = b""
+    file: SessionFile | None = None
 
     def __post_init__(self) -> None:
-        self.id, self.secret = secrets.token_urlsafe(18), PREFIX + secrets.token_urlsafe(32)
+        self.digest = self.digest or digest_of(self.secret)
         match: Match = "strict" if self.limits.match == "strict" else "loose"
         self.tree = SessionTree(self.template, match, self.limits.fork_threshold_tokens)
         self.turns: list[TurnRecord] = []
-        self.responses, self.replies, self.memory = ResponseStore(), Replies(), Memory()
+        self.responses, self.replies, self.memory = WrittenResponses(self._write), Replies(), Memory()
         self.lock = threading.Lock()  # prompts are made in threads
         self.is_closed = False
         self._began, self._final = self.clock(), False
         self._open: list[Turn] = []
         self._sampled = 0
+
+    def create_file(self, log: SessionLog) -> None:
+        """Begins the session's file.
+
+        Raises:
+            NotKeptError: it cannot be written.
+        """
+        self.file = log.create(self.id, session_line(self, time.time()))
+
+    def restore(self, file: SessionFile, lines: Sequence[Line], opened: float) -> None:
+        """Repeats what a new session's lines say; later ones are written after them.
+
+        Args:
+            file: has the lines.
+            lines: without the session's own.
+            opened: seconds since 1970.
+
+        Raises:
+            KeyError, IndexError, TypeError, ValueError: a line is malformed.
+        """
+        for line in lines:
+            if "turn" in line:
+                turn = restore_turn(self.tree, line)
+                self.turns.append(turn)
+                self._sampled += turn.completion_tokens
+                self._final = self._final or (line["final"] and turn.node is not None)
+            elif "reply" in line:
+                key, reply = restored_reply(line)
+                reply.end(is_whole=True)
+                self.replies.keep(key, reply)
+        self.responses.restore(lines)
+        self._began -= max(time.time() - opened, 0.0)
+        self.file = file
+
+    def _write(self, line: Line) -> None:
+        if self.file is not None:
+            self.file.write(line)
 
     def look(self) -> Turn:
         """Returns a turn for a request that samples nothing."""
@@ -111,6 +162,8 @@ class AgentSession:
         """Ends the running turns; nothing is recorded any more."""
         with self.lock:
             self.is_closed = True
+            if self.file is not None:
+                self.file.close()
         for turn in [*self._open]:
             turn.cancel()
 
@@ -118,18 +171,29 @@ class AgentSession:
         """Takes note of a finished turn; called once for each."""
         self._open.remove(turn)
         self._final = self._final and not (turn.is_final and turn.record is None)  # one that failed may be repeated
-        with self.lock:
-            self.turns.append(turn.record or turn.lost())
+        if turn.record is None:
+            lost = turn.lost()
+            with self.lock, suppress(NotKeptError):  # it has no tokens to lose; its file has counted the failure
+                self.turns.append(lost)
+                self._write(turn_line(lost, turn.is_final))
 
-    def keep(self, at: Attachment, output: GenerationOutput, reply: Message) -> int:
-        """Adds what was sampled to the tree, under `lock`; returns the number of its node.
+    def keep(self, turn: TurnRecord, is_final: bool, at: Attachment, output: GenerationOutput, reply: Message) -> None:
+        """Records a turn with its node, the next of the tree, under `lock`; first on disk.
 
         Raises:
-            ValueError: see `SessionTree.record`.
+            ValueError: see `SessionTree.node_of`.
+            NotKeptError: it cannot be written; nothing was recorded.
         """
-        node = self.tree.record(at, output, reply)
+        node = self.tree.node_of(at, output, reply)
+        self._write(turn_line(turn, is_final, node, at.chain))
+        self.tree.add(node, at.chain)
+        self.turns.append(turn)
         self._sampled += len(output.token_ids)
-        return node.number
+
+    def keep_reply(self, key: bytes, reply: Reply) -> None:
+        """Writes a whole reply, for requests that are repeated after a restart."""
+        with self.lock, suppress(NotKeptError):  # a repeated request is another turn then
+            self._write(reply_line(key, reply))
 
 
 class Turn:
@@ -210,6 +274,7 @@ class Turn:
 
         Raises:
             ValueError: a token without a finite log-probability.
+            NotKeptError: the turn cannot be written to disk.
         """
         self._reason = output.finish_reason
         if output.finish_reason in ("abort", "error") or self._at is None:
@@ -218,19 +283,24 @@ class Turn:
         reply = session.template.parse(output.token_ids, at.read, self._tools).message
         if stop is not None:
             reply = replace(reply, content=reply.content.partition(stop)[0].rstrip())
-        with session.lock:
-            if session.is_closed:
-                return
-            node = session.keep(at, output, reply)
-        self.record = replace(
+        turn = replace(
             self.lost(),
-            node=node,
             completion_tokens=len(output.token_ids),
             cached_tokens=output.cached_tokens,
             drafted_tokens=output.drafted_tokens,
             accepted_tokens=output.accepted_tokens,
             masked_tokens=at.masked,
         )
+        with session.lock:
+            if session.is_closed:
+                return
+            turn = replace(turn, node=len(session.tree.nodes))
+            try:
+                session.keep(turn, self.is_final, at, output, reply)
+            except BaseException:
+                self._reason = "error"
+                raise
+            self.record = turn
 
     def lost(self) -> TurnRecord:
         """Returns the record of a turn without recorded tokens."""

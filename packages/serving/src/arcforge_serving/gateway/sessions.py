@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,8 +13,11 @@ from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.imposed import Imposed
+from arcforge_serving.gateway.log import SessionFile, SessionLog
+from arcforge_serving.gateway.restore import Line, limits_of
 from arcforge_serving.gateway.session import CLOSED, PREFIX, AgentSession
 from arcforge_serving.server.gate.auth import digest_of
+from arcforge_serving.server.shared.errors import NotKeptError
 
 
 class Sessions:
@@ -24,13 +26,30 @@ class Sessions:
     Args:
         template: of the model.
         config: options of sessions that give none themselves.
+        model: name of the served one.
+
+    Raises:
+        ConfigError: an option has a value that is not accepted, or the sessions of ``gateway.log`` are another model's.
     """
 
-    def __init__(self, template: ChatTemplate, config: GatewayConfig) -> None:
+    def __init__(self, template: ChatTemplate, config: GatewayConfig, model: str = "") -> None:
         self.template, self.config = template, config
         self._by_id: dict[str, AgentSession] = {}
         self._by_secret: dict[bytes, AgentSession] = {}
         self._check(config)
+        self._failures = 0  # of sessions that were closed, or never opened
+        self._log = None if config.log is None else SessionLog(config.log, model, template)
+        try:
+            for file, lines in () if self._log is None else self._log.files():
+                self._restore(self._log, file, lines)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Lets another process use the log."""
+        if self._log is not None:
+            self._log.close()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -49,14 +68,43 @@ class Sessions:
         Raises:
             ConfigError: an option has a value that is not accepted.
             HTTPException: 429, too many are open.
+            NotKeptError: it cannot be written to disk.
         """
         if len(self) >= self.config.sessions:
             raise HTTPException(429, f"{len(self)} sessions are open, as many as gateway.sessions allows; close some")
         limits = replace(self.config, **options)
         self._check(limits)
         session = AgentSession(self.template, limits, owner, metadata, imposed=imposed or Imposed())
-        self._by_id[session.id] = self._by_secret[digest_of(session.secret)] = session
+        if self._log is not None:
+            try:
+                session.create_file(self._log)
+            except NotKeptError:
+                self._failures += 1
+                raise
+        self._add(session)
         return session
+
+    def _add(self, session: AgentSession) -> None:
+        self._by_id[session.id] = self._by_secret[session.digest] = session
+
+    def _restore(self, log: SessionLog, file: SessionFile, lines: list[Line]) -> None:
+        try:
+            own = lines[0]["session"]
+            limits = limits_of(own, self.config)
+            session = AgentSession(
+                self.template, limits, own["owner"], own["metadata"], id=own["id"], secret="",
+                digest=bytes.fromhex(own["secret"]),
+            )  # fmt: skip
+            session.restore(file, lines[1:], own["opened"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise log.damaged(file.path, f"{type(error).__name__}: {error}") from error
+        self._add(session)
+
+    @property
+    def log_failures(self) -> int:
+        """Lines that could not be written to disk."""
+        files = [session.file for session in self._by_id.values() if session.file is not None]
+        return self._failures + sum(file.failures for file in files)
 
     def find(self, id_: str) -> AgentSession:
         """Returns a session.
@@ -77,14 +125,15 @@ class Sessions:
         if not key.startswith(PREFIX):
             return None
         found = self._by_secret.get(digest_of(key))
-        if found is None or not hmac.compare_digest(found.secret, key):
+        if found is None:
             raise HTTPException(404, CLOSED)
         return found
 
     def close(self, session: AgentSession) -> None:
-        """Ends a session's turns and forgets it."""
-        del self._by_id[session.id], self._by_secret[digest_of(session.secret)]
+        """Ends a session's turns and forgets it; its file, if it has one, stays until it is deleted."""
+        del self._by_id[session.id], self._by_secret[session.digest]
         session.close()
+        self._failures += 0 if session.file is None else session.file.failures
 
     def _check(self, config: GatewayConfig) -> None:
         if config.final_turn and CALL not in self.template.tokenizer.special:

@@ -161,7 +161,13 @@ class SessionTree:
         return Attachment(None, 0, ids, self.template.open_turn(ids, tools), begun, reason, 0, chain)
 
     def record(self, at: Attachment, output: GenerationOutput, reply: Message) -> Node:
-        """Adds a turn.
+        """Adds a turn; see `node_of`."""
+        node = self.node_of(at, output, reply)
+        self.add(node, at.chain)
+        return node
+
+    def node_of(self, at: Attachment, output: GenerationOutput, reply: Message) -> Node:
+        """Returns the next node, which `add` adds.
 
         Args:
             at: where it attached; other turns may have been recorded since.
@@ -169,20 +175,22 @@ class SessionTree:
             reply: the message that the client received for it.
 
         Raises:
-            ValueError: a token without a finite log-probability; nothing has been recorded.
+            ValueError: a token without a finite log-probability.
         """
         versions = [version for version, count in output.weight_versions for _ in range(count)]
         tokens = Branch(str(len(self.nodes)))
         tokens.read(at.read)
         tokens.sample(output.token_ids, output.logprobs, versions or [output.weight_version] * len(output.token_ids))
         turn = at.turn.completed(output.token_ids)
-        node = Node(len(self.nodes), at.parent, at.keep, tokens, len(at.read), reply, turn)
+        return Node(len(self.nodes), at.parent, at.keep, tokens, len(at.read), reply, turn)
+
+    def add(self, node: Node, chain: bytes) -> None:
+        """Adds the next node; `chain` is that of the messages before its reply."""
         self.nodes.append(node)
-        if at.parent is not None:
-            at.parent.children.append(node)
-        self._asked[at.chain] = node
-        self._said[link(at.chain, reply, self.match)] = node
-        return node
+        if node.parent is not None:
+            node.parent.children.append(node)
+        self._asked[chain] = node
+        self._said[link(chain, node.reply, self.match)] = node
 
     def branches(self) -> list[Branch]:
         """Returns a branch for each leaf, in order of recording. A token that several share is sampled in the first."""

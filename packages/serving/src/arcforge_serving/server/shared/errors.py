@@ -29,6 +29,8 @@ FIELDS = {"max_new_tokens": "max_tokens", "json_schema": "schema"}
 SHOWN = 200
 NOT_FINITE = "not_finite"
 """Code of a sequence whose logits are not finite: the weights are at fault."""
+NOT_KEPT = "not_kept"
+"""Code of a turn that could not be written to disk."""
 
 
 class UnknownModelError(ConfigError):
@@ -66,6 +68,10 @@ class ContextLengthError(ConfigError):
 
 class AbortedError(Exception):
     """The server ended a sequence, and the dialect has no finish reason for it."""
+
+
+class NotKeptError(Exception):
+    """What was generated could not be written to disk, where it has to be before the client receives it."""
 
 
 class ErrorDetail(BaseModel):
@@ -162,6 +168,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(429, LIMITED, str(error), None, "rate_limit_exceeded")
         case AbortedError():
             return Problem(503, OVERLOADED, "the server ended the request; try again")
+        case NotKeptError():
+            return Problem(503, OVERLOADED, str(error), code=NOT_KEPT)
         case CheckpointError():
             return Problem(500, FAULT, str(error), code=NOT_FINITE)
         case ClosedError():
@@ -186,7 +194,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     kinds = (
         RequestValidationError, ConfigError, GrammarError, RecursionError, UnicodeEncodeError, HTTPException,
-        AbortedError, RateLimitError,
+        AbortedError, RateLimitError, NotKeptError,
     )  # fmt: skip
     for kind in (*kinds, QueueFullError, ClosedError, Exception):
         app.add_exception_handler(kind, answer)

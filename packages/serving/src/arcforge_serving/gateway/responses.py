@@ -1,0 +1,63 @@
+"""Stored replies of ``/v1/responses`` in a session that is written to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from arcforge_serving.server.shared.response_store import ResponseStore
+
+Line = dict[str, Any]
+
+
+class WrittenResponses(ResponseStore):
+    """Writes each reply before it is stored. A reply's line has the messages after those of the reply it continues.
+
+    Args:
+        write: takes a line.
+    """
+
+    def __init__(self, write: Callable[[Line], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def put(
+        self,
+        owner: str,
+        messages: list[dict[str, Any]],
+        response: dict[str, Any],
+        items: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Writes and stores a reply.
+
+        Raises:
+            NotKeptError: it cannot be written; it is not stored.
+        """
+        before = self.get(response.get("previous_response_id") or "", owner)
+        shared = 0 if before is None else len(before.messages)
+        line = {"owner": owner, "shared": shared, "messages": messages[shared:], "response": response, "items": items}
+        self._write({"stored": line})
+        super().put(owner, messages, response, items)
+
+    def drop(self, id_: str, owner: str) -> bool:
+        """Forgets a reply; returns whether it was stored."""
+        dropped = super().drop(id_, owner)
+        if dropped:
+            self._write({"dropped": [id_, owner]})
+        return dropped
+
+    def restore(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Stores the replies of a session's lines.
+
+        Raises:
+            KeyError, TypeError, ValueError: a line is malformed.
+        """
+        said: dict[str, list[dict[str, Any]]] = {}
+        for line in lines:
+            if (given := line.get("stored")) is not None:
+                response = given["response"]
+                before = said[response["previous_response_id"]][: given["shared"]] if given["shared"] else []
+                said[response["id"]] = messages = [*before, *given["messages"]]
+                super().put(given["owner"], messages, response, given["items"])
+            elif "dropped" in line:
+                super().drop(*line["dropped"])
