@@ -92,7 +92,6 @@ class Replies:
         self._kept.move_to_end(key)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return reply
 
 
 def _key(headers: Headers, path: str, body: bytes) -> tuple[bytes, bytes]:

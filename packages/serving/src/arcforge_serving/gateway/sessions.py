@@ -39,12 +39,13 @@ class Sessions:
         self._check(config)
         self._failures = 0  # of sessions that were closed, or never opened
         self._log = None if config.log is None else SessionLog(config.log, model, template)
-        try:
-            for file, lines in () if self._log is None else self._log.files():
-                self._restore(self._log, file, lines)
-        except BaseException:
-            self.end()
-            raise
+        if self._log is not None:
+            try:
+                for file, lines in self._log.files():
+                    self._restore(self._log, file, lines)
+            except BaseException:
+                self.end()
+                raise
 
     def end(self) -> None:
         """Lets another process use the log."""
