@@ -1,10 +1,12 @@
 """Processor time of recording one long rollout, without that of the engine: branches, template, agent.
 
-    python benchmarks/recording.py [--turns 1000] [--tokens 120] [--json FILE]
+    python benchmarks/recording.py [--turns 1000] [--tokens 120] [--rounds 3] [--json FILE]
 
 A stub engine answers each turn with `--tokens` tokens. `branch` appends them to a `Branch`; `agent` is a `PolicyAgent`,
 which also compares the conversation with the one it knows, continues its ids in GLM-5's format, and parses the reply.
-Each row also has the ratio to half as many turns: 2 is linear.
+`contexts` adds the turns of an agent that shows the last 5 results of its tools to a `SessionTree`, so each turn has a
+context of its own, and `export` writes the session's record as JSON; neither counts the time of reading the agent's
+requests. Each row also has the ratio to half as many turns: 2 is linear.
 """
 
 from __future__ import annotations
@@ -13,20 +15,24 @@ import argparse
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from _machine import describe_machine
 from arcforge_core.contracts.algorithm import Branch
-from arcforge_core.contracts.chat import Message
+from arcforge_core.contracts.chat import ChatOptions, Message
 from arcforge_core.contracts.engine import GenerationOutput
+from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup, build_dialogue
 from arcforge_core.episodes.lockstep import Lockstep
 from arcforge_core.testing.small_models import small_tokenizer
+from arcforge_serving.gateway.tree import SessionTree
 
 TOKENIZER = small_tokenizer()
+RECENT = 5
+"""Results of tools that an agent shows."""
 
 
 class Stub:
@@ -68,14 +74,52 @@ def record_agent(turns: int, tokens: int) -> None:
     assert branch.num_sampled == turns * tokens
 
 
-def seconds(of: Callable[[], None]) -> float:
-    """Returns the least processor time of three runs."""
-    found = []
-    for _ in range(3):
+def contexts(turns: int, tokens: int) -> tuple[float, SessionTree]:
+    """Plays an agent that shows its last results alone; returns the processor time of recording, and the tree."""
+    tree, spent = SessionTree(build_dialogue(TOKENIZER, False).template), 0.0
+    ids = [*Stub(tokens).output.token_ids[:-1], TOKENIZER.special["<|observation|>"]]
+    output = GenerationOutput(ids, [-1.0] * tokens, "stop", 0)
+    messages, shown = [Message("user", "one")], deque[int]()
+    options = ChatOptions(enable_thinking=False)
+    for turn in range(turns):
+        at = tree.attach(messages, (), options)
+        reply = tree.template.parse(ids, at.read).message
         start = time.process_time()
-        of()
-        found.append(time.process_time() - start)
-    return min(found)
+        tree.record(at, output, reply)
+        spent += time.process_time() - start
+        messages += [reply, Message("tool", f"{turn} two three")]
+        shown.append(len(messages) - 1)
+        if len(shown) > RECENT:
+            messages[shown.popleft()] = Message("tool", "Tool result is omitted to save tokens.")
+    return spent, tree
+
+
+def record_contexts(turns: int, tokens: int) -> float:
+    """Returns the processor time of recording."""
+    return contexts(turns, tokens)[0]
+
+
+def export(turns: int, tokens: int) -> float:
+    """Returns the processor time of writing a record."""
+    tree = contexts(turns, tokens)[1]
+    assert len(tree.leaves) == turns - RECENT
+    start = time.process_time()
+    json.dumps(SessionRecord("s", [], tree.parts, tree.leaves, tree.masked).as_json())
+    return time.process_time() - start
+
+
+def timed(of: Callable[[int, int], None]) -> Callable[[int, int], float]:
+    """Returns a function that returns the processor time of another."""
+
+    def timing(turns: int, tokens: int) -> float:
+        start = time.process_time()
+        of(turns, tokens)
+        return time.process_time() - start
+
+    return timing
+
+
+ROWS = {"branch": timed(record_branch), "agent": timed(record_agent), "contexts": record_contexts, "export": export}
 
 
 def main() -> None:
@@ -83,11 +127,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = {}
-    for name, record in (("branch", record_branch), ("agent", record_agent)):
-        half, whole = (seconds(partial(record, turns, args.tokens)) for turns in (args.turns // 2, args.turns))
+    for name, measure in ROWS.items():
+        half, whole = (
+            min(measure(turns, args.tokens) for _ in range(args.rounds)) for turns in (args.turns // 2, args.turns)
+        )
         rows[name] = {"seconds": whole, "ratio": whole / half}
         print(
             f"{name:8} {args.turns} turns of {args.tokens} tokens: {whole:.3f} s, {whole / half:.2f}x of half as many"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from arcforge_core.configs import Glm5TemplateConfig
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
 from arcforge_core.contracts.engine import GenerationOutput
+from arcforge_core.contracts.sessions import SessionRecord, path_of
 from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_serving.gateway.tree import Attachment, Node, SessionTree
 
@@ -66,6 +68,8 @@ class Client:
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions = QUIET
     ) -> Attachment:
         at = self.tree.attach(messages, tools, options)
+        if at.drift == "new":
+            assert at.prompt == list(TEMPLATE.render(messages, tools, options, generation_prompt=True).ids)
         assert at.read and at.prompt[-1] in (TOKENIZER.special["<think>"], TOKENIZER.special["</think>"])
         return at
 
@@ -96,14 +100,21 @@ class Client:
         """
         branches = self.tree.branches()
         owners: dict[tuple[int, int], int] = {}
+        parts = self.tree.parts
+        record = SessionRecord("s", [], parts, self.tree.leaves, self.tree.masked)
+        read_back = SessionRecord.from_json(json.loads(json.dumps(record.as_json())))
+        assert [
+            each.named(branch.branch_id) for each, branch in zip(read_back.branches, branches, strict=True)
+        ] == branches
         leaves = [node for node in self.tree.nodes if not node.children]
         assert len(leaves) == len(branches)
         for leaf, branch in zip(leaves, branches, strict=True):
             assert np.array_equal(branch.ids, leaf.ids()) and not branch.sampled[0]
             assert branch.num_sampled, "a branch without sampled tokens trains nothing"
             place = 0
-            for node, count in leaf.parts():
-                prompt, completion = self.sampled[node.number]
+            for number, count in path_of(parts, leaf.number):
+                node = self.tree.nodes[number]
+                prompt, completion = self.sampled[number]
                 for n in range(count):
                     if branch.sampled[place + n]:
                         token = n - node.read

@@ -61,6 +61,25 @@ class Forest(RuleBasedStateMachine):
         messages = [replace(m, content="-") if m.role == "tool" else m for m in data.draw(st.sampled_from(self.known))]
         self._ask([*messages, tool("x")], tools, options)
 
+    @rule(data=st.data(), options=OPTIONS, tools=TOOLS, recent=st.integers(0, 2))
+    def keeps_recent_results(self, data, options, tools, recent) -> None:
+        messages = [*data.draw(st.sampled_from(self.known)), tool("x"), tool("3")]
+        places = [place for place, message in enumerate(messages) if message.role == "tool"]
+        for place in places[: len(places) - recent]:
+            messages[place] = tool("-")
+        self._ask(messages, tools, options)
+
+    @rule(data=st.data(), options=OPTIONS, reasoning=st.sampled_from([None, "r", "other"]), word=WORDS, after=NEWS)
+    def makes_up_a_reply(self, data, options, reasoning, word, after) -> None:
+        made_up = Message("assistant", word, reasoning=reasoning)
+        self._ask([*data.draw(st.sampled_from(self.known)), tool("x"), made_up, *after], (), options)
+
+    @rule(data=st.data(), options=OPTIONS)
+    def shortens(self, data, options) -> None:
+        messages = data.draw(st.sampled_from(self.known))
+        begin = data.draw(st.integers(0, len(messages)))
+        self._ask([*messages[begin:], tool("x")], (), options)
+
     @rule(data=st.data())
     def asks_again_while_it_waits(self, data) -> None:
         if self.pending:

@@ -420,6 +420,11 @@ def test_a_record_is_read_back(http, opened):
     ask(http, opened)
     found = record(http, opened)
     assert SessionRecord.from_json(json.loads(json.dumps(found.as_json()))) == found
-    for wrong in ({"version": 2}, {"turns": [{}]}, {"branches": [{"branch_id": "x", "ids": [1]}]}):
+    for wrong in (
+        {"version": 1},
+        {"turns": [{}]},
+        {"parts": [{"parent": None, "keep": 0, "ids": [1]}]},
+        {"leaves": [9]},
+    ):
         with pytest.raises(DataError, match="record"):
             SessionRecord.from_json({**found.as_json(), **wrong})

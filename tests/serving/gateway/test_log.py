@@ -1,4 +1,4 @@
-"""Sessions on disk: what a gateway knew when it was killed is what the next one knows."""
+"""Sessions on disk: the next gateway knows all that a killed one knew."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from arcforge_core.tokenizer.tokenizer import train_tokenizer
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway import log
 from arcforge_serving.gateway.app import gateway_app
+from arcforge_serving.gateway.imposed import Imposed
 from arcforge_serving.gateway.sessions import Sessions
 from serving.gateway.conftest import QUIET, script
 from serving.gateway.test_http import ONE, TOOL, ask, chat, more, record
@@ -39,7 +40,7 @@ def gateway(folder: Path, **options):
 
 
 def restored(folder: Path, **options) -> Sessions:
-    """Returns what a gateway that starts now knows, without an engine."""
+    """Returns the sessions of a gateway that starts now, without an engine."""
     found = Sessions(TEMPLATE, GatewayConfig(20, log=str(folder), **options), "small")
     found.end()
     return found
@@ -117,7 +118,16 @@ def test_limits_survive(tmp_path):
     with gateway(tmp_path) as http:
         assert ask(http, opened, more(ONE, reply, "plain 3")).status_code == 429
     (found,) = restored(tmp_path)._by_id.values()
-    assert found.limits.max_turns == 1
+    assert found.limits.max_turns == 1 and found.imposed == Imposed()
+
+
+def test_imposed_options_survive(tmp_path):
+    imposed = Imposed(0.0, max_new_tokens=3, seed="s", chat_template_kwargs={"enable_thinking": False})
+    sessions = Sessions(TEMPLATE, GatewayConfig(1, log=str(tmp_path)), "small")
+    sessions.open("", {}, imposed)
+    sessions.end()
+    (found,) = restored(tmp_path)._by_id.values()
+    assert found.imposed == imposed
 
 
 def test_time_passes_while_the_gateway_is_gone(tmp_path, monkeypatch):
@@ -144,7 +154,7 @@ def test_a_closed_session_leaves_nothing(tmp_path):
 
 
 def test_every_end_of_a_file_is_a_session(tmp_path):
-    """Killed at any byte: what was written whole is there, and later lines are written after it."""
+    """Killed at any byte: all whole lines are there, and later ones are written after them."""
     with gateway(tmp_path) as http:
         opened = http.post("/sessions", json={}).json()
         play(http, opened)
@@ -311,7 +321,7 @@ def started(folder: Path, port: int):
     try:
         port = int(process.stdout.readline())
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-            yield http, port
+            yield http, port, process
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -320,15 +330,17 @@ def started(folder: Path, port: int):
 
 @pytest.mark.slow(reason="two servers, each a process that imports torch")
 def test_a_session_survives_kill_9(tmp_path):
-    with started(tmp_path, 0) as (http, port):
+    with started(tmp_path, 0) as (http, port, process):
         opened = http.post("/sessions", json={}).json()
         first = ask(http, opened)
         second = ask(http, opened, more(ONE, first), idempotency_key="k")
         before = http.get(f"/sessions/{opened['id']}").json()
         slow = {**more(ONE, first, "slow"), "max_tokens": 500, "stream": True}
         with http.stream("POST", f"/sessions/{opened['id']}/v1/chat/completions", json=slow) as reply:
-            next(reply.iter_lines())  # killed in the middle of a turn
-    with started(tmp_path, port) as (http, _):
+            next(reply.iter_lines())
+            process.kill()  # in the middle of a turn
+            process.wait()
+    with started(tmp_path, port) as (http, *_):
         assert http.get(f"{opened['url']}").json() == before
         assert ask(http, opened, more(ONE, first), idempotency_key="k").content == second.content
         again = ask(http, opened, {**slow, "max_tokens": 3, "stream": False}, x_stainless_retry_count="1")

@@ -7,14 +7,18 @@ from collections import Counter
 
 import pytest
 
+from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway import keys
+from arcforge_serving.gateway.app import gateway_app
 from arcforge_serving.server.anthropic.request import AssistantMessage, UserMessage
 from arcforge_serving.server.openai import messages as openai_messages
 from arcforge_serving.server.openai.messages import ChatMessage
 from arcforge_serving.server.responses.items import CallItem, ResultItem
-from arcforge_serving.server.shared.memory import OBJECT_BYTES, Memory, remembering
-from serving.gateway.conftest import QUIET
-from serving.gateway.test_http import ONE, TOOL, ask, record
+from arcforge_serving.server.shared.memory import OBJECT_BYTES, Memories, Memory, remembering
+from serving.gateway.conftest import QUIET, script
+from serving.gateway.test_http import ONE, TOOL, ask, more, record
+from support.servers import client_of, scripted_state
+from support.sessions import TOKENIZER
 
 TURNS = 12
 SCHEMA = {"type": "object"}
@@ -145,13 +149,51 @@ def test_classes_whose_names_begin_alike_do_not_share_parts():
 
 
 def test_a_memory_is_bounded():
-    memory = Memory(most_bytes=10 * OBJECT_BYTES)
+    shared = Memories(10 * OBJECT_BYTES)
+    memory = Memory(shared)
     for n in range(100):
         parsed(memory, ChatMessage, json.dumps({"role": "user", "content": str(n)}))
-        assert memory.bytes <= memory.most_bytes
-    assert 5 < len(memory) < 10
+        assert shared.bytes <= shared.most_bytes
+    assert 5 < len(memory) < 10 and shared.forgotten == 100 - len(memory)
     parsed(memory, ChatMessage, json.dumps({"role": "user", "content": "x" * 11 * OBJECT_BYTES}))
     assert 5 < len(memory) < 10, "a part that is larger than all displaces none"
+
+
+def test_sessions_share_the_bound_and_the_least_recently_used_parts_go():
+    shared = Memories(10 * OBJECT_BYTES)
+    idle, busy, third = (Memory(shared) for _ in range(3))
+    texts = [json.dumps({"role": "user", "content": str(n)}) for n in range(4)]
+    first = [parsed(memory, ChatMessage, text) for memory in (idle, busy) for text in texts]
+    assert (len(idle), len(busy)) == (4, 4) and first[0] is not first[4]  # the parts themselves are not shared
+    parsed(busy, ChatMessage, texts[0])
+    for text in texts[:3]:
+        parsed(third, ChatMessage, text)
+    assert (len(idle), len(busy), len(third)) == (2, 4, 3)
+    assert parsed(busy, ChatMessage, texts[0]) is first[4]
+    assert parsed(idle, ChatMessage, texts[0]) == first[0]  # parsed again
+    before = shared.bytes
+    busy.close()
+    assert len(busy) == 0 and shared.bytes < before
+    third.close()
+    idle.close()
+    assert shared.bytes == 0
+
+
+@pytest.mark.parametrize(("option", "parses"), [(0, 3), (1, 2)])
+def test_the_option_bounds_all_sessions_and_the_page_shows_it(work, option, parses):
+    state = scripted_state(TOKENIZER, script)
+    with client_of(state, gateway_app(state, GatewayConfig(sessions=2, memory_mb=option))) as http:
+        opened = http.post("/sessions", json={}).json()
+        reply = ask(http, opened)
+        page = http.get("/metrics").text
+        assert ask(http, opened, more(ONE, reply)).status_code == 200
+        figures = [
+            float(line.split()[-1]) for line in page.splitlines() if line.startswith("arcforge:gateway_memory_b")
+        ]
+        assert (figures[0] > 0) == bool(option)
+        assert work["parse ChatMessage"] == 1 + parses
+        http.delete(f"/sessions/{opened['id']}")
+        assert 'arcforge:gateway_memory_bytes{model_name="small"} 0.0' in http.get("/metrics").text
 
 
 def test_a_field_that_has_the_name_of_ours_is_the_clients(http, opened):

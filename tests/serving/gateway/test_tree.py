@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -368,6 +369,55 @@ def test_old_results_of_tools_are_omitted() -> None:
     branches = of.check()
     assert sum(branch.num_sampled for branch in branches) == sum(len(ids) for _, ids in of.sampled.values())
     assert of.tree.masked == 0 and len(branches) == 2
+
+
+def keep_recent(of: Client, turns: int, recent: int = 2) -> list[int]:
+    """Plays turns that call a tool, of whose results the agent keeps the last ones only; returns what each one read."""
+    messages, read = [A], []
+    for turn in range(turns):
+        at, reply = of.ask(messages, CALL + "<|observation|>", [TOOL])
+        assert at.prompt == list(TEMPLATE.render(messages, [TOOL], QUIET, generation_prompt=True).ids)
+        read.append(len(at.read))
+        messages = [*messages, reply, tool(f"{turn}" * 20)]
+        for place in [place for place, message in enumerate(messages) if message.role == "tool"][:-recent]:
+            messages[place] = tool("Tool result is omitted to save tokens.")
+    return read
+
+
+def test_contexts_that_omit_old_results_share_what_is_equal() -> None:
+    """A context reads what follows the result that was omitted last, and its record grows by that."""
+    of = client()
+    read = keep_recent(of, 24)
+    assert max(read[12:]) < 1.2 * max(read[4:12])  # the digits of the turn become two
+    branches = of.check()
+    assert len(branches) == 22 and of.tree.masked == 0  # one for each context
+    assert sum(branch.num_sampled for branch in branches) == sum(len(ids) for _, ids in of.sampled.values())
+    sizes = [len(json.dumps([part.tokens.as_row() for part in of.tree.parts[:n]])) for n in (12, 24)]
+    assert sizes[1] < 2.4 * sizes[0] and sum(map(len, branches)) > 4 * sum(len(part.tokens) for part in of.tree.parts)
+
+
+def test_contexts_that_share_a_part_are_not_each_others_replies() -> None:
+    of = client()
+    keep_recent(of, 6)
+    assert [node.number for node in of.tree.nodes if node.children] == [0, 1]
+    with_user = [*[A, said("made up")], B]
+    first, second = (of.ask([*with_user[:2], news])[0] for news in (B, C))
+    assert second.parent is of.tree.nodes[-2] and second.keep < second.parent.start and first.drift == second.drift
+    assert second.continued is None and len(of.check()) == 6
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shares"), [(PRESERVED, PRESERVED, True), (PRESERVED, THINKS, False), (THINKS, THINKS, False)]
+)
+def test_reasoning_in_the_context_decides_what_is_shared(first: ChatOptions, second: ChatOptions, shares: bool) -> None:
+    of = client()
+    context = [A, Message("assistant", "two", reasoning="r")]
+    of.ask([*context, B], "r</think>two<|user|>", options=first)
+    at, _ = of.ask([*context, C], "r</think>two<|user|>", options=second)
+    assert (at.parent is not None) == shares
+    at, _ = of.ask([context[0], replace(context[1], reasoning="other"), C], "r</think>two<|user|>", options=first)
+    assert at.parent is None
+    of.check()
 
 
 @pytest.mark.parametrize("after", [[], [Tool({"type": "function", "function": {"name": "g"}})], [TOOL, TOOL]])

@@ -218,9 +218,12 @@ class GatewayConfig:
     log: str | None = None
     """Folder where open sessions are written as their turns end, so that they survive the gateway's process; null keeps
     them in memory alone. It has one file a session, deleted with it."""
+    memory_mb: int = 256
+    """Memory in MiB, of all sessions together, for parsed parts of the histories that come with every turn; beyond
+    it the least recently used parts are parsed again. 0 keeps none."""
 
     def __post_init__(self) -> None:
-        check_minimums(self, "gateway", sessions=0, fork_threshold_tokens=0)
+        check_minimums(self, "gateway", sessions=0, fork_threshold_tokens=0, memory_mb=0)
         check_minimums(self, "gateway", max_turns=1, max_tokens=1)
         check_choice("gateway.match", self.match, MATCHES)
         if self.max_seconds is not None and not self.max_seconds > 0:

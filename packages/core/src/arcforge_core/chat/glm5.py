@@ -24,7 +24,16 @@ from arcforge_core.chat.parser import END_THINK, THINK
 from arcforge_core.chat.spans import Span
 from arcforge_core.chat.template import Template, normalized
 from arcforge_core.configs import Glm5TemplateConfig, GlmParserConfig
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, NextTurn, OpenTurn, Tool
+from arcforge_core.contracts.chat import (
+    ChatOptions,
+    Fork,
+    Message,
+    NextTurn,
+    OpenTurn,
+    Rendered,
+    RenderedTurn,
+    Tool,
+)
 from arcforge_core.errors import ConfigError
 from arcforge_core.tokenizer.templates import built_in
 from arcforge_core.tokenizer.tokenizer import Tokenizer
@@ -105,6 +114,12 @@ class Glm5Template(Template):
         """Returns the next turn."""
         check_options(options)
         return bridge.next_turn(self.tokenizer, turn, new_messages, tools, options)
+
+    def turns_within(
+        self, before: OpenTurn, rendered: Rendered, messages: Sequence[Message], options: ChatOptions | None = None
+    ) -> Sequence[RenderedTurn]:
+        """Returns the ends of the assistant's messages whose reasoning, and that before them, no later user clears."""
+        return bridge.turns_within(self.tokenizer, before, rendered, messages, options or ChatOptions())
 
 
 def check_options(options: ChatOptions) -> None:

@@ -12,9 +12,18 @@ from collections.abc import Sequence
 from arcforge_core.chat.glm5_format import PREFIX, ROLE_TOKENS, STOPS
 from arcforge_core.chat.glm5_read import read_tools
 from arcforge_core.chat.glm5_spans import message_spans, prompt_spans, special_span, tool_spans
-from arcforge_core.chat.parser import CALL, END_CALL, END_THINK, THINK
+from arcforge_core.chat.parser import CALL, END_CALL, END_THINK, THINK, split_reasoning
 from arcforge_core.chat.spans import encode_spans
-from arcforge_core.contracts.chat import ChatOptions, Fork, Message, NextTurn, OpenTurn, Tool
+from arcforge_core.contracts.chat import (
+    ChatOptions,
+    Fork,
+    Message,
+    NextTurn,
+    OpenTurn,
+    Rendered,
+    RenderedTurn,
+    Tool,
+)
 from arcforge_core.tokenizer.tokenizer import EOS, Tokenizer
 
 
@@ -59,12 +68,41 @@ def next_turn(
     if ended and reasons:
         return Fork(f"the turn ended with {ended[0]} inside its reasoning")
 
-    closing = [] if ended else [*([END_THINK] if reasons else []), EOS]
+    closing = [] if ended or turn.rendered else [*([END_THINK] if reasons else []), EOS]
     spans = [*message_spans(new_messages, options), *prompt_spans(options)]
     if ended == [ROLE_TOKENS[new_messages[0].role]]:
         spans = spans[1:]  # the model has written it
     rendered = encode_spans(tokenizer, [*map(special_span, closing), *spans], is_prompt=True)
     return NextTurn(rendered, OpenTurn(turn.tools, thought or special[THINK] in rendered.ids, options.enable_thinking))
+
+
+def turns_within(
+    tokenizer: Tokenizer, before: OpenTurn, rendered: Rendered, messages: Sequence[Message], options: ChatOptions
+) -> list[RenderedTurn]:
+    """Returns the places after assistant's messages in a prompt; see `ChatTemplate.turns_within`."""
+    special, stops = tokenizer.special, {tokenizer.special[token] for token in STOPS}
+    kept = {index for index, message in enumerate(messages) if message.role == "assistant"}
+    if options.clear_thinking:
+        kept -= _cleared(messages)
+    thought = before.thought or special[THINK] in before.completion_ids
+    found: dict[int, RenderedTurn] = {}
+    for place, (id_, message) in enumerate(zip(rendered.ids, rendered.messages, strict=True), 1):
+        thought = thought or id_ == special[THINK]
+        if message in kept and id_ not in stops:  # the token that ends it is the next message's to choose
+            turn = OpenTurn(before.tools, thought, thinking=False, rendered=True)
+            found[message] = RenderedTurn(message, place, turn)
+    return [*found.values()]
+
+
+def _cleared(messages: Sequence[Message]) -> set[int]:
+    """Returns the messages that end a part of the conversation whose reasoning a later user's message clears."""
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    found, reasons = set(), False
+    for index, message in enumerate(messages[: users[-1]] if users else ()):
+        reasons = message.role != "user" and (reasons or bool(split_reasoning(message)[0]))
+        if reasons:
+            found.add(index)
+    return found
 
 
 def reasoning_is_open(tokenizer: Tokenizer, turn: OpenTurn) -> bool:

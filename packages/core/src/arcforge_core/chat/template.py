@@ -15,6 +15,7 @@ from arcforge_core.contracts.chat import (
     OpenTurn,
     Parsed,
     Rendered,
+    RenderedTurn,
     Tool,
     ToolCall,
     extend,
@@ -86,6 +87,12 @@ class Template(ABC):
         if not new_messages:
             raise ConfigError("new_messages", new_messages, "must contain at least one message")
         return self.continued(turn, new_messages, tools, options or ChatOptions())
+
+    def turns_within(
+        self, before: OpenTurn, rendered: Rendered, messages: Sequence[Message], options: ChatOptions | None = None
+    ) -> Sequence[RenderedTurn]:
+        """Returns no places: a template may write a message differently when others follow it."""
+        return ()
 
     def bridge_to_next_turn(
         self,

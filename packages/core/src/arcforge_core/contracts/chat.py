@@ -171,12 +171,14 @@ class OpenTurn:
         thinking: whether the prompt has opened the reasoning of its last turn; False if it has closed it, None if it
             leaves this to the model.
         completion_ids: tokens sampled in the last turn.
+        rendered: the ids end with a message that was rendered, up to the token that ends it; nothing was sampled.
     """
 
     tools: str | None
     thought: bool
     thinking: bool | None
     completion_ids: tuple[int, ...] = ()
+    rendered: bool = False
 
     def completed(self, completion_ids: Sequence[int]) -> OpenTurn:
         """Returns the turn with what was sampled in it."""
@@ -194,6 +196,21 @@ class NextTurn:
     """
 
     rendered: Rendered
+    turn: OpenTurn
+
+
+@dataclass(frozen=True)
+class RenderedTurn:
+    """A place inside a rendering that another conversation may continue.
+
+    Attributes:
+        message: index of the assistant's message that ends there.
+        length: number of rendered tokens up to there.
+        turn: the template's knowledge there.
+    """
+
+    message: int
+    length: int
     turn: OpenTurn
 
 
@@ -336,6 +353,21 @@ class ChatTemplate(Protocol):
 
         Its work is that of the completion and the new messages, however long the recorded ids are. Tokens of the new
         messages are numbered by their index in `new_messages`.
+        """
+
+    def turns_within(
+        self, before: OpenTurn, rendered: Rendered, messages: Sequence[Message], options: ChatOptions | None = None
+    ) -> Sequence[RenderedTurn]:
+        """Returns the ends of the assistant's messages in a prompt that later messages of it do not change, in order.
+
+        A conversation with the same messages up to one of them continues its tokens by `next_turn`. Templates whose
+        renderings cannot be cut return none.
+
+        Args:
+            before: the turn that `rendered` continues; at the start of a prompt one without ids.
+            rendered: of `messages`, by `next_turn` or `render`.
+            messages: in order.
+            options: of the rendering.
         """
 
     def bridge_to_next_turn(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
-from arcforge_core.contracts.algorithm import Branch
+import numpy as np
+
+from arcforge_core.contracts.algorithm import COLUMNS, Array, Branch
 from arcforge_core.errors import DataError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,92 @@ class TurnRecord:
 
 
 @dataclass(frozen=True)
+class SessionPart:
+    """The tokens of one turn, those read and those sampled after them.
+
+    Attributes:
+        parent: index of the part whose sequence this one continues; None at the start of one.
+        keep: number of tokens at the beginning of the parent's sequence that are the beginning of this one's.
+        tokens: after them.
+    """
+
+    parent: int | None
+    keep: int
+    tokens: Branch
+
+
+def branches_of(parts: Sequence[SessionPart], leaves: Sequence[int], name: str = "") -> list[Branch]:
+    """Returns the sequence of each leaf, in order. A token that several share is sampled in the first of them.
+
+    Args:
+        parts: parents before their children.
+        leaves: indices of the parts that end sequences.
+        name: of the branches, before their numbers.
+    """
+    found: list[Branch] = []
+    owned = [0] * len(parts)
+    for leaf in leaves:
+        path = path_of(parts, leaf)
+        columns: list[list[Array]] = [[], [], [], []]
+        for index, count in path:
+            tokens, first = parts[index].tokens, owned[index]
+            mine = tokens.sampled[:count].copy()
+            mine[:first] = False
+            for column, values in zip(columns, (tokens.ids, mine, tokens.logprobs, tokens.versions), strict=True):
+                column.append(values[:count])
+            owned[index] = max(first, count)
+        found.append(Branch(f"{name}{len(found)}", *(np.concatenate(column) for column in columns)))
+    return found
+
+
+def path_of(parts: Sequence[SessionPart], leaf: int) -> list[tuple[int, int]]:
+    """Returns the parts of a sequence from its start, each with the number of its tokens that are in it."""
+    path: list[tuple[int, int]] = []
+    index: int | None = leaf
+    end = parts[leaf].keep + len(parts[leaf].tokens)
+    while index is not None:
+        part = parts[index]
+        if end > part.keep:
+            path.append((index, end - part.keep))
+        end, index = min(end, part.keep), part.parent
+    return path[::-1]
+
+
+def uncovered(parts: Sequence[SessionPart], leaves: Sequence[int]) -> int:
+    """Returns the number of sampled tokens that are in no sequence of `leaves`."""
+    reached = [0] * len(parts)
+    for leaf in leaves:
+        reached[leaf] = len(parts[leaf].tokens)
+    for part in reversed(parts):
+        if part.parent is not None:
+            reached[part.parent] = max(reached[part.parent], part.keep - parts[part.parent].keep)
+    return sum(int(part.tokens.sampled[count:].sum()) for part, count in zip(parts, reached, strict=True))
+
+
+@dataclass(frozen=True)
 class SessionRecord:
-    """All that was read and sampled in a session.
+    """All that was read and sampled in a session. Its size is that of its turns, however many sequences share them.
 
     Attributes:
         session_id: unique.
         turns: in order of their ends.
-        branches: sequences to train on; every sampled token is sampled in one of them at most.
+        parts: tokens of the turns that have a node, in order of `TurnRecord.node`.
+        leaves: indices of the parts that end `branches`.
         masked_tokens: sampled tokens that no branch trains, because a realignment replaced them.
         metadata: given by the trainer when it opened the session.
     """
 
     session_id: str
     turns: Sequence[TurnRecord]
-    branches: Sequence[Branch]
+    parts: Sequence[SessionPart]
+    leaves: Sequence[int]
     masked_tokens: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def branches(self) -> Sequence[Branch]:
+        """Sequences to train on; every sampled token is sampled in one of them at most."""
+        return branches_of(self.parts, self.leaves, f"{self.session_id}.")
 
     def as_json(self) -> dict[str, Any]:
         """Returns plain data."""
@@ -68,7 +141,8 @@ class SessionRecord:
             "version": VERSION,
             "session_id": self.session_id,
             "turns": [asdict(turn) for turn in self.turns],
-            "branches": [{"branch_id": branch.branch_id, **branch.as_row()} for branch in self.branches],
+            "parts": [{"parent": part.parent, "keep": part.keep, **part.tokens.as_row()} for part in self.parts],
+            "leaves": [*self.leaves],
             "masked_tokens": self.masked_tokens,
             "metadata": dict(self.metadata),
         }
@@ -83,12 +157,22 @@ class SessionRecord:
         if given.get("version") != VERSION:
             raise DataError(f"a session's record must have version {VERSION}, not {given.get('version')!r}")
         try:
-            return cls(
-                given["session_id"],
-                [TurnRecord(**turn) for turn in given["turns"]],
-                [Branch(**branch) for branch in given["branches"]],
-                given["masked_tokens"],
-                given["metadata"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            parts = _parts(given["parts"])
+            turns = [TurnRecord(**turn) for turn in given["turns"]]
+            leaves = [range(len(parts))[leaf] for leaf in given["leaves"]]
+            return cls(given["session_id"], turns, parts, leaves, given["masked_tokens"], given["metadata"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"a session's record is malformed: {error}") from error
+
+
+def _parts(rows: Sequence[Mapping[str, Any]]) -> list[SessionPart]:
+    parts: list[SessionPart] = []
+    ends: list[int] = []
+    for number, row in enumerate(rows):
+        parent, keep = row["parent"], row["keep"]
+        if not 0 <= keep <= (0 if parent is None else ends[range(number)[parent]]):
+            raise ValueError(f"part {number} keeps {keep} tokens")
+        columns: dict[str, Array] = {name: np.asarray(row[name], dtype) for name, dtype in COLUMNS.items()}
+        parts.append(SessionPart(parent, keep, Branch(str(number), **columns)))
+        ends.append(keep + len(parts[-1].tokens))
+    return parts

@@ -20,9 +20,20 @@ class SessionCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yields gauges and counters."""
-        opened = GaugeMetricFamily(f"{PREFIX}gateway_sessions", "Open sessions", labels=[LABEL])
-        opened.add_metric([self.name], len(self.sessions))
-        yield opened
-        lost = CounterMetricFamily(f"{PREFIX}gateway_log_failures", "Lines not written to disk", labels=[LABEL])
-        lost.add_metric([self.name], self.sessions.log_failures)
-        yield lost
+        sessions, memories = self.sessions, self.sessions.memories
+        gauges = (
+            ("gateway_sessions", "Open sessions", len(sessions)),
+            ("gateway_memory_bytes", "Parsed parts of clients' histories that are kept", memories.bytes),
+        )
+        for name, what, value in gauges:
+            gauge = GaugeMetricFamily(f"{PREFIX}{name}", what, labels=[LABEL])
+            gauge.add_metric([self.name], value)
+            yield gauge
+        counters = (
+            ("gateway_memory_forgotten", "Parsed parts that made room for others", memories.forgotten),
+            ("gateway_log_failures", "Lines not written to disk", sessions.log_failures),
+        )
+        for name, what, value in counters:
+            counter = CounterMetricFamily(f"{PREFIX}{name}", what, labels=[LABEL])
+            counter.add_metric([self.name], value)
+            yield counter

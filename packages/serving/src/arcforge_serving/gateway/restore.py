@@ -1,48 +1,45 @@
-"""What a session writes about itself, line by line, and the session that its lines give back."""
+"""The lines that a session writes to its file, and the session that they give back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import Message, OpenTurn, ToolCall
 from arcforge_core.contracts.sessions import TurnRecord
 from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway.imposed import Imposed
 from arcforge_serving.gateway.replies import Reply
 from arcforge_serving.gateway.tree import Node, SessionTree
 
-if TYPE_CHECKING:
-    from arcforge_serving.gateway.session import AgentSession
-
 Line = dict[str, Any]
+PROCESS = {"sessions", "log", "memory_mb"}
+"""Options that are the process's, not a session's."""
 
 
 # ---- the session -----------------------------------------------------------------------------------------------------
 
 
-def session_line(session: AgentSession, opened: float) -> Line:
-    """Returns a session's own line; of its secret, the digest.
+def session_line(opened: float, limits: GatewayConfig, imposed: Imposed, digest: bytes, **further: Any) -> Line:
+    """Returns a session's own line.
 
     Args:
-        session: a new one.
         opened: seconds since 1970.
+        limits, imposed: its options.
+        digest: of its secret.
+        further: its id, owner and metadata.
     """
-    return {
-        "id": session.id,
-        "secret": session.digest.hex(),
-        "owner": session.owner,
-        "opened": opened,
-        "limits": asdict(session.limits),
-        "metadata": session.metadata,
-    }
+    options = {"limits": asdict(limits), "imposed": asdict(imposed)}
+    return {"opened": opened, "secret": digest.hex(), **options, **further}
 
 
 def limits_of(line: Mapping[str, Any], config: GatewayConfig) -> GatewayConfig:
     """Returns the options of a session that was written, those of the process (`config`) excepted."""
-    own = {each.name for each in fields(GatewayConfig)} - {"sessions", "log"}
-    return GatewayConfig(config.sessions, log=config.log, **{name: line["limits"][name] for name in own})
+    own = {each.name for each in fields(GatewayConfig)} - PROCESS
+    process = {name: getattr(config, name) for name in PROCESS}
+    return GatewayConfig(**process, **{name: line["limits"][name] for name in own})
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from arcforge_serving.gateway.restore import Line, reply_line, restore_turn, res
 from arcforge_serving.gateway.tree import Attachment, SessionTree
 from arcforge_serving.server.gate.auth import digest_of
 from arcforge_serving.server.shared.errors import NotKeptError
-from arcforge_serving.server.shared.memory import Memory
+from arcforge_serving.server.shared.memory import Memories, Memory
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.turns import Cancellable
 
@@ -60,6 +60,7 @@ class AgentSession:
         secret: of the agent; empty in a session that was restored, which has its digest alone.
         digest: of the secret.
         file: on disk; None for a session in memory alone.
+        memories: of all sessions; None for its own.
     """
 
     template: ChatTemplate
@@ -72,13 +73,14 @@ class AgentSession:
     secret: str = field(default_factory=lambda: PREFIX + secrets.token_urlsafe(32))
     digest: bytes = b""
     file: SessionFile | None = None
+    memories: Memories | None = None
 
     def __post_init__(self) -> None:
         self.digest = self.digest or digest_of(self.secret)
         match: Match = "strict" if self.limits.match == "strict" else "loose"
         self.tree = SessionTree(self.template, match, self.limits.fork_threshold_tokens)
         self.turns: list[TurnRecord] = []
-        self.responses, self.replies, self.memory = WrittenResponses(self._write), Replies(), Memory()
+        self.responses, self.replies, self.memory = WrittenResponses(self._write), Replies(), Memory(self.memories)
         self.lock = threading.Lock()  # prompts are made in threads
         self.is_closed = False
         self._began, self._final = self.clock(), False
@@ -91,7 +93,11 @@ class AgentSession:
         Raises:
             NotKeptError: it cannot be written.
         """
-        self.file = log.create(self.id, session_line(self, time.time()))
+        line = session_line(
+            time.time(), self.limits, self.imposed, self.digest,
+            id=self.id, owner=self.owner, metadata=dict(self.metadata),
+        )  # fmt: skip
+        self.file = log.create(self.id, line)
 
     def restore(self, file: SessionFile, lines: Sequence[Line], opened: float) -> None:
         """Repeats what a new session's lines say; later ones are written after them.
@@ -153,10 +159,8 @@ class AgentSession:
     def record(self) -> SessionRecord:
         """Returns what was recorded so far."""
         with self.lock:
-            branches = self.tree.branches()
-            named = [branch.named(f"{self.id}.{branch.branch_id}") for branch in branches]
-            masked = self._sampled - sum(branch.num_sampled for branch in branches)
-            return SessionRecord(self.id, [*self.turns], named, masked, self.metadata)
+            tree = self.tree
+            return SessionRecord(self.id, [*self.turns], tree.parts, tree.leaves, tree.masked, self.metadata)
 
     def close(self) -> None:
         """Ends the running turns; nothing is recorded any more."""
@@ -166,6 +170,7 @@ class AgentSession:
                 self.file.close()
         for turn in [*self._open]:
             turn.cancel()
+        self.memory.close()
 
     def ended(self, turn: Turn) -> None:
         """Takes note of a finished turn; called once for each."""
@@ -186,7 +191,7 @@ class AgentSession:
         """
         node = self.tree.node_of(at, output, reply)
         self._write(turn_line(turn, is_final, node, at.chain))
-        self.tree.add(node, at.chain)
+        self.tree.add(node, at.chain, at.within)
         self.turns.append(turn)
         self._sampled += len(output.token_ids)
 
@@ -305,7 +310,7 @@ class Turn:
     def lost(self) -> TurnRecord:
         """Returns the record of a turn without recorded tokens."""
         at = self._at
-        parent = None if at is None or at.parent is None else at.parent.number
+        parent = None if at is None or at.continued is None else at.continued.number
         drift, reason = ("", "") if at is None else (at.drift, at.reason)
         return TurnRecord(self.dialect, None, parent, drift, reason, self._reason, self._prompt_tokens, 0)
 

@@ -12,12 +12,13 @@ from arcforge_core.chat.parser import CALL
 from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import GatewayConfig
-from arcforge_serving.gateway.imposed import Imposed
+from arcforge_serving.gateway.imposed import Imposed, imposed_of
 from arcforge_serving.gateway.log import SessionFile, SessionLog
 from arcforge_serving.gateway.restore import Line, limits_of
 from arcforge_serving.gateway.session import CLOSED, PREFIX, AgentSession
 from arcforge_serving.server.gate.auth import digest_of
 from arcforge_serving.server.shared.errors import NotKeptError
+from arcforge_serving.server.shared.memory import Memories
 
 
 class Sessions:
@@ -34,6 +35,7 @@ class Sessions:
 
     def __init__(self, template: ChatTemplate, config: GatewayConfig, model: str = "") -> None:
         self.template, self.config = template, config
+        self.memories = Memories(config.memory_mb * 2**20)
         self._by_id: dict[str, AgentSession] = {}
         self._by_secret: dict[bytes, AgentSession] = {}
         self._check(config)
@@ -75,7 +77,9 @@ class Sessions:
             raise HTTPException(429, f"{len(self)} sessions are open, as many as gateway.sessions allows; close some")
         limits = replace(self.config, **options)
         self._check(limits)
-        session = AgentSession(self.template, limits, owner, metadata, imposed=imposed or Imposed())
+        session = AgentSession(
+            self.template, limits, owner, metadata, imposed=imposed or Imposed(), memories=self.memories
+        )
         if self._log is not None:
             try:
                 session.create_file(self._log)
@@ -94,7 +98,7 @@ class Sessions:
             limits = limits_of(own, self.config)
             session = AgentSession(
                 self.template, limits, own["owner"], own["metadata"], id=own["id"], secret="",
-                digest=bytes.fromhex(own["secret"]),
+                digest=bytes.fromhex(own["secret"]), memories=self.memories, imposed=imposed_of(own["imposed"]),
             )  # fmt: skip
             session.restore(file, lines[1:], own["opened"])
         except (KeyError, IndexError, TypeError, ValueError) as error:

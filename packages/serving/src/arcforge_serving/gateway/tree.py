@@ -4,23 +4,36 @@ A node is one turn: the tokens read after its parent's, then the sampled ones. A
 whose messages and tools it repeats. So a client that retries, rolls back, edits its history or runs several
 conversations in one session makes siblings, and each path from the root to a leaf is one branch to train on.
 
-Matching costs the request's messages, once each (a chain of hashes); nodes hold their own tokens alone.
+Matching costs the request's messages, once each (a chain of hashes); nodes hold their own tokens alone. An agent that
+shortens earlier results changes its history before the last replies: it continues the tokens up to the first change
+that another turn has read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from arcforge_core.contracts.algorithm import Array, Branch
-from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Message, NextTurn, OpenTurn, Tool
+from arcforge_core.contracts.chat import (
+    ChatOptions,
+    ChatTemplate,
+    Fork,
+    Message,
+    OpenTurn,
+    Rendered,
+    RenderedTurn,
+    Tool,
+)
 from arcforge_core.contracts.engine import GenerationOutput
+from arcforge_core.contracts.sessions import SessionPart, branches_of, uncovered
 from arcforge_serving.gateway.keys import Match, agrees, link, seed_of
 
 Drift = Literal["new", "clean", "realign", "fork"]
+Context = tuple[tuple[bytes, bool], Message, RenderedTurn]
 
 
 @dataclass(eq=False)
@@ -29,13 +42,14 @@ class Node:
 
     Attributes:
         number: of the node in its tree, in order of recording.
-        parent: the turn that it continues; None at the start of a conversation.
-        keep: how many tokens of the parent's path are part of this one's; all of them except after a realignment.
+        parent: the turn whose path this one's begins with; None if it shares no tokens.
+        keep: how many tokens of the parent's path are part of this one's; fewer than all after a realignment, or if the
+            conversations differ before the parent's reply.
         tokens: of this turn alone: those read, then those sampled.
         read: number of tokens that were read.
         reply: the message that the client received.
         turn: state of the template after the sampled tokens.
-        children: turns that continue this one.
+        children: turns that continue the reply, or a realigned part of it.
     """
 
     number: int
@@ -57,25 +71,43 @@ class Node:
         """Length of the path."""
         return self.keep + len(self.tokens)
 
-    def parts(self, length: int | None = None) -> list[tuple[Node, int]]:
-        """Returns the nodes of the path from the root, each with the number of its tokens that the path has.
+    @property
+    def part(self) -> SessionPart:
+        """The node in a record."""
+        return SessionPart(None if self.parent is None else self.parent.number, self.keep, self.tokens)
+
+    def ids(self, length: int | None = None) -> Array:
+        """Returns the token ids of the path, int64.
 
         Args:
             length: of the path; None is all of it.
         """
-        found: list[tuple[Node, int]] = []
         node, end = self, self.length if length is None else length
+        found: list[Array] = []
         while True:
             if end > node.keep:
-                found.append((node, end - node.keep))
-            end = node.keep
+                found.append(node.tokens.ids[: end - node.keep])
+            end = min(end, node.keep)
             if node.parent is None:
-                return found[::-1]
+                return np.concatenate(found[::-1])
             node = node.parent
 
-    def ids(self, length: int | None = None) -> Array:
-        """Returns the token ids of the path, int64."""
-        return np.concatenate([node.tokens.ids[:count] for node, count in self.parts(length)])
+
+@dataclass(frozen=True)
+class TurnEnd:
+    """The end of an assistant's message, where a request may continue.
+
+    Attributes:
+        node: has the message's tokens, as its reply or, read as context, before it.
+        length: of the node's path up to there.
+        message: the message.
+        turn: state of the template there.
+    """
+
+    node: Node
+    length: int
+    message: Message
+    turn: OpenTurn
 
 
 @dataclass(frozen=True)
@@ -83,7 +115,7 @@ class Attachment:
     """Where a request continues, and with which tokens.
 
     Attributes:
-        parent: node that it continues; None if it begins a branch.
+        parent: node whose path the prompt begins with; None if it shares no tokens.
         keep: how many tokens of the parent's path stay.
         read: further tokens to read.
         turn: state of the template after them.
@@ -93,6 +125,9 @@ class Attachment:
         reason: why it is not ``clean``.
         masked: sampled tokens that a realignment replaces.
         chain: of the request's messages.
+        continued: node whose reply the request repeats; None if it begins a conversation.
+        within: the assistant's messages among the tokens to read, by chain and by whether reasoning was cleared, each
+            with its end.
     """
 
     parent: Node | None
@@ -103,12 +138,35 @@ class Attachment:
     reason: str
     masked: int
     chain: bytes
+    continued: Node | None = None
+    within: Sequence[Context] = ()
 
     @property
     def prompt(self) -> list[int]:
         """All tokens that the engine reads."""
         kept = [] if self.parent is None else self.parent.ids(self.keep).tolist()
         return [*kept, *self.read]
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A request and the recorded messages that it repeats.
+
+    Attributes:
+        messages, tools, options: of the request.
+        chains: before the first message, and after each.
+        places: where it may continue, the deepest first, each with the number of messages up to there.
+        replied: the deepest reply that is repeated.
+        changed: the turn after it, if the client has changed its reply.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool]
+    options: ChatOptions
+    chains: Sequence[bytes]
+    places: Sequence[tuple[TurnEnd, int]]
+    replied: Node | None
+    changed: Node | None
 
 
 class SessionTree:
@@ -124,7 +182,8 @@ class SessionTree:
     def __init__(self, template: ChatTemplate, match: Match = "loose", fork_threshold_tokens: int = 1024) -> None:
         self.template, self.match, self.fork_threshold_tokens = template, match, fork_threshold_tokens
         self.nodes: list[Node] = []
-        self._said: dict[bytes, Node] = {}  # by the chain of all messages, the reply included
+        self._said: dict[bytes, TurnEnd] = {}  # by the chain of the messages up to a reply, that one included
+        self._read: dict[tuple[bytes, bool], TurnEnd] = {}  # context, by its chain and whether reasoning was cleared
         self._asked: dict[bytes, Node] = {}  # by the chain of the messages before the reply
 
     def attach(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions) -> Attachment:
@@ -133,37 +192,63 @@ class SessionTree:
         Raises:
             ConfigError: the template cannot render the conversation.
         """
-        chain, node, known, changed = self._find(messages, tools)
-        news = messages[known:]
-        found: NextTurn | Fork = Fork("nothing recorded is repeated")
-        if node is not None:
-            found = self.template.next_turn(node.turn, news, tools, options) if news else Fork("no message is new")
-        if node is not None and changed is None and isinstance(found, NextTurn):
-            return Attachment(node, node.length, found.rendered.ids, found.turn, "clean", "", 0, chain)
+        walk = self._walk(messages, tools, options)
+        found = self._continue(walk)
+        if isinstance(found, Attachment) and walk.replied is not None and walk.changed is None:
+            return found
 
-        reason = "the client changed the last reply"
-        if changed is None and isinstance(found, Fork):
+        reason = "nothing recorded is repeated"
+        if walk.changed is not None:
+            reason = "the client changed the last reply"
+        elif walk.replied is not None and isinstance(found, Fork):
             reason = found.reason
-        last = changed or node
-        ids = None
+        last = walk.changed or walk.replied
+        rendered = None
         if last is not None and not last.children:
-            ids = self.template.render(messages, tools, options, generation_prompt=True).ids
-            common = common_length(last.ids(), ids)
+            rendered = self.template.render(messages, tools, options, generation_prompt=True)
+            common = common_length(last.ids(), rendered.ids)
             lost = last.length - common
             if common >= last.start and (lost < self.fork_threshold_tokens or not lost):
-                turn = self.template.open_turn(ids, tools)
+                turn, read = self.template.open_turn(rendered.ids, tools), rendered.ids[common:]
                 drift: Drift = "realign" if lost else "clean"
-                return Attachment(last, common, ids[common:], turn, drift, reason if lost else "", lost, chain)
-        if node is not None and isinstance(found, NextTurn):  # the changed reply is context
-            return Attachment(node, node.length, found.rendered.ids, found.turn, "fork", reason, 0, chain)
-        ids = ids or self.template.render(messages, tools, options, generation_prompt=True).ids
+                return Attachment(last, common, read, turn, drift, reason if lost else "", lost, walk.chains[-1], last)
         begun: Drift = "new" if last is None else "fork"
-        return Attachment(None, 0, ids, self.template.open_turn(ids, tools), begun, reason, 0, chain)
+        if isinstance(found, Attachment):  # a reply that was changed is context
+            return replace(found, drift=begun, reason=reason)
+        rendered = rendered or self.template.render(messages, tools, options, generation_prompt=True)
+        turn = self.template.open_turn(rendered.ids, tools)
+        within = self._within(walk, 0, OpenTurn(turn.tools, False, None), rendered)
+        return Attachment(None, 0, rendered.ids, turn, begun, reason, 0, walk.chains[-1], None, within)
+
+    def _continue(self, walk: _Walk) -> Attachment | Fork:
+        """Returns the continuation of the deepest place that has one, or why there is none."""
+        why = Fork("nothing recorded is repeated")
+        for place, known in walk.places:
+            if known == len(walk.messages):
+                why = Fork("no message is new")
+                continue
+            found = self.template.next_turn(place.turn, walk.messages[known:], walk.tools, walk.options)
+            if isinstance(found, Fork):
+                why = found
+            else:
+                within = self._within(walk, known, place.turn, found.rendered)
+                return Attachment(
+                    place.node, place.length, found.rendered.ids, found.turn, "clean", "", 0, walk.chains[-1],
+                    walk.replied, within,
+                )  # fmt: skip
+        return why
+
+    def _within(self, walk: _Walk, known: int, before: OpenTurn, rendered: Rendered) -> list[Context]:
+        """Returns the assistant's messages in a rendering of the messages after the first `known`."""
+        news = walk.messages[known:]
+        found = self.template.turns_within(before, rendered, news, walk.options)
+        chains, clears = walk.chains, walk.options.clear_thinking
+        return [((chains[known + each.message + 1], clears), news[each.message], each) for each in found]
 
     def record(self, at: Attachment, output: GenerationOutput, reply: Message) -> Node:
         """Adds a turn; see `node_of`."""
         node = self.node_of(at, output, reply)
-        self.add(node, at.chain)
+        self.add(node, at.chain, at.within)
         return node
 
     def node_of(self, at: Attachment, output: GenerationOutput, reply: Message) -> Node:
@@ -184,54 +269,64 @@ class SessionTree:
         turn = at.turn.completed(output.token_ids)
         return Node(len(self.nodes), at.parent, at.keep, tokens, len(at.read), reply, turn)
 
-    def add(self, node: Node, chain: bytes) -> None:
-        """Adds the next node; `chain` is that of the messages before its reply."""
+    def add(self, node: Node, chain: bytes, within: Sequence[Context] = ()) -> None:
+        """Adds the next node.
+
+        Args:
+            node: the node.
+            chain: of the messages before its reply.
+            within: see `Attachment`.
+        """
         self.nodes.append(node)
-        if node.parent is not None:
+        if node.parent is not None and node.keep >= node.parent.start:
             node.parent.children.append(node)
         self._asked[chain] = node
-        self._said[link(chain, node.reply, self.match)] = node
+        for context, message, end in within:
+            self._read.setdefault(context, TurnEnd(node, node.keep + end.length, message, end.turn))
+        self._said[link(chain, node.reply, self.match)] = TurnEnd(node, node.length, node.reply, node.turn)
+
+    @property
+    def parts(self) -> list[SessionPart]:
+        """The nodes in a record, in order."""
+        return [node.part for node in self.nodes]
+
+    @property
+    def leaves(self) -> list[int]:
+        """Numbers of the nodes whose replies no turn continues: each ends a branch."""
+        return [node.number for node in self.nodes if not node.children]
 
     def branches(self) -> list[Branch]:
-        """Returns a branch for each leaf, in order of recording. A token that several share is sampled in the first."""
-        found: list[Branch] = []
-        owned = [0] * len(self.nodes)
-        for leaf in self.nodes:
-            if leaf.children:
-                continue
-            branch = Branch(str(len(found)))
-            for node, count in leaf.parts():
-                tokens, places = node.tokens, np.arange(count)
-                mine = tokens.sampled[:count] & (places >= owned[node.number])
-                branch.extend(tokens.ids[:count], mine, tokens.logprobs[:count], tokens.versions[:count])
-                owned[node.number] = max(owned[node.number], count)
-            found.append(branch)
-        return found
+        """Returns a branch for each leaf; see `branches_of`."""
+        return branches_of(self.parts, self.leaves)
 
     @property
     def masked(self) -> int:
         """Sampled tokens that no branch trains, because a realignment replaced them."""
-        sampled = sum(node.tokens.num_sampled for node in self.nodes)
-        return sampled - sum(branch.num_sampled for branch in self.branches())
+        return uncovered(self.parts, self.leaves)
 
-    def _find(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[bytes, Node | None, int, Node | None]:
-        """Walks through a request's messages.
-
-        Returns the chain of all messages; the deepest node that they repeat, with the number of messages up to its
-        reply; and the turn after it whose reply the client has changed, if there is one.
-        """
-        chain, node, known, changed, lost = seed_of(tools), None, 0, None, False
-        for index, message in enumerate(messages):
-            before, chain = chain, link(chain, message, self.match)
+    def _walk(self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions) -> _Walk:
+        """Walks through a request's messages."""
+        chains = [seed_of(tools)]
+        reply: tuple[TurnEnd, int] | None = None
+        context: tuple[TurnEnd, int] | None = None
+        changed: Node | None = None
+        lost = doubted = False
+        for known, message in enumerate(messages, 1):
+            chains.append(link(chains[-1], message, self.match))
             if message.role != "assistant" or lost:
                 continue
-            said = self._said.get(chain)
-            if said is not None and agrees(said.reply, message):
-                node, known, changed = said, index + 1, None
+            said = self._said.get(chains[-1])
+            if said is not None and agrees(said.message, message):
+                reply, context, changed, doubted = (said, known), None, None, False
                 continue
+            read = self._read.get((chains[-1], options.clear_thinking))
+            doubted = doubted or (read is not None and not agrees(read.message, message))
+            context = context if read is None or doubted else (read, known)
             lost = said is not None  # its reasoning was changed, which chains do not show
-            changed = changed or said or self._asked.get(before)
-        return chain, node, known, changed
+            changed = changed or (said.node if said is not None else self._asked.get(chains[-2]))
+        places = [place for place in (context, reply) if place is not None]
+        replied = None if reply is None else reply[0].node
+        return _Walk(messages, tools, options, chains, places, replied, changed)
 
 
 def common_length(one: Array, other: Sequence[int]) -> int:

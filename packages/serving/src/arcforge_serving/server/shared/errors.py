@@ -71,7 +71,7 @@ class AbortedError(Exception):
 
 
 class NotKeptError(Exception):
-    """What was generated could not be written to disk, where it has to be before the client receives it."""
+    """A turn could not be written to disk, where it has to be before the client receives it."""
 
 
 class ErrorDetail(BaseModel):

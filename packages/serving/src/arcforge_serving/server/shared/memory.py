@@ -5,6 +5,7 @@ A part is known by its JSON values, so its checks are those of its first time. O
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import threading
 from collections import OrderedDict
@@ -20,29 +21,82 @@ from arcforge_serving.server.shared.body import OpenBody
 from arcforge_serving.server.shared.ignored import WalkedOnce
 
 T = TypeVar("T", bound=BaseModel)
-MOST_BYTES = 32 * 2**20
-"""Of a session's parts: four of the largest bodies that a server accepts by default."""
 OBJECT_BYTES = 2048
 """Of a part, besides its JSON."""
+Key = tuple[int, type, bytes]
+
+
+class Memories:
+    """Parsed parts of all sessions; those that were not used for longest are forgotten first. Thread-safe.
+
+    Args:
+        most_bytes: that the parts may have together; 0 keeps none.
+
+    Attributes:
+        bytes: that they have.
+        forgotten: parts that made room for others.
+    """
+
+    def __init__(self, most_bytes: int = 256 * 2**20) -> None:
+        self.most_bytes, self.bytes, self.forgotten = most_bytes, 0, 0
+        self._kept: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        self._owned: dict[int, set[Key]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Any:
+        """Returns a part that was used now, or None."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Key, part: Any, size: int) -> None:
+        """Keeps a part, unless it is larger than all may be."""
+        with self._lock:
+            if key not in self._kept and size <= self.most_bytes:
+                self._kept[key] = part, size
+                self._owned.setdefault(key[0], set()).add(key)
+                self.bytes += size
+            while self.bytes > self.most_bytes:
+                oldest, (_, freed) = self._kept.popitem(last=False)
+                self._owned[oldest[0]].discard(oldest)
+                self.bytes -= freed
+                self.forgotten += 1
+
+    def size_of(self, owner: int) -> int:
+        """Returns the number of parts of a memory."""
+        return len(self._owned.get(owner, ()))
+
+    def drop(self, owner: int) -> None:
+        """Forgets the parts of a memory."""
+        with self._lock:
+            for key in self._owned.pop(owner, ()):
+                self.bytes -= self._kept.pop(key)[1]
 
 
 class Memory:
-    """Parsed parts by class and values; those that were not used for longest are forgotten first. Thread-safe.
+    """Parsed parts of one session by class and values.
 
     Args:
-        most_bytes: that the parts may have together.
+        shared: has the parts, with those of other sessions.
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.most_bytes, self.bytes = most_bytes, 0
-        self._kept: OrderedDict[tuple[type, bytes], tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
+    _numbers = itertools.count()
+
+    def __init__(self, shared: Memories | None = None) -> None:
+        self._shared, self._number = shared or Memories(), next(self._numbers)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return self._shared.size_of(self._number)
+
+    def close(self) -> None:
+        """Forgets all parts."""
+        self._shared.drop(self._number)
 
     def parsed(self, kind: type[T], given: Any, parse: ModelWrapValidatorHandler[T]) -> T:
-        """Returns a part; parses it if none of its class with the same values was parsed. Errors are not kept.
+        """Returns a part; parses it if none of its class with the same values is kept. Errors are not kept.
 
         Values are the same if they have the same types, and objects the same order of keys: ``1``, ``1.0`` and ``true``
         are three.
@@ -51,20 +105,11 @@ class Memory:
             written = marshal.dumps(given, 2)  # one value, one text: this version neither interns nor refers back
         except ValueError:  # not from JSON, or nested deeper than it writes
             return parse(given)
-        key = kind, blake2b(written, digest_size=32).digest()
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                part: T = found[0]
-                return part
-        part, size = parse(given), len(written) + OBJECT_BYTES
-        with self._lock:
-            if key not in self._kept and size <= self.most_bytes:
-                self._kept[key] = part, size
-                self.bytes += size
-            while self.bytes > self.most_bytes:
-                self.bytes -= self._kept.popitem(last=False)[1][1]
+        key = self._number, kind, blake2b(written, digest_size=32).digest()
+        part: T | None = self._shared.get(key)
+        if part is None:
+            part = parse(given)
+            self._shared.put(key, part, len(written) + OBJECT_BYTES)
         return part
 
 
