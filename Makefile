@@ -4,12 +4,14 @@ SHELL := /bin/bash
 BIN := .venv/bin
 SOURCES := packages tests benchmarks examples
 
-# Two test processes of one thread each: torch's own threads would fight over the cores.
+# Three test processes of one thread each for two cores: torch's own threads would fight over them, and a process waits
+# for browsers, servers and sandboxes a fifth of its time. One that has done its part of the list takes half of another's
+# rest, so that most modules stay whole and share their fixtures.
 # With ARGS=--without-browser the tests of the pages are skipped.
 BROWSER := $(if $(findstring --without-browser,$(ARGS)),,browser)
 # Bytecode is kept whatever the environment says: without it each process compiles the packages, and pytest
 # rewrites all tests.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --all-packages $(ARGS)
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal --all-packages $(ARGS)
 
 .PHONY: help
 help:  ## show this list

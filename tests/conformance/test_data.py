@@ -15,6 +15,8 @@ from arcforge_core.configs import (
     RetrievalDataConfig,
     StdlibDataConfig,
 )
+from arcforge_core.data.sources import retrieval
+from arcforge_core.data.sources.text import FilesSource
 from arcforge_core.testing import DataSuite
 from support.corpora import write_texts
 
@@ -64,6 +66,8 @@ class Rows(list):
 def configs(request, tmp_path, monkeypatch):
     hub = types.SimpleNamespace(load_dataset=lambda name, split: Rows({"text": f"{name} {n}"} for n in range(9)))
     monkeypatch.setitem(sys.modules, "datasets", hub)
+    filler = files(write_texts(tmp_path / "filler", seed=3))  # the standard library takes a second to read
+    monkeypatch.setattr(retrieval, "StdlibSource", lambda config: FilesSource(filler))
     return CONFIGS[request.param](write_texts(tmp_path / "a", seed=1), write_texts(tmp_path / "b", seed=2))
 
 

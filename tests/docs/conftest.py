@@ -50,6 +50,7 @@ LONG = (
     "data=mixture",
     "sweep=attention",
     "-m experiment=mtp_sharing_ablation",
+    "environment=math                  # the shortest form",
 )
 """Blocks with one of these take more than ten seconds in short, too."""
 

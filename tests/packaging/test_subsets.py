@@ -68,10 +68,8 @@ def train(environment, corpus, folder, **chosen):
     return (folder / "outputs" / "latest").resolve()
 
 
-@slow_run
-@pytest.mark.parametrize(
-    "names", [nightly_case(names) if len(names) > 1 else names for names in TRAINING], ids="+".join
-)
+@pytest.mark.nightly(reason="training runs in environments of their own; the smoke run of core alone is by default")
+@pytest.mark.parametrize("names", TRAINING, ids="+".join)
 def test_a_training_run(install, names, corpus, tmp_path):
     run = train(install(*distributions(names)), corpus, tmp_path, **TRAINING[names])
     with open(run / "metrics.csv") as file:

@@ -48,6 +48,7 @@ def tiny_overrides(tmp_path: Path) -> list[str]:
         "trainer.eval_tokens=512",
         "trainer.checkpoint_every=2",
         "trainer.samples=1",
+        "trainer.sample_tokens=16",
         "trainer.threads=1",
     ]
 

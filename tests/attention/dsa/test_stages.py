@@ -15,7 +15,7 @@ from support.runs import tiny_overrides
 
 
 def run_of(tmp_path, name, *overrides):
-    config = compose([*tiny_overrides(tmp_path), f"name={name}", "model.mtp.depths=1", *overrides])
+    config = compose([*tiny_overrides(tmp_path), f"name={name}", "model.mtp.depths=1", "trainer.samples=0", *overrides])
     return train(config).dir
 
 
@@ -32,6 +32,7 @@ def column(folder, name):
 def stages(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "write_report", lambda run_dir: run_dir / "report.html")  # seconds of drawing
+        patch.setattr(run_module, "matmul_rate", lambda *args: 1e11)
         return run_stages(tmp_path_factory)
 
 

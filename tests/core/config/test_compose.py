@@ -1,5 +1,6 @@
 """The composition and the command line, with core's own components only."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -31,6 +32,13 @@ def test_groups_become_their_components_dataclasses():
     assert config.attention == ReferenceAttentionConfig()
     assert isinstance(config.optimizer, TorchAdamWConfig) and config.optimizer.lr == 0.5
     assert config.model.name == "tiny" and config.model.mtp.depths == 3
+
+
+def test_a_composition_copies_not_the_store_of_schemas_and_leaves_it_as_it_was():
+    compose([*CORE, "optimizer.lr=0.5"])
+    store = compose_module.ConfigStore.instance()
+    assert copy.deepcopy(store) is store
+    assert compose(CORE).optimizer == TorchAdamWConfig()
 
 
 def test_eval_has_its_own_root():

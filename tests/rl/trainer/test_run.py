@@ -32,6 +32,7 @@ from arcforge_rl.trainer import run as run_module
 from arcforge_rl.trainer.build import correction_of
 from arcforge_rl.trainer.module import PolicyModule, weight_of
 from arcforge_rl.trainer.run import run
+from support.garbage import unfrozen
 from support.marks import nightly_case
 from support.policies import save_policy
 from support.unstable_selection import UnstableSelection
@@ -256,9 +257,10 @@ def test_collections_pass_over_what_was_there_before_the_steps(
         original(self, *args)
 
     monkeypatch.setattr(PolicyModule, "training_step", step)
-    run(small_run("trainer.max_steps=2"))
-    assert len(frozen) == 2 and min(frozen) > 10_000
-    assert gc.get_freeze_count() == 0
+    with unfrozen():
+        run(small_run("trainer.max_steps=2"))
+        assert len(frozen) == 2 and min(frozen) > 10_000
+        assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.usefixtures("faulty")

@@ -19,6 +19,7 @@ from arcforge_core.testing.small_models import small_config, small_model
 from arcforge_serving import Engine
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.engine.paged import PagedEngine
+from support.marks import nightly_case
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "q_lora_rank": 32, "v_head_dim": 32}
 GREEDY = SamplingParams(max_new_tokens=6, temperature=0.0)
@@ -52,8 +53,14 @@ def test_both_engines_give_the_same_bits_in_any_batch(mode, variant):
     assert paged.stats().cached_tokens > 0
 
 
-@pytest.mark.parametrize("variant", ["MlaConfig", "DsaConfig", "GqaConfig"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "variant"),
+    [
+        (mode, variant) if n == m else nightly_case(mode, variant)
+        for n, mode in enumerate(MODES)
+        for m, variant in enumerate(("DsaConfig", "MlaConfig", "GqaConfig"))
+    ],
+)
 def test_drafts_leave_the_same_bits(mode, variant):
     """Greedy and by seed, whether prompts are found in the cache or not; the MTP module stays wide."""
     attention = getattr(pytest.importorskip("arcforge_attention.configs"), variant)()

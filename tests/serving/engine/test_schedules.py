@@ -18,6 +18,7 @@ from arcforge_core.testing.engine_suite import EngineSuite
 from arcforge_core.testing.small_models import small_config
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.engine.paged import PagedEngine
+from support.marks import nightly_case
 from support.serving_load import RandomLoad, make_cases
 
 attentions = pytest.importorskip("arcforge_attention.configs")
@@ -101,7 +102,7 @@ class TestSmallPages(EngineSuite):
     def model(self):
         return build(VARIANTS["gqa"])
 
-    @pytest.fixture(params=[(True, 0), (False, 0), (False, 3)], ids=["overlap", "in turns", "drafts"])
+    @pytest.fixture(params=[(True, 0), nightly_case((False, 0)), (False, 3)], ids=["overlap", "in turns", "drafts"])
     def engine(self, model, request):
         overlap, drafts = request.param
         config = PagedEngineConfig(

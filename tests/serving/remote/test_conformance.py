@@ -8,6 +8,7 @@ import pytest
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.engine_suite import GREEDY, PROMPTS, CountsDown
 from arcforge_core.testing.serving_engine_suite import ServingEngineSuite
+from support.marks import nightly_case
 
 
 class RemoteSuite(ServingEngineSuite):
@@ -16,7 +17,7 @@ class RemoteSuite(ServingEngineSuite):
             engine.generate(PROMPTS, replace(GREEDY, matcher=CountsDown))
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", [True, nightly_case(False)])
 class TestArcforge(RemoteSuite):
     @pytest.fixture
     def engine(self, ours, stream):

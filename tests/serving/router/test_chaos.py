@@ -68,7 +68,13 @@ PROGRAM = "import sys; from arcforge_core.cli.main import run_job; sys.exit(run_
 
 
 @pytest.mark.slow(reason="starts processes that import torch and fastapi")
-@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [
+        pytest.param(signal.SIGINT, 0, marks=pytest.mark.nightly(reason="as SIGTERM, and starts three processes")),
+        (signal.SIGTERM, -signal.SIGTERM),
+    ],
+)
 def test_the_real_router_answers_and_stops_in_order(tmp_path: Path, stop: signal.Signals, code: int) -> None:
     """A stream that runs is ended properly, and nothing is left: no process, no socket."""
     save_pretrained(

@@ -84,6 +84,8 @@ def store_components() -> Schemas:
     the error.
     """
     Plugins.instance().register(ArcforgeSearchPath)
+    # Hydra copies its sources for each composition, and with them the store, which it only reads: a fifth of the time
+    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     schemas = Schemas()
     for (kind, name), claims in registry().claims.items():
         try:

@@ -276,7 +276,13 @@ class Session:
 
 @contextmanager
 def frozen_garbage() -> Iterator[None]:
-    """Exempts all existing objects from garbage collection, which would scan them several times per step."""
+    """Exempts all existing objects from garbage collection, which would scan them several times per step.
+
+    A program that has exempted objects itself keeps its choice: `gc.unfreeze` would return those too.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:
