@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from arcforge_core.config import compose
+from arcforge_core.config import compose, fields
 from arcforge_core.config.schema import EngineConfig, check_at_least, check_between
 from arcforge_core.config.validate import explain
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
@@ -159,14 +159,20 @@ def register() -> None:
     registry().register(FAULTY)
 
 
+def _forget() -> None:
+    """Drops the options and the fields of the engines that were registered before."""
+    compose.store_components.cache_clear()
+    fields._all_paths.cache_clear()
+
+
 @contextmanager
 def registered() -> Iterator[None]:
     """Has ``engine=faulty`` inside the block, whatever was composed before."""
-    compose.store_components.cache_clear()
+    _forget()
     register()
     try:
         yield
     finally:
         del registry().claims["engine", "faulty"]
         compose.ConfigStore.instance().repo["engine"].pop("faulty.yaml", None)
-        compose.store_components.cache_clear()
+        _forget()

@@ -1,4 +1,4 @@
-"""A pytest plugin: what the collection of the tests made is exempt from garbage collection.
+"""A pytest plugin: the objects that the collection of the tests makes are exempt from garbage collection.
 
 The whole suite has a million objects. A full collection scans them all, which takes half a second; there are tens
 while tests are collected, and one at the beginning of every training run.
