@@ -118,25 +118,30 @@ class Ledger:
             raise
 
     def _identify(self, run: str | None) -> str:
-        """Returns the identity of the run; a file with other tables of these names is refused by the statements."""
+        """Returns the identity of the run, and gives a file of version 1 the columns of this version.
+
+        A file with other tables of these names is refused by the statements. One that is refused stays as it is.
+        """
         known = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
+        if known and known.get("version") not in ("1", VERSION):
+            raise ArcforgeError(f"{self.path} has schema {known.get('version')}; this program reads {VERSION}")
+        if known and run is not None and known["run"] != run:
+            raise ArcforgeError(f"{self.path} belongs to another run ({known['run']}, not {run}): move it away")
         if known.get("version") == "1":
-            with self._database.transaction():
-                for column in FROM_1:
-                    self._database.execute(f"ALTER TABLE groups ADD COLUMN {column}")
-                self._database.execute("UPDATE meta SET value = ? WHERE key = 'version'", (VERSION,))
-            known["version"] = VERSION
+            self._migrate()
         self._groups("0", ())
         if not known:
             run = run or uuid.uuid4().hex
             with self._database.transaction():
                 self._database.executemany("INSERT INTO meta VALUES (?, ?)", [("version", VERSION), ("run", run)])
             return run
-        if known.get("version") != VERSION:
-            raise ArcforgeError(f"{self.path} has schema {known.get('version')}; this program reads {VERSION}")
-        if run is not None and known["run"] != run:
-            raise ArcforgeError(f"{self.path} belongs to another run ({known['run']}, not {run}): move it away")
         return str(known["run"])
+
+    def _migrate(self) -> None:
+        with self._database.transaction():
+            for column in FROM_1:
+                self._database.execute(f"ALTER TABLE groups ADD COLUMN {column}")
+            self._database.execute("UPDATE meta SET value = ? WHERE key = 'version'", (VERSION,))
 
     def close(self) -> None:
         """Closes the file."""
