@@ -16,8 +16,8 @@ FLOORS = {
     "attention": """configs entries latent_records delta_rule gqa hybrid mla dsa swa gdn simple_gdn swa_search
         swa_command ablation cli __main__ plugin""",
     "optim": "configs newton_schulz matrices muon muon_split adamw schedules plugin",
-    "rl": """configs algorithms sandbox execution problems environments processes rollouts orchestrator best_of agents
-        trainer cli __main__ plugin""",
+    "rl": """configs algorithms sandbox execution problems environments rewards processes rollouts orchestrator
+        best_of agents trainer cli __main__ plugin""",
     "serving": "configs engine disaggregation remote bench server gateway router serve cli __main__ plugin",
     "hw": "configs torch_ops cpu cuda plugin",
 }

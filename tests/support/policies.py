@@ -5,14 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from arcforge_core.checkpoint.pretrained import save_pretrained
+from arcforge_core.checkpoint.scalar import save_scalar
 from arcforge_core.contracts.environment import Episode, Score, Task
+from arcforge_core.model.scalar import ScalarModel
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 
 def save_policy(folder: Path, seed: int = 0, **changes: object) -> Path:
     """Writes a model of some ten thousand parameters with its tokenizer, and returns its folder."""
     save_pretrained(small_model(seed, vocab_size=TOKENIZER_SIZE, **changes), folder, small_tokenizer())
+    return folder
+
+
+def save_scorer(folder: Path, seed: int = 1, tokenizer: Tokenizer | None = None, **changes: object) -> Path:
+    """Writes a critic or reward model with a random scalar head, and returns its folder."""
+    scalar = ScalarModel(small_model(seed, **{"vocab_size": TOKENIZER_SIZE, **changes}))
+    torch.nn.init.normal_(scalar.head.weight, generator=torch.Generator().manual_seed(seed))
+    save_scalar(scalar, folder, tokenizer or small_tokenizer())
     return folder
 
 

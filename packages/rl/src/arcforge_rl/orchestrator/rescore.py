@@ -13,13 +13,15 @@ from omegaconf import OmegaConf
 from arcforge_core.console.result import Result
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, judge, take_task
 from arcforge_core.errors import CheckpointError
+from arcforge_core.ops.dispatch import default_ops
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.collection import service_of
 from arcforge_rl.configs.commands import RescoreConfig
-from arcforge_rl.configs.learning import CurriculumConfig
+from arcforge_rl.configs.learning import CurriculumConfig, RewardModelConfig
 from arcforge_rl.orchestrator.ledger import LEDGER_FILE, Ledger, RecordedRollout
 from arcforge_rl.orchestrator.record import can_be_scored, pack_outcome, unpack, unpack_outcome
 from arcforge_rl.orchestrator.services.desk import Service, Services, environment_of, single
+from arcforge_rl.rewards.learned import with_reward_model
 from arcforge_rl.rollouts.curriculum import Curriculum
 
 
@@ -60,10 +62,12 @@ def recorded_services(folder: Path) -> Services:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(component.load_schema()), section))
         collection: Any = OmegaConf.to_container(saved.get("collection", OmegaConf.create()))
         services = collection.get("services") or {}
+        learned = RewardModelConfig(**saved.get("reward_model", {}))
         configs = {name: service_of(one, f"collection.services.{name}") for name, one in services.items()}
     except Exception as error:  # YAML's own errors have no base in common
         raise CheckpointError(f"cannot read how {os.path.relpath(folder)} was configured: {error}") from error
-    (own,) = single(component.load()(config)).by_name.values()
+    environment = with_reward_model(component.load()(config), learned, default_ops())
+    (own,) = single(environment).by_name.values()
     others = [
         Service(name, environment_of(name, one), one, Curriculum(CurriculumConfig(), 0))
         for name, one in configs.items()

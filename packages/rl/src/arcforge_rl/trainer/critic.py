@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.checkpoint.pretrained import find_checkpoint
+from arcforge_core.checkpoint.scalar import load_scalar
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.model.scalar import ScalarModel
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.step import clip_gradients
 from arcforge_rl.configs.learning import CriticConfig
@@ -45,13 +47,13 @@ class Critic(nn.Module, ABC):
             policy_hidden: returns the policy's hidden states that predict them, [S, D]; not every critic asks.
         """
 
-    def clip(self, limit: float) -> None:
-        """Scales the gradient to a norm of at most `limit`.
+    def clip(self, limit: float) -> float:
+        """Scales the gradient to a norm of at most `limit`; returns the norm before.
 
         Raises:
             NonFiniteError: it is not finite.
         """
-        clip_gradients(((f"critic.{name}", parameter) for name, parameter in self.named_parameters()), limit)
+        return clip_gradients(((f"critic.{name}", parameter) for name, parameter in self.named_parameters()), limit)
 
     def step(self) -> None:
         """Takes an optimizer step on the accumulated gradient, and clears it."""
@@ -79,22 +81,25 @@ class SharedCritic(Critic):
         value_S: Tensor = self.head(policy_hidden().detach().float()).squeeze(-1)
         return value_S
 
-    def clip(self, limit: float) -> None:
+    def clip(self, limit: float) -> float:
         """Only checks that it is finite: the errors that it sums are clipped (`algorithm.value_clip`)."""
-        super().clip(0.0)
+        return super().clip(0.0)
 
 
 class SeparateCritic(Critic):
     """A transformer of its own, which reads the tokens itself.
 
     Args:
-        model: the transformer. Its output head, MTP module and indexer are not trained.
+        scalar: the transformer, and the layer that its values start with. Its output head, MTP module and indexer are
+            not trained.
         rate: of learning.
     """
 
-    def __init__(self, model: CausalLM, rate: float) -> None:
+    def __init__(self, scalar: ScalarModel, rate: float) -> None:
+        model = scalar.model
         super().__init__(model.config.hidden_size, model.device)
         self.model = model
+        self.head.load_state_dict(scalar.head.state_dict())
         tied = model.model.embed_tokens.weight
         for name, parameter in model.named_parameters():
             if parameter is not tied and (name.startswith(("lm_head.", "mtp.")) or ".indexer." in name):
@@ -130,7 +135,8 @@ def build_critic(
         return SharedCritic(policy, config.rate)
     folder = find_checkpoint(config.init or init, "critic.init")
     check_tokenizer("critic.init", folder, tokenizer)
-    model = load_pretrained(folder, torch.float32, policy.ops).to(policy.device).train()
+    scalar = load_scalar(folder, policy.ops).to(policy.device).train()
+    model = scalar.model
     for name in ("vocab_size", "max_position_embeddings"):
         ours, policys = getattr(model.config, name), getattr(policy.config, name)
         if ours < policys:
@@ -138,4 +144,4 @@ def build_critic(
             raise ConfigError("critic.init", str(folder), accepted)
     model.set_compute_dtype(policy.compute_dtype)
     model.activation_checkpointing = policy.activation_checkpointing
-    return SeparateCritic(model, config.rate)
+    return SeparateCritic(scalar, config.rate)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
+from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.best_of.figures import majority_is_right, pass_figures
 from arcforge_rl.rollouts.collect import Collected, TracedRollout
@@ -28,6 +31,19 @@ def rollout_figures(collected: Collected) -> dict[str, float]:
         "sampled_tokens": sum(lengths),
         **collected.figures,
     }
+
+
+def explained_variance(traces: Sequence[Trace]) -> dict[str, float]:
+    """Returns 1 - Var(return - value) / Var(return) over sampled tokens, with the values before the update: 1 for a
+    perfect critic, 0 for a constant. Nothing where all returns are equal."""
+    return_S, value_S = (
+        torch.cat([b.streams[name][b.index_T] for trace in traces for b in trace.branches]).double()
+        for name in ("returns", "values")
+    )
+    spread = float(return_S.var(correction=0))
+    if not spread > 0:
+        return {}
+    return {"explained_variance": 1.0 - float((return_S - value_S).var(correction=0)) / spread}
 
 
 def evaluation_figures(groups: Sequence[Sequence[TracedRollout]]) -> dict[str, dict[str, float]]:

@@ -71,6 +71,7 @@ class Teachers:
         for folder in found.values():
             if folder not in loaded:
                 loaded[folder] = load_pretrained(folder, torch.float32, ops).requires_grad_(False)
+        self.models = list(loaded.values())
         self._by_domain = {domain: loaded[folder] for domain, folder in found.items()}
 
     def add(self, traces: Sequence[Trace], max_tokens: int, temperature: float) -> None:
