@@ -10,8 +10,10 @@ from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.generation.weights import checksum
 from arcforge_core.testing.engine_suite import flipped
 from arcforge_core.testing.serving_engine_suite import until
-from arcforge_serving.configs import ArcforgeEngineConfig
+from arcforge_core.testing.small_models import small_model
+from arcforge_serving.configs import ArcforgeEngineConfig, PagedEngineConfig
 from arcforge_serving.engine.errors import TurnedAwayError
+from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.remote.arcforge import ArcforgeEngine
 
 PARAMS = SamplingParams(max_new_tokens=4, temperature=0.0)
@@ -43,6 +45,20 @@ def test_log_probs_of_the_sampled_distribution(ours, state):
     found, wanted = ours().submit([1, 2], params)[0].result(60), state.engine.generate([[1, 2]], params)[0]
     assert (found.token_ids, found.weight_versions) == (wanted.token_ids, wanted.weight_versions)
     assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_experts_of_its_tokens(ours, state, monkeypatch, stream):
+    params = SamplingParams(8, seed=1, experts_from=1)
+    with pytest.raises(ConfigError, match=r"experts_from.*needs engine\.record_experts=true"):
+        ours(stream=stream).submit([1, 2], params)[0].result(60)
+    engine = PagedEngine(PagedEngineConfig(record_experts=True), small_model())
+    monkeypatch.setattr(state, "engine", engine)
+    wanted = engine.generate([[1, 2]], params)[0].experts
+    engine.start()
+    found = ours(stream=stream).submit([1, 2], params)[0].result(60).experts
+    engine.close()
+    assert found.dtype == wanted.dtype and (found == wanted).all() and found.shape == (8, 1, 2)
 
 
 def test_cached_tokens_and_figures(ours):

@@ -54,6 +54,9 @@ class PagedEngineConfig(EngineConfig):
     """Size in MiB of a memory-mapped file for evicted pages; 0: no file."""
     tier_dir: str | None = None
     """Folder of that file; null is the system's temporary folder."""
+    record_experts: bool = False
+    """Keep the experts of every cached token, for requests that ask for them: a byte for each layer with experts and
+    expert of a token, two with more than 256 experts. Layers are not fused then, and decoding steps not recorded."""
     priority_tokens: int = 65536
     """Tokens of other work that a request overtakes per level of its priority."""
     weights: str = "none"

@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from arcforge_core.contracts.experts import Experts
+
 Array = NDArray[Any]
 COLUMNS = {"ids": np.int64, "sampled": np.bool_, "logprobs": np.float64, "versions": np.int64}
 """Of a branch, in the order of its constructor."""
@@ -59,6 +61,8 @@ class Branch:
         self.num_sampled, self.oldest_version = 0, -1
         self._length = 0
         self._columns: dict[str, Array] = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items()}
+        self._experts_PLK: Experts | None = None
+        self._routed = 0
         self.extend(ids, sampled, logprobs, versions)
 
     def __len__(self) -> int:
@@ -68,8 +72,17 @@ class Branch:
         """Whether two branches have the same name and tokens; streams are not compared."""
         if not isinstance(other, Branch):
             return NotImplemented
-        return self.branch_id == other.branch_id and all(
-            np.array_equal(self._column(name), other._column(name)) for name in COLUMNS
+        return (
+            self.branch_id == other.branch_id
+            and all(np.array_equal(self._column(name), other._column(name)) for name in COLUMNS)
+            and (
+                (self.experts is None and other.experts is None)
+                or (
+                    self.experts is not None
+                    and other.experts is not None
+                    and np.array_equal(self.experts, other.experts)
+                )
+            )
         )
 
     __hash__ = None  # type: ignore[assignment]  # it grows
@@ -78,7 +91,9 @@ class Branch:
         return f"Branch({self.branch_id!r}, {len(self)} tokens, {self.num_sampled} sampled)"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_columns": {name: self._column(name).copy() for name in COLUMNS}}
+        columns = {name: self._column(name).copy() for name in COLUMNS}
+        experts_PLK = self.experts
+        return {**vars(self), "_columns": columns, "_experts_PLK": None if experts_PLK is None else experts_PLK.copy()}
 
     @property
     def ids(self) -> Array:
@@ -99,6 +114,23 @@ class Branch:
     def versions(self) -> Array:
         """Weight version that sampled each token; -1 elsewhere. Int64 [len]."""
         return self._column("versions")
+
+    @property
+    def experts(self) -> Experts | None:
+        """Experts that the engine chose at the first positions, [P, L, K]; None if it recorded none.
+
+        The last sampled token is read in the turn after it, so that the choices end before it at the earliest.
+        """
+        if self._experts_PLK is None:
+            return None
+        view = self._experts_PLK[: self._routed]
+        view.flags.writeable = False
+        return view
+
+    @property
+    def routed(self) -> int:
+        """Number of positions whose experts are known, P."""
+        return self._routed
 
     @property
     def index_T(self) -> Tensor:
@@ -153,6 +185,25 @@ class Branch:
             oldest = int(versions_N[sampled_N].min())
             self.oldest_version = oldest if self.oldest_version < 0 else min(self.oldest_version, oldest)
 
+    def route(self, experts_PLK: Experts) -> None:
+        """Appends the experts of the positions after those that are known.
+
+        Raises:
+            ValueError: of more positions than there are tokens, or of other layers; nothing has been appended.
+        """
+        begin, end = self._routed, self._routed + len(experts_PLK)
+        if end > len(self):
+            raise ValueError(f"branch {self.branch_id}: experts of {end} positions for {len(self)} tokens")
+        kept = self._experts_PLK
+        if kept is not None and (kept.shape[1:], kept.dtype) != (experts_PLK.shape[1:], experts_PLK.dtype):
+            raise ValueError(f"branch {self.branch_id}: experts of {kept.shape[1:]}, then of {experts_PLK.shape[1:]}")
+        if kept is None or end > len(kept):  # double the room, as for tokens
+            room = np.empty((max(end, 2 * begin), *experts_PLK.shape[1:]), experts_PLK.dtype)
+            room[:begin] = 0 if kept is None else kept[:begin]
+            self._experts_PLK = kept = room
+        kept[begin:end] = experts_PLK
+        self._routed = end
+
     def named(self, branch_id: str) -> Branch:
         """Returns a branch with another name, the same tokens and no streams; later tokens of one are not the other's.
 
@@ -161,6 +212,9 @@ class Branch:
         branch = Branch(branch_id)
         branch._length, branch.num_sampled, branch.oldest_version = len(self), self.num_sampled, self.oldest_version
         branch._columns = {name: column[: self._length] for name, column in self._columns.items()}
+        branch._experts_PLK, branch._routed = self._experts_PLK, self._routed
+        if self._experts_PLK is not None:
+            branch._experts_PLK = self._experts_PLK[: self._routed]
         return branch
 
     def as_row(self) -> dict[str, list[Any]]:

@@ -12,6 +12,8 @@ from arcforge_core.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from arcforge_core.contracts.experts import Experts
+
 
 class Matcher(Protocol):
     """Follows one sequence through a grammar. Not thread-safe; an engine fails the sequence when it raises."""
@@ -53,6 +55,8 @@ class SamplingParams:
         top_logprobs: number of likeliest tokens to report at each generated position.
         prompt_logprobs: also report the log-probs of the prompt's tokens.
         matcher: called once per sequence; returns the `Matcher` that restricts its tokens.
+        experts_from: also report the experts chosen at each position from this one on; None reports none. Needs an
+            engine that records them.
         sampled_logprobs: report generated tokens' log-probs (and ``top_logprobs``) under the distribution that they are
             sampled from, softmax of logits / temperature. Needs a temperature above 0, and none of the other fields
             that change the distribution.
@@ -76,6 +80,7 @@ class SamplingParams:
     matcher: Callable[[], Matcher] | None = None
     sampled_logprobs: bool = False
     min_new_tokens: int = 0
+    experts_from: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -105,6 +110,8 @@ class SamplingParams:
             raise ConfigError("n", self.n, "must be at least 1, and seed + n at most 2**63")
         if self.top_logprobs < 0:
             raise ConfigError("top_logprobs", self.top_logprobs, "must be at least 0")
+        if self.experts_from is not None and self.experts_from < 0:
+            raise ConfigError("experts_from", self.experts_from, "must be at least 0")
         if self.sampled_logprobs and (self.temperature == 0.0 or self._reshapes):
             others = "top_p, top_k, min_p, penalty, logit_bias, min_new_tokens or matcher"
             accepted = f"needs temperature > 0 and no {others}"
@@ -167,6 +174,8 @@ class GenerationOutput:
         cached_tokens: prompt tokens read from the prefix cache.
         queue_seconds: waiting time before the first step.
         drafted_tokens, accepted_tokens: drafts that were verified, and those that were accepted.
+        experts: with ``params.experts_from``, the experts of every layer that has some, at the positions from there to
+            the last token but one: that one was never read. [P, L, K], see `arcforge_core.contracts.experts`.
     """
 
     token_ids: list[int]
@@ -181,6 +190,7 @@ class GenerationOutput:
     queue_seconds: float = field(default=0.0, compare=False)
     drafted_tokens: int = field(default=0, compare=False)
     accepted_tokens: int = field(default=0, compare=False)
+    experts: Experts | None = field(default=None, compare=False, repr=False)
 
     @property
     def oldest_version(self) -> int:

@@ -169,6 +169,7 @@ class SamplingSetup:
         positions: that the model has.
         sampled_logprobs: whether recorded log-probs are those of the sampled distribution; see `SamplingParams`.
         others: makes the further agents of a rollout, by name, from `Asking`, its number and its seed.
+        experts: whether the engine's choices of experts are recorded.
     """
 
     dialogue: Dialogue
@@ -177,6 +178,7 @@ class SamplingSetup:
     positions: int
     sampled_logprobs: bool = False
     others: Mapping[str, Callable[[Asking, int, str], Agent]] = field(default_factory=dict)
+    experts: bool = False
 
 
 class PolicyAgent:
@@ -247,6 +249,7 @@ class PolicyAgent:
             stop_token_ids=setup.dialogue.stop_ids,
             seed=seed,
             sampled_logprobs=setup.sampled_logprobs,
+            experts_from=self._branches[-1].routed if setup.experts else None,
         )
         output = await self._sample(prompt, params)
         if isinstance(output, Reply):
@@ -300,4 +303,6 @@ class PolicyAgent:
         versions = [version for version, tokens in output.weight_versions for _ in range(tokens)]
         branch.read(news.ids)
         branch.sample(output.token_ids, output.logprobs, versions or [output.weight_version] * len(output.token_ids))
+        if output.experts is not None:
+            branch.route(output.experts)
         self._turn = news.turn.completed(output.token_ids)

@@ -52,6 +52,17 @@ def params_per_prompt(
     return per_prompt
 
 
+def check_no_experts(params: SamplingParams, engine: str) -> None:
+    """Refuses a request for the experts of tokens.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if params.experts_from is not None:
+        accepted = f"engine={engine} records no experts: engine=paged with engine.record_experts=true does"
+        raise ConfigError("experts_from", params.experts_from, accepted)
+
+
 class SimpleEngine:
     """Generates for at most `batch_size` prompts at a time; implements `contracts.engine.Engine`."""
 
@@ -67,6 +78,8 @@ class SimpleEngine:
     ) -> list[GenerationOutput]:
         """Generates for each prompt, in order; see the contract."""
         per_prompt = params_per_prompt(self.model.config, prompts, params)
+        for each in per_prompt:
+            check_no_experts(each, "simple")
         outputs: list[GenerationOutput] = []
         for start in range(0, len(prompts), self.batch_size):
             part = slice(start, start + self.batch_size)

@@ -136,7 +136,8 @@ class MoE(nn.Module):
 
     def forward(self, x_TD: Tensor, batch: SequenceBatch | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Returns (out_TD, balance loss, load_E: tokens per expert); the last two are None without `batch`."""
-        if batch is None and self.fused.serves(len(x_TD)):
+        heard = bool(self.gate._forward_hooks)  # a fused layer would not call the router
+        if batch is None and not heard and self.fused.serves(len(x_TD)):
             return self._fused(x_TD), None, None
         expert_TK, gate_TK, score_TE = self.gate(x_TD)
         out_TD = self.experts(x_TD, expert_TK, gate_TK)

@@ -103,9 +103,15 @@ class EvaluationConfig:
     """Tries at each: pass@k for k = 1, 2, 4, ... up to it, and maj@k."""
     temperature: float = 1.0
     """0 is greedy: one try says all."""
+    engine: str = "shared"
+    """``shared``: the rollouts' engine, between two steps, next to the rollouts of `collection=async`; ``pause``: the
+    same, once these have ended; ``own``: another one, with the step's weights, while training continues."""
+    concurrency: int = 256
+    """Tries that are sampled at a time, of all processes together."""
 
     def __post_init__(self) -> None:
-        check_minimums(self, "evaluation", tasks=0, samples=1, temperature=0.0)
+        check_minimums(self, "evaluation", tasks=0, samples=1, temperature=0.0, concurrency=1)
+        check_choice("evaluation.engine", self.engine, ("shared", "pause", "own"))
         if self.temperature == 0.0 and self.samples > 1:
             raise ConfigError("evaluation.samples", self.samples, "greedy tries are all the same: 1 is enough")
 
@@ -120,8 +126,9 @@ class PolicyTrainerConfig(StepsConfig):
     checkpoint_every: int = 10
     updates: int = 1
     """Optimizer steps on the rollouts of a step, each on its share of the groups; 1 is on-policy."""
-    replay_routing: bool = False
-    """In all updates of a step, give each token the experts that it had when the step began."""
+    replay_routing: str = "none"
+    """``trainer``: in all updates of a step, give each token the experts that it had when the step began; ``engine``:
+    those that the engine chose when it sampled; ``none``: choose again."""
     freeze_indexer: bool = True
     """Keep DSA's indexer as it is (GLM-5, 3.2)."""
     max_gap: float | None = None
@@ -133,9 +140,10 @@ class PolicyTrainerConfig(StepsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_minimums(self, "trainer", updates=1, shown=0)
-        if self.replay_routing and self.updates == 1:
-            accepted = "must be false: with trainer.updates=1 the routing is that of the beginning"
-            raise ConfigError("trainer.replay_routing", True, accepted)
+        check_choice("trainer.replay_routing", self.replay_routing, ("none", "trainer", "engine"))
+        if self.replay_routing == "trainer" and self.updates == 1:
+            accepted = "must be none or engine: with trainer.updates=1 the routing is that of the beginning"
+            raise ConfigError("trainer.replay_routing", self.replay_routing, accepted)
         if self.max_gap is not None and not self.max_gap > 0:
             raise ConfigError("trainer.max_gap", self.max_gap, "must be greater than 0")
 
@@ -170,7 +178,7 @@ class CriticConfig:
     model: str = "shared"
     """``shared``: a linear layer on the policy's last hidden states; ``separate``: a model of its own."""
     init: str | None = None
-    """Checkpoint that a separate critic starts from; null is the run's `init`."""
+    """Checkpoint that a separate critic starts from, with its scalar head if it has one; null is the run's `init`."""
     lr: float | None = None
     """Of AdamW without decay; null is 1e-3 for the layer of ``shared``, 1e-4 for a model of its own."""
 
@@ -184,6 +192,19 @@ class CriticConfig:
     def rate(self) -> float:
         """The rate of learning."""
         return {"shared": 1e-3, "separate": 1e-4}[self.model] if self.lr is None else self.lr
+
+
+@dataclass
+class RewardModelConfig:
+    """A learned reward, mixed in training with that of `environment`; held-out tasks are verified only."""
+
+    checkpoint: str | None = None
+    """Folder of a model with a scalar head (`arcforge_core.checkpoint.scalar`); null: there is none."""
+    weight: float = 0.5
+    """The reward is (1 - weight) x verified + weight x sigmoid(score)."""
+
+    def __post_init__(self) -> None:
+        check_between("reward_model.weight", self.weight, 0.0, 1.0)
 
 
 @dataclass
@@ -210,6 +231,7 @@ class RlConfig(RunConfig):
     agents: dict[str, Any] = field(default_factory=dict)
     """Agents that the environment needs besides the policy, by name: ``{url: ...}`` or ``{engine: ...}``, see
     `arcforge_rl.configs.others.AgentConfig`. They are never trained."""
+    reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
     teachers: dict[str, str] = field(default_factory=dict)
     """Checkpoints of `algorithm=opd`: domain -> folder; ``default`` for the domains that are not named."""
     name: str = "rl"
@@ -223,8 +245,20 @@ class RlConfig(RunConfig):
             accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"
             raise ConfigError("trainer.updates", self.trainer.updates, accepted)
         self.agents = {name: agent_of(fields, name) for name, fields in self.agents.items()}
+        if self.trainer.replay_routing == "engine" and getattr(self.engine, "name", None) not in ("paged", "arcforge"):
+            accepted = "needs engine=paged, or engine=arcforge with engine.record_experts=true at the server"
+            raise ConfigError("trainer.replay_routing", "engine", accepted)
+        self._check_evaluation()
         if self.harness is not None:
             self._check_harness(self.harness)
+
+    def _check_evaluation(self) -> None:
+        engine, collection = self.evaluation.engine, getattr(self.collection, "name", None)
+        if engine == "pause" and collection == "sync":
+            raise ConfigError("evaluation.engine", engine, "needs collection=async: nothing else runs between steps")
+        if engine == "own" and (hasattr(self.engine, "url") or self.harness is not None):
+            accepted = "needs an engine in this process: engine=paged or simple, and no harness"
+            raise ConfigError("evaluation.engine", engine, accepted)
 
     def _check_harness(self, harness: HarnessConfig) -> None:
         harness.check()
@@ -233,3 +267,6 @@ class RlConfig(RunConfig):
             raise ConfigError("harness", harness.name, accepted)
         if self.agents:
             raise ConfigError("agents", sorted(self.agents), f"harness={harness.name} has no agent besides the policy")
+        if self.trainer.replay_routing == "engine":
+            accepted = f"must be none with harness={harness.name}: sessions of the gateway record no experts"
+            raise ConfigError("trainer.replay_routing", "engine", accepted)

@@ -37,6 +37,7 @@ def pack(rollout: Rollout) -> bytes:
         "truncated": rollout.truncated,
         "tools": [dict(tool.definition) for tool in rollout.tools],
         "branches": [[branch.branch_id, len(branch.ids)] for branch in rollout.branches],
+        "experts": [_layout(branch) for branch in rollout.branches],
     }
     text = json.dumps(head, ensure_ascii=True).encode()
     arrays = [
@@ -44,7 +45,13 @@ def pack(rollout: Rollout) -> bytes:
         for branch in rollout.branches
         for name, dtype in COLUMNS.items()
     ]
-    return zlib.compress(b"".join([struct.pack("<I", len(text)), text, *arrays]), 1)
+    experts = [branch.experts.tobytes() for branch in rollout.branches if branch.experts is not None]
+    return zlib.compress(b"".join([struct.pack("<I", len(text)), text, *arrays, *experts]), 1)
+
+
+def _layout(branch: Branch) -> list[Any] | None:
+    """Returns shape and dtype of a branch's experts."""
+    return None if branch.experts is None else [list(branch.experts.shape), branch.experts.dtype.name]
 
 
 def unpack(data: bytes, task: Task, outcome: Outcome) -> Rollout:
@@ -67,6 +74,12 @@ def unpack(data: bytes, task: Task, outcome: Outcome) -> Rollout:
                 columns[column] = array.tolist()
                 place += array.nbytes
             branches.append(Branch(name, **columns))
+        for branch, layout in zip(branches, head.get("experts", []), strict=False):  # early records have none
+            if layout is not None:
+                shape, dtype = layout
+                experts = np.frombuffer(raw, dtype, int(np.prod(shape)), place).reshape(shape)
+                branch.route(experts)
+                place += experts.nbytes
         episode = episode_of(head)
     except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
         raise ArcforgeError(f"a recorded rollout is damaged: {type(error).__name__}: {error}") from error

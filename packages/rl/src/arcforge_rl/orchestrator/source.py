@@ -8,8 +8,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -156,6 +156,17 @@ class AsynchronousSource:
         self._call(_plain(self.collector.finished_step, step if due else None))
         return due
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Drains the rollouts before the block, and lets others start after it, unless the user has paused them."""
+        paused = self.collector.paused
+        self._call(self.collector.drain())
+        try:
+            yield
+        finally:
+            if not paused:
+                self._call(self.collector.resume())
+
     @property
     def state(self) -> Mapping[str, Any]:
         """The identity of the ledger."""
@@ -220,10 +231,12 @@ class AsynchronousSource:
     def _engine_totals(self) -> dict[str, float]:
         stats = self.engine.stats()
         names = ("prompt_tokens", "cached_tokens", "generated_tokens")
-        return {"busy": self.asking.seconds_busy(), **{name: getattr(stats, name) for name in names}}
+        drafts = {"drafts": float(stats.drafts), "accepted": float(sum(stats.accepted_by_position))}
+        return {"busy": self.asking.seconds_busy(), **drafts, **{name: getattr(stats, name) for name in names}}
 
     def _speed(self, taken: Taken, now: float, waited: float) -> dict[str, float]:
-        """Returns idle shares, prefix hits, the use of sampled tokens, and the latencies of rollouts."""
+        """Returns idle shares, prefix hits, the use of sampled tokens, the latencies of rollouts, and with drafts the
+        tokens of a sequence's verification."""
         totals, span = self._engine_totals(), max(now - self._since, 1e-9)
         gained = {name: value - self._before.get(name, 0.0) for name, value in totals.items()}
         self._before = totals
@@ -231,7 +244,9 @@ class AsynchronousSource:
         self._totals["sampled"] += int(gained["generated_tokens"])
         seconds = sorted(taken.seconds) or [0.0]
         idle = {"engine_idle": max(0.0, 1.0 - gained["busy"] / span)} if self.sampler.open_player is None else {}
+        drafted = {"accepted_length": 1.0 + gained["accepted"] / gained["drafts"]} if gained["drafts"] else {}
         return {
+            **drafted,
             "trainer_idle": min(1.0, waited / span),
             **idle,
             "prefix_hits": gained["cached_tokens"] / max(gained["prompt_tokens"], 1.0),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,6 @@ from arcforge_rl.rollouts.collect import (
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.player import OpenPlayer
-
-AT_ONCE = 256
-"""Held-out rollouts that are sampled at a time, of all processes together; of a task all."""
 
 
 def build_environment(config: EnvironmentConfig, split: str | None = None) -> Environment:
@@ -69,6 +67,7 @@ class Sampler:
         drop_equal: whether groups whose rewards are all equal are replaced.
         roll_out: plays groups.
         open_player: opens a player of single rollouts; None: the policy in this process.
+        evaluator: engine of the evaluations; None: that of the rollouts.
         counts: its counts, for the figures of the next step.
         others: the further agents of the rollouts.
     """
@@ -83,6 +82,7 @@ class Sampler:
     drop_equal: bool = True
     roll_out: RollOut = roll_out_groups
     open_player: OpenPlayer | None = None
+    evaluator: Engine | None = None
     counts: Counter[str] = field(default_factory=Counter)
     others: Others | None = None
 
@@ -117,12 +117,12 @@ class Sampler:
         evaluation = self.config.evaluation
         groups: list[list[TracedRollout]] = []
         setup = self._setup(evaluation.temperature)
-        chunk = max(1, AT_ONCE // evaluation.samples)
+        chunk = max(1, evaluation.concurrency // evaluation.samples)  # of a task all
         for start in range(0, evaluation.tasks, chunk):
             seed = f"{self.config.seed}/heldout/{start}"
             tasks = range(start, min(start + chunk, evaluation.tasks))
             wanted = StepTasks(self.heldout, seed, tasks, evaluation.samples)
-            groups += self.roll_out(wanted, self.engine, setup, Clock())
+            groups += self.roll_out(wanted, self.evaluator or self.engine, setup, Clock())
         check_some_worked(rollout for group in groups for rollout in group)
         return groups
 
@@ -130,7 +130,8 @@ class Sampler:
     def training_setup(self) -> SamplingSetup:
         """How training rollouts are sampled."""
         temperature = self.config.rollout.temperature
-        return self._setup(temperature, sampled_logprobs=temperature != 1.0)
+        setup = self._setup(temperature, sampled_logprobs=temperature != 1.0)
+        return dataclasses.replace(setup, experts=self.config.trainer.replay_routing == "engine")
 
     # ---- the source of a synchronous loop ----------------------------------------------------------------------------
 
@@ -151,6 +152,10 @@ class Sampler:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """There is nothing to restore."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Nothing runs between steps."""
+        return nullcontext()
 
     def stop(self) -> None:
         """Nothing runs between steps."""

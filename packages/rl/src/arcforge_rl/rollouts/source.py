@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +55,9 @@ class Source(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes the `state` of a checkpoint, before `begin`."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Has no rollout run inside the block: present ones end first, and none starts."""
 
     def stop(self) -> None:
         """Plays no further rollout; the engine stays."""

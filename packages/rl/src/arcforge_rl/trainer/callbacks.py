@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -73,7 +74,8 @@ class Evaluations(L.Callback):
     Attributes:
         first, last: figures by domain; in a resumed run `first` is still the evaluation at its original start.
         groups: the rollouts of the last evaluation, task by task.
-        last_step: the step of the last evaluation, -1 before any.
+        last_step: the step of the last evaluation that has ended, -1 before any.
+        asked_step: of the last one that has begun.
     """
 
     def __init__(self, run_dir: Path, console: Console | None = None) -> None:
@@ -81,7 +83,9 @@ class Evaluations(L.Callback):
         self.groups: list[list[TracedRollout]] = []
         self.first = first_evaluation(run_dir / EVALUATIONS_FILE)
         self.last: dict[str, dict[str, float]] | None = None
-        self.last_step = -1
+        self.last_step = self.asked_step = -1
+        self._thread: ThreadPoolExecutor | None = None
+        self._running: tuple[int, float, Future[list[list[TracedRollout]]]] | None = None
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Evaluates the initial policy of a new run, and a resumed one's whose evaluation was cut off."""
@@ -95,30 +99,61 @@ class Evaluations(L.Callback):
     ) -> None:
         """Evaluates every N steps; the session calls `evaluate` at the end."""
         assert isinstance(module, PolicyModule)
+        if self._running is not None and self._running[2].done():
+            self.settle(trainer, module)
         if module.progress.step % module.config.trainer.eval_every == 0:
             self.evaluate(trainer, module)
 
     def evaluate(self, trainer: L.Trainer, module: PolicyModule) -> None:
         """Plays the held-out tasks, if there are any. The time does not count as training.
 
-        A stop that is requested meanwhile cuts it off and leaves no figures: the resumed run evaluates.
+        A stop that is requested meanwhile cuts it off and leaves no figures: the resumed run evaluates. An engine of
+        its own plays them in a thread; their figures are there after `settle`.
         """
         if not module.config.evaluation.tasks:
             return
-        with working("playing held-out tasks") if trainer.is_global_zero else nullcontext():
-            groups = stopping_of(trainer).between_steps(trainer, module, module.sampler.evaluate)
-        if groups is None:
+        self.settle(trainer, module)
+        self.asked_step, seconds = module.progress.step, module.progress.seconds
+        if module.sampler.evaluator is not None:
+            module.pin()
+            self._thread = self._thread or ThreadPoolExecutor(1, "arcforge-evaluation")
+            self._running = self.asked_step, seconds, self._thread.submit(module.sampler.evaluate)
             return
-        self.groups = groups
-        self.last = evaluation_figures(self.groups)
-        self.first = self.first or self.last
-        self.last_step = module.progress.step
-        if trainer.is_global_zero:
-            self._write(trainer, module, self.last)
-        module.progress.restart_clock()
+        alone = module.source.alone() if module.config.evaluation.engine == "pause" else nullcontext()
+        with working("playing held-out tasks") if trainer.is_global_zero else nullcontext(), alone:
+            groups = stopping_of(trainer).between_steps(trainer, module, module.sampler.evaluate)
+        if groups is not None:
+            self._take(trainer, module, self.asked_step, seconds, groups)
+            module.progress.restart_clock()
 
-    def _write(self, trainer: L.Trainer, module: PolicyModule, found: dict[str, dict[str, float]]) -> None:
-        place = {"step": self.last_step, "seconds": round(module.progress.seconds, 3)}
+    def settle(self, trainer: L.Trainer, module: PolicyModule) -> None:
+        """Waits for the evaluation in a thread, if there is one, and takes its figures; a stop cuts the wait off."""
+        if self._running is None:
+            return
+        step, seconds, playing = self._running
+        groups = stopping_of(trainer).between_steps(trainer, module, playing.result)
+        self._running = None
+        if groups is not None:
+            self._take(trainer, module, step, seconds, groups)
+
+    def close(self) -> None:
+        """Ends the thread; an evaluation that runs there ends with its engine."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=self._running is None, cancel_futures=True)
+
+    def _take(
+        self, trainer: L.Trainer, module: PolicyModule, step: int, seconds: float, groups: list[list[TracedRollout]]
+    ) -> None:
+        self.groups, self.last_step = groups, step
+        self.last = evaluation_figures(groups)
+        self.first = self.first or self.last
+        if trainer.is_global_zero:
+            self._write(trainer, module, self.last, seconds)
+
+    def _write(
+        self, trainer: L.Trainer, module: PolicyModule, found: dict[str, dict[str, float]], seconds: float
+    ) -> None:
+        place = {"step": self.last_step, "seconds": round(seconds, 3)}
         for domain, figures in found.items():
             append_row(self.run_dir / EVALUATIONS_FILE, {**place, "domain": domain, **figures}, key=("step", "domain"))
             if self.console is not None:

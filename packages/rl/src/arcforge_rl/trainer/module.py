@@ -29,7 +29,7 @@ from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.critic import Critic
-from arcforge_rl.trainer.figures import rollout_figures
+from arcforge_rl.trainer.figures import explained_variance, rollout_figures
 from arcforge_rl.trainer.routing import RoutingReplay
 from arcforge_rl.trainer.streams import Teachers, add_logprobs, add_stream
 from arcforge_rl.trainer.tokens import PolicyMicro, Read, pack, read, write_stream
@@ -165,9 +165,10 @@ class PolicyModule(TrainingModule):
         super().__init__(model, config)
         self.config, self.algorithm, self.sampler, self.source = config, algorithm, sampler, source
         self.teachers = teachers
-        self._reference = [reference]  # in a list, so that it is not trained, moved or saved as a submodule
+        self.reference = [reference]  # in a list, so that it is not trained, moved or saved as a submodule
         self.critic = critic
-        self._routing = RoutingReplay(model) if config.trainer.replay_routing else None
+        replayed = config.trainer.replay_routing
+        self._routing = None if replayed == "none" else RoutingReplay(model, of_engine=replayed == "engine")
         self._mine: set[str] = set()  # rollouts that this process learns from
         self.record: StepRecord[Collected] | None = None
         self._weight_version: int | None = None
@@ -199,6 +200,8 @@ class PolicyModule(TrainingModule):
         if collected.kept:
             with clock("training"):
                 self._prepare(collected.traces)
+                if self.critic is not None:
+                    figures |= explained_variance(collected.traces)
                 parts = parts_of(collected, self.config.trainer.updates)
                 weights = [weight_of(traces) for traces in parts]
                 updates = [self._update(of, sum(weights) / weight) for of, weight in zip(parts, weights, strict=True)]
@@ -237,6 +240,11 @@ class PolicyModule(TrainingModule):
         """Gives the engine the weights of this step."""
         hand_over(self.model, self.engine, version)
 
+    def pin(self) -> None:
+        """Gives the engine of the evaluations, if it has one of its own, the weights of this step."""
+        if self.sampler.evaluator is not None:
+            hand_over(self.model, self.sampler.evaluator)
+
     def catch_up(self) -> None:
         """Gives the engine the weights of this step if its last ones are older (`collection.push_every`)."""
         if self.engine.weight_version < self.weight_version:
@@ -249,8 +257,8 @@ class PolicyModule(TrainingModule):
         if self._routing is not None:
             self._routing.forget()
         if "reference" in needs:
-            assert self._reference[0] is not None
-            add_logprobs(mine, "reference", self._reference[0], most, self._temperature)
+            assert self.reference[0] is not None
+            add_logprobs(mine, "reference", self.reference[0], most, self._temperature)
         if "teacher" in needs:
             assert self.teachers is not None
             self.teachers.add(mine, most, self._temperature)
@@ -271,14 +279,16 @@ class PolicyModule(TrainingModule):
 
     def _values(self, micro: PolicyMicro) -> Tensor:
         assert self.critic is not None
-        value_S: Tensor = self.critic(micro, lambda: self._read(micro).hidden_SD)
+        value_S: Tensor = self.critic(micro, lambda: self._read_first(micro).hidden_SD)
         return value_S
 
     def _old(self, micro: PolicyMicro) -> Tensor:
-        if self._routing is None:
-            return self._read(micro).logprobs_S
-        with self._routing.recording(micro):
-            return self._read(micro).logprobs_S
+        return self._read_first(micro).logprobs_S
+
+    def _read_first(self, micro: PolicyMicro) -> Read:
+        """Reads with the weights of the beginning of the step."""
+        with self._routing.first(micro) if self._routing is not None else nullcontext():
+            return self._read(micro)
 
     def _update(self, traces: Sequence[Trace], scale: float) -> dict[str, float]:
         """Takes one optimizer step on some of a step's traces; returns its figures.
@@ -296,9 +306,9 @@ class PolicyModule(TrainingModule):
                     raise NonFiniteError(found)
                 total.merge(found)
             add_gradients(self.named_parameters())
-            norm = clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)
+            norms = {"grad_norm": clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)}
             if self.critic is not None:
-                self.critic.clip(self.config.trainer.clip_norm)
+                norms["critic_grad_norm"] = self.critic.clip(self.config.trainer.clip_norm)
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.progress.step + 1}: {error}") from error
         figures = total.figures
@@ -307,7 +317,7 @@ class PolicyModule(TrainingModule):
         optimizer.zero_grad()
         if self.critic is not None:
             self.critic.step()
-        return {**figures, "grad_norm": norm, "lr": optimizer.param_groups[0]["lr"]}
+        return {**figures, **norms, "lr": optimizer.param_groups[0]["lr"]}
 
     def _accumulate_all(self, traces: Sequence[Trace], scale: float) -> Sums | str:
         """Adds the gradient of this process's traces; returns its figures, or an error if a value is not finite."""
@@ -326,13 +336,14 @@ class PolicyModule(TrainingModule):
         """Adds a micro-batch's gradient; returns its losses, its means over tokens, and its log-prob gaps."""
         with self._routing.replaying(micro) if self._routing is not None else nullcontext():
             found = self._read(micro)
-        tokens = policy_tokens(micro, found, self.critic)
-        loss = self.algorithm.loss(tokens)
-        parts = {name: scale * value for name, value in loss.parts.items()}
-        for name, value in parts.items():
-            if not torch.isfinite(value):
-                raise NonFiniteError(f"the loss {name} is {float(value.detach())}")
-        self.manual_backward(sum(parts.values(), torch.zeros((), device=found.logprobs_S.device)))
+            tokens = policy_tokens(micro, found, self.critic)
+            loss = self.algorithm.loss(tokens)
+            parts = {name: scale * value for name, value in loss.parts.items()}
+            for name, value in parts.items():
+                if not torch.isfinite(value):
+                    raise NonFiniteError(f"the loss {name} is {float(value.detach())}")
+            # inside the block: with activation checkpointing, layers run again in the backward pass
+            self.manual_backward(sum(parts.values(), torch.zeros((), device=found.logprobs_S.device)))
         write_stream(micro, "factor", loss.factor_T)
         gap_S = (tokens.old_T - tokens.rollout_T).abs()
         means = {name: float(value) for name, value in loss.metrics.items()}

@@ -1,7 +1,8 @@
-"""Routing replay: a token keeps the experts it had when the step began, through all updates on its rollouts.
+"""Routing replay: a token keeps its experts through all updates on its rollouts: those it had when the step began, or
+those that the engine chose when it sampled (R3, arXiv 2510.11370).
 
-Updates change router weights and thereby the choice of experts; the ratio to the old policy would then compare two
-networks. Gates are recomputed, so that the router still learns. (arXiv 2510.11370 replays the engine's choice.)
+Updates change router weights and thereby the choice of experts, and rounding does; the ratio to the old policy, or to
+the engine, would then compare two networks. Gates are recomputed, so that the router still learns.
 
 T: tokens of a branch that are read; K: experts per token; E: experts.
 """
@@ -9,13 +10,15 @@ T: tokens of a branch that are read; K: experts per token; E: experts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from arcforge_core.errors import ConfigError
+from arcforge_core.contracts.algorithm import Branch
+from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.moe import Router
 from arcforge_rl.trainer.tokens import PolicyMicro
@@ -29,20 +32,27 @@ class RoutingReplay:
 
     Args:
         model: the policy.
+        of_engine: whether the experts are those that the branches record.
 
     Raises:
         ConfigError: the model has no router.
     """
 
-    def __init__(self, model: CausalLM) -> None:
+    def __init__(self, model: CausalLM, of_engine: bool = False) -> None:
         self._routers = [module for module in model.model.modules() if isinstance(module, Router)]
         if not self._routers:
-            raise ConfigError("trainer.replay_routing", True, "this model has no experts to choose")
+            named = "engine" if of_engine else "trainer"
+            raise ConfigError("trainer.replay_routing", named, "this model has no experts to choose")
+        self.of_engine = of_engine
         self._experts: dict[str, list[Tensor]] = {}
 
     def forget(self) -> None:
         """Discards the stored experts: a new step has other rollouts."""
         self._experts = {}
+
+    def first(self, micro: PolicyMicro) -> AbstractContextManager[None]:
+        """Reads a micro-batch inside the block before the first update on it."""
+        return self.replaying(micro) if self.of_engine else self.recording(micro)
 
     @contextmanager
     def recording(self, micro: PolicyMicro) -> Iterator[None]:
@@ -64,8 +74,16 @@ class RoutingReplay:
 
     @contextmanager
     def replaying(self, micro: PolicyMicro) -> Iterator[None]:
-        """Replays the stored experts for a micro-batch inside the block."""
-        branches = [self._experts[branch.branch_id] for branch in micro.branches()]
+        """Replays the experts of a micro-batch inside the block.
+
+        Raises:
+            ArcforgeError: the engine recorded no experts of a branch, or those of another model.
+        """
+        lengths = micro.batch.query_lengths()
+        branches = [
+            self._recorded(branch, length) if self.of_engine else self._experts[branch.branch_id]
+            for branch, length in zip(micro.branches(), lengths, strict=True)
+        ]
 
         def force(layer: int) -> Any:
             expert_TK = torch.cat([of_branch[layer] for of_branch in branches]).to(micro.tokens_T.device)
@@ -79,6 +97,18 @@ class RoutingReplay:
 
         with self._hooked(force):
             yield
+
+    def _recorded(self, branch: Branch, length: int) -> list[Tensor]:
+        """Returns the engine's experts of the first `length` tokens by layer, int64 [T, K]."""
+        shape = len(self._routers), self._routers[0].top_k
+        if branch.experts is None or len(branch.experts) < length or branch.experts.shape[1:] != shape:
+            known = "none" if branch.experts is None else f"experts of shape {branch.experts.shape}"
+            raise ArcforgeError(
+                f"branch {branch.branch_id}: the engine recorded {known} for {length} tokens, {shape[0]} layers and "
+                f"{shape[1]} experts each; trainer.replay_routing=engine needs engine.record_experts=true where it "
+                "was sampled"
+            )
+        return list(torch.from_numpy(branch.experts[:length].astype(np.int64)).unbind(1))
 
     @contextmanager
     def _hooked(self, make: Any) -> Iterator[None]:

@@ -34,6 +34,7 @@ from arcforge_core.train.session import Hooks, Parts, Session
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.rewards.learned import with_reward_model
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
@@ -46,6 +47,7 @@ from arcforge_rl.trainer.figures import ALL
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.monitor import WARNINGS_FILE, Monitoring
 from arcforge_rl.trainer.report.page import write_report
+from arcforge_rl.trainer.roles import roles_of
 from arcforge_rl.trainer.streams import Teachers
 
 SHOWN = {
@@ -73,12 +75,24 @@ def run(config: RlConfig) -> Result:
             init = begun_with(session.run_dir, config.init)
         else:  # resolved: when the run is resumed, a link may lead to the run itself
             init = str(find_checkpoint(str(config.init), "init").resolve())
-        session.config = config = replace(config, init=init)
+        session.config = config = with_resolved(replace(config, init=init))
         training = PolicyTraining(config, algorithm)
         try:
             return session.run(training)
         finally:
             training.close()
+
+
+def with_resolved(config: RlConfig) -> RlConfig:
+    """Returns the configuration with the folders of critic and reward model: when it is resumed, ``outputs/latest`` is
+    the run itself."""
+
+    def resolved(named: str | None, field: str) -> str | None:
+        return None if named is None else str(find_checkpoint(named, field).resolve())
+
+    critic = replace(config.critic, init=resolved(config.critic.init, "critic.init"))
+    checkpoint = resolved(config.reward_model.checkpoint, "reward_model.checkpoint")
+    return replace(config, critic=critic, reward_model=replace(config.reward_model, checkpoint=checkpoint))
 
 
 def with_shared_cores(config: RlConfig, cores: int) -> RlConfig:
@@ -94,7 +108,8 @@ class PolicyTraining(Hooks):
 
     # fields without which the earlier steps would mean something else
     fixed: tuple[str, ...] = (
-        "algorithm.name", "critic.model", "environment.", "rollout.", "curriculum.", "optimizer.name", "seed",
+        "algorithm.name", "critic.model", "curriculum.", "environment.", "optimizer.name", "reward_model.", "rollout.",
+        "seed",
     )  # fmt: skip
     tables: tuple[str, ...] = (METRICS_FILE, EVALUATIONS_FILE, HELDOUT_FILE, WARNINGS_FILE)
 
@@ -103,17 +118,21 @@ class PolicyTraining(Hooks):
 
     def close(self) -> None:
         """Ends source and engine, if they were built and have something to end: rollouts, a connection, a file."""
-        engine: Any = self.module.engine if hasattr(self, "module") else None
-        if engine is not None:
-            self.module.source.stop()
-        if hasattr(engine, "close"):
-            engine.close()
-        if engine is not None and self.module.sampler.others is not None:
-            self.module.sampler.others.close()
+        if not hasattr(self, "module"):
+            return
+        self.module.source.stop()
+        if hasattr(self, "evaluations"):
+            self.evaluations.close()
+        closing: list[Any] = [self.module.engine, self.module.sampler.evaluator, self.module.sampler.others]
+        for each in closing:
+            if hasattr(each, "close"):
+                each.close()
 
     def build(self, session: Session) -> Parts:
         """Builds policy, engine and environment. A step samples for itself, so that no rollout precedes its weights."""
         self.module, self.tokenizer = build(self.config, self.algorithm, session.hardware)
+        for role in roles_of(self.module):
+            session.console.print(role.line)
         return Parts(self.module, self.tokenizer, itertools.count())
 
     def callbacks(self, session: Session) -> list[L.Callback]:
@@ -133,9 +152,10 @@ class PolicyTraining(Hooks):
     def finish(self, session: Session) -> None:
         """Ends the collection of rollouts, and evaluates, unless the last step did."""
         self.module.source.stop()
-        if self.evaluations.last_step != self.module.progress.step:
+        if self.evaluations.asked_step != self.module.progress.step:
             self.module.catch_up()
             self.evaluations.evaluate(session.trainer, self.module)
+        self.evaluations.settle(session.trainer, self.module)
 
     def report(self, session: Session, status: str) -> dict[str, float | str]:
         """Writes ``summary.json`` and the report."""
@@ -230,6 +250,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
     check_compares(config, training)
     check_agents(config, training)
+    training = with_reward_model(training, config.reward_model, Ops(hardware, config.trainer.deterministic))
     dtype = compute_dtype(config, hardware)
 
     def load(kept: torch.dtype = torch.float32) -> CausalLM:
@@ -246,12 +267,21 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
                 parameter.requires_grad_(False)
     model.activation_checkpointing = config.trainer.activation_checkpointing
     # the engine's copy is kept in the dtype that it computes in: no call casts a weight
+    if config.trainer.replay_routing == "engine" and hasattr(config.engine, "record_experts"):
+        engine_config = replace(config.engine, record_experts=True)  # type: ignore[call-arg]  # it has the field
+        config = replace(config, engine=engine_config)
     engine = build_engine(config.engine, load(dtype).requires_grad_(False))
+    evaluator = None
+    if config.evaluation.engine == "own" and config.evaluation.tasks:
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise ConfigError("evaluation.engine", "own", "must be shared in several processes")
+        evaluator = build_engine(config.engine, load(dtype).requires_grad_(False))
     curriculum = Curriculum(config.curriculum, config.seed)
     positions = model.config.max_position_embeddings
     drop_equal = drops_equal(config, algorithm)
     sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
     sampler.others = Others(config.agents, tokenizer, positions, hardware)
+    sampler.evaluator = evaluator
     if config.harness is not None:
         url, key = config.engine.url, os.environ.get("ARCFORGE_ENGINE_KEY")  # type: ignore[attr-defined]  # checked
         agents = AgentRollouts(config.harness, url, key, sampler.counts)
@@ -266,4 +296,6 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     critic = None
     if "values" in algorithm.needs:
         critic = build_critic(config.critic, model, str(config.init), tokenizer)
+    elif config.critic.model != "shared":
+        raise ConfigError("critic.model", config.critic.model, f"algorithm={config.algorithm.name} has no critic")
     return PolicyModule(model, config, algorithm, sampler, source, reference, teachers, critic), tokenizer

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from arcforge_core.ops.processor import allowed_cores, memory_bytes
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.engine.drafting import Drafter
 from arcforge_serving.engine.errors import IntegrityError, QueueFullError
+from arcforge_serving.engine.experts import ExpertChoices, experts_of
 from arcforge_serving.engine.kvcache.store import PageStore, keeps_state, page_bytes
 from arcforge_serving.engine.kvcache.tier import FileTier
 from arcforge_serving.engine.sampling import Sampled
@@ -107,7 +109,10 @@ class Driver:
         draft_tokens, self.drafting = drafts_of(config, model)
         self.speculation = Speculation(draft_tokens, config.drafting == "auto")
         mtp = model.mtp_cache_spec() if draft_tokens else None
-        record = page_bytes([*specs, *([] if mtp is None else [mtp])], model.dtype, config.page_size)
+        choices = ExpertChoices(model) if config.record_experts else None
+        experts = None if choices is None else choices.spec
+        further = [spec for spec in (mtp, experts) if spec is not None]
+        record = page_bytes([*specs, *further], model.dtype, config.page_size)
         pages = page_count(config, record, longest)
         if model.device.type == "cpu":
             check_fits(config, pages * record, memory_bytes())
@@ -126,12 +131,12 @@ class Driver:
         )
         self.store = PageStore(
             specs, pages=pages, sequences=config.max_running, page_size=config.page_size,
-            dtype=model.dtype, device=model.device, mtp=mtp,
+            dtype=model.dtype, device=model.device, mtp=mtp, experts=experts,
         )  # fmt: skip
         self.trace = Trace()
         self.steps = self.generated = 0
         drafter = Drafter(model, self.store) if draft_tokens else None
-        self.worker = Worker(model, self.store, self.tier, self.trace, drafter)
+        self.worker = Worker(model, self.store, self.tier, self.trace, drafter, choices)
         self._executor = ThreadPoolExecutor(1, "arcforge-worker") if overlaps(config, model.device) else None
         self._flights: deque[Step] = deque()  # launched and not handed out: at most two, for a moment
         self._last: tuple[tuple[int, int] | None, float] = None, 0.0  # kind of the last step, when it was handed out
@@ -278,8 +283,11 @@ class Driver:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def _finish(self, sequence: SequenceState, reason: str, last: Token | None = None) -> None:
+        output = sequence.output(reason, self.weight_version)
+        if self.store.experts is not None and reason != "abort":
+            output = replace(output, experts=experts_of(sequence, self.store.experts))
         self._leave(sequence)
-        sequence.stream.close(sequence.output(reason, self.weight_version), last)
+        sequence.stream.close(output, last)
 
     def _fail(self, sequence: SequenceState, error: Exception) -> None:
         self._leave(sequence)

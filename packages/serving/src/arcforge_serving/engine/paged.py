@@ -192,6 +192,12 @@ class PagedEngine:
         if len(prompt) + params.max_new_tokens > self._cache_tokens:
             accepted = f"prompt ({len(prompt)} tokens) and output must fit into a cache of {self._cache_tokens} tokens"
             raise ConfigError("max_new_tokens", params.max_new_tokens, accepted)
+        first = params.experts_from
+        if first is not None and not (self.config.record_experts and first < len(prompt)):
+            accepted = "needs engine.record_experts=true"
+            if self.config.record_experts:
+                accepted = f"must be less than {len(prompt)}, the length of the prompt"
+            raise ConfigError("experts_from", first, accepted)
         vocabulary = self.model.config.vocab_size
         sequences = [SequenceState(prompt, params, index, vocabulary, priority) for index in range(params.n)]
         for sequence in sequences:

@@ -17,6 +17,7 @@ from arcforge_core.generation.recorded import Recorded
 from arcforge_core.generation.sampling import SamplingOps
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.engine.drafting import Drafter
+from arcforge_serving.engine.experts import ExpertChoices
 from arcforge_serving.engine.kvcache.store import PageStore
 from arcforge_serving.engine.kvcache.tier import FileTier
 from arcforge_serving.engine.sampling import Sampled, sample_segments
@@ -29,8 +30,15 @@ class Worker:
     """Computes steps, one at a time; all that touches the cache's tensors happens here, in the order of the steps."""
 
     def __init__(
-        self, model: CausalLM, store: PageStore, tier: FileTier | None, trace: Trace, drafter: Drafter | None = None
+        self,
+        model: CausalLM,
+        store: PageStore,
+        tier: FileTier | None,
+        trace: Trace,
+        drafter: Drafter | None = None,
+        choices: ExpertChoices | None = None,
     ) -> None:
+        self.choices = choices
         self.model, self.store, self.tier, self.trace, self.drafter = model, store, tier, trace, drafter
         self.recorded, self.ops = Recorded(model, store), SamplingOps(model)  # type: ignore[arg-type]
 
@@ -55,7 +63,12 @@ class Worker:
         device = self.model.device
         with evaluating(self.model) if self.model.training else nullcontext():
             with self.trace.span("forward"):
-                hidden_TD = self.recorded.hidden(step.tokens_T.to(device), step.batch.to(device))
+                batch = step.batch.to(device)
+                if self.choices is not None:
+                    self.choices.begin()
+                hidden_TD = self.recorded.hidden(step.tokens_T.to(device), batch)
+                if self.choices is not None and self.store.experts is not None:
+                    self.choices.write(self.store.experts, batch)
                 firsts = zip(step.sample_rows, step.sampling, strict=True)
                 rows = [first + place for first, segment in firsts for place in range(1 + segment.drafts)]
                 sampled_RD = hidden_TD[torch.tensor(rows, dtype=torch.int64, device=device)]

@@ -21,6 +21,7 @@ from torch import Tensor
 from arcforge_core.checkpoint.pretrained import own_config
 from arcforge_core.checkpoint.shards import WEIGHTS, save_tensors
 from arcforge_core.contracts.engine import GenerationOutput, PartialUpdateError
+from arcforge_core.contracts.experts import experts_of
 from arcforge_core.contracts.serving_engine import SESSION_HEADER, EngineLimits, EngineStats
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.files.atomic import replacing
@@ -36,7 +37,7 @@ RL = "/v1/rl"
 SENT = (
     "max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "stop_token_ids", "seed",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "prompt_logprobs",
-    "sampled_logprobs",
+    "sampled_logprobs", "experts_from",
 )  # fmt: skip
 """Fields of `SamplingParams` that the server gets."""
 READ = ("token_ids", "logprobs", "top_logprobs", "finish_reason", "weight_version", "weight_versions",
@@ -49,6 +50,7 @@ class ArcforgeEngine(RemoteEngine):
 
     config: ArcforgeEngineConfig
     bounds: ClassVar = {}
+    records_experts: ClassVar = True
 
     def _label(self) -> str:
         return str(self._status()["weight_version"])
@@ -88,7 +90,7 @@ class ArcforgeEngine(RemoteEngine):
         return Answer(
             ids, logprobs, tops, reply["finish_reason"], str(reply["weight_version"]), spans, reply["prompt_logprobs"],
             [_pairs(top) for top in reply["prompt_top_logprobs"]], reply["cached_tokens"],
-            {name: reply[name] for name in FURTHER},
+            {**{name: reply[name] for name in FURTHER}, "experts": reply["experts"] and experts_of(reply["experts"])},
         )  # fmt: skip
 
     async def _end(self, name: str) -> None:

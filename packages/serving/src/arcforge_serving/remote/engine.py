@@ -20,7 +20,7 @@ from arcforge_core.config.schema import check_choice
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams, Token, TopLogprobs
 from arcforge_core.contracts.serving_engine import EngineLimits, EngineStats
 from arcforge_core.errors import CheckpointError, ConfigError
-from arcforge_core.generation.engine import params_per_prompt
+from arcforge_core.generation.engine import check_no_experts, params_per_prompt
 from arcforge_core.generation.weights import next_version, stage_weights
 from arcforge_core.model.adapt.state import ordinary_shapes
 from arcforge_core.model.causal_lm import CausalLM
@@ -112,6 +112,8 @@ class RemoteEngine(ABC):
 
     bounds: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Fields of `SamplingParams` and the range that the server takes."""
+    records_experts: ClassVar[bool] = False
+    """Whether the server may report the experts of tokens."""
     unsupported: ClassVar[tuple[str, ...]] = ()
     """Keywords of `submit` that the server does not know."""
     started = True
@@ -219,6 +221,8 @@ class RemoteEngine(ABC):
         kind = self.config.name
         if params.matcher is not None:
             raise ConfigError("matcher", "given", f"engine={kind} follows no grammar of this process")
+        if not self.records_experts:
+            check_no_experts(params, kind)
         for name, (low, high) in self.bounds.items():
             value = getattr(params, name)
             if not low <= value <= high:

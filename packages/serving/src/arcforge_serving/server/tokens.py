@@ -6,7 +6,7 @@ Fields have the names of `SamplingParams` and `GenerationOutput`. Needs an admin
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
+from arcforge_core.contracts.experts import experts_json
 from arcforge_core.errors import ConfigError
 from arcforge_serving.server.admin import REFUSALS
 from arcforge_serving.server.gate.auth import Level
@@ -50,6 +51,7 @@ class TokenRequest(Body):
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     sampled_logprobs: bool = False
+    experts_from: int | None = Field(default=None, ge=0, description="first position whose experts are reported")
     stream: bool = False
     priority: int = Field(default=0, ge=-100, le=100)
     owner: Text = Field(default="", description="whose share of the engine it uses; by default the key's")
@@ -84,6 +86,7 @@ class TokenReply(BaseModel):
     queue_seconds: float
     drafted_tokens: int
     accepted_tokens: int
+    experts: dict[str, Any] | None = Field(description="see `arcforge_core.contracts.experts`")
 
 
 class TokensReply:
@@ -106,7 +109,7 @@ class TokensReply:
         tokens = [[token.id, token.logprob, token.top] for piece in update.pieces for token in piece.tokens]
         end: Json = {}
         if update.output is not None:
-            end = {name: value for name, value in asdict(update.output).items() if name not in STREAMED}
+            end = {name: value for name, value in fields_of(update.output).items() if name not in STREAMED}
         return [("", {"tokens": tokens, **end})]
 
     def end(self) -> list[Event]:
@@ -118,8 +121,13 @@ class TokensReply:
 
     def whole(self) -> Json:
         assert self._output is not None
-        fields: dict[str, Any] = asdict(self._output)
-        return {"id": self.id, **fields}
+        return {"id": self.id, **fields_of(self._output)}
+
+
+def fields_of(output: GenerationOutput) -> Json:
+    """Returns an output for JSON."""
+    experts = None if output.experts is None else experts_json(output.experts)
+    return {**asdict(replace(output, experts=None)), "experts": experts}
 
 
 @router.post("/v1/rl/generate", responses=responses_with_stream(TokenReply, REFUSALS))

@@ -38,10 +38,12 @@ class PageStore:
         page_size: tokens per page.
         dtype, device: of the entries that name no dtype.
         mtp: the MTP module's `cache_spec()`, where it drafts; its entries are part of the same records.
+        experts: of the experts that each token had, where they are recorded; part of the same records, too.
 
     Attributes:
         layers: each decoder layer's part, as `LayerCache`.
         mtp: the MTP module's part, or None.
+        experts: the experts' part, or None.
         page_bytes: bytes of a page's record.
     """
 
@@ -55,14 +57,17 @@ class PageStore:
         dtype: torch.dtype,
         device: torch.device | str,
         mtp: CacheSpec | None = None,
+        experts: CacheSpec | None = None,
     ) -> None:
-        rows, all_specs = pages * page_size, [*specs, *([] if mtp is None else [mtp])]
+        rows, all_specs = pages * page_size, [*specs, *(spec for spec in (mtp, experts) if spec is not None)]
         caches = [
             layer_cache(spec, rows=rows, sequences=sequences, page_size=page_size, dtype=dtype, device=device)
             for spec in all_specs
         ]
         self.page_size = page_size
-        self.layers, self.mtp = caches[: len(specs)], None if mtp is None else caches[-1]
+        self.layers, further = caches[: len(specs)], caches[len(specs) :]
+        self.experts = None if experts is None else further.pop()
+        self.mtp = None if mtp is None else further.pop()
         self._parts = [entry.view(torch.uint8).view(pages, -1) for layer in caches for entry in layer.entries.values()]
         self.page_bytes = page_bytes(all_specs, dtype, page_size)
 

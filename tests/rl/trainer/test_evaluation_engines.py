@@ -1,0 +1,107 @@
+"""Held-out tasks are played by the rollouts' engine, alone or not, or by an engine of their own."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rl.orchestrator.test_source import ASYNC
+
+from arcforge_core.errors import ConfigError
+from arcforge_rl.orchestrator.source import AsynchronousSource
+from arcforge_rl.rollouts import sampler as samplers
+from arcforge_rl.rollouts.sampler import Sampler
+from arcforge_rl.trainer.run import run
+
+from .conftest import Compose
+from .test_run import metrics
+
+OPTIONS = (*ASYNC[:-1], "evaluation.tasks=6", "trainer.eval_every=1", "trainer.max_steps=2", "rollout.drop_equal=false")
+
+
+def evaluations(folder: Path) -> list[str]:
+    return [line for line in (folder / "evaluations.csv").read_text().splitlines() if ",all," in line]
+
+
+class Watched:
+    """Records the state of the source during evaluations."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.playing: list[tuple[int, int]] = []
+        self.threads: set[str] = set()
+        self.source: AsynchronousSource | None = None
+        begin, evaluate = AsynchronousSource.begin, Sampler.evaluate
+
+        def begun(source: AsynchronousSource, *given: Any) -> None:
+            self.source = source
+            begin(source, *given)
+
+        def evaluated(sampler: Sampler) -> Any:
+            self.threads.add(threading.current_thread().name)
+            assert self.source is not None
+            before = len(self.source.collector._playing)
+            found = evaluate(sampler)
+            self.playing.append((before, len(self.source.collector._playing)))
+            return found
+
+        monkeypatch.setattr(AsynchronousSource, "begin", begun)
+        monkeypatch.setattr(Sampler, "evaluate", evaluated)
+
+
+@pytest.mark.slow(reason="three runs")
+def test_each_value_has_its_effect_and_the_same_figures(
+    small_run: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learning rate is 0, so that the weights of each step, and with them all figures, are the same in each run."""
+    found: dict[str, Watched] = {}
+    tables = {}
+    for value in ("shared", "pause", "own"):
+        with monkeypatch.context() as patch:
+            found[value] = Watched(patch)
+            options = (*OPTIONS, f"evaluation.engine={value}", f"output_dir={tmp_path / value}", "optimizer.lr=0")
+            ended = run(small_run(*options, "trainer.deterministic=true"))
+        rows = [line.split(",") for line in evaluations(ended.dir)]
+        assert [row[0] for row in rows] == ["0", "1", "2"], "each is pinned to its step"
+        tables[value] = [[cell for n, cell in enumerate(row) if n != 1] for row in rows]
+        assert len(metrics(ended.dir)) == 2
+    assert tables["shared"] == tables["pause"] == tables["own"]
+    assert found["pause"].playing == [(0, 0)] * 3 and max(before for before, _ in found["shared"].playing) > 0
+    assert found["pause"].threads == found["shared"].threads == {"MainThread"}
+    assert found["own"].threads == {"arcforge-evaluation_0"}
+
+
+def test_permits_bound_the_tries_at_a_time(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    roll_out = samplers.roll_out_groups
+
+    def rolled(*given: Any, **named: Any) -> Any:
+        sizes.append(len(given[0].tasks) * given[0].size)
+        return roll_out(*given, **named)
+
+    build = Sampler.__init__
+
+    def built(sampler: Sampler, *given: Any, **named: Any) -> None:
+        build(sampler, *given, **named)
+        sampler.roll_out = rolled
+
+    monkeypatch.setattr(Sampler, "__init__", built)
+    options = ("trainer.max_steps=1", "evaluation.tasks=5", "evaluation.samples=2", "rollout.groups=1")
+    run(small_run(*options, "rollout.group_size=3", "rollout.drop_equal=false", "evaluation.concurrency=4"))
+    assert sizes == [4, 4, 2, 3, 4, 4, 2], "before training, one step, after it"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("evaluation.engine=mine",), r"evaluation\.engine='mine': must be one of shared, pause, own"),
+        (("evaluation.engine=pause",), r"evaluation\.engine='pause': needs collection=async"),
+        (("evaluation.concurrency=0",), r"evaluation\.concurrency=0"),
+        (
+            ("evaluation.engine=own", "engine=arcforge", "engine.url=http://127.0.0.1:1"),
+            r"evaluation\.engine='own': needs an engine in this process",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(small_run: Compose, options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_run(*options)
