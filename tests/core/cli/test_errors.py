@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 
@@ -77,11 +78,32 @@ def test_a_full_disk_is_the_users_in_one_line(error, said, capsys):
     assert printed.startswith(said) and printed.count("\n") == 1
 
 
-def test_ctrl_c_during_imports_is_one_word_without_a_traceback(tmp_path):
-    """A script's name is ``arcforge...``; the interrupt comes after the package's first import, before ``main``."""
-    script = tmp_path / "arcforge-train"
-    script.write_text(
-        "import os, signal\nimport arcforge_core.cli\nos.kill(os.getpid(), signal.SIGINT)\nprint('alive')\n"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+DURING_IMPORTS = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+import arcforge_core.cli.main
+print('alive')
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "module", "answer"),
+    [
+        ("arcforge-train", "arcforge_core.plugins.loader", (130, "", "interrupted\n")),  # the first of the long ones
+        ("arcforge", "arcforge_core.cli.errors", (130, "", "interrupted\n")),
+        ("arcforge-of-mine.py", "arcforge_core.cli.errors", (-signal.SIGINT, "", "KeyboardInterrupt\n")),
+    ],
+)
+def test_ctrl_c_during_imports_is_one_word_without_a_traceback(script, module, answer, tmp_path):
+    """A console script is ``arcforge...`` without an ending; scripts of users keep Python's own answer."""
+    file = tmp_path / script
+    file.write_text(DURING_IMPORTS.format(module=module))
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, "".join(done.stderr.splitlines(True)[-1:])) == answer
+    assert done.stderr.startswith("Traceback") == script.endswith(".py")

@@ -155,6 +155,34 @@ def test_ctrl_c_is_answered_while_the_engine_computes_and_ends_every_episode() -
     assert sorted(reached) == ["a", "b"]
 
 
+def test_it_plays_inside_a_running_loop_as_in_a_notebook() -> None:
+    """The outer loop's tasks wait meanwhile and continue afterwards, in the task that called."""
+    seen: list[str] = []
+
+    async def other() -> None:
+        seen.append("other")
+
+    async def cell() -> list[Rollout]:
+        waiting = asyncio.create_task(other())
+        found = []
+        for rollout in roll_out(Talk(), [Task("a", "", "2")], [ScriptedAgent([Reply("one")] * 2)], Lockstep(None)):
+            assert asyncio.current_task() is mine and asyncio.get_running_loop() is loop
+            found.append(rollout)
+        assert seen == []
+        await waiting
+        return found
+
+    async def main() -> list[Rollout]:
+        nonlocal mine, loop
+        mine, loop = asyncio.current_task(), asyncio.get_running_loop()
+        return await cell()
+
+    mine: Any = None
+    loop: Any = None
+    assert [len(rollout.episode.messages) for rollout in asyncio.run(main())] == [4]
+    assert seen == ["other"]
+
+
 class Breaking(Talk):
     """Raises as the key says, in the run or in the score."""
 

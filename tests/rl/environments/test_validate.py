@@ -1,5 +1,6 @@
 """`arcforge-env validate` passes what is sound, and names what is not."""
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -24,6 +25,13 @@ def test_sound_environments_pass(capsys: pytest.CaptureFixture[str]) -> None:
         "oracle": (3, 3), "silence": (3, 3), "question": (3, 3), "cheat": (21, 21)
     }  # fmt: skip
     assert "must earn" in capsys.readouterr().out
+
+
+def test_it_plays_in_a_notebook_whose_cells_run_in_a_loop() -> None:
+    async def cell() -> int:
+        return run(config("environment=copy", "episodes=1"))["oracle"].right
+
+    assert asyncio.run(cell()) == 1
 
 
 def test_an_oracle_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from arcforge_core import script  # noqa: F401  (first: it hears Ctrl-C while the others are imported)
 from arcforge_core.moved import install
 from arcforge_core.plugins.loader import registry
 

@@ -337,8 +337,13 @@ def test_the_head_names_recipe_data_model_and_command(tmp_path, no_plots):
     run = write_run(tmp_path / "10-11-12-mini")
     versions = {"command": "/home/me/.venv/bin/arcforge-train experiment=mini 'data.paths=[my texts]'"}
     (run / "versions.json").write_text(json.dumps(versions))
-    (run / "config.yaml").write_text("name: harbour\ndata: {name: files, paths: [my texts]}\nmodel: {name: mini}\n")
+    (run / "config.yaml").write_text(
+        "name: harbour\ndata: {name: files, paths: [my texts]}\nmodel: {name: mini}\nenvironment: {name: math, digits: 3}\n"
+    )
     write_report(run)
     text = Page(text_of(run)).text
-    assert "harbour finished" in text and "recipe mini data files: my texts model mini command arcforge-train" in text
+    assert (
+        "harbour finished" in text
+        and "recipe mini data files: my texts environment math model mini command arcforge-train" in text
+    )
     assert "/home/me" not in text.split("Curves")[0]

@@ -178,6 +178,12 @@ def test_a_page_needs_nothing_from_outside(run_dir: Path) -> None:
     assert "prefers-color-scheme: dark" in text and "@import" not in text and "url(http" not in text
 
 
+def test_no_two_elements_have_one_id(run_dir: Path) -> None:
+    """Sections are named by their titles, and scripts look elements up."""
+    ids = [attrs["id"] for _, attrs in page_of(run_dir).tags if "id" in attrs]
+    assert len(ids) > 5 and sorted(ids) == sorted(set(ids))
+
+
 def test_words_of_models_tasks_and_verifiers_stay_words(run_dir: Path) -> None:
     row = rollout_row(1, 0, 0, EVIL) | {"task": EVIL, "domain": EVIL, "answer": EVIL, "reasons": {"reward": EVIL}}
     (run_dir / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
@@ -339,13 +345,19 @@ def test_the_viewer_in_a_browser(run_dir: Path, undrawn: None, browser: Browser)
     (run_dir / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = browser.new_page()
     page.goto(write_report(run_dir).as_uri())
-    dom = page.locator("#rollouts").inner_html()
+    dom = page.locator("#shown-rollouts").inner_html()
     assert page.title() == "rl"
     assert dom.count('class="token negative') == 1 and dom.count('class="token positive') == 3
     assert dom.count("masked") == 2, "a class and a title"
     assert 'title="log-prob -0.500 · advantage 0.500 · factor 0.000 · masked"' in dom
     assert "&lt;/script&gt;&lt;script&gt;" in dom and "<img" not in dom and "\x1b" not in dom
     assert "says &lt;/script" in dom and 'class="given">user: 3+4?' in dom
+    page.locator("#rollouts #group").wait_for()
+    assert page.locator("#rollouts h2").inner_text() == "Rollouts"
+    assert (
+        page.locator("#step").input_value() == "1"
+        and page.locator("#rollouts").get_by_text("advantage above 0").count()
+    )
 
 
 @pytest.mark.slow(reason="a browser starts")

@@ -14,9 +14,9 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec
 
-from arcforge_core.cli import quietly
 from arcforge_core.config.foreign import meant_by
 from arcforge_core.errors import ArcforgeError
+from arcforge_core.script import quietly
 
 P = ParamSpec("P")
 

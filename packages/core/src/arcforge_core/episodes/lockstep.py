@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
 from arcforge_core.contracts.serving_engine import TokenStream
+from arcforge_core.episodes.loops import outer_loop_waits
+
+T = TypeVar("T")
 
 
 class EngineLoop(asyncio.SelectorEventLoop):
@@ -29,6 +32,11 @@ class EngineLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Returns monotonic seconds without those spent in engines."""
         return super().time() - self.blocked
+
+    def run_until_complete(self, future: Awaitable[T]) -> T:
+        """Runs until the result is there; inside another loop, too."""
+        with outer_loop_waits():
+            return super().run_until_complete(future)
 
 
 @dataclass

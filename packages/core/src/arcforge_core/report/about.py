@@ -21,11 +21,10 @@ def run_about(run: RunFiles) -> dict[str, str]:
     words = _words(command)
     recipes = [word for word in words[1:] if word.partition("=")[0].lstrip("+") in RECIPES]
     shown = shlex.join([PurePath(words[0]).name, *words[1:]]) if words else ""
-    environments = config.get("environment")
     parts = {
         "recipe": " ".join(word.partition("=")[2] for word in recipes) or ("none: defaults" if words else ""),
         "data": _data(config.get("data")),
-        "environment": ", ".join(map(str, environments)) if isinstance(environments, dict) else "",
+        "environment": _name(config.get("environment")),
         "model": " · ".join(filter(None, (_name(config.get(kind)) for kind in ("model", "attention")))),
         "optimizer": _name(config.get("optimizer")),
         "started from": str(config.get("init") or ""),

@@ -15,6 +15,7 @@ from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment, Episode, EpisodeFailure, Failure, Outcome, Reply, Task
 from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.episodes.agent import ChatDialogue, SamplingSetup
+from arcforge_core.episodes.loops import run_to_end
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.plugins.loader import registry
@@ -87,7 +88,7 @@ class AgentRollouts:
             ConfigError, CheckpointError: environment, agent or gateway cannot work.
         """
         with (clock or Clock())("sampling"):
-            return whole(asyncio.run(self._groups(wanted, setup)))
+            return whole(run_to_end(self._groups(wanted, setup)))
 
     @asynccontextmanager
     async def player(self, setup: ChatSetup) -> AsyncIterator[AgentPlayer]:

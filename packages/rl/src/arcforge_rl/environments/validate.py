@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from rich.table import Table
 from arcforge_core.console.progress import track
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.environment import Environment, Reply, Script, Task
+from arcforge_core.episodes.loops import run_to_end
 from arcforge_core.episodes.scripted import SILENCE, play
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.plugins.loader import registry
@@ -58,7 +58,7 @@ def run(config: ValidateConfig) -> dict[str, Tally]:
         for kind, wanted, script in scripts(environment, task):
             tally = tallies.setdefault(kind, Tally(wanted))
             start = time.perf_counter()
-            outcome = asyncio.run(play(environment, task, script))[1]
+            outcome = run_to_end(play(environment, task, script))[1]
             tally.slowest = max(tally.slowest, time.perf_counter() - start)
             tally.played += 1
             failure = outcome.failure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from arcforge_core.console.result import Result
+from arcforge_core.episodes.loops import run_to_end
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, judge, take_task
 from arcforge_core.errors import CheckpointError
 from arcforge_core.ops.dispatch import default_ops
@@ -40,7 +40,7 @@ def run(config: RescoreConfig) -> Result:
     services = recorded_services(folder)
     ledger = Ledger(folder / LEDGER_FILE)
     try:
-        figures = asyncio.run(rescore(ledger, services, config.write))
+        figures = run_to_end(rescore(ledger, services, config.write))
     finally:
         ledger.close()
     found = Result(folder, figures)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from arcforge_core.console.progress import say
 from arcforge_core.console.result import Result
+from arcforge_core.episodes.loops import run_to_end
 from arcforge_core.errors import ArcforgeError, ConfigError, DataError
 from arcforge_core.files.rundir import dated_folder
 from arcforge_core.plugins.loader import registry
@@ -41,7 +41,7 @@ def measure(config: BenchConfig) -> Result:
     """
     texts = Texts(config.seed, _tokenizer(config.tokenizer))
     sessions: list[Session] = registry().get("workload", config.workload.name).load()(config.workload, texts)
-    model, folder, records = asyncio.run(_measure(config, sessions))
+    model, folder, records = run_to_end(_measure(config, sessions))
     figures = summarise(records, config.slo)
     report = {
         "benchmark": "arcforge-bench",

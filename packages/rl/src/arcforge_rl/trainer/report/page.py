@@ -215,4 +215,4 @@ def _rollouts(shown: Shown) -> str:
     )
     data = f'<script type="application/json" id="rollouts-data">{as_json(shown.steps)}</script>'
     blank = "<noscript><p>The viewer needs JavaScript.</p></noscript>"
-    return card("", f'<p class="note">{note}</p>{controls}<div id="rollouts"></div>{blank}{data}')
+    return card("", f'<p class="note">{note}</p>{controls}<div id="shown-rollouts"></div>{blank}{data}')

@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("rollouts-data").textContent);
   const at = (id) => document.getElementById(id);
-  const steps = at("step"), groups = at("group"), place = at("rollouts");
+  const steps = at("step"), groups = at("group"), place = at("shown-rollouts");
 
   const element = (name, text, style) => {
     const made = document.createElement(name);
