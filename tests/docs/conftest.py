@@ -16,7 +16,8 @@ from arcforge_core.files.rundir import point_name
 from support.runs import write_corpus
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_PACKAGES = sorted(ROOT.glob("packages/*/README.md"))
+PAGES = [ROOT / "README.md", *OF_PACKAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?:<!-- needs: (?P<needs>.+?) -->\n+)?```(?P<language>\w+)(?: title=(?P<title>\S+))?\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -87,12 +88,22 @@ def pytest_generate_tests(metafunc):
         ]
         night = pytest.mark.nightly(reason="several training runs")
         marked = [
-            pytest.param(b, marks=night if any(part in b.text for part in LONG) else (), id=b.place) for b in found
+            pytest.param(b, marks=night if b.page in OF_PACKAGES or has_long(b) else (), id=b.place) for b in found
         ]
         metafunc.parametrize("bash_block", marked)
     if "python_page" in metafunc.fixturenames:
         pages = [[b for b in blocks(page) if b.language == "python" and not b.needs and not b.title] for page in PAGES]
-        metafunc.parametrize("python_page", [page for page in pages if page], ids=lambda p: p[0].page.name)
+        metafunc.parametrize("python_page", [page for page in pages if page], ids=lambda p: name_of(p[0].page))
+
+
+def has_long(block):
+    """Returns whether a block has a command that takes long even when it is shortened."""
+    return any(part in block.text for part in LONG)
+
+
+def name_of(page):
+    """Returns a page's name; that of a package's README is the package's."""
+    return page.parent.name if page in OF_PACKAGES else page.stem
 
 
 def is_tutorial(block):

@@ -64,9 +64,14 @@ def clone(tmp_path_factory):
 
 def pytest_generate_tests(metafunc):
     """One test per page with commands; the tutorial's have a test of their own."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
     pages = [p for p in pages if "\n```bash" in p.read_text(encoding="utf-8") and not p.stem.startswith("tutorial")]
-    metafunc.parametrize("page", pages, ids=lambda page: page.stem)
+    metafunc.parametrize("page", pages, ids=name_of)
+
+
+def name_of(page):
+    """Returns the page's name; that of a package's README is the package's."""
+    return page.parent.name if page.parent.parent.name == "packages" else page.stem
 
 
 @pytest.mark.timeout(24 * 3600)  # every command has a limit of its own

@@ -39,7 +39,8 @@ sys.exit(main())
 """
 RL = (
     "arcforge-rl", "init=demo", "environment=math", "environment.kinds=[arithmetic]", "rollout.max_new_tokens=12",
-    "trainer.max_steps=2", "trainer.checkpoint_every=1", "trainer.eval_every=2", "evaluation.tasks=32", "rollout.groups=4", "name=cut",
+    "trainer.max_steps=2", "trainer.checkpoint_every=1", "trainer.eval_every=2", "evaluation.tasks=32",
+    "rollout.groups=4", "name=cut",
 )  # fmt: skip
 TRAIN = ("arcforge-train", "experiment=smoke", "trainer.checkpoint_every=1", "name=cut")
 PIPELINE = ("arcforge-pipeline", "pipeline=long_context_small")
@@ -100,7 +101,8 @@ def test_every_phase_answers_ctrl_c(case, tmp_path):
             ended = command.seconds_until(command.has_ended)
     print(f"{case.command[0]}, {case.phase}: heard after {heard:.2f} s, ended after {ended:.2f} s")
     assert ended <= ENDED, (ended, command.said)
-    assert "Traceback" not in command.said and command.code == 130, command.said
+    saved = (0,) if case.answer == CUTS else ()
+    assert "Traceback" not in command.said and command.code in (130, *saved), command.said
     named = [tmp_path / place / "cut" for place in NAMED]
     assert any(link.exists() for link in named) == case.kept or case.answer == FINISHES
 

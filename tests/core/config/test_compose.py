@@ -370,3 +370,18 @@ def test_a_recipe_that_includes_itself_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArcforgeError, match=r"a recipe includes itself, .*: look at the defaults of experiment=one"):
         compose(["experiment=one"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("name=grün", "grün"),
+        ("name=Über uns/Straße 1", "Über uns/Straße 1"),
+        ("name='ä=b'", "ä=b"),
+        ("data.paths=[Über uns/a, b]", ["Über uns/a", "b"]),
+        ("data.paths=Übung", ["Übung"]),
+    ],
+)
+def test_letters_that_hydras_grammar_lacks_need_no_quotes(typed, read):
+    config = compose(["data=files", "data.paths=[b]", typed])
+    assert read == (config.data.paths if typed.startswith("data") else config.name)

@@ -338,7 +338,8 @@ def test_the_head_names_recipe_data_model_and_command(tmp_path, no_plots):
     versions = {"command": "/home/me/.venv/bin/arcforge-train experiment=mini 'data.paths=[my texts]'"}
     (run / "versions.json").write_text(json.dumps(versions))
     (run / "config.yaml").write_text(
-        "name: harbour\ndata: {name: files, paths: [my texts]}\nmodel: {name: mini}\nenvironment: {name: math, digits: 3}\n"
+        "name: harbour\ndata: {name: files, paths: [my texts]}\nmodel: {name: mini}\n"
+        "environment: {name: math, digits: 3}\n"
     )
     write_report(run)
     text = Page(text_of(run)).text

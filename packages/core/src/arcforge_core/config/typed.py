@@ -34,8 +34,10 @@ VALUED = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-sc", "-cp", "-cn",
 """Flags that the next argument belongs to."""
 PLACES = ("checkpoint", "init")
 WHOLE = re.compile(r"[+-]?\d+(?:\.0*)?(?:[eE]\+?\d+)?|[+-]?\d*\.\d+[eE]\+?\d+")
-PLAIN = re.compile(r"[\w./:+-]+")
+PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 """A text that needs no quotes in Hydra's grammar."""
+FOREIGN = re.compile(r"(?=.*[^\x00-\x7f])[^'\"\[\]{}(),=$\\\\]+")
+"""A text in letters that Hydra's grammar has not, and without signs that mean something in it."""
 ADVICE = "options are written FIELD=VALUE"
 QUOTES = "a value with special characters needs two pairs of quotes, 'FIELD=\"VALUE\"'"
 
@@ -174,7 +176,7 @@ class _Line:
 
 
 def _formed(name: str, hint: Any, value: str) -> str:
-    """Returns a value as its type wants it: ``1e3`` as 1000 for int, ``a`` as [a] for a list."""
+    """Returns a value as its type wants it: ``1e3`` as 1000 for int, ``a`` as [a] for a list, ``ä`` in quotes."""
     parts = [part for part in get_args(hint) if part is not NoneType] if get_origin(hint) is UnionType else [hint]
     if parts == [int] and WHOLE.fullmatch(value) and not value.lstrip("+-").isdigit() and float(value).is_integer():
         return str(int(float(value)))
@@ -183,4 +185,9 @@ def _formed(name: str, hint: Any, value: str) -> str:
             raise ConfigError(name, value, f"must be {type_words(parts[0])}")
         if not value.startswith(("[", "$", "'", '"')) and value != "null" and "," not in value:
             return f"[{value if PLAIN.fullmatch(value) else written(value)}]"
+        if value.startswith("[") and value.endswith("]"):
+            each = [part.strip() for part in value[1:-1].split(",")]
+            return f"[{','.join(written(part) if FOREIGN.fullmatch(part) else part for part in each)}]"
+    if parts == [str] and FOREIGN.fullmatch(value):
+        return written(value)
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ class EngineLoop(asyncio.SelectorEventLoop):
         """Returns monotonic seconds without those spent in engines."""
         return super().time() - self.blocked
 
-    def run_until_complete(self, future: Awaitable[T]) -> T:
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         """Runs until the result is there; inside another loop, too."""
         with outer_loop_waits():
             return super().run_until_complete(future)
