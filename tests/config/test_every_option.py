@@ -18,6 +18,7 @@ from arcforge_core.errors import ArcforgeError
 from arcforge_core.pipeline.plan import CommandLine, plan_stages
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.learning import RlConfig
+from support.marks import nightly_case
 
 ROOT = Path(__file__).parents[2]
 GROUPS = [
@@ -91,8 +92,14 @@ def test_sweep_sets_no_field_of_the_group_that_it_varies(name):
     assert set(content) & {field.split(".")[0] for field in sweep_parameters(name)} == set()
 
 
-@pytest.mark.parametrize("name", options("experiment"))
-@pytest.mark.parametrize("attention", options("attention"))
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        (name, attention) if (n + m) % 3 == 0 else nightly_case(name, attention)
+        for n, name in enumerate(options("experiment"))
+        for m, attention in enumerate(options("attention"))
+    ],
+)
 def test_experiments_can_be_swept_over_attention(name, attention):
     assert compose([f"experiment={name}", f"attention={attention}"]).attention.name == attention
 

@@ -26,7 +26,8 @@ sampling_params = st.builds(
 
 def naive_distribution(logits: list[float], params: SamplingParams) -> list[float]:
     """The definition, one token at a time."""
-    scaled = [(x - max(logits)) / params.temperature for x in logits]
+    highest = max(logits)
+    scaled = [(x - highest) / params.temperature for x in logits]
     probs = [math.exp(x) for x in scaled]
     order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
     if params.top_k:
