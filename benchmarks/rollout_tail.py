@@ -130,7 +130,7 @@ class Play:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self.seconds: list[float] = []
-        self.sampled: list[tuple[list[int], list[int], list[float]]] = []
+        self.sampled: dict[tuple[int, int], tuple[list[int], list[int], list[float]]] = {}
         self.right: dict[tuple[int, int], bool] = {}
 
     def at(self, when: float, what: Callable[[float], None]) -> None:
@@ -172,7 +172,7 @@ class Play:
 
         def ended(stream: Stream, place: int, turn: Turn) -> None:
             output = stream.result(0)
-            self.sampled.append(([*ids], output.token_ids, output.logprobs))
+            self.sampled[number, place] = [*ids], output.token_ids, output.logprobs
             reply = self.dialogue.parse(output.token_ids, ids, ())
             episode = Episode((Message("user", turn.task.prompt), reply.message), reply)
             outcome = asyncio.run(self.environment.score(turn.task, episode))
@@ -206,7 +206,7 @@ def measure(
     """Plays a seed's trace with a variant; returns figures, and which questions were answered right."""
     given, count, prefills = VARIANTS[variant]
     tokenizer, ops = Tokenizer.load(folder), default_ops()
-    dialogue = build_dialogue(tokenizer, True)
+    dialogue = build_dialogue(tokenizer, "on")
     component = registry().get("environment", "math")
     environment = component.load()(component.load_schema()(kinds=["expressions"], split="heldout"))
     config = PagedEngineConfig(cache_tokens=131072, max_running=options.rollouts, overlap=False, **given)
@@ -217,15 +217,17 @@ def measure(
     play.run(trace(seed, options, tokenizer, environment))
     for lane in lanes:
         lane.engine.close()
-    seconds = sorted(play.seconds)
+    seconds, turns = sorted(play.seconds), [play.sampled[key] for key in sorted(play.sampled)]
     figures = {
         "p50": seconds[len(seconds) // 2],
         "p99": seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))],
         "makespan": seconds[-1],
         "right": statistics.mean(play.right.values()),
-        "gap": gap(load_pretrained(folder, torch.float32, ops).eval(), play.sampled),
+        "gap": gap(
+            load_pretrained(folder, torch.float32, ops).eval(), [play.sampled[key] for key in sorted(play.sampled)]
+        ),
         "turns": len(play.right),
-        "tokens": sum(len(sampled) for _, sampled, _ in play.sampled),
+        "tokens": sum(len(sampled) for _, sampled, _ in turns),
     }
     return figures, play.right
 

@@ -67,10 +67,12 @@ def test_groups_of_the_loop_are_trained_token_by_token_and_tools_are_called(serv
     def script(text: str) -> str:
         return "done<|user|>" if "<tool_response>" in text else CALL
 
-    address = served(scripted_state(TOKENIZER, script))
+    address = served(scripted_state(TOKENIZER, script, record_experts=True))
     flat = played(AgentRollouts(LoopHarnessConfig(), address), Conversations(), [0, 1], 2)
     check_tokens([one for group in flat for one in group], served)
     for one in flat[0] + flat[1]:
+        (branch,) = one.branches  # the trainer needs the experts of all but the last token
+        assert branch.routed == len(branch) - 1
         assert [message.role for message in one.episode.messages] == ["user", "assistant", "tool", "assistant"]
         assert one.outcome.reward == 1.0 and len(one.branches) == 1
     assert [turn.drift for turn in served.records[0].turns] == ["new", "clean"]

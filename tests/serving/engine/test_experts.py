@@ -12,15 +12,14 @@ import torch
 
 from arcforge_core.config.schema import MtpConfig
 from arcforge_core.configs import SimpleEngineConfig
-from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ConfigError
 from arcforge_core.generation.engine import SimpleEngine
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.moe import Router
 from arcforge_core.testing.small_models import small_model
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.engine.paged import PagedEngine
+from support.experts import routed
 
 PARAMS = SamplingParams(max_new_tokens=10, seed=3, experts_from=0)
 PROMPT = list(range(2, 15))
@@ -32,18 +31,6 @@ def model_of(**changes: Any) -> CausalLM:
 
 def engine_of(model: CausalLM, **options: Any) -> PagedEngine:
     return PagedEngine(PagedEngineConfig(**{"page_size": 4, "record_experts": True, **options}), model)
-
-
-@torch.no_grad()
-def routed(model: CausalLM, ids: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Returns the experts of a sequence that a model reads in one pass, [P, L, K]."""
-    found: list[torch.Tensor] = []
-    routers = [module for module in model.model.modules() if isinstance(module, Router)]
-    handles = [r.register_forward_hook(lambda _, __, given: found.append(given[0])) for r in routers]
-    model.hidden(torch.tensor(ids), SequenceBatch.build([len(ids)]))
-    for handle in handles:
-        handle.remove()
-    return torch.stack(found, dim=1).numpy()
 
 
 def check(model: CausalLM, engine: PagedEngine, prompt: Sequence[int], params: SamplingParams = PARAMS) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from arcforge_core.contracts.algorithm import COLUMNS, Array, Branch
+from arcforge_core.contracts.experts import experts_json, experts_of
 from arcforge_core.errors import DataError
 
 VERSION = 2
@@ -83,7 +84,18 @@ def branches_of(parts: Sequence[SessionPart], leaves: Sequence[int], name: str =
                 column.append(values[:count])
             owned[index] = max(first, count)
         found.append(Branch(f"{name}{len(found)}", *(np.concatenate(column) for column in columns)))
+        _route(found[-1], [(parts[index].tokens, count) for index, count in path])
     return found
+
+
+def _route(branch: Branch, path: Sequence[tuple[Branch, int]]) -> None:
+    """Gives a branch the experts of its parts, up to the first token whose experts are not known."""
+    for tokens, count in path:
+        if tokens.experts is None:
+            return
+        branch.route(tokens.experts[:count])
+        if tokens.routed < count:
+            return
 
 
 def path_of(parts: Sequence[SessionPart], leaf: int) -> list[tuple[int, int]]:
@@ -141,7 +153,7 @@ class SessionRecord:
             "version": VERSION,
             "session_id": self.session_id,
             "turns": [asdict(turn) for turn in self.turns],
-            "parts": [{"parent": part.parent, "keep": part.keep, **part.tokens.as_row()} for part in self.parts],
+            "parts": [_row(part) for part in self.parts],
             "leaves": [*self.leaves],
             "masked_tokens": self.masked_tokens,
             "metadata": dict(self.metadata),
@@ -165,6 +177,11 @@ class SessionRecord:
             raise DataError(f"a session's record is malformed: {error}") from error
 
 
+def _row(part: SessionPart) -> dict[str, Any]:
+    experts = {} if part.tokens.experts is None else {"experts": experts_json(part.tokens.experts)}
+    return {"parent": part.parent, "keep": part.keep, **part.tokens.as_row(), **experts}
+
+
 def _parts(rows: Sequence[Mapping[str, Any]]) -> list[SessionPart]:
     parts: list[SessionPart] = []
     ends: list[int] = []
@@ -174,5 +191,7 @@ def _parts(rows: Sequence[Mapping[str, Any]]) -> list[SessionPart]:
             raise ValueError(f"part {number} keeps {keep} tokens")
         columns: dict[str, Array] = {name: np.asarray(row[name], dtype) for name, dtype in COLUMNS.items()}
         parts.append(SessionPart(parent, keep, Branch(str(number), **columns)))
+        if "experts" in row:
+            parts[-1].tokens.route(experts_of(row["experts"]))
         ends.append(keep + len(parts[-1].tokens))
     return parts

@@ -267,6 +267,3 @@ class RlConfig(RunConfig):
             raise ConfigError("harness", harness.name, accepted)
         if self.agents:
             raise ConfigError("agents", sorted(self.agents), f"harness={harness.name} has no agent besides the policy")
-        if self.trainer.replay_routing == "engine":
-            accepted = f"must be none with harness={harness.name}: sessions of the gateway record no experts"
-            raise ConfigError("trainer.replay_routing", "engine", accepted)

@@ -86,6 +86,11 @@ class PagedEngine:
         return self.driver.weight_version
 
     @property
+    def records_experts(self) -> bool:
+        """Whether requests may ask for the experts of tokens."""
+        return self.config.record_experts
+
+    @property
     def paused(self) -> bool:
         """Whether requests wait for `resume`."""
         return self.loop.paused

@@ -24,7 +24,7 @@ def gateway_app(state: ServerState, config: GatewayConfig) -> FastAPI:
     Raises:
         ConfigError: the model has no chat template, an option does not fit it, or the log is another model's.
     """
-    sessions = Sessions(template_of(state), config, state.name)
+    sessions = Sessions(template_of(state), config, state.name, getattr(state.engine, "records_experts", False))
     app = create_app(state, [router], partial(SessionPaths, sessions=sessions, limits=lambda: state.guard.limits))
     app.state.sessions = sessions
     state.metrics.registry.register(SessionCollector(sessions, state.name))

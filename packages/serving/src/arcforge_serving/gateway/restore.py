@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+import numpy as np
+
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import Message, OpenTurn, ToolCall
+from arcforge_core.contracts.experts import experts_json, experts_of
 from arcforge_core.contracts.sessions import TurnRecord
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.imposed import Imposed
@@ -69,6 +72,9 @@ def _written(node: Node, chain: bytes) -> Line:
     }
     if parent is None or parent.turn.tools != turn.tools:
         line["tools"] = turn.tools
+    if columns.experts is not None:
+        before = columns.experts[:0] if node.before is None else node.before
+        line["experts"] = experts_json(np.concatenate([before, columns.experts]))
     return line
 
 
@@ -93,6 +99,8 @@ def restore_turn(tree: SessionTree, line: Line) -> TurnRecord:
         calls = tuple(ToolCall(*call) for call in given["reply"]["calls"])
         reply = Message("assistant", given["reply"]["content"], given["reply"]["reasoning"], calls)
         node = Node(len(tree.nodes), parent, given["keep"], tokens, len(given["read"]), reply, turn)
+        if "experts" in given:
+            node.route(experts_of(given["experts"]))
         tree.add(node, bytes.fromhex(given["asked"]))
     return TurnRecord(**line["turn"])
 

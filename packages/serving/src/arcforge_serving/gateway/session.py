@@ -61,6 +61,7 @@ class AgentSession:
         digest: of the secret.
         file: on disk; None for a session in memory alone.
         memories: of all sessions; None for its own.
+        experts: whether the engine records the experts of tokens.
     """
 
     template: ChatTemplate
@@ -74,6 +75,7 @@ class AgentSession:
     digest: bytes = b""
     file: SessionFile | None = None
     memories: Memories | None = None
+    experts: bool = False
 
     def __post_init__(self) -> None:
         self.digest = self.digest or digest_of(self.secret)
@@ -258,6 +260,8 @@ class Turn:
     def params(self, params: SamplingParams) -> SamplingParams:
         """Samples as the session imposes, and keeps a final turn from calling tools."""
         params = self.session.imposed.params(params, self.number)
+        if self.session.experts and self._at is not None:
+            params = replace(params, experts_from=max(self._at.keep - 1, 0))
         call = self.session.template.tokenizer.special.get(CALL)
         if not self.is_final or call is None:
             return params

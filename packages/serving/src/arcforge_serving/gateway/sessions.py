@@ -28,13 +28,14 @@ class Sessions:
         template: of the model.
         config: options of sessions that give none themselves.
         model: name of the served one.
+        experts: whether the engine records the experts of tokens.
 
     Raises:
         ConfigError: an option has a value that is not accepted, or the sessions of ``gateway.log`` are another model's.
     """
 
-    def __init__(self, template: ChatTemplate, config: GatewayConfig, model: str = "") -> None:
-        self.template, self.config = template, config
+    def __init__(self, template: ChatTemplate, config: GatewayConfig, model: str = "", experts: bool = False) -> None:
+        self.template, self.config, self.experts = template, config, experts
         self.memories = Memories(config.memory_mb * 2**20)
         self._by_id: dict[str, AgentSession] = {}
         self._by_secret: dict[bytes, AgentSession] = {}
@@ -78,8 +79,9 @@ class Sessions:
         limits = replace(self.config, **options)
         self._check(limits)
         session = AgentSession(
-            self.template, limits, owner, metadata, imposed=imposed or Imposed(), memories=self.memories
-        )
+            self.template, limits, owner, metadata, imposed=imposed or Imposed(), memories=self.memories,
+            experts=self.experts,
+        )  # fmt: skip
         if self._log is not None:
             try:
                 session.create_file(self._log)
@@ -99,6 +101,7 @@ class Sessions:
             session = AgentSession(
                 self.template, limits, own["owner"], own["metadata"], id=own["id"], secret="",
                 digest=bytes.fromhex(own["secret"]), memories=self.memories, imposed=imposed_of(own["imposed"]),
+                experts=self.experts,
             )  # fmt: skip
             session.restore(file, lines[1:], own["opened"])
         except (KeyError, IndexError, TypeError, ValueError) as error:

@@ -29,6 +29,7 @@ from arcforge_core.contracts.chat import (
     Tool,
 )
 from arcforge_core.contracts.engine import GenerationOutput
+from arcforge_core.contracts.experts import Experts
 from arcforge_core.contracts.sessions import SessionPart, branches_of, uncovered
 from arcforge_serving.gateway.keys import Match, agrees, link, seed_of
 
@@ -50,6 +51,8 @@ class Node:
         reply: the message that the client received.
         turn: state of the template after the sampled tokens.
         children: turns that continue the reply, or a realigned part of it.
+        before: experts of the last kept token, which this turn was the first to read, [1, L, K]; None where the engine
+            records none, or nothing is kept.
     """
 
     number: int
@@ -60,6 +63,17 @@ class Node:
     reply: Message
     turn: OpenTurn
     children: list[Node] = field(default_factory=list)
+    before: Experts | None = None
+
+    def route(self, experts_PLK: Experts) -> None:
+        """Takes the experts of the path from its last kept token on.
+
+        Raises:
+            ValueError: they are of more tokens than the turn has.
+        """
+        kept = min(self.keep, 1)
+        self.before = experts_PLK[:kept] if kept else None
+        self.tokens.route(experts_PLK[kept:])
 
     @property
     def start(self) -> int:
@@ -267,7 +281,10 @@ class SessionTree:
         tokens.read(at.read)
         tokens.sample(output.token_ids, output.logprobs, versions or [output.weight_version] * len(output.token_ids))
         turn = at.turn.completed(output.token_ids)
-        return Node(len(self.nodes), at.parent, at.keep, tokens, len(at.read), reply, turn)
+        node = Node(len(self.nodes), at.parent, at.keep, tokens, len(at.read), reply, turn)
+        if output.experts is not None:
+            node.route(output.experts)
+        return node
 
     def add(self, node: Node, chain: bytes, within: Sequence[Context] = ()) -> None:
         """Adds the next node.
@@ -278,8 +295,11 @@ class SessionTree:
             within: see `Attachment`.
         """
         self.nodes.append(node)
-        if node.parent is not None and node.keep >= node.parent.start:
-            node.parent.children.append(node)
+        parent = node.parent
+        if parent is not None and node.keep >= parent.start:
+            parent.children.append(node)
+        if parent is not None and node.before is not None and node.keep == parent.keep + parent.tokens.routed + 1:
+            parent.tokens.route(node.before)
         self._asked[chain] = node
         for context, message, end in within:
             self._read.setdefault(context, TurnEnd(node, node.keep + end.length, message, end.turn))

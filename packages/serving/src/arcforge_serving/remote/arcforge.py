@@ -50,7 +50,7 @@ class ArcforgeEngine(RemoteEngine):
 
     config: ArcforgeEngineConfig
     bounds: ClassVar = {}
-    records_experts: ClassVar = True
+    may_record_experts: ClassVar = True
 
     def _label(self) -> str:
         return str(self._status()["weight_version"])

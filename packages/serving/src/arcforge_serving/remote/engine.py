@@ -112,7 +112,7 @@ class RemoteEngine(ABC):
 
     bounds: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Fields of `SamplingParams` and the range that the server takes."""
-    records_experts: ClassVar[bool] = False
+    may_record_experts: ClassVar[bool] = False
     """Whether the server may report the experts of tokens."""
     unsupported: ClassVar[tuple[str, ...]] = ()
     """Keywords of `submit` that the server does not know."""
@@ -221,7 +221,7 @@ class RemoteEngine(ABC):
         kind = self.config.name
         if params.matcher is not None:
             raise ConfigError("matcher", "given", f"engine={kind} follows no grammar of this process")
-        if not self.records_experts:
+        if not self.may_record_experts:
             check_no_experts(params, kind)
         for name, (low, high) in self.bounds.items():
             value = getattr(params, name)
