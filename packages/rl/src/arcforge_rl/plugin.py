@@ -73,6 +73,8 @@ COMPONENTS = {
     "harness": {
         "loop": ("agents.loop:LoopHarness", "configs.agents:LoopHarnessConfig",
             "The environment's own program and tools; the policy answers chat completions"),
+        "mini_swe": ("agents.mini_swe:MiniSweHarness", "configs.agents:MiniSweHarnessConfig",
+            "A shell and an editor in a sandbox"),
         "command": ("agents.command:CommandHarness", "configs.agents:CommandHarnessConfig",
             "Any program that speaks OpenAI's or Anthropic's API, in a sandbox"),
     },

@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import Protocol
 
 from arcforge_core.contracts.environment import EpisodeFailure
-from arcforge_core.contracts.sandbox import WORKSPACE, Command, Process, Sandbox, SandboxError, SandboxFault
+from arcforge_core.contracts.sandbox import (
+    WORKSPACE,
+    Command,
+    Process,
+    Sandbox,
+    SandboxBackend,
+    SandboxError,
+    SandboxFault,
+)
 from arcforge_core.errors import ConfigError
-from arcforge_rl.configs.agents import CommandHarnessConfig
+from arcforge_rl.configs.agents import CommandHarnessConfig, SandboxedHarnessConfig
 from arcforge_rl.configs.commands import AutoSandboxConfig
 from arcforge_rl.sandbox.select import build_sandboxes
 
@@ -142,6 +150,27 @@ class HostProgram:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
+def sandboxes_of(config: SandboxedHarnessConfig, seconds: float | None = None) -> SandboxBackend:
+    """Returns the sandboxes of a harness.
+
+    Args:
+        config: has the limits.
+        seconds: of a command; None: those of a rollout.
+
+    Raises:
+        ConfigError: there are none on this machine.
+    """
+    return build_sandboxes(
+        AutoSandboxConfig(
+            cpu_seconds=max(1.0, config.seconds),
+            wall_seconds=seconds or config.seconds,
+            memory_mb=config.memory_mb,
+            processes=config.processes,
+            read_only=config.read_only,
+        )
+    )
+
+
 class SandboxPlaces:
     """Sandboxes in which a port leads to the gateway.
 
@@ -152,14 +181,7 @@ class SandboxPlaces:
     def __init__(self, config: CommandHarnessConfig) -> None:
         assert config.gateway_socket is not None
         self.forward = {PORT: Path(config.gateway_socket)}
-        self.backend = build_sandboxes(
-            AutoSandboxConfig(
-                cpu_seconds=max(1.0, config.seconds),
-                memory_mb=config.memory_mb,
-                processes=config.processes,
-                read_only=config.read_only,
-            )
-        )
+        self.backend = sandboxes_of(config)
         if not self.backend.forwards:
             accepted = f"must be host: {self.backend.name}, the sandbox that works here, has no port for the gateway"
             raise ConfigError("harness.place", "sandbox", accepted)

@@ -88,7 +88,10 @@ class AgentRollouts:
             ConfigError, CheckpointError: environment, agent or gateway cannot work.
         """
         with (clock or Clock())("sampling"):
-            return whole(run_to_end(self._groups(wanted, setup)))
+            try:
+                return whole(run_to_end(self._groups(wanted, setup)))
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from errors
 
     @asynccontextmanager
     async def player(self, setup: ChatSetup) -> AsyncIterator[AgentPlayer]:
