@@ -56,7 +56,7 @@ class MiniSweHarness:
         """Works in a fresh sandbox; see `Harness.work`."""
         sandbox = await self._sandboxes.open()
         try:
-            agent, desk = asking_agent(work, self.config), Desk(sandbox)
+            agent, desk = asking_agent(work, self.config), Workbench(sandbox)
             messages = [Message("system", SYSTEM), Message("user", work.task.prompt)]
             most = self.config.max_tool_calls
 
@@ -67,7 +67,7 @@ class MiniSweHarness:
         finally:
             await sandbox.stop()
 
-    async def _graded(self, episode: Episode, desk: Desk) -> Episode:
+    async def _graded(self, episode: Episode, desk: Workbench) -> Episode:
         """Returns the episode with what the verifier gets: the answer, and files."""
         config = self.config
         files = {path: text for path in config.files if (text := await desk.read(path)) is not None}
@@ -77,7 +77,7 @@ class MiniSweHarness:
         return replace(episode, reply=reply, artefacts={"files": files})
 
 
-class Desk:
+class Workbench:
     """The tools in one sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:

@@ -12,7 +12,7 @@ from arcforge_rl.agents.mcp import McpTools
 
 
 @dataclass
-class Turn:
+class ToolTurn:
     """One reply as the environment saw it, and the messages that led to it.
 
     Attributes:
@@ -39,7 +39,7 @@ class ToolingAgent:
 
     def __init__(self, inner: ChatAgent, tools: McpTools, max_calls: int) -> None:
         self.inner, self.tools, self.left = inner, tools, max_calls
-        self._turns: list[Turn] = []
+        self._turns: list[ToolTurn] = []
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
@@ -65,7 +65,7 @@ class ToolingAgent:
                 own += held.values()
                 continue
             seen = replace(reply, calls=tuple(call for n, call in enumerate(reply.calls) if n not in held))
-            self._turns.append(Turn(seen.message, own, held))
+            self._turns.append(ToolTurn(seen.message, own, held))
             return seen
 
     def whole(self, messages: Sequence[Message]) -> list[Message]:
