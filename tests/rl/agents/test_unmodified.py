@@ -42,7 +42,7 @@ AGENTS = {
     "anthropic==2.14.0": ("{bin}/python {programs}/with_anthropic.py {{model}} {{prompt_file}}",
                           (WRITE, "three<|user|>")),
 }  # fmt: skip
-"""Package -> its command line (docs/agentic.md), and what the model says."""
+"""Package -> its command line (docs/agentic_reference.md), and what the model says."""
 
 
 def environment_of(package: str, cache: Path) -> Path:
