@@ -19,7 +19,7 @@ from arcforge_core.errors import CheckpointError
 from arcforge_core.train import run as run_module
 from arcforge_core.train import step as step_module
 from arcforge_core.train.module import LanguageModelModule, Progress
-from arcforge_core.train.resume import offer_resume
+from arcforge_core.train.resume import offer_resume, resume_command
 from arcforge_core.train.run import train
 from arcforge_core.train.state import checkpoints
 from support.marks import nightly_case
@@ -287,6 +287,14 @@ def test_nothing_to_resume_from_is_told(tmp_path, finished):
     (tmp_path / "latest").mkdir()
     with pytest.raises(CheckpointError, match="the run has nothing to resume from"):
         train(resumed(config))
+
+
+def test_the_hint_to_resume_is_a_command_only_where_one_ran(monkeypatch):
+    """A notebook's arguments are the kernel's."""
+    monkeypatch.setattr("sys.argv", ["/bin/arcforge-train", "seed=1", "resume=outputs/a"])
+    assert resume_command() == "arcforge-train seed=1 resume=latest"
+    monkeypatch.setattr("sys.argv", ["/lib/ipykernel_launcher.py", "-f", "kernel.json"])
+    assert resume_command() == "resume=latest"
 
 
 @pytest.mark.parametrize(("status", "offered"), [("interrupted", True), (None, True), ("finished", False)])

@@ -1,5 +1,6 @@
 """Runs of whatever kind: callbacks of plugins, failures, and the silence of further processes."""
 
+import errno
 import gc
 import json
 import os
@@ -96,6 +97,17 @@ def test_a_run_that_fails_says_so_in_its_summary(tmp_path, monkeypatch):
         train(tiny_run(tmp_path))
     [summary] = (tmp_path / "outputs").glob("*/*/summary.json")
     assert json.loads(summary.read_text())["status"] == "failed"
+
+
+def test_a_full_disk_names_the_run_where_the_failed_write_names_no_file(tmp_path, monkeypatch):
+    def fails(self, batch, batch_idx):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LanguageModelModule, "training_step", fails)
+    with pytest.raises(OSError, match="No space left") as raised:
+        train(tiny_run(tmp_path))
+    [run] = (tmp_path / "outputs").glob("*-*-*/*")
+    assert Path(raised.value.filename).resolve() == run
 
 
 def test_a_summary_that_cannot_be_written_does_not_hide_the_failure(tmp_path, monkeypatch, capsys):

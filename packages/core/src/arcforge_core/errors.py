@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of an `OSError` that the user can only answer with room."""
 
 
 class ArcforgeError(Exception):

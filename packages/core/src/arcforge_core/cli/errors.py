@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import errno
 import functools
 import os
 import re
@@ -15,13 +14,12 @@ from collections.abc import Callable
 from typing import NoReturn, ParamSpec
 
 from arcforge_core.config.foreign import meant_by
-from arcforge_core.errors import ArcforgeError
+from arcforge_core.errors import DISK_FULL, ArcforgeError
 from arcforge_core.script import quietly
 
 P = ParamSpec("P")
 
 OUR_FAULT, USER_ERROR = 1, 2
-FULL = (errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for SIGINT and SIGPIPE
 
 
@@ -69,7 +67,7 @@ def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return BROKEN_PIPE
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in FULL and os.environ.get("ARCFORGE_DEBUG") != "1":
+            if isinstance(error, OSError) and error.errno in DISK_FULL and os.environ.get("ARCFORGE_DEBUG") != "1":
                 print(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}", file=sys.stderr)
                 return USER_ERROR
             traceback.print_exc()

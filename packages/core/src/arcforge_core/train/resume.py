@@ -20,6 +20,7 @@ from arcforge_core.config.renamed import renamed
 from arcforge_core.config.schema import RunConfig
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.rundir import launch, versions
+from arcforge_core.script import is_console_script
 from arcforge_core.train.snapshot import TrainingState
 from arcforge_core.train.state import checkpoints, last_checkpoint, read_checkpoint
 
@@ -167,7 +168,9 @@ def _recorded(path: Path, name: str) -> str:
 
 
 def resume_command() -> str:
-    """Returns the command line that resumes this run."""
+    """Returns the command line that resumes this run; of a program or notebook that called us, the option."""
+    if not is_console_script(sys.argv[0]):
+        return "resume=latest"
     arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
     return shlex.join([Path(sys.argv[0]).name, *arguments, "resume=latest"])
 

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from arcforge_core.config.schema import RunConfig
 from arcforge_core.console.result import Result
-from arcforge_core.errors import ArcforgeError
+from arcforge_core.errors import DISK_FULL, ArcforgeError
 from arcforge_core.files.lock import locked
 from arcforge_core.files.rundir import (
     check_new,
@@ -176,7 +176,9 @@ class Session:
             if self.first:
                 shutil.rmtree(own)
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, *place: object) -> None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
+            error.filename = os.path.relpath(self.run_dir)  # a write to an open file names none
         self._held.close()
 
     def _lock(self, held: ExitStack) -> None:
