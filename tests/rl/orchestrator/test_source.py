@@ -55,6 +55,8 @@ def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(
     same = ("reward", "groups", "length", "policy_loss", "grad_norm", "logprob_gap_max", "entropy", "all_right")
     rows = [[{name: row[name] for name in same} for row in metrics(found.dir)] for found in (sync, free)]
     assert rows[0] == rows[1] and len(rows[0]) == 4
+    for figure in ("trainer_idle", "engine_idle", "trained_per_sampled", "engine_tokens", "engine_batch"):
+        assert all(float(row[figure]) >= 0 for found in (sync, free) for row in metrics(found.dir)), figure
     assert all(float(row["staleness_take_max"]) == 0 for row in metrics(free.dir))
 
 
@@ -65,6 +67,14 @@ def test_over_sampling_aborts_the_surplus_and_stays_synchronous(small_run: Compo
     assert all(float(row["groups"]) == 4 and float(row["staleness_take_max"]) == 0 for row in rows)
     with pytest.raises(ConfigError, match="only measures, and collection=async trains on stale rollouts"):
         run(small_run(*ASYNC, *options, "algorithm=grpo"))  # the surplus starts before the update
+
+
+def test_one_step_off_trains_each_step_on_the_rollouts_of_the_step_before(small_run: Compose) -> None:
+    """A whole step of rollouts at a time: the first has no staleness, all others exactly one step."""
+    options = ("collection.eta=1", "collection.whole_batches=true", "rollout.drop_equal=false", "trainer.max_steps=5")
+    rows = metrics(run(small_run(*ASYNC, *options)).dir)
+    assert [float(row["staleness_take_mean"]) for row in rows] == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert [float(row["staleness_take_max"]) for row in rows] == [0.0, 1.0, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.slow(reason="twenty steps")

@@ -63,8 +63,8 @@ def test_a_run_on_a_terminal_has_a_live_view(small_run: Compose, monkeypatch: py
     found = run(small_run("trainer.max_steps=3", "trainer.eval_every=1", "monitor.gap=0.0", "monitor.window=1"))
     assert len(views) == 4 and list(views[0]) == ["held-out pass@1"]
     last = views[-1]
-    assert {"reward", "held-out pass@1", "entropy", "log-prob gap", "masked", "length", "groups", "speed", "time",
-            "warnings"} == set(last)  # fmt: skip
+    assert {"reward", "held-out pass@1", "entropy", "log-prob gap", "masked", "length", "groups", "idle", "speed",
+            "time", "warnings"} == set(last)  # fmt: skip
     assert all(phase in last["time"] for phase in PHASES) and "tokens/s" in last["speed"]
     assert last["held-out pass@1"].count("%") == 4 and last["warnings"] == "1"
     with (found.dir / "metrics.csv").open() as file:

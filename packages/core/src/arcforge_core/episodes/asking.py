@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
@@ -28,19 +28,42 @@ class Asking(Protocol):
 
 
 @dataclass
+class EngineUse:
+    """Counts the time in which an engine has a request.
+
+    Attributes:
+        asked: requests that it has now.
+        seconds: time in which it had one, up to the last change.
+    """
+
+    asked: int = 0
+    seconds: float = 0.0
+    _since: float = 0.0
+
+    def change(self, by: int) -> None:
+        """Counts requests that begin, or those that end as a negative number."""
+        now = time.monotonic()
+        if self.asked:
+            self.seconds += now - self._since
+        self._since, self.asked = now, self.asked + by
+
+    def so_far(self) -> float:
+        """Returns the seconds up to now."""
+        self.change(0)
+        return self.seconds
+
+
+@dataclass
 class Streams:
     """Submits every request as it comes: the engine batches them continuously, and no program waits for another.
 
     Attributes:
         engine: in a thread of its own.
-        asked: requests that the engine has now.
-        busy_seconds: time in which it had one.
+        use: the time in which it has requests of these programs.
     """
 
     engine: ServingEngine
-    asked: int = 0
-    busy_seconds: float = 0.0
-    _since: float = 0.0
+    use: EngineUse = field(default_factory=EngineUse)
 
     def program(self) -> AbstractContextManager[None]:
         """Needs no mark."""
@@ -55,20 +78,9 @@ class Streams:
     ) -> GenerationOutput:
         """Samples; a cancelled caller ends the request in the engine."""
         (stream,) = self.engine.submit(prompt, params, session=session)
-        self._count(1)
+        self.use.change(1)
         try:
             return await stream.output()
         finally:
             stream.cancel()  # no effect on one that has ended
-            self._count(-1)
-
-    def seconds_busy(self) -> float:
-        """Returns `busy_seconds` up to now."""
-        self._count(0)
-        return self.busy_seconds
-
-    def _count(self, change: int) -> None:
-        now = time.monotonic()
-        if self.asked:
-            self.busy_seconds += now - self._since
-        self._since, self.asked = now, self.asked + change
+            self.use.change(-1)

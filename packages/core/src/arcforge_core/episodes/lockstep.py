@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingParams
 from arcforge_core.contracts.serving_engine import TokenStream
+from arcforge_core.episodes.asking import EngineUse
 from arcforge_core.episodes.loops import outer_loop_waits
 
 T = TypeVar("T")
@@ -56,10 +57,12 @@ class Lockstep:
         engine: None if no program needs one.
         waits_for_tools: whether the engine waits for programs that are `away`: batch composition then does not depend
             on tool latency, but the slowest tool delays every program.
+        use: the time in which the engine computes.
     """
 
     engine: Engine | None
     waits_for_tools: bool = False
+    use: EngineUse = field(default_factory=EngineUse)
     _playing: int = 0
     _waiting: list[_Request] = field(default_factory=list)
 
@@ -122,9 +125,11 @@ class Lockstep:
             return
         requests, self._waiting = sorted(self._waiting, key=lambda request: request.number), []
         start, loop = time.monotonic(), asyncio.get_running_loop()
+        self.use.change(len(requests))
         try:
             outcomes = self._outcomes(requests)
         finally:
+            self.use.change(-len(requests))
             if isinstance(loop, EngineLoop):
                 loop.blocked += time.monotonic() - start
         for request, outcome in zip(requests, outcomes, strict=True):

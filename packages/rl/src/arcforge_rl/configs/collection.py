@@ -107,6 +107,9 @@ class AsynchronousConfig(CollectionConfig):
     """How often a rollout that the infrastructure failed, or that ``stale=retry`` cancelled, is started again."""
     oversample: float = 1.0
     """Admit this multiple of the groups; when a step is complete, all other rollouts are aborted."""
+    whole_batches: bool = False
+    """Start rollouts a step at a time, when none runs any more; with ``eta=1`` the trainer works on the step before
+    meanwhile (one step off)."""
     allow_uncorrected: bool = False
     """Allow an algorithm without a correction to train on stale rollouts."""
     services: dict[str, Any] = field(default_factory=dict, metadata={"values": ServiceConfig})

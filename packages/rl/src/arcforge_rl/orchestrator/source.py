@@ -27,6 +27,7 @@ from arcforge_rl.orchestrator.services.desk import services_of
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.player import Player, PolicyPlayer
 from arcforge_rl.rollouts.sampler import Sampler
+from arcforge_rl.rollouts.speed import Speed
 
 if TYPE_CHECKING:
     from arcforge_rl.orchestrator.status_app import StatusServer
@@ -45,7 +46,8 @@ def rules_of(config: AsynchronousConfig, sampler: Sampler) -> Rules:
     concurrency = config.concurrency or int(most)
     return Rules(
         config.threshold or rollout.groups, rollout.group_size, config.eta, config.max_staleness, config.stale,
-        concurrency, config.retries, config.oversample, refills=rollout.refills if sampler.drop_equal else None,
+        concurrency, config.retries, config.oversample, config.whole_batches,
+        refills=rollout.refills if sampler.drop_equal else None,
     )  # fmt: skip
 
 
@@ -81,6 +83,7 @@ class AsynchronousSource:
         self.resets_optimizer = config.reset_optimizer
         self.engine: ServingEngine = sampler.engine  # type: ignore[assignment]  # it has `submit`
         self.asking = Streams(self.engine)
+        sampler.speed = Speed(self.engine, self.asking.use.so_far)
         if config.adaptive:
             if not self.engine.stats().pages:
                 accepted = f"engine={sampler.config.engine.name} does not report the pages of its cache"
@@ -92,9 +95,6 @@ class AsynchronousSource:
         self._thread: threading.Thread | None = None
         self._ledger: Ledger | None = None
         self._run: str | None = None
-        self._since = 0.0
-        self._before: dict[str, float] = {}
-        self._totals: Counter[str] = Counter()
 
     # ---- the source --------------------------------------------------------------------------------------------------
 
@@ -124,21 +124,20 @@ class AsynchronousSource:
         )
         self._call(self.collector.begin(step))
         self._call(self._watch(folder.name))
-        self._since, self._before = time.monotonic(), self._engine_totals()
+        self.sampler.speed.begin()
 
     def take(self, step: int) -> Collected:
         """Returns the next batch; the phase ``sampling`` is the time that the trainer waits for it."""
         waiting = time.monotonic()
         taken = self._call(self.collector.take(step))
-        now = time.monotonic()
+        waited = time.monotonic() - waiting
         collected = Collected(taken.kept, taken.dropped)
-        collected.clock.seconds["sampling"] = now - waiting
+        collected.clock.seconds["sampling"] = waited
         collected.counts |= counts_of(taken) | self.sampler.take_counts()
-        collected.figures = staleness_figures(taken) | self._speed(taken, now, now - waiting)
+        collected.figures = staleness_figures(taken) | self.sampler.speed.step(taken.kept, waited, taken.seconds)
         collected.figures |= self.services.figures()
         if self.control is not None:
             collected.figures |= {"concurrency": self.control.limit, "cache_use": self.control.use}
-        self._since = now
         return collected
 
     def publish(self, step: int, push: Callable[[], None]) -> bool:
@@ -227,33 +226,6 @@ class AsynchronousSource:
             await asyncio.sleep(OBSERVE)
 
     # ---- figures -----------------------------------------------------------------------------------------------------
-
-    def _engine_totals(self) -> dict[str, float]:
-        stats = self.engine.stats()
-        names = ("prompt_tokens", "cached_tokens", "generated_tokens")
-        drafts = {"drafts": float(stats.drafts), "accepted": float(sum(stats.accepted_by_position))}
-        return {"busy": self.asking.seconds_busy(), **drafts, **{name: getattr(stats, name) for name in names}}
-
-    def _speed(self, taken: Taken, now: float, waited: float) -> dict[str, float]:
-        """Returns idle shares, prefix hits, the use of sampled tokens, the latencies of rollouts, and with drafts the
-        tokens of a sequence's verification."""
-        totals, span = self._engine_totals(), max(now - self._since, 1e-9)
-        gained = {name: value - self._before.get(name, 0.0) for name, value in totals.items()}
-        self._before = totals
-        self._totals["trained"] += sum(rollout.trace.num_sampled for group in taken.kept for rollout in group)
-        self._totals["sampled"] += int(gained["generated_tokens"])
-        seconds = sorted(taken.seconds) or [0.0]
-        idle = {"engine_idle": max(0.0, 1.0 - gained["busy"] / span)} if self.sampler.open_player is None else {}
-        drafted = {"accepted_length": 1.0 + gained["accepted"] / gained["drafts"]} if gained["drafts"] else {}
-        return {
-            **drafted,
-            "trainer_idle": min(1.0, waited / span),
-            **idle,
-            "prefix_hits": gained["cached_tokens"] / max(gained["prompt_tokens"], 1.0),
-            "trained_per_sampled": self._totals["trained"] / max(self._totals["sampled"], 1),
-            "rollout_p50": seconds[len(seconds) // 2],
-            "rollout_p99": seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))],
-        }
 
 
 def listen(port: int | None) -> socket.socket | None:

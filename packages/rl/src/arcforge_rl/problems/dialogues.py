@@ -26,9 +26,9 @@ def word(draw: random.Random, syllables: int = 3) -> str:
     return "".join(draw.choice(SYLLABLES) for _ in range(syllables))
 
 
-def long_expression(draw: random.Random) -> tuple[str, str, str]:
-    """Returns operands, an expression with a product of three- or four-digit numbers, and a question about it."""
-    a, b, c = (draw.randrange(100, 10_000) for _ in range(3))
+def long_expression(draw: random.Random, below: int = 10_000) -> tuple[str, str, str]:
+    """Returns operands from 100 to under `below`, an expression with a product of two, and a question about it."""
+    a, b, c = (draw.randrange(100, below) for _ in range(3))
     expression = draw.choice((f"{a}*{b}", f"{a}*{b}+{c}", f"({a}+{c})*{b}", f"{a}*{b}-{c}"))
     question = draw.choice(("What is {}?", "Calculate {}.", "{}", "Please work out {} with the calculator."))
     low, high = sorted((a, b))

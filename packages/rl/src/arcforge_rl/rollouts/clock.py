@@ -6,15 +6,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from arcforge_core.episodes.asking import EngineUse
+
 PHASES = ("sampling", "scoring", "training", "handover")
 """Playing the tasks, including tools; the verifiers; gradients and their streams; the weight sync."""
 
 
 class Clock:
-    """Accumulates the time of each phase; `seconds` has all of `PHASES`."""
+    """Accumulates the time of each phase.
+
+    Attributes:
+        seconds: of all `PHASES`.
+        engine: the time in which an engine in this process computed.
+    """
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.engine = EngineUse()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:

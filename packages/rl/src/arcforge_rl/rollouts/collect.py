@@ -111,7 +111,7 @@ def roll_out_groups(wanted: StepTasks, engine: Engine, setup: SamplingSetup, clo
     mine = wanted.mine()
     entries = [(number, task) for group, task in mine for number in wanted.numbers(group)]
     numbers, played = [number for number, _ in entries], [task for _, task in entries]
-    lockstep = Lockstep(engine)
+    lockstep = Lockstep(engine, use=clock.engine)
     agents = [PolicyAgent(lockstep, number, setup, f"{wanted.seed}/{number}") for number in numbers]
     ended = roll_out(wanted.environment, played, agents, lockstep, numbers=numbers, clock=clock, group_size=wanted.size)
     found = {one.number: traced(one, wanted.seed, wanted.size) for one in ended}

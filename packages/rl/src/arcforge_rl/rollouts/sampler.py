@@ -6,6 +6,7 @@ A `Sampler` is the `Source` of ``collection=sync``: a step's rollouts are played
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,7 @@ from arcforge_core.config.schema import EnvironmentConfig
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.episodes.agent import Dialogue, SamplingSetup
+from arcforge_core.episodes.asking import EngineUse
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.collection import SynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
@@ -33,6 +35,7 @@ from arcforge_rl.rollouts.collect import (
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.player import OpenPlayer
+from arcforge_rl.rollouts.speed import Speed
 
 
 def build_environment(config: EnvironmentConfig, split: str | None = None) -> Environment:
@@ -70,6 +73,8 @@ class Sampler:
         evaluator: engine of the evaluations; None: that of the rollouts.
         counts: its counts, for the figures of the next step.
         others: the further agents of the rollouts.
+        use: the time in which the engine computed for the steps.
+        speed: measures the steps of the source.
     """
 
     config: RlConfig
@@ -85,10 +90,14 @@ class Sampler:
     evaluator: Engine | None = None
     counts: Counter[str] = field(default_factory=Counter)
     others: Others | None = None
+    use: EngineUse = field(default_factory=EngineUse)
+
+    def __post_init__(self) -> None:
+        self.speed = Speed(self.engine, self.use.so_far)
 
     def take(self, step: int) -> Collected:
         """Plays the rollouts of a step."""
-        rollout = self.config.rollout
+        rollout, begun = self.config.rollout, time.monotonic()
         found = collect(
             self.training,
             self.engine,
@@ -100,6 +109,8 @@ class Sampler:
             self.roll_out,
         )
         found.counts |= self.take_counts()
+        self.use.seconds += found.clock.engine.seconds
+        found.figures |= self.speed.step(found.kept, time.monotonic() - begun)
         return found
 
     def take_counts(self) -> dict[str, int]:
@@ -118,11 +129,12 @@ class Sampler:
         groups: list[list[TracedRollout]] = []
         setup = self._setup(evaluation.temperature)
         chunk = max(1, evaluation.concurrency // evaluation.samples)  # of a task all
-        for start in range(0, evaluation.tasks, chunk):
-            seed = f"{self.config.seed}/heldout/{start}"
-            tasks = range(start, min(start + chunk, evaluation.tasks))
-            wanted = StepTasks(self.heldout, seed, tasks, evaluation.samples)
-            groups += self.roll_out(wanted, self.evaluator or self.engine, setup, Clock())
+        with self.speed.aside():
+            for start in range(0, evaluation.tasks, chunk):
+                seed = f"{self.config.seed}/heldout/{start}"
+                tasks = range(start, min(start + chunk, evaluation.tasks))
+                wanted = StepTasks(self.heldout, seed, tasks, evaluation.samples)
+                groups += self.roll_out(wanted, self.evaluator or self.engine, setup, Clock())
         check_some_worked(rollout for group in groups for rollout in group)
         return groups
 

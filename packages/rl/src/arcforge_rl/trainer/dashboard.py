@@ -147,8 +147,10 @@ class Dashboard(L.Callback):
             found += [("length", length), ("groups", groups)]
             if failed := failures(figures):
                 found.append(("failed", f"rollouts: {failed}"))
-            if "trainer_idle" in figures:
+            if "staleness_take_mean" in figures:
                 found += self._asynchrony()
+            if "trainer_idle" in figures:
+                found.append(("idle", self._idle()))
             found += [("speed", self._speed()), ("time", self._time())]
         if self.monitoring.count:
             found.append(("warnings", f"{self.monitoring.count}"))
@@ -164,11 +166,14 @@ class Dashboard(L.Callback):
         rollouts = f"{figures['rollout_p50']:.1f} s median, {figures['rollout_p99']:.1f} s p99"
         return [
             ("staleness", staleness + drift),
-            ("idle", f"trainer {figures['trainer_idle']:.0%}, engine {figures['engine_idle']:.0%}"),
             ("rollouts", rollouts + (f"; groups dropped: {lost}" if lost else "")),
             ("trained", f"{figures['trained_per_sampled']:.0%} of the sampled tokens; "
                         f"{figures['prefix_hits']:.0%} of the prompts cached"),
         ]  # fmt: skip
+
+    def _idle(self) -> str:
+        engine = f", engine {self.figures['engine_idle']:.0%}" if "engine_idle" in self.figures else ""
+        return f"trainer {self.figures['trainer_idle']:.0%}{engine}"
 
     def _speed(self) -> str:
         rates = []

@@ -1,0 +1,10 @@
+"""A command of arcforge that has the environments of `_slow_tools`: ``python _slow_command.py rl environment=slow``."""
+
+import sys
+
+import _slow_tools
+from arcforge_core.cli.main import main
+
+if __name__ == "__main__":
+    _slow_tools.register()
+    sys.exit(main(sys.argv[1:]))
