@@ -1,4 +1,4 @@
-"""A command of arcforge that has the environments of `_slow_tools`: ``python _slow_command.py rl environment=slow``."""
+"""A command of arcforge with the environments of `_slow_tools`: ``_slow_command.py rl environment=slow_errands``."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """What ``benchmarks/async_rl.py`` plays: a conversation with a calculator, and tools that take their time.
 
 `register` adds two environments to this process: ``errands``, several questions in one conversation, each worked out
-with the calculator; and ``slow``, any other environment whose tool calls take as long as a log-normal draw says.
+with the calculator; and ``slow_errands``, where every call takes as long as a log-normal draw says.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ import functools
 import random
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from arcforge_core.config.schema import EnvironmentConfig, check_at_least, check_minimums
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool, ToolCall
-from arcforge_core.contracts.environment import Agents, Episode, Outcome, Reply, Score, Script, Task
+from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
 from arcforge_core.episodes.base import GeneratedEnvironment
 from arcforge_core.episodes.rewards import metric, reward
 from arcforge_core.episodes.tools import converse
+from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.registry import Component
 from arcforge_rl.environments.answers import judge_number, rational
 from arcforge_rl.problems.dialogues import long_expression
 from arcforge_rl.problems.toolbox import calculator
 from arcforge_rl.problems.tools import definition
-from arcforge_rl.rollouts.sampler import build_environment
 
 CALCULATOR = [Tool(definition("calculator"))]
 LONGEST_RESULT = 200
@@ -128,14 +127,10 @@ async def calculate(call: ToolCall) -> str:
 
 
 @dataclass
-class SlowConfig(EnvironmentConfig):
-    """Another environment whose tool calls are slow."""
+class SlowErrandsConfig(ErrandsConfig):
+    """The same with tool calls that take their time."""
 
-    name: str = "slow"
-    of: str = "errands"
-    """The environment."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Fields of its config."""
+    name: str = "slow_errands"
     median: float = 1.0
     """Median seconds of a call."""
     sigma: float = 1.0
@@ -143,46 +138,32 @@ class SlowConfig(EnvironmentConfig):
     longest: float = 30.0
     """Upper limit of a call."""
     scale: float = 1.0
-    """Divides all latencies; 0 takes none."""
-    seed: int = 0
+    """Divides all latencies."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("median", "sigma", "longest", "scale"):
+        for name in ("median", "sigma", "longest"):
             check_at_least(f"environment.{name}", getattr(self, name), 0.0)
+        if not self.scale > 0:
+            raise ConfigError("environment.scale", self.scale, "must be above 0")
 
 
-class Slow:
-    """Plays another environment; a policy reads the result of a call only when the call's time is over.
+class SlowErrands(Errands):
+    """Errands whose calls are slow: the policy reads a result only when the call's time is over.
 
-    The latency of a call depends on `seed`, on the rollout's name (run's seed, step, number: so task and sample) and on
-    the call's number in the rollout alone: all schedules meet the same.
+    The latency of a call depends on the environment's `seed`, on the rollout's name (run's seed, step, number: so task
+    and sample) and on the call's number in the rollout alone: all schedules meet the same.
     """
-
-    def __init__(self, config: SlowConfig) -> None:
-        registered = registry().get("environment", config.of)
-        inner = registered.load_schema()(**{"split": config.split, **config.options})
-        self.config, self.inner = config, build_environment(inner)
-        self.num_tasks = self.inner.num_tasks
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     async def run(self, task: Task, agents: Agents) -> Episode:
         """Plays the task with a solver that waits."""
-        return await self.inner.run(task, Agents(Patient(agents, task.key, self.config), away=agents.away))
-
-    async def score(self, task: Task, episode: Episode) -> Outcome:
-        """Scores as the environment does."""
-        return await self.inner.score(task, episode)
+        return await super().run(task, Agents(Patient(agents, task.key, self.config), away=agents.away))
 
 
 class Patient:
     """A solver that waits for the results of its calls before it goes on."""
 
-    def __init__(self, agents: Agents, task: str, config: SlowConfig) -> None:
+    def __init__(self, agents: Agents, task: str, config: SlowErrandsConfig) -> None:
         self.agents, self.config, self.calls = agents, config, 0
         self.name = getattr(agents.solver, "seed", task)
 
@@ -199,10 +180,8 @@ class Patient:
         return await self.agents.solver.reply(messages, tools, options)
 
 
-def latency(config: SlowConfig, rollout: str, call: int) -> float:
+def latency(config: SlowErrandsConfig, rollout: str, call: int) -> float:
     """Returns the seconds of a call of a rollout."""
-    if not config.scale:
-        return 0.0
     draw = random.Random(f"{config.seed}/{rollout}/{call}").lognormvariate(0.0, config.sigma)
     return min(config.longest, config.median * draw) / config.scale
 
@@ -219,7 +198,7 @@ def register() -> None:
     """Adds both environments to this process, before its first configuration is composed."""
     for name, target, summary in (
         ("errands", "Errands", "Questions for a calculator in one conversation"),
-        ("slow", "Slow", "Another environment whose tool calls are slow"),
+        ("slow_errands", "SlowErrands", "The same with slow calls"),
     ):
         path = f"{__name__}:{target}"
         registry().register(Component("environment", name, path, f"{path}Config", summary, "benchmarks", "benchmarks"))

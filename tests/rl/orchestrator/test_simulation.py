@@ -20,6 +20,13 @@ def test_one_rollout_takes_what_its_tokens_take() -> None:
     assert (found.staleness, found.most_staleness, found.trained_share) == (0.0, 0, pytest.approx(1.0))
 
 
+def test_rollouts_can_be_those_of_a_plan() -> None:
+    """Turns and latencies of each rollout as they are given: the slower one decides."""
+    plan = Workload(plan=lambda start: ([10, 20], [5.0 * (start.number + 1)]))
+    found = Simulation(Rules(1, 2, eta=0.0), plan, replace(MACHINE, sequence_seconds=0.0)).run(10)
+    assert found.step_seconds == pytest.approx(30 * 0.01 + 10.0 + 3.0 + 0.5)
+
+
 def test_sequences_share_an_engine() -> None:
     """Eight of the same length end together, eight times a sequence's part later."""
     found = Simulation(Rules(2, 4, eta=0.0), ONE, MACHINE).run(10)

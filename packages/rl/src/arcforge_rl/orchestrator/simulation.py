@@ -11,6 +11,7 @@ import math
 import random
 import statistics
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from arcforge_rl.orchestrator.group import GroupKey
@@ -30,6 +31,8 @@ class Workload:
         longest: upper limit of a call, in seconds.
         failing: share of attempts that fail, each in its last turn.
         equal: share of groups whose rewards are all equal, which are dropped.
+        plan: returns the tokens of each turn of a rollout and the latencies between them, instead of draws from the
+            fields above: a measured run's.
     """
 
     turns: tuple[int, int] = (4, 4)
@@ -39,6 +42,7 @@ class Workload:
     longest: float = 30.0
     failing: float = 0.0
     equal: float = 0.0
+    plan: Callable[[Start], tuple[Sequence[int], Sequence[float]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,8 @@ class _Attempt:
     engine: _Engine
     since: float
     version: int
-    turns: list[int]
-    latencies: list[float]
+    turns: Sequence[int]
+    latencies: Sequence[float]
     fails: bool
     alive: bool = True
     sampling: bool = False
@@ -234,8 +238,11 @@ class Simulation:
     def _begin(self, start: Start) -> None:
         work = self.workload
         rng = random.Random(f"{self.seed}/{start.key.step}/{start.key.number}/{start.number}/{start.attempt}")
-        turns = [rng.randint(*work.tokens) for _ in range(rng.randint(*work.turns))]
+        turns: Sequence[int] = [rng.randint(*work.tokens) for _ in range(rng.randint(*work.turns))]
+        latencies: Sequence[float]
         latencies = [min(work.longest, work.latency * rng.lognormvariate(0.0, work.sigma)) for _ in turns[1:]]
+        if work.plan is not None:
+            turns, latencies = work.plan(start)
         one, other = self._choose.choice(self.engines), self._choose.choice(self.engines)
         engine = min(one, other, key=lambda each: each.count)
         attempt = _Attempt(

@@ -1,0 +1,84 @@
+"""The rows of ``benchmarks/async_rl.py``: what each adds to the common recipe, and the variants that are swept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COMMON = (
+    "environment=slow_errands", "evaluation.tasks=0", "rollout.refills=0", "rollout.max_new_tokens=64",
+    "engine=paged", "engine.max_running=256", "engine.cache_tokens=131072", "trainer.shown=0",
+    "trainer.keep_checkpoints=1000", "monitor.idle_steps=0",
+)  # fmt: skip
+"""Of all rows. Groups of equal rewards are left out and not replaced, so all schedules play the same rollouts."""
+STALE = ("collection.eta=2", "collection.max_staleness=8")
+WHOLE = ("collection.eta=0", "collection.max_staleness=0", "collection.reset_optimizer=false")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to run a row.
+
+    Attributes:
+        name: in names of folders.
+        overrides: of ``arcforge-rl``, besides those of the row.
+        processes: of torchrun.
+        batch: multiple of the recipe's groups of a step; there are that many times fewer steps.
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    processes: int = 1
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A schedule with its objective.
+
+    Attributes:
+        name: in names of folders and in the table.
+        title: of the table.
+        overrides: of ``arcforge-rl``.
+        variants: what is swept; the first one is taken without a sweep.
+        apart: whether trainer and engine compute at the same time, with half of the cores each.
+    """
+
+    name: str
+    title: str
+    overrides: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    apart: bool = False
+
+
+def rows_of(cores: int) -> dict[str, Row]:
+    """Returns all rows by name.
+
+    Args:
+        cores: that this process may use; a synchronous row uses all of them in either phase.
+    """
+    continuous = ("collection=asynchronous", *WHOLE)
+    one = Variant("continuous", continuous)
+    barriers = [one, Variant("lockstep")]
+    if cores > 1:
+        barriers.append(Variant("processes", processes=cores))
+    barriers.append(Variant("continuous-x2", continuous, batch=2))
+    over = ("collection=async", *WHOLE, "collection.oversample=1.5")
+    plain = Variant("plain")
+    stale = ("collection=async", *STALE)
+    uncorrected = "collection.allow_uncorrected=true"
+    found = [
+        Row("barrier", "barrier", ("algorithm=double_sided",), tuple(barriers)),
+        Row("oversampled", "over-sampled 1.5, abort", over, (plain, Variant("x2", batch=2))),
+        Row("one_step_off", "one step off",
+            ("collection=async", "collection.eta=1", "collection.whole_batches=true"), (plain,), apart=True),
+        Row("async", "async, eta 2, double-sided", stale, (plain,), apart=True),
+        Row("async_clipped", "async, plain clipping",
+            (*stale, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (plain,),
+            apart=True),
+        Row("async_uncorrected", "async, no correction", (*stale, "correction=none", uncorrected), (plain,),
+            apart=True),
+        Row("async_kept", "async, optimizer kept", (*stale, "collection.reset_optimizer=false"), (plain,), apart=True),
+        Row("ppo", "PPO: actor, reference, critic", ("algorithm=ppo", "algorithm.kl=0.01", "critic.model=separate"),
+            tuple(barriers[:3] if cores > 1 else barriers[:2])),
+    ]  # fmt: skip
+    return {row.name: row for row in found}

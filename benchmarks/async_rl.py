@@ -1,0 +1,284 @@
+"""Rollouts and training at the same time, against synchronous loops: seconds to the same held-out reward.
+
+    python benchmarks/async_rl.py [--out FOLDER] [--rows ROW ...] [--seeds 3] [--first-seed 0] [--steps 40] [--scale 1]
+        [--minutes 60] [--sweep] [--simulate] [--table] [--json FILE]
+
+A model of 4 million parameters answers questions with a calculator, three in a conversation. Every call of the tool
+takes a time that is log-normal (median 1 s, sigma 1.0, at most 30 s) and depends on seed, task, sample and number of
+the call alone; `--scale` divides all of them. Rows are schedules with their objectives, see ``_async_rows.py``:
+synchronous ones use all cores for sampling and for training, the others half of them for each.
+
+Each (row, seed) is a run with a folder of its own, FOLDER/ROW-SEED. What is finished is not run again, an unfinished
+run begins again, and after `--minutes` none is begun: the same command continues. `--sweep` first runs the variants of
+the rows with seed 1000 and keeps the fastest of each; without it the first variant is taken.
+
+Held-out rewards are measured afterwards, from the checkpoints; the table is made of the finished runs, and `--table`
+makes it without running anything. `--simulate` feeds the schedules' simulator with latencies, rates and shares of each
+finished run, and prints its seconds of a step beside the measured ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from _async_rows import COMMON, Row, Variant, rows_of
+from _machine import describe_machine
+
+COMMAND = str(Path(__file__).parent / "_slow_command.py")
+SWEEP_SEED = 1000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all runs of a folder have in common; frozen in FOLDER/recipe.json.
+
+    Attributes:
+        init: checkpoint that all runs start from.
+        steps: of a run.
+        groups, group_size: of a step.
+        lr, apart_lr: learning rates of synchronous rows, and of those that train on stale rollouts.
+        below, questions: of the tasks.
+        scale: divides the latencies of the tool.
+        checkpoint_every: steps.
+        tasks: held-out ones.
+        target: the held-out reward to which seconds are counted.
+        cores: that the runs may use.
+    """
+
+    init: str
+    steps: int
+    groups: int
+    group_size: int
+    lr: float
+    apart_lr: float
+    below: int
+    questions: int
+    scale: float
+    checkpoint_every: int
+    tasks: int
+    target: float
+    cores: int
+
+    @classmethod
+    def load(cls, out: Path, options: argparse.Namespace) -> Recipe:
+        """Returns the recipe of a folder: as it was begun, or of the options.
+
+        Raises:
+            SystemExit: the folder was begun with another recipe.
+        """
+        names = [name for name in cls.__dataclass_fields__ if name != "cores"]
+        wanted = cls(**{name: getattr(options, name) for name in names}, cores=len(os.sched_getaffinity(0)))
+        note = out / "recipe.json"
+        if not note.exists():
+            note.write_text(json.dumps(asdict(wanted), indent=2))
+        found = cls(**json.loads(note.read_text()))
+        changed = [name for name in (*names, "cores") if getattr(found, name) != getattr(wanted, name)]
+        if changed and not options.table:
+            was = ", ".join(f"{name} {getattr(found, name)} (now {getattr(wanted, name)})" for name in changed)
+            raise SystemExit(f"{note} was begun with another recipe: {was}. Name another --out, or the same options")
+        return found
+
+
+def command_of(recipe: Recipe, row: Row, variant: Variant, seed: int, folder: Path) -> list[str]:
+    """Returns the command of a run."""
+    threads = recipe.cores // 2 if row.apart else recipe.cores // variant.processes
+    arguments = [
+        *COMMON, *row.overrides, *variant.overrides, f"init={recipe.init}", f"seed={seed}", f"folder={folder}",
+        f"environment.scale={recipe.scale}",
+        f"environment.below={recipe.below}",
+        f"environment.questions={recipe.questions}",
+        f"rollout.groups={recipe.groups * variant.batch}",
+        f"rollout.group_size={recipe.group_size}", f"trainer.max_steps={recipe.steps // variant.batch}",
+        f"trainer.checkpoint_every={max(1, recipe.checkpoint_every // variant.batch)}",
+        f"optimizer.lr={recipe.apart_lr if row.apart else recipe.lr}", f"trainer.threads={max(1, threads)}",
+    ]  # fmt: skip
+    launcher: list[str] = []
+    if variant.processes > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={variant.processes}"]
+    return [sys.executable, *launcher, COMMAND, "rl", *arguments]
+
+
+def train(recipe: Recipe, row: Row, variant: Variant, seed: int, place: Path) -> dict[str, Any]:
+    """Runs a row with a seed unless that is done; returns what is noted about it."""
+    note = place / "done.json"
+    if not note.exists():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        command = command_of(recipe, row, variant, seed, place / "run")
+        begun = time.monotonic()
+        with (place / "output.txt").open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"{' '.join(command)}\n{(place / 'output.txt').read_text()[-3000:]}")
+        found = {
+            "row": row.name, "variant": variant.name, "seed": seed, "wall": time.monotonic() - begun,
+            "processor": usage.ru_utime + usage.ru_stime, "load_average": os.getloadavg()[0], "command": command[1:],
+        }  # fmt: skip
+        note.write_text(json.dumps(found, indent=2))
+    done: dict[str, Any] = json.loads(note.read_text())
+    return done
+
+
+def figures_of(folder: Path) -> dict[str, float]:
+    """Returns means over the steps of a run; the first tenth does not count in times and shares."""
+    with (folder / "metrics.csv").open() as file:
+        rows = [{name: float(cell or 0.0) for name, cell in row.items()} for row in csv.DictReader(file)]
+    skipped = max(1, len(rows) // 10)
+    spans = [row["seconds"] - before["seconds"] for before, row in itertools.pairwise(rows)][skipped - 1 :]
+    kept = rows[skipped:]
+
+    def share(name: str) -> float:
+        return sum(span * row.get(name, 0.0) for span, row in zip(spans, kept, strict=True)) / sum(spans)
+
+    return {
+        "steps": len(rows),
+        "step_seconds": statistics.fmean(spans),
+        "trainer_idle": share("trainer_idle"),
+        "engine_idle": share("engine_idle"),
+        "staleness": statistics.fmean(row.get("staleness_take_mean", 0.0) for row in rows),
+        "most_staleness": max(row.get("staleness_take_max", 0.0) for row in rows),
+        "trained_share": rows[-1].get("trained_per_sampled", 0.0),
+        "masked": statistics.fmean(row.get("masked_low", 0.0) + row.get("masked_high", 0.0) for row in rows),
+        "rollout_p99": statistics.fmean(row.get("rollout_p99", 0.0) for row in kept),
+    }
+
+
+def chosen(recipe: Recipe, row: Row, out: Path, sweep: bool) -> Variant:
+    """Returns the variant of a row: the one that a sweep found to be the fastest, else the first."""
+    note = out / "sweep.json"
+    known: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {}
+    if row.name not in known and sweep and len(row.variants) > 1:
+        tried = {}
+        for variant in row.variants:
+            place = out / f"sweep-{row.name}.{variant.name}"
+            train(recipe, row, variant, SWEEP_SEED, place)
+            figures = figures_of(place / "run")
+            tried[variant.name] = figures["step_seconds"] / variant.batch
+            print(
+                f"sweep {row.name} {variant.name}: {tried[variant.name]:.2f} s for {recipe.groups} groups", flush=True
+            )
+        known[row.name] = {"seconds": tried, "fastest": min(tried, key=lambda name: tried[name])}
+        note.write_text(json.dumps(known, indent=2))
+    if row.name not in known:
+        return row.variants[0]
+    return next(variant for variant in row.variants if variant.name == known[row.name]["fastest"])
+
+
+def finished(out: Path, rows: dict[str, Row]) -> dict[str, list[dict[str, Any]]]:
+    """Returns the notes of the finished runs by row, in the order of seeds."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in rows:
+        places = sorted(out.glob(f"{name}-*/done.json"), key=lambda path: int(path.parent.name.rpartition("-")[2]))
+        if places:
+            found[name] = [json.loads(path.read_text()) | {"place": str(path.parent)} for path in places]
+    return found
+
+
+def report(recipe: Recipe, out: Path, rows: dict[str, Row], machine: dict[str, Any]) -> dict[str, Any]:
+    """Measures held-out rewards of the finished runs, prints the table, and returns everything."""
+    from _async_evaluate import Judge, curve_of, seconds_to
+
+    options = {"below": recipe.below, "questions": recipe.questions}
+    runs = finished(out, rows)
+    judge = Judge(recipe.init, recipe.tasks, 64, options)
+    start = judge.reward(None)
+    for name, of_row in runs.items():
+        for run in of_row:
+            folder = Path(run["place"]) / "run"
+            run["curve"] = curve_of(folder, judge, start)
+            run["seconds_to_target"] = seconds_to(run["curve"], recipe.target)
+            run |= figures_of(folder)
+        print(f"evaluated {name}", flush=True)
+    judge.close()
+    print(f"\nheld-out reward at the start {start:.3f}; target {recipe.target}; recipe {json.dumps(asdict(recipe))}\n")
+    print("| row | variant | seeds | s to target | final reward | s/step | processor s/step | trainer idle "
+          "| engine idle | staleness mean, most | masked | trained per sampled | p99 s |")  # fmt: skip
+    print("| " + " | ".join(["---"] * 13) + " |")
+    for name, of_row in runs.items():
+        print(line_of(rows[name].title, of_row))
+    return {"benchmark": "async_rl", "machine": machine, "recipe": asdict(recipe), "start": start, "runs": runs}
+
+
+def line_of(title: str, runs: list[dict[str, Any]]) -> str:
+    """Returns a row of the table: medians over seeds, final rewards each."""
+
+    def median(name: str) -> float:
+        return statistics.median(run[name] for run in runs)
+
+    reached = [run["seconds_to_target"] for run in runs]
+    to = "/".join("-" if seconds is None else f"{seconds:.0f}" for seconds in reached)
+    final = "/".join(f"{run['curve'][-1][2]:.3f}" for run in runs)
+    processor = statistics.median(run["processor"] / run["steps"] for run in runs)
+    cells = [
+        title, runs[0]["variant"], f"{len(runs)}", to, final, f"{median('step_seconds'):.2f}", f"{processor:.2f}",
+        f"{median('trainer_idle'):.0%}", f"{median('engine_idle'):.0%}",
+        f"{median('staleness'):.2f}, {max(run['most_staleness'] for run in runs):.0f}", f"{median('masked'):.2%}",
+        f"{median('trained_share'):.0%}", f"{median('rollout_p99'):.1f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Runs what is missing, measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("outputs/async_rl"))
+    parser.add_argument("--rows", nargs="*", default=[])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    for flag in ("--sweep", "--simulate", "--table"):
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    recipe = parser.add_argument_group("recipe")
+    recipe.add_argument("--init", default="demo")
+    recipe.add_argument("--steps", type=int, default=40)
+    recipe.add_argument("--groups", type=int, default=4)
+    recipe.add_argument("--group-size", type=int, default=8)
+    recipe.add_argument("--lr", type=float, default=2e-4)
+    recipe.add_argument("--apart-lr", type=float, default=1e-4)
+    recipe.add_argument("--below", type=int, default=20_000)
+    recipe.add_argument("--questions", type=int, default=3)
+    recipe.add_argument("--scale", type=float, default=1.0)
+    recipe.add_argument("--checkpoint-every", type=int, default=5)
+    recipe.add_argument("--tasks", type=int, default=128)
+    recipe.add_argument("--target", type=float, default=0.75)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    frozen = Recipe.load(options.out, options)
+    rows = rows_of(frozen.cores)
+    if unknown := sorted(set(options.rows) - set(rows)):
+        raise SystemExit(f"--rows {' '.join(unknown)}: the rows are {' '.join(rows)}")
+    rows = {name: row for name, row in rows.items() if not options.rows or name in options.rows}
+    end = time.monotonic() + 60 * options.minutes
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for row in rows.values():
+            if options.table or time.monotonic() > end:
+                continue
+            variant = chosen(frozen, row, options.out, options.sweep)
+            found = train(frozen, row, variant, seed, options.out / f"{row.name}-{seed}")
+            spent = f"{found['wall']:.0f} s, processor {found['processor']:.0f} s"
+            print(f"{row.name} {seed} ({variant.name}): {spent}", flush=True)
+    whole = report(frozen, options.out, rows, describe_machine(1))
+    if options.simulate:
+        from _async_simulate import compare
+
+        whole["simulated"] = compare(frozen, rows, whole["runs"])
+    if options.json:
+        options.json.write_text(json.dumps(whole, indent=2))
+
+
+if __name__ == "__main__":
+    main()
