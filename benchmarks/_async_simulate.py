@@ -52,8 +52,8 @@ class Measured:
     steps: int
 
 
-def measured(folder: Path) -> Measured:
-    """Reads a run's folder."""
+def measured(folder: Path, engines: int) -> Measured:
+    """Reads the folder of a run with that many engines."""
     with (folder / "metrics.csv").open() as file:
         rows = [{name: float(cell or 0.0) for name, cell in row.items()} for row in csv.DictReader(file)]
     skipped = max(1, len(rows) // 10)
@@ -63,8 +63,8 @@ def measured(folder: Path) -> Measured:
         [
             (
                 span * (1 - row["engine_idle"]),
-                row["engine_tokens"] / max(row["engine_batch"], 1e-9),
-                row["engine_tokens"],
+                row["engine_tokens"] / engines / max(row["engine_batch"], 1e-9),
+                row["engine_tokens"] / engines,
             )
             for span, row in later
         ]
@@ -155,7 +155,7 @@ def compare(recipe: Any, rows: dict[str, Any], runs: dict[str, list[dict[str, An
     for name in SCHEDULES:
         for run in runs.get(name, []):
             variant = next(one for one in rows[name].variants if one.name == run["variant"])
-            real = measured(Path(run["place"]) / "run")
+            real = measured(Path(run["place"]) / "run", variant.processes)
             machine = Machine(
                 engines=variant.processes, step_seconds=real.decode_seconds, sequence_seconds=real.sequence_seconds,
                 train_seconds=real.train_seconds, push_seconds=0.0, shares=not rows[name].apart,

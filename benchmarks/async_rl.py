@@ -135,7 +135,7 @@ def train(recipe: Recipe, row: Row, variant: Variant, seed: int, place: Path) ->
 def figures_of(folder: Path) -> dict[str, float]:
     """Returns means over the steps of a run; the first tenth does not count in times and shares."""
     with (folder / "metrics.csv").open() as file:
-        rows = [{name: float(cell or 0.0) for name, cell in row.items()} for row in csv.DictReader(file)]
+        rows = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
     skipped = max(1, len(rows) // 10)
     spans = [row["seconds"] - before["seconds"] for before, row in itertools.pairwise(rows)][skipped - 1 :]
     kept = rows[skipped:]
@@ -148,7 +148,7 @@ def figures_of(folder: Path) -> dict[str, float]:
         "step_seconds": statistics.fmean(spans),
         "trainer_idle": share("trainer_idle"),
         "engine_idle": share("engine_idle"),
-        "staleness": statistics.fmean(row.get("staleness_take_mean", 0.0) for row in rows),
+        "staleness": statistics.fmean(row.get("staleness_take_mean", 0.0) for row in rows if row["groups"]),
         "most_staleness": max(row.get("staleness_take_max", 0.0) for row in rows),
         "trained_share": rows[-1].get("trained_per_sampled", 0.0),
         "masked": statistics.fmean(row.get("masked_low", 0.0) + row.get("masked_high", 0.0) for row in rows),

@@ -13,17 +13,29 @@ from pathlib import Path
 from arcforge_rl.orchestrator.ledger import Ledger
 
 STUCK = 300.0
-"""Seconds without an end, once the last kill is over, after which a run counts as lost."""
+"""Seconds without progress after which a run counts as lost."""
+EARLY = 0.25
+"""Share of the kills that may come before the run has made progress since its last start."""
 
 
 def drive(
-    start: Callable[[], int], ready: Callable[[], bool], service: Path, seed: int, every: float, least: int
+    start: Callable[[], int],
+    ready: Callable[[], bool],
+    progress: Callable[[], object],
+    service: Path,
+    seed: int,
+    every: float,
+    least: int,
 ) -> Counter[str]:
     """Runs to the end while trainer and task service are killed, each at least `least` times, then undisturbed.
+
+    A start may take longer than the time between two kills, on a busy machine: a run that is only ever killed while it
+    starts would never end.
 
     Args:
         start: begins or resumes the run in a child process; returns its process id.
         ready: whether there is something to resume.
+        progress: returns what changes as the run goes on.
         service: file with the process id of the service's program.
         seed: of the victims and the moments.
         every: mean seconds between kills.
@@ -33,12 +45,18 @@ def drive(
         Kills by process.
 
     Raises:
-        AssertionError: the run ended before, ended with an error, or never ended.
+        AssertionError: the run ended before, ended with an error, or made no progress.
     """
-    rng, kills, child = random.Random(seed), Counter[str](), start()
+    rng, kills, before, child = random.Random(seed), Counter[str](), progress(), start()
     victims = ("trainer", "service")
     while min(kills[victim] for victim in victims) < least:
-        victim = rng.choice(victims)
+        victim, early = rng.choice(victims), rng.random() < EARLY
+        last = time.monotonic() + STUCK
+        while not early and progress() == before:
+            code = ended(child, 0.0)
+            assert code is None, f"the run ended with {code} after {dict(kills)}"
+            assert time.monotonic() < last, f"no progress in {STUCK} s after {dict(kills)}"
+            time.sleep(0.02)
         code = ended(child, rng.expovariate(1 / every))
         assert code is None, f"the run ended with {code} after {dict(kills)}"
         if victim == "service":
@@ -47,10 +65,22 @@ def drive(
             os.kill(child, signal.SIGKILL)
             assert ended(child, 10.0) == -signal.SIGKILL
             kills[victim] += 1
-            child = start()
-    code = ended(child, STUCK)
+            before, child = progress(), start()
+    code = finished(child, progress)
     assert code == 0, f"the run ended with {code} after its last kill"
     return kills
+
+
+def finished(child: int, progress: Callable[[], object]) -> int | None:
+    """Returns the exit code of a child at its end; None if it makes no progress for `STUCK` seconds."""
+    before, last = progress(), time.monotonic() + STUCK
+    while (code := ended(child, 0.2)) is None:
+        now = progress()
+        if now != before:
+            before, last = now, time.monotonic() + STUCK
+        elif time.monotonic() > last:
+            return None
+    return code
 
 
 def ended(child: int, seconds: float) -> int | None:

@@ -36,7 +36,11 @@ def test_processes_are_killed_at_random_and_nothing_is_lost(tmp_path: Path, seed
         assert child.pid is not None
         return child.pid
 
-    kills = drive(start, lambda: True, pid_file, seed, every=0.25, least=3)
+    def progress() -> float:
+        log = tmp_path / "ledger.sqlite-wal"
+        return log.stat().st_mtime if log.exists() else 0.0
+
+    kills = drive(start, lambda: True, progress, pid_file, seed, every=0.25, least=3)
     assert min(kills.values()) >= 3
     counts = checked(tmp_path / "ledger.sqlite")
     assert counts["trained"] >= STEPS and "batched" not in counts

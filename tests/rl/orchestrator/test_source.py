@@ -120,6 +120,8 @@ def test_a_run_that_is_resumed_trains_on_the_recorded_batches_again(small_run: C
     ]
     names = [line["rollout"] for line in after if line["learnt"]]
     assert len(set(names)) == len(names), "nothing is trained on twice"
+    shares = [float(row["trained_per_sampled"] or 0.0) for row in metrics(again.dir)]
+    assert shares[2:4] == [0.0, 0.0] and all(0.0 < one <= 1.0 for one in shares[4:]), "replayed ones are not sampled"
 
 
 @pytest.mark.nightly(reason="three runs")

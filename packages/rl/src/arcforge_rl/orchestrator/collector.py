@@ -36,6 +36,7 @@ class Taken:
         counts: of the scheduler, since the batch before.
         staleness, put_staleness: of the rollouts when taken, and when their groups were complete.
         seconds: durations of the rollouts that ended.
+        fresh: tokens to train on that were sampled since the run was begun or resumed.
     """
 
     step: int
@@ -45,6 +46,7 @@ class Taken:
     staleness: Sequence[int] = ()
     put_staleness: Sequence[int] = ()
     seconds: Sequence[float] = ()
+    fresh: int = 0
 
 
 class Collector:
@@ -79,6 +81,7 @@ class Collector:
         self._learnt: set[GroupKey] = set()
         self._dropped: dict[GroupKey, list[TracedRollout]] = {}
         self._seconds: list[float] = []
+        self._sampled: set[tuple[GroupKey, int]] = set()
         self._counted: Counter[str] = Counter()
         self._left_out = self._failed = 0
         self._first_failure: Failure | None = None
@@ -282,6 +285,7 @@ class Collector:
             rollout = traced(judged, seed, self.rules.group_size)
             self.ledger.score(key, place, pack_outcome(judged.outcome))
         self._seconds.append(seconds)
+        self._sampled.add((key, place))
         return rollout
 
     async def _judged(self, service: Service, played: Rollout) -> Rollout:
@@ -329,6 +333,7 @@ class Collector:
         places = range(self.rules.group_size)
         rollouts = [self._played.pop((dropped.key, place), None) for place in places]
         self._dropped[dropped.key] = [rollout for rollout in rollouts if rollout is not None]
+        self._sampled -= {(dropped.key, place) for place in places}
         self._tasks.pop(dropped.key, None)
         self.services.of.pop(dropped.key, None)
         self._left_out += dropped.group in EQUAL
@@ -349,8 +354,10 @@ class Collector:
         for key, group in batch.groups.items():
             kept = [with_copies(one.result, one.copies) for one in group if one.result.trace.num_sampled]
             taken.kept.append(kept)
+            taken.fresh += sum(one.result.trace.num_sampled for one in group if (key, one.number) in self._sampled)
             for one in group:
                 self._played.pop((key, one.number))
+            self._sampled -= {(key, place) for place in range(self.rules.group_size)}
             rest = [self._played.pop((key, place), None) for place in range(self.rules.group_size)]
             if lost := [rollout for rollout in rest if rollout is not None]:
                 dropped[key] = lost

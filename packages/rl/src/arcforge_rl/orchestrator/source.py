@@ -134,7 +134,7 @@ class AsynchronousSource:
         collected = Collected(taken.kept, taken.dropped)
         collected.clock.seconds["sampling"] = waited
         collected.counts |= counts_of(taken) | self.sampler.take_counts()
-        collected.figures = staleness_figures(taken) | self.sampler.speed.step(taken.kept, waited, taken.seconds)
+        collected.figures = staleness_figures(taken) | self.sampler.speed.step(taken.fresh, waited, taken.seconds)
         collected.figures |= self.services.figures()
         if self.control is not None:
             collected.figures |= {"concurrency": self.control.limit, "cache_use": self.control.use}

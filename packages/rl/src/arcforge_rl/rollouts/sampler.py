@@ -110,7 +110,8 @@ class Sampler:
         )
         found.counts |= self.take_counts()
         self.use.seconds += found.clock.engine.seconds
-        found.figures |= self.speed.step(found.kept, time.monotonic() - begun)
+        trained = sum(trace.num_sampled for trace in found.traces)
+        found.figures |= self.speed.step(trained, time.monotonic() - begun)
         return found
 
     def take_counts(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from arcforge_rl.rollouts.collect import TracedRollout
+from arcforge_rl.processes import gather
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps")
 
@@ -30,25 +30,24 @@ class Speed:
         """The first step begins now, not when the trainer first waits."""
         self._since, self._before = time.monotonic(), self._counters()
 
-    def step(
-        self, kept: Sequence[Sequence[TracedRollout]], waited: float, seconds: Sequence[float] = ()
-    ) -> dict[str, float]:
-        """Returns the figures of the step whose batch has just come.
+    def step(self, trained: int, waited: float, seconds: Sequence[float] = ()) -> dict[str, float]:
+        """Returns the figures of the step whose batch has just come; with several processes, all call it.
 
         Args:
-            kept: the batch.
+            trained: tokens of the batch that this run's engines have sampled since `begin`.
             waited: seconds that the trainer waited for it.
             seconds: durations of the rollouts that ended, if known.
         """
         now, counters = time.monotonic(), self._counters()
         span = max(now - self._since if self._since is not None else waited, 1e-9)
-        gained = {name: value - self._before[name] for name, value in counters.items()}
+        engines = gather({name: value - self._before[name] for name, value in counters.items()})
+        gained = {name: sum(one[name] for one in engines) for name in counters}
         self._since, self._before = now, counters
         figures = {"trainer_idle": min(1.0, waited / span)}
         if counters["busy"]:  # an engine that programs ask elsewhere is never asked here
-            figures["engine_idle"] = max(0.0, 1.0 - gained["busy"] / span)
+            figures["engine_idle"] = max(0.0, 1.0 - gained["busy"] / len(engines) / span)
         if counters.get("generated_tokens"):
-            self._trained += sum(rollout.trace.num_sampled for group in kept for rollout in group)
+            self._trained += trained
             self._sampled += gained["generated_tokens"]
             figures |= {
                 "prefix_hits": gained["cached_tokens"] / max(gained["prompt_tokens"], 1.0),
