@@ -15,7 +15,8 @@ from arcforge_core.episodes.agent import SamplingSetup, build_dialogue
 from arcforge_core.generation.engine import build_engine
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.plugins.loader import registry
-from arcforge_rl.rollouts.collect import roll_out_groups
+from arcforge_rl.rollouts.clock import Clock
+from arcforge_rl.rollouts.collect import StepTasks, roll_out_groups
 
 AT_ONCE = 128
 """Tasks that are tried together, as in the evaluations of a run."""
@@ -49,12 +50,13 @@ class Judge:
         groups = [
             group
             for start in range(0, self.tasks, AT_ONCE)
-            for group in roll_out_groups(
-                self.environment, self.engine, self.setup, f"heldout/{start}",
-                range(start, min(start + AT_ONCE, self.tasks)), 1,
-            )
+            for group in roll_out_groups(self._chunk(start), self.engine, self.setup, Clock())
         ]  # fmt: skip
         return statistics.fmean(rollout.outcome.reward for group in groups for rollout in group)
+
+    def _chunk(self, start: int) -> StepTasks:
+        tasks = range(start, min(start + AT_ONCE, self.tasks))
+        return StepTasks(self.environment, f"heldout/{start}", tasks, 1)
 
     def close(self) -> None:
         """Ends the engine."""

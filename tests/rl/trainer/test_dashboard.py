@@ -107,3 +107,8 @@ def test_a_run_that_samples_while_it_trains_shows_staleness_and_idle_shares() ->
     assert lines["idle"] == "trainer 25%, engine 50%"
     assert lines["rollouts"] == "1.0 s median, 9.0 s p99; groups dropped: 2 stale"
     assert lines["trained"] == "80% of the sampled tokens; 40% of the prompts cached"
+    for name in ("rollout_p50", "rollout_p99", "trained_per_sampled", "prefix_hits", "engine_idle"):
+        del view.figures[name]  # a replayed batch, and an engine that is asked elsewhere
+    lines = dict(view.lines())
+    assert lines["rollouts"] == "none ended; groups dropped: 2 stale" and lines["idle"] == "trainer 25%"
+    assert "trained" not in lines

@@ -163,13 +163,17 @@ class Dashboard(L.Callback):
         drift = f"; drift {figures['logprob_drift']:.1e} nats a token" if "logprob_drift" in figures else ""
         dropped = {n.removeprefix("dropped_"): c for n, c in figures.items() if n.startswith("dropped_") and c}
         lost = ", ".join(f"{count:.0f} {name}" for name, count in dropped.items())
-        rollouts = f"{figures['rollout_p50']:.1f} s median, {figures['rollout_p99']:.1f} s p99"
-        return [
+        rollouts = "none ended"
+        if "rollout_p50" in figures:
+            rollouts = f"{figures['rollout_p50']:.1f} s median, {figures['rollout_p99']:.1f} s p99"
+        found = [
             ("staleness", staleness + drift),
             ("rollouts", rollouts + (f"; groups dropped: {lost}" if lost else "")),
-            ("trained", f"{figures['trained_per_sampled']:.0%} of the sampled tokens; "
-                        f"{figures['prefix_hits']:.0%} of the prompts cached"),
-        ]  # fmt: skip
+        ]
+        if "trained_per_sampled" in figures:
+            used = f"{figures['trained_per_sampled']:.0%} of the sampled tokens; "
+            found.append(("trained", used + f"{figures['prefix_hits']:.0%} of the prompts cached"))
+        return found
 
     def _idle(self) -> str:
         engine = f", engine {self.figures['engine_idle']:.0%}" if "engine_idle" in self.figures else ""
