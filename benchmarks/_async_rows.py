@@ -1,4 +1,4 @@
-"""The rows of ``benchmarks/async_rl.py``: what each adds to the common recipe, and the variants that are swept."""
+"""The rows of ``benchmarks/async_rl.py``: options of each besides the common recipe, and the variants that are swept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Row:
         name: in names of folders and in the table.
         title: of the table.
         overrides: of ``arcforge-rl``.
-        variants: what is swept; the first one is taken without a sweep.
+        variants: swept for the fastest; the first one is taken without a sweep.
         apart: whether trainer and engine compute at the same time, with half of the cores each.
     """
 

@@ -1,7 +1,7 @@
 """The schedules of finished runs under the simulator's virtual clock, fed with what those runs measured.
 
-A run gives: the tokens of each turn of each rollout and the latencies of its calls, by the rollout's name; what a
-decoding step and a sequence in it cost the engine, by least squares over the run's steps; the mean time in which the
+A run gives: the tokens of each turn of each rollout and the latencies of its calls, by the rollout's name; the engine's
+seconds for a decoding step and for a sequence in it, by least squares over the run's steps; the mean time in which the
 trainer does not wait; the share of groups whose rewards were equal. The scheduler's rules are the run's own. So the
 simulator has to find out what follows from the order of events: waiting, overlap, staleness.
 """
@@ -30,7 +30,7 @@ SCHEDULES = ("barrier", "oversampled", "one_step_off", "async")
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run tells the simulator.
+    """Facts of a run for the simulator.
 
     Attributes:
         step_seconds: from batch to batch, without the first tenth of the steps.

@@ -1,4 +1,4 @@
-"""What ``benchmarks/async_rl.py`` plays: a conversation with a calculator, and tools that take their time.
+"""The task of ``benchmarks/async_rl.py``: a conversation with a calculator, and tools that take their time.
 
 `register` adds two environments to this process: ``errands``, several questions in one conversation, each worked out
 with the calculator; and ``slow_errands``, where every call takes as long as a log-normal draw says.
@@ -161,7 +161,7 @@ class SlowErrands(Errands):
 
 
 class Patient:
-    """A solver that waits for the results of its calls before it goes on."""
+    """A solver that waits for the results of its calls before it continues."""
 
     def __init__(self, agents: Agents, task: str, config: SlowErrandsConfig) -> None:
         self.agents, self.config, self.calls = agents, config, 0

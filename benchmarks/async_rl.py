@@ -8,7 +8,7 @@ takes a time that is log-normal (median 1 s, sigma 1.0, at most 30 s) and depend
 the call alone; `--scale` divides all of them. Rows are schedules with their objectives, see ``_async_rows.py``:
 synchronous ones use all cores for sampling and for training, the others half of them for each.
 
-Each (row, seed) is a run with a folder of its own, FOLDER/ROW-SEED. What is finished is not run again, an unfinished
+Each (row, seed) is a run with a folder of its own, FOLDER/ROW-SEED. Finished ones are not run again, an unfinished
 run begins again, and after `--minutes` none is begun: the same command continues. `--sweep` first runs the variants of
 the rows with seed 1000 and keeps the fastest of each; without it the first variant is taken.
 
@@ -42,7 +42,7 @@ SWEEP_SEED = 1000
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all runs of a folder have in common; frozen in FOLDER/recipe.json.
+    """Options that all runs of a folder share; frozen in FOLDER/recipe.json.
 
     Attributes:
         init: checkpoint that all runs start from.
@@ -111,7 +111,7 @@ def command_of(recipe: Recipe, row: Row, variant: Variant, seed: int, folder: Pa
 
 
 def train(recipe: Recipe, row: Row, variant: Variant, seed: int, place: Path) -> dict[str, Any]:
-    """Runs a row with a seed unless that is done; returns what is noted about it."""
+    """Runs a row with a seed unless that is done; returns the notes about it."""
     note = place / "done.json"
     if not note.exists():
         shutil.rmtree(place, ignore_errors=True)
@@ -232,7 +232,7 @@ def line_of(title: str, runs: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Runs what is missing, measures, prints."""
+    """Runs the missing ones, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("outputs/async_rl"))
     parser.add_argument("--rows", nargs="*", default=[])

@@ -1,4 +1,4 @@
-"""What ``benchmarks/async_rl.py`` is made of: its task, its latencies, and the arithmetic of its tables."""
+"""The parts of ``benchmarks/async_rl.py``: its task, its latencies, and the arithmetic of its tables."""
 
 import asyncio
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from arcforge_core.config import compose
+from arcforge_core.config import compose, fields
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.episodes.lockstep import Lockstep
 from arcforge_core.episodes.rollout import roll_out
@@ -137,10 +137,16 @@ def test_a_recipe_is_frozen_with_the_folder(tmp_path: Path) -> None:
     assert rl.Recipe.load(tmp_path, options) == first
 
 
+def forget() -> None:
+    """Forgets which components there were when this process first composed a configuration."""
+    compose.store_components.cache_clear()
+    fields._all_paths.cache_clear()
+
+
 def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
     """All options of all rows and variants are known to the command and correct together; threads share the cores."""
     rl, rows, tools = module("async_rl"), module("_async_rows"), module("_slow_tools")
-    compose.store_components.cache_clear()
+    forget()
     tools.register()
     try:
         for cores in (1, 2, 8):
@@ -161,4 +167,4 @@ def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
         for name in ("errands", "slow_errands"):
             del registry().claims["environment", name]
             compose.ConfigStore.instance().repo["environment"].pop(f"{name}.yaml", None)
-        compose.store_components.cache_clear()
+        forget()

@@ -35,7 +35,7 @@ def drive(
     Args:
         start: begins or resumes the run in a child process; returns its process id.
         ready: whether there is something to resume.
-        progress: returns what changes as the run goes on.
+        progress: returns something that changes with each step of the run.
         service: file with the process id of the service's program.
         seed: of the victims and the moments.
         every: mean seconds between kills.
