@@ -1,4 +1,4 @@
-"""The rows of ``benchmarks/async_rl.py``: options of each besides the common recipe, and the variants that are swept."""
+"""The rows of ``benchmarks/async_rl.py``: options of each besides the common recipe, and variants to sweep."""
 
 from __future__ import annotations
 
