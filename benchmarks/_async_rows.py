@@ -12,6 +12,11 @@ COMMON = (
 """Of all rows. Groups of equal rewards are left out and not replaced, so all schedules play the same rollouts."""
 STALE = ("collection.eta=2", "collection.max_staleness=8")
 WHOLE = ("collection.eta=0", "collection.max_staleness=0", "collection.reset_optimizer=false")
+PPO = (
+    "algorithm=ppo", "algorithm.kl=0.01", "critic.model=separate", "reward_model.weight=0.1",
+)  # fmt: skip
+"""Four models. The reward model is the initial one with a head of zeros: it costs as much as a trained one, and gives
+every conversation the same score."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Row:
         overrides: of ``arcforge-rl``.
         variants: swept for the fastest; the first one is taken without a sweep.
         apart: whether trainer and engine compute at the same time, with half of the cores each.
+        judged: whether a reward model has a part in the reward.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Row:
     overrides: tuple[str, ...]
     variants: tuple[Variant, ...]
     apart: bool = False
+    judged: bool = False
 
 
 def rows_of(cores: int) -> dict[str, Row]:
@@ -78,7 +85,7 @@ def rows_of(cores: int) -> dict[str, Row]:
         Row("async_uncorrected", "async, no correction", (*stale, "correction=none", uncorrected), (plain,),
             apart=True),
         Row("async_kept", "async, optimizer kept", (*stale, "collection.reset_optimizer=false"), (plain,), apart=True),
-        Row("ppo", "PPO: actor, reference, critic", ("algorithm=ppo", "algorithm.kl=0.01", "critic.model=separate"),
-            tuple(barriers[:3] if cores > 1 else barriers[:2])),
+        Row("ppo", "PPO: actor, reference, critic, reward model", PPO,
+            tuple(barriers[:3] if cores > 1 else barriers[:2]), judged=True),
     ]  # fmt: skip
     return {row.name: row for row in found}

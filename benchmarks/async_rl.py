@@ -38,6 +38,8 @@ from _machine import describe_machine
 
 COMMAND = str(Path(__file__).parent / "_slow_command.py")
 SWEEP_SEED = 1000
+REWARD_MODEL = "reward_model"
+"""Folder of the reward model, among those of the runs."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,26 @@ def command_of(recipe: Recipe, row: Row, variant: Variant, seed: int, folder: Pa
         f"trainer.checkpoint_every={max(1, recipe.checkpoint_every // variant.batch)}",
         f"optimizer.lr={recipe.apart_lr if row.apart else recipe.lr}", f"trainer.threads={max(1, threads)}",
     ]  # fmt: skip
+    if row.judged:
+        arguments.append(f"reward_model.checkpoint={folder.parents[1] / REWARD_MODEL}")
     launcher: list[str] = []
     if variant.processes > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={variant.processes}"]
     return [sys.executable, *launcher, COMMAND, "rl", *arguments]
+
+
+def make_reward_model(init: str, folder: Path) -> None:
+    """Writes the initial model with a scalar head of zeros, unless it is there."""
+    import torch
+
+    from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+    from arcforge_core.checkpoint.scalar import save_scalar
+    from arcforge_core.model.scalar import ScalarModel
+    from arcforge_core.tokenizer.tokenizer import Tokenizer
+
+    if not folder.exists():
+        source = find_checkpoint(init)
+        save_scalar(ScalarModel(load_pretrained(source, torch.float32)), folder, Tokenizer.load(source))
 
 
 def train(recipe: Recipe, row: Row, variant: Variant, seed: int, place: Path) -> dict[str, Any]:
@@ -267,6 +285,8 @@ def main() -> None:
         for row in rows.values():
             if options.table or time.monotonic() > end:
                 continue
+            if row.judged:
+                make_reward_model(frozen.init, options.out / REWARD_MODEL)
             variant = chosen(frozen, row, options.out, options.sweep)
             found = train(frozen, row, variant, seed, options.out / f"{row.name}-{seed}")
             spent = f"{found['wall']:.0f} s, processor {found['processor']:.0f} s"
