@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -88,8 +89,17 @@ def test_tokens_without_a_finite_logprob_are_not_recorded(path, wrong):
     assert [turn.node for turn in found.turns] == [None, 0] and len(found.branches) == 1
 
 
-@pytest.mark.parametrize("given", ['{"a": ', "[1]", "two"])
-def test_arguments_that_are_no_json_object_are_read_as_text_and_counted(given):
+CUT = {
+    '{"a": "one", "b": "tw': {"a": "one", "b": "tw"},
+    '{"a": "one", "b": tr': {"a": "one"},
+    '{"a": [1, 2': {"a": [1, 2]},
+    '{"a": "x\\ud8': {"a": "x"},
+}
+"""Arguments that were cut off, and the parameters that can be read."""
+
+
+@pytest.mark.parametrize("given", [*CUT, '{"a": ', "{", '{"a": 1} x', "[1]", "two"])
+def test_arguments_that_are_no_json_object_are_read_as_far_as_possible_and_counted(given):
     state = scripted_state(TOKENIZER, script)
     call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": given}}
     messages = [*USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "r"}, *USER]
@@ -99,4 +109,9 @@ def test_arguments_that_are_no_json_object_are_read_as_text_and_counted(given):
         reply = http.post(f"/sessions/{opened['id']}/v1/chat/completions", json=body)
         assert reply.status_code == 200
         assert reply.headers["x-ignored-fields"] == "messages.tool_calls.function.arguments_not_json"
-    assert f"<arg_key>arguments</arg_key><arg_value>{given}</arg_value>" in state.engine.prompts[0]
+    expected = CUT.get(given, {"arguments": given})
+    written = "".join(
+        f"<arg_key>{name}</arg_key><arg_value>{value if isinstance(value, str) else json.dumps(value)}</arg_value>"
+        for name, value in expected.items()
+    )
+    assert f"<tool_call>f{written}</tool_call>" in state.engine.prompts[0]

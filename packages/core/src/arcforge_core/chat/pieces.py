@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,19 +22,20 @@ class TagSearch:
     """Finds tags in text that arrives in pieces; holds back text that may be the beginning of a tag."""
 
     def __init__(self, tags: Iterable[str]) -> None:
-        self._tags = tuple(tags)
-        self._pattern = re.compile("|".join(map(re.escape, self._tags))) if self._tags else None
+        self._pattern, self._begun, self._longest = _compiled(tuple(tags))
         self._held = ""
 
     def push(self, text: str) -> Iterator[Tag | str]:
         """Yields tags and text up to where a tag may have begun."""
+        if not text:
+            return
         text, self._held = self._held + text, ""
         while self._pattern is not None and (found := self._pattern.search(text)):
             if found.start():
                 yield text[: found.start()]
             yield Tag(found[0])
             text = text[found.end() :]
-        kept = max((n for tag in self._tags for n in range(1, len(tag)) if text.endswith(tag[:n])), default=0)
+        kept = next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._begun), 0)
         self._held = text[len(text) - kept :]
         if len(text) > kept:
             yield text[: len(text) - kept]
@@ -42,6 +44,13 @@ class TagSearch:
         """Returns the text that was held back, which was not a tag."""
         text, self._held = self._held, ""
         return text
+
+
+@functools.lru_cache(1024)
+def _compiled(tags: tuple[str, ...]) -> tuple[re.Pattern[str] | None, frozenset[str], int]:
+    """Returns the pattern of tags, None for no tags; their beginnings, and the length of the longest of these."""
+    begun = frozenset(tag[:n] for tag in tags for n in range(1, len(tag)))
+    return re.compile("|".join(map(re.escape, tags))) if tags else None, begun, max(map(len, begun), default=0)
 
 
 class Pieces:
@@ -68,12 +77,16 @@ class Pieces:
         """
         if self._stream is None:
             raise ConfigError("tokenizer", None, "must be given to a parser that is fed ids")
+        run: list[int] = []
         for id_ in ids:
-            if id_ in self._by_id:
-                yield from self.rest()
-                yield self._by_id[id_]
-            else:
-                yield from self._spelt.push(self._stream.push(id_))
+            if id_ not in self._by_id:
+                run.append(id_)
+                continue
+            yield from self._spelt.push(self._stream.push_all(run))
+            run = []
+            yield from self.rest()
+            yield self._by_id[id_]
+        yield from self._spelt.push(self._stream.push_all(run))
 
     def of_text(self, text: str) -> Iterator[Tag | str]:
         """Yields the tags and text that this text completes."""

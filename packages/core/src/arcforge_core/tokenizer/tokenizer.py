@@ -254,6 +254,18 @@ class TextStream:
         self._held = []
         return text
 
+    def push_all(self, ids: Iterable[int]) -> str:
+        """Returns the text that these ids complete, as `push` for each of them does."""
+        step, tokenizer, texts = self._stream.step, self._tokenizer._plain, []
+        for id_ in ids:
+            text: str | None = step(tokenizer, id_)
+            if text is None:
+                self._held.append(id_)
+            else:
+                texts.append(text)
+                self._held = []
+        return "".join(texts)
+
     def flush(self) -> str:
         """Returns the remaining text, with U+FFFD for bytes that are not UTF-8, and resets the stream."""
         text = self._tokenizer.decode(self._held)

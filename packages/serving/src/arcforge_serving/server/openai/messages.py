@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json
 
 from arcforge_core.chat.openai import message_from_openai, options_from_openai, tools_from_openai
 from arcforge_core.contracts.chat import ChatTemplate, Message, Tool
@@ -44,9 +45,21 @@ class Part(OpenBody):
         return given
 
 
+def readable(text: str) -> dict[str, Any]:
+    """Returns the parameters at the beginning of a JSON object that was cut off; {} if there are none."""
+    with suppress(ValueError):
+        json.JSONDecoder().raw_decode(text.lstrip())
+        return {}  # whole, with other text after it
+    with suppress(ValueError):
+        found = from_json(text, allow_partial="trailing-strings")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
 class Function(OpenBody):
-    """The called function. Arguments that are no JSON object, which OpenAI accepts in a history, become the value of an
-    argument of the name `UNREADABLE`; the field is counted as one without effect."""
+    """The called function. OpenAI accepts arguments in a history that are no JSON object: of one that was cut off, as
+    by a stream that ended early, the parameters that can be read are kept; other text becomes the value of a parameter
+    of the name `UNREADABLE`. The field is counted as one without effect."""
 
     name: Text
     arguments: Text | dict[str, Any] = ""
@@ -59,7 +72,7 @@ class Function(OpenBody):
             except ValueError:
                 is_object = False
             if not is_object:
-                text, self.arguments = self.arguments, {UNREADABLE: self.arguments}
+                text, self.arguments = self.arguments, readable(self.arguments) or {UNREADABLE: self.arguments}
                 assert self.model_extra is not None  # of an `OpenBody`
                 self.model_extra["arguments_not_json"] = text
         return self
