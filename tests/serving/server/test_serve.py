@@ -132,7 +132,7 @@ def test_missing_checkpoint_is_named() -> None:
         (["checkpoint=x", "header_seconds=0"], "header_seconds=0"),
         (["checkpoint=x", "body_seconds=nan"], "body_seconds=nan"),
         (["checkpoint=x", "read_seconds=-1"], "read_seconds=-1"),
-        (["checkpoint=x", "engine=simple"], "engine='simple': must be paged"),
+        (["checkpoint=x", "engine=simple"], "engine='simple': must be paged, arcforge, vllm or sglang"),
         (["checkpoint=x", "engine=simpel"], "did you mean 'simple'"),
         (["checkpoint=x", "hots=::"], "did you mean 'host'"),
     ],

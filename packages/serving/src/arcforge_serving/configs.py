@@ -327,9 +327,14 @@ class ServeConfig:
         check_choice("log", self.log, ("problems", "text", "json"))
         for name in ("header_seconds", "body_seconds", "read_seconds"):
             check_between(name, getattr(self, name), 0.1, 86400.0)
-        if not isinstance(self.engine, PagedEngineConfig):
-            accepted = "must be paged; the others cannot serve, use build_engine from Python"
+        if not isinstance(self.engine, (PagedEngineConfig, RemoteEngineConfig)):
+            accepted = "must be paged, arcforge, vllm or sglang; others cannot serve, use build_engine from Python"
             raise ConfigError("engine", self.engine.name, accepted)
+        if isinstance(self.engine, RemoteEngineConfig):
+            for name, given, none in (("dp", self.dp, 1), ("prefill", self.prefill, 0), ("lesson", self.lesson, [])):
+                if given != none:
+                    accepted = f"must be {none} with engine={self.engine.name}: its server has the engines"
+                    raise ConfigError(name, given, accepted)
         if self.lesson and (self.dp > 1 or self.prefill):
             raise ConfigError(
                 "lesson", self.lesson, "must be empty with dp > 1 or prefill: its weights go to one engine"
@@ -340,6 +345,8 @@ class ServeConfig:
                 self.gateway.sessions,
                 "must be 0 with dp > 1 or prefill: sessions live in one process",
             )
+        if isinstance(self.engine, RemoteEngineConfig):
+            return
         if self.prefill and self.engine.prefix_at_update != "drop":
             accepted = "must be drop with prefill > 0: those engines compute prompts with the present weights"
             raise ConfigError("engine.prefix_at_update", self.engine.prefix_at_update, accepted)

@@ -304,12 +304,12 @@ class Turn:
             if session.is_closed:
                 return
             turn = replace(turn, node=len(session.tree.nodes))
-            try:
-                session.keep(turn, self.is_final, at, output, reply)
-            except BaseException:
-                self._reason = "error"
-                raise
+            session.keep(turn, self.is_final, at, output, reply)
             self.record = turn
+
+    def failed(self) -> None:
+        """Takes note of a generation without an end."""
+        self._reason = "error"
 
     def lost(self) -> TurnRecord:
         """Returns the record of a turn without recorded tokens."""

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -98,7 +99,7 @@ class ArcforgeEngine(RemoteEngine):
 
     # ---- the server --------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def limits(self) -> EngineLimits:
         """The largest request that the server accepts."""
         return EngineLimits(**self._status()["limits"])

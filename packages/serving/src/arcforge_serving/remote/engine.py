@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -382,7 +382,7 @@ class RemoteEngine(ABC):
         """Whether the server generates nothing."""
         return self.stats().paused
 
-    @property
+    @cached_property
     def limits(self) -> EngineLimits:
         """The largest request that is accepted, as far as the model says; any number may wait."""
         config = self.model.config

@@ -37,7 +37,7 @@ router = APIRouter(responses=RESPONSES, route_class=GuardedRoute)
 @declare(Level.OPEN)
 async def health(server: Server) -> JSONResponse:
     """Reports whether the engine works."""
-    alive = server.engine.alive
+    alive = await run_in_threadpool(lambda: server.engine.alive)  # an external server is asked
     return JSONResponse({"status": "ok" if alive else "engine stopped"}, 200 if alive else 503)
 
 
@@ -45,9 +45,11 @@ async def health(server: Server) -> JSONResponse:
 @declare(Level.OPEN)
 async def ready(server: Server) -> JSONResponse:
     """Reports whether requests are accepted; while the engine is paused they are, and wait."""
-    if not server.engine.alive or server.closing:
-        return JSONResponse({"status": "shutting down" if server.engine.alive else "engine stopped"}, 503)
-    return JSONResponse({"status": "paused" if server.engine.paused else "ready"})
+    alive = await run_in_threadpool(lambda: server.engine.alive)
+    if not alive or server.closing:
+        return JSONResponse({"status": "shutting down" if alive else "engine stopped"}, 503)
+    paused = await run_in_threadpool(lambda: server.engine.paused)
+    return JSONResponse({"status": "paused" if paused else "ready"})
 
 
 @router.get("/version")

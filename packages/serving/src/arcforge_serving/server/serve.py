@@ -79,6 +79,7 @@ def load_state(config: ServeConfig) -> ServerState:
     if config.lesson:
         state.lesson = Lesson(config.lesson, engine.update_weights_from)
     state.share_prefixes = config.share_prefixes
+    state.owners = "owner" not in getattr(engine, "unsupported", ())
     state.token_id_style, state.responses = config.token_id_style, ResponseStore(config.responses_mb * 2**20)
     return state
 

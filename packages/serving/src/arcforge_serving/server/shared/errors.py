@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from arcforge_core.errors import CheckpointError, ConfigError
-from arcforge_serving.engine.errors import ClosedError, QueueFullError
+from arcforge_serving.engine.errors import ClosedError, QueueFullError, RemoteError
 from arcforge_serving.engine.grammar import GrammarError
 from arcforge_serving.server.gate.rates import RateLimitError
 from arcforge_serving.server.gate.record import ANTHROPIC, ANTHROPIC_KINDS, record_of
@@ -29,6 +29,8 @@ FIELDS = {"max_new_tokens": "max_tokens", "json_schema": "schema"}
 SHOWN = 200
 NOT_FINITE = "not_finite"
 """Code of a sequence whose logits are not finite: the weights are at fault."""
+ENGINE_FAILED = "engine_failed"
+"""Code of a request that an external engine has not answered."""
 NOT_KEPT = "not_kept"
 """Code of a turn that could not be written to disk."""
 
@@ -172,6 +174,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(503, OVERLOADED, str(error), code=NOT_KEPT)
         case CheckpointError():
             return Problem(500, FAULT, str(error), code=NOT_FINITE)
+        case RemoteError():
+            return Problem(503, OVERLOADED, str(error), code=ENGINE_FAILED)
         case ClosedError():
             return Problem(503, OVERLOADED, "the server is shutting down")
         case _:
@@ -194,7 +198,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     kinds = (
         RequestValidationError, ConfigError, GrammarError, RecursionError, UnicodeEncodeError, HTTPException,
-        AbortedError, RateLimitError, NotKeptError,
+        AbortedError, RateLimitError, NotKeptError, RemoteError,
     )  # fmt: skip
     for kind in (*kinds, QueueFullError, ClosedError, Exception):
         app.add_exception_handler(kind, answer)

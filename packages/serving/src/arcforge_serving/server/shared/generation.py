@@ -123,4 +123,5 @@ class Generation:
                     await ready.put(Update(index, pieces, output, reader.stop))
         except Exception as error:  # of this sequence; raised to the reader of the updates
             self._end(index, "error", None)
+            self._server.turns.failed()
             await ready.put(error)

@@ -146,12 +146,16 @@ Figures = list[tuple[str, str, float]]
 
 def gauges(stats: EngineStats) -> Figures:
     """Returns names, descriptions and values of the gauges."""
-    used = stats.pages - stats.free_pages - stats.cached_pages
+    used, pages = stats.pages - stats.free_pages - stats.cached_pages, max(stats.pages, 1)
     return [
         ("num_requests_running", "Sequences being generated", stats.running),
         ("num_requests_waiting", "Sequences in the queue", stats.waiting),
-        ("kv_cache_usage_perc", "Share of pages held by running sequences alone; 1 is all", used / stats.pages),
-        ("kv_cache_shared_perc", "Share of pages of the prefix tree, in use or kept", stats.cached_pages / stats.pages),
+        ("kv_cache_usage_perc", "Share of pages held by running sequences alone; 1 is all", used / pages),
+        (
+            "kv_cache_shared_perc",
+            "Share of pages of the prefix tree, in use or kept",
+            stats.cached_pages / pages,
+        ),
         ("weight_version", "Version of the weights", stats.weight_version),
         ("paused", "Whether the engine is paused", float(stats.paused)),
     ]

@@ -101,6 +101,7 @@ async def respond(
     owner = sharer(request, request.state.owner)
     salt = "" if server.share_prefixes else request.state.owner  # hits would tell one key's prompts to another
     owner, salt = shares or (owner, salt)
+    owner = owner if server.owners else ""
     session = request.headers.get(SESSION_HEADER) or body.session_id or ""
     names = sorted({reply.id, record.id} - {""})
     generation = Generation(server, jobs, body.priority, owner, names, salt, session)

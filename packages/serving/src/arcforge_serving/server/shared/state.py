@@ -60,6 +60,7 @@ class ServerState:
         lesson: training that the page may start; None offers none.
         open: generations that have not ended, by the ids of their requests.
         turns: makes the prompts of conversations.
+        owners: whether the engine schedules requests of different owners in turn; some external servers do not.
     """
 
     engine: ServingEngine
@@ -80,6 +81,7 @@ class ServerState:
     lesson: Lesson | None = None
     open: dict[str, list[Cancellable]] = field(default_factory=dict)
     turns: Turns = field(default_factory=RenderedTurns)
+    owners: bool = True
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.engine, self.name)

@@ -17,7 +17,8 @@ class Cancellable(Protocol):
 
 
 class Turns(Protocol):
-    """Injected into the dialects, which all ask it in the order of its methods, `ended` once for each sequence.
+    """Injected into the dialects, which all ask it in the order of its methods, `ended` or `failed` once for each
+    sequence.
 
     The server's own renders each conversation (`RenderedTurns`); a gateway's session continues recorded tokens.
     """
@@ -43,6 +44,9 @@ class Turns(Protocol):
     def ended(self, output: GenerationOutput, stop: str | None) -> None:
         """Takes note of a sequence that ended; `stop` is the stop string that ended its text."""
 
+    def failed(self) -> None:
+        """Takes note of a sequence that the engine has failed, or whose end could not be noted."""
+
 
 class RenderedTurns:
     """Renders every conversation from its messages, and keeps nothing."""
@@ -64,4 +68,7 @@ class RenderedTurns:
         """Does nothing."""
 
     def ended(self, output: GenerationOutput, stop: str | None) -> None:
+        """Does nothing."""
+
+    def failed(self) -> None:
         """Does nothing."""
