@@ -1,7 +1,8 @@
 """Cost of the gateway: many rollouts at a time, or one long one, before an engine that computes nothing.
 
     python benchmarks/gateway_scale.py [--quick] [--rollouts 1000] [--turns 20] [--tokens 200] [--seconds 600]
-                                       [--engine-seconds 10] [--stream] [--log FOLDER] [--json FILE]
+                                       [--engine-seconds 10] [--stream] [--log FOLDER] [--profile FILE]
+                                       [--json FILE]
     python benchmarks/gateway_scale.py --long 1000 [--recent 5] [--json FILE]
 
 The gateway is a process of its own, with the demo's tokenizer and template. Its stub engine answers each request after
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import heapq
 import json
 import os
@@ -134,7 +136,13 @@ def gateway(args: argparse.Namespace) -> None:
         server = Server(state, 1.0, log_level="error", app=app, **options)
         print(socket.getsockname()[1], flush=True)
         threading.Thread(target=answer, daemon=True).start()
+        profile = cProfile.Profile(time.thread_time)
+        if args.profile:
+            profile.enable()
         server.run(sockets=[socket])
+        if args.profile:
+            profile.disable()
+            profile.dump_stats(args.profile)
 
 
 # ---- the clients -----------------------------------------------------------------------------------------------------
@@ -281,7 +289,7 @@ def main() -> None:
     parser.add_argument("--log")
     parser.add_argument("--long", type=int)
     parser.add_argument("--recent", type=int, default=0)
-    parser.add_argument("--profile", help="file for cProfile's figures of the gateway")
+    parser.add_argument("--profile", help="file for cProfile's processor seconds of the gateway's loop")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--gateway", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -292,10 +300,9 @@ def main() -> None:
         args.rollouts, args.seconds, args.engine_seconds = min(args.rollouts, 100), min(args.seconds, 30.0), 1.0
     if args.long:
         args.engine_seconds, args.recent = 0.0, args.recent or 5
-    profiled = ["-m", "cProfile", "-o", args.profile] if args.profile else []
     options = [f"--tokens={args.tokens}", f"--engine-seconds={args.engine_seconds}"]
-    options += [f"--log={args.log}"] if args.log else []
-    command = [sys.executable, *profiled, __file__, "--gateway", *options]
+    options += [f"--{name}={value}" for name, value in (("log", args.log), ("profile", args.profile)) if value]
+    command = [sys.executable, __file__, "--gateway", *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
     given, printed = process.stdin, process.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
@@ -115,3 +116,53 @@ def test_arguments_that_are_no_json_object_are_read_as_far_as_possible_and_count
         for name, value in expected.items()
     )
     assert f"<tool_call>f{written}</tool_call>" in state.engine.prompts[0]
+
+
+def test_closing_ends_all_turns_and_only_one_close_has_the_record():
+    """Three turns are under way, and two trainers close the session at the same time."""
+    state = scripted_state(TOKENIZER, lambda text: "3" * 200 + "<|user|>")
+    state.engine.seconds = 0.05
+    with (
+        listening(state, app=gateway_app(state, GatewayConfig(sessions=1))) as (_, address),
+        httpx.Client(base_url=address, timeout=60) as http,
+    ):
+        opened = http.post("/sessions", json={}).json()
+        path, end = f"/sessions/{opened['id']}", time.monotonic() + 30
+        body = body_of("/v1/chat/completions")
+        with ThreadPoolExecutor(5) as pool:
+            turns = [pool.submit(http.post, f"{path}/v1/chat/completions", json=body) for _ in range(3)]
+            while state.engine.stats().running < 3:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            closes = [pool.submit(http.delete, path) for _ in range(2)]
+        assert sorted(each.result().status_code for each in closes) == [200, 404]
+        assert [each.result().json()["choices"][0]["finish_reason"] for each in turns] == ["abort"] * 3
+        (closed,) = [each.result().json() for each in closes if each.result().status_code == 200]
+        assert not SessionRecord.from_json(closed).parts
+
+
+def test_sessions_at_a_time_do_not_mix():
+    state = scripted_state(TOKENIZER, lambda text: text.split("plain ")[-1].split("<")[0] + " two<|user|>")
+    with (
+        listening(state, app=gateway_app(state, GatewayConfig(sessions=8))) as (_, address),
+        httpx.Client(base_url=address, timeout=60) as http,
+    ):
+
+        def play(number: int) -> None:
+            session = http.post("/sessions", json={"metadata": {"number": number}}).json()
+            messages = []
+            for turn in range(3):
+                messages.append({"role": "user", "content": f"plain {number} {turn}"})
+                body = {**body_of("/v1/chat/completions"), "messages": messages}
+                reply = http.post(f"/sessions/{session['id']}/v1/chat/completions", json=body)
+                messages.append(reply.json()["choices"][0]["message"])
+                assert messages[-1]["content"] == f"{number} {turn} two"
+            found = SessionRecord.from_json(http.delete(f"/sessions/{session['id']}").json())
+            assert [turn.drift for turn in found.turns] == ["new", "clean", "clean"]
+            assert found.metadata == {"number": number} and len(found.branches) == 1
+            text = TOKENIZER.decode(found.branches[0].ids.tolist())
+            assert [text.count(f"{number} {turn} two") for turn in range(3)] == [1, 1, 1]
+
+        with ThreadPoolExecutor(8) as pool:
+            for each in [pool.submit(play, number) for number in range(8)]:
+                each.result()

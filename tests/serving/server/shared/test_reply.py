@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_serving.server.openai.reply import DONE
+from arcforge_serving.server.shared import reply
 from arcforge_serving.server.shared.reply import EventStream, event
 from support.servers import listening, small_state
 
@@ -202,3 +204,37 @@ def test_a_stream_that_cannot_begin_is_closed():
     with pytest.raises(ClientDisconnect):
         asyncio.run(stream({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, gone))
     assert closed == [True]
+
+
+@pytest.mark.parametrize("kind", ["chat", "messages", "responses"])
+def test_a_stream_that_waits_is_kept_alive(served, monkeypatch, kind):
+    """Comments are sent in its pauses only, never after its end, and the clients' packages skip them."""
+    monkeypatch.setattr(reply, "QUIET_SECONDS", 0.05)
+    state, address = served
+    message = [{"role": "user", "content": "one"}]
+    path, body = {
+        "chat": ("chat/completions", {"messages": message, "max_tokens": 2}),
+        "messages": ("messages", {"model": "small", "messages": message, "max_tokens": 2}),
+        "responses": ("responses", {"input": message, "max_output_tokens": 2}),
+    }[kind]
+    state.engine.pause()
+    resumed = threading.Timer(0.4, state.engine.resume)
+    resumed.start()
+    answer = httpx.post(f"{address}/v1/{path}", json={**body, "stream": True}, timeout=60)
+    resumed.join()
+    lines = [line for line in answer.text.split("\n") if line]
+    assert 2 <= lines.count(": keep-alive") <= 50 and answer.text.count("data: ") >= 3
+    last = max(place for place, line in enumerate(lines) if line.startswith("data: "))
+    assert ": keep-alive" not in lines[last:]
+    text = "".join(line for line in answer.text.split("\n\n") if not line.startswith(":"))
+    assert "keep-alive" not in text
+
+
+def test_clients_skip_comments(served, monkeypatch):
+    monkeypatch.setattr(reply, "QUIET_SECONDS", 0.02)
+    state, address = served
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
+    state.engine.pause()
+    threading.Timer(0.3, state.engine.resume).start()
+    stream = client.completions.create(model="small", prompt="one", max_tokens=3, stream=True)
+    assert [part.choices[0].finish_reason for part in stream][-1] == "length"

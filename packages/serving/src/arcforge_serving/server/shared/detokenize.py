@@ -88,6 +88,8 @@ class Reader:
 
     def push(self, tokens: Iterable[Token]) -> list[Piece]:
         """Takes tokens; returns the pieces that later tokens cannot change."""
+        if not self._stops:
+            return self._whole(tokens)
         early: list[Piece] = []
         for token in tokens:
             self._unsearched -= 1
@@ -98,6 +100,18 @@ class Reader:
                 if self._unsearched >= 0:
                     early, self._held = early + self._held, []
         return early + self._settled()
+
+    def _whole(self, tokens: Iterable[Token]) -> list[Piece]:
+        """Returns all pieces: without stop strings none is held."""
+        pieces: list[Piece] = []
+        for token in tokens:
+            hidden = token.id in self._hidden
+            text = "" if hidden else self._stream.push(token.id)
+            self._group.append(token)
+            if text or hidden:
+                pieces.append(Piece(tuple(self._group), text))
+                self._group = []
+        return pieces
 
     def finish(self) -> list[Piece]:
         """Returns the held pieces at the end; bytes that are no character become U+FFFD."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from arcforge_core.contracts.serving_engine import SESSION_HEADER
 from arcforge_serving.server.gate.guard import sharer
@@ -23,6 +25,9 @@ from arcforge_serving.server.shared.usage import Json, Usage
 T = TypeVar("T")
 Event = tuple[str, Json]
 """Name, empty in dialects without names, and content."""
+QUIET_SECONDS = 15.0
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients of server-sent events skip."""
 GONE = "client_gone"
 """Error kind of requests whose client disconnected."""
 UNBROKEN = str.maketrans({c: f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"})
@@ -161,7 +166,8 @@ def event(content: Json, name: str = "") -> bytes:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; `close` is called when the response ends in any way."""
+    """Server-sent events; `close` is called when the response ends in any way. A stream without events for
+    `QUIET_SECONDS`, as while its request waits, sends a comment, so that no proxy or client takes it for dead."""
 
     def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
@@ -169,10 +175,39 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until they end or the client is gone."""
+        sender = _AliveSender(send)
+        alive = asyncio.create_task(sender.keep_alive())
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, sender)
         finally:
+            alive.cancel()
             self._close()
+
+
+class _AliveSender:
+    """Sends the messages of a response, and comments in its pauses."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._lock = send, asyncio.Lock()
+        self._last, self._is_open = time.monotonic(), False
+
+    async def __call__(self, message: Message) -> None:
+        async with self._lock:
+            self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
+            await self._send(message)
+            self._last = time.monotonic()
+
+    async def keep_alive(self) -> None:
+        """Sends comments until it is cancelled, or the client is gone, which the response notices by itself."""
+        with suppress(OSError):
+            while True:
+                await asyncio.sleep(max(self._last + QUIET_SECONDS - time.monotonic(), 0.001))
+                async with self._lock:
+                    if self._is_open and time.monotonic() >= self._last + QUIET_SECONDS:
+                        await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                    elif self._is_open:
+                        continue
+                    self._last = time.monotonic()
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
