@@ -49,18 +49,27 @@ class SessionPaths:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        begun = False
+
+        async def begin_and_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
             session = self._find(scope)
             if session is None:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, begin_and_send)
             elif scope["method"] == "POST" and scope["path"] in DIALECTS:
-                await self._turn(session, scope, receive, send)
+                await self._turn(session, scope, receive, begin_and_send)
             elif OTHERS.fullmatch(scope["path"]):
                 scope[SESSION] = session.look()
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, begin_and_send)
             else:
                 raise HTTPException(404, NO_ROUTE)
-        except Exception as error:  # of this layer: the application answers its own
+        except Exception as error:
+            if begun:  # the application has answered, and raises its fault for the server's log
+                raise
             await answer_at(scope, error)(scope, receive, send)
 
     def _find(self, scope: Scope) -> AgentSession | None:

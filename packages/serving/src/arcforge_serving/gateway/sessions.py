@@ -138,8 +138,14 @@ class Sessions:
         return found
 
     def close(self, session: AgentSession) -> None:
-        """Ends a session's turns and forgets it; its file, if it has one, stays until it is deleted."""
-        del self._by_id[session.id], self._by_secret[session.digest]
+        """Ends a session's turns and forgets it; its file, if it has one, stays until it is deleted.
+
+        Raises:
+            HTTPException: 404, it was closed.
+        """
+        if self._by_id.pop(session.id, None) is None:  # by another request, since this one has found it
+            raise HTTPException(404, CLOSED)
+        del self._by_secret[session.digest]
         session.close()
         self._failures += 0 if session.file is None else session.file.failures
 
