@@ -36,7 +36,6 @@ EXEMPT = {
     "DeepSeek-V3.2, unbiased KL estimate": "unbiased_kl",
     "DAPO, 2503.14476: clip-higher and overlong reward shaping": "clip_high clip_low overlong_buffer overlong_tokens",
     "PPO, 1707.06347, and GAE, 1506.02438": "discount gae_lambda value_clip value_weight",
-    "MOPD of MiMo-V2-Flash: advantages of the reward beside the teacher's": "reward_weight",
 }
 """Paper or API -> the fields that it names."""
 

@@ -247,10 +247,11 @@ class Trace:
         rollout_id: unique.
         branches: sampled sequences; context compaction and subagents create further ones.
         rewards: by name; ``reward`` is maximised.
-        teacher: name of the teacher whose log-probabilities are used, if there are several.
+        teacher: domain of the task, by which a teacher is chosen if there are several.
         truncated: the last branch ended at the length limit.
         copies: how often the trace counts in its group and in the batch. A group that lost rollouts to failures is
             filled up with copies (spec 8.2).
+        stage: stage of training that its prompt comes from, empty if unknown; a teacher is chosen by it first.
     """
 
     task_key: str
@@ -261,6 +262,7 @@ class Trace:
     teacher: str = ""
     truncated: bool = False
     copies: int = 1
+    stage: str = ""
 
     def __post_init__(self) -> None:
         if self.copies < 1:
@@ -339,7 +341,9 @@ class Algorithm(Protocol):
     """Scores traces and computes losses; its target is called as ``target(config, correction)``.
 
     An algorithm may also say what groups are for: ``compares``, whether it compares the rollouts of a task, which one
-    alone cannot be (assumed False), and ``equal_teaches``, whether a group of equal rewards teaches (assumed False).
+    alone cannot be (assumed False), and ``equal_teaches``, whether a group of equal rewards teaches (assumed False);
+    ``counts_rewards``, whether any reward counts (assumed True): if none does, no verifier runs; and ``uses_old``,
+    whether the loss reads the policy before the step (assumed True): if not, it is not computed.
 
     Attributes:
         needs: streams that the trainer computes before `score`: ``reference``, ``teacher``, ``values``.

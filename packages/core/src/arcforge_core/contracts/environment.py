@@ -220,7 +220,8 @@ class Environment(Protocol):
     A solver that says nothing scores 0. An environment may also have ``score_group(task, episodes)``, which returns the
     outcomes of a task's episodes together, in order, and ``compares = True`` where they depend on each other. Then a
     group is judged when all of its rollouts have been played; `judge_group` of `episodes.rollout` asks for either. One
-    that needs further agents names them in ``agents``, for example ``("user",)``.
+    that needs further agents names them in ``agents``, for example ``("user",)``. ``stage_of(task)`` may name the stage
+    of training that a task comes from.
 
     Attributes:
         domain: what its tasks are about, e.g. ``math``, for figures and balance.

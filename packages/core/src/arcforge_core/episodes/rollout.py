@@ -37,6 +37,7 @@ class Rollout:
         branches: the tokens of the policy; empty for other agents.
         truncated: whether the policy's last reply was truncated.
         tools: the tools last offered to the policy.
+        stage: stage of training that the task comes from, empty if unknown.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Rollout:
     branches: Sequence[Branch] = ()
     truncated: bool = False
     tools: Sequence[Tool] = ()
+    stage: str = ""
 
     @property
     def rollout_id(self) -> str:
@@ -214,7 +216,14 @@ async def play(environment: Environment, number: int, task: Task, agent: Agent, 
     episode = Episode((), Reply(finish_reason="error"), "error") if isinstance(episode, Failure) else episode
     branches, truncated, tools = (policy.recorded, policy.truncated, policy.tools) if policy else ((), False, ())
     domain = environment.domain if isinstance(task, FailedTask) else environment.domain_of(task)
-    return Rollout(number, task, domain, episode, outcome, branches, truncated, tools)
+    stage = stage_of(environment, task)
+    return Rollout(number, task, domain, episode, outcome, branches, truncated, tools, stage)
+
+
+def stage_of(environment: Environment, task: Task) -> str:
+    """Returns the stage of training that a task comes from, if its environment names one."""
+    found = None if isinstance(task, FailedTask) else getattr(environment, "stage_of", None)
+    return found(task) if found is not None else ""
 
 
 async def judge(environment: Environment, played: Rollout) -> Rollout:

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arcforge_core.config.schema import HarnessConfig
@@ -16,7 +16,7 @@ from arcforge_core.contracts.environment import Environment, Episode, EpisodeFai
 from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.episodes.agent import ChatDialogue, SamplingSetup
 from arcforge_core.episodes.loops import run_to_end
-from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge
+from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge, stage_of
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.agents.chat import ChatSetup
@@ -175,7 +175,8 @@ class AgentPlayer:
         record = await self.gateway.close(session)
         if crash is not None:
             episode = forgiven(crash, record, self.config)
-        return rollout_of(number, task, environment.domain_of(task), episode, record)
+        played = rollout_of(number, task, environment.domain_of(task), episode, record)
+        return replace(played, stage=stage_of(environment, task))
 
     def _imposed(self, seed: str) -> dict[str, Any]:
         """Returns what the session imposes; harnesses that ask themselves have own seeds, their environments modes."""

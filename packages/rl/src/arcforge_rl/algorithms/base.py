@@ -47,6 +47,8 @@ class PolicyGradient(ABC, Generic[C]):
         self.correction: Correction = registry().get("correction", correction.name).load()(correction)
         self.needs = frozenset({"reference"} if config.kl > 0 else ())
         self.compares = config.baseline in ("group", "leave_one_out") or config.scale == "group"
+        reads_old = not isinstance(correction, BoundsConfig) or "old" in correction.pair
+        self.uses_old = self.has_ratio or config.unbiased_kl or reads_old
         if self.has_ratio and isinstance(correction, BoundsConfig) and weighs_by_current(correction):
             raise ConfigError(
                 "correction.pair",

@@ -24,6 +24,7 @@ class Opd(Clipped[OpdConfig]):
     def __init__(self, config: OpdConfig, correction: CorrectionConfig) -> None:
         super().__init__(config, correction)
         self.needs |= {"teacher"}
+        self.counts_rewards = config.reward_weight > 0
         self.compares = self.compares and config.reward_weight > 0
 
     def loss(self, tokens: PolicyTokens) -> PolicyLoss:

@@ -71,6 +71,9 @@ class MixtureConfig(EnvironmentConfig):
         default_factory=lambda: {"math": 1.0, "science": 1.0, "code": 1.0, "tool_math": 1.0}
     )
     """Environments with their relative weights."""
+    environments: dict[str, str] = field(default_factory=dict)
+    """Environments of parts with another name, such as a stage whose prompts have a teacher of their own:
+    ``+environment.parts.general=1 +environment.environments.general=math``."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Config fields of the parts, by part, e.g. ``+environment.options.math.steps=3``."""
 
@@ -81,8 +84,9 @@ class MixtureConfig(EnvironmentConfig):
         for name, weight in self.parts.items():
             if not (math.isfinite(weight) and weight > 0):
                 raise ConfigError(f"environment.parts.{name}", weight, "must be finite and above 0")
-        for name in self.options:
-            check_choice("environment.options", name, tuple(self.parts))
+        for where in ("options", "environments"):
+            for name in getattr(self, where):
+                check_choice(f"environment.{where}", name, tuple(self.parts))
 
 
 @dataclass

@@ -25,6 +25,7 @@ from arcforge_core.config.schema import (
 from arcforge_core.configs import ReportConfig
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.others import agent_of
+from arcforge_rl.configs.teachers import teacher_of
 
 MODES = ("off", "on", "interleaved", "preserved")
 """Of `RolloutConfig.thinking`."""
@@ -232,8 +233,10 @@ class RlConfig(RunConfig):
     """Agents that the environment needs besides the policy, by name: ``{url: ...}`` or ``{engine: ...}``, see
     `arcforge_rl.configs.others.AgentConfig`. They are never trained."""
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
-    teachers: dict[str, str] = field(default_factory=dict)
-    """Checkpoints of `algorithm=opd`: domain -> folder; ``default`` for the domains that are not named."""
+    teachers: dict[str, Any] = field(default_factory=dict)
+    """Teachers of `algorithm=opd` by the stage that their prompts come from (a part of `environment=mixture`), or by
+    domain; ``default`` for all others. A checkpoint, or ``{engine: ...}`` of a server, see
+    `arcforge_rl.configs.teachers.TeacherConfig`."""
     name: str = "rl"
 
     def __post_init__(self) -> None:
@@ -244,6 +247,7 @@ class RlConfig(RunConfig):
         if self.trainer.updates > self.rollout.groups:
             accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"
             raise ConfigError("trainer.updates", self.trainer.updates, accepted)
+        self.teachers = {name: teacher_of(fields, name) for name, fields in self.teachers.items()}
         self.agents = {name: agent_of(fields, name) for name, fields in self.agents.items()}
         if self.trainer.replay_routing == "engine" and getattr(self.engine, "name", None) not in ("paged", "arcforge"):
             accepted = "needs engine=paged, or engine=arcforge with engine.record_experts=true at the server"

@@ -60,6 +60,11 @@ class Mixture:
         environment, own = self._of(task)
         return environment.domain_of(own)
 
+    def stage_of(self, task: Task) -> str:
+        """Returns the name of the task's part."""
+        assert isinstance(task, MixtureTask)
+        return task.part
+
     async def run(self, task: Task, agents: Agents) -> Episode:
         environment, own = self._of(task)
         return await environment.run(own, agents)
@@ -94,9 +99,10 @@ class Mixture:
 
 def build_part(name: str, config: MixtureConfig) -> Environment:
     """Builds a part, on the mixture's side of the split."""
-    if name == "mixture":
+    environment = config.environments.get(name, name)
+    if environment == "mixture":
         raise ConfigError("environment.parts", name, "must not be a mixture itself")
-    return build_with(name, config.options.get(name) or {}, config.split, f"environment.options.{name}")
+    return build_with(environment, config.options.get(name) or {}, config.split, f"environment.options.{name}")
 
 
 def build_with(name: str, options: Mapping[str, Any], split: str, field: str) -> Environment:

@@ -33,6 +33,7 @@ def pack(rollout: Rollout) -> bytes:
         "version": VERSION,
         "number": rollout.number,
         "domain": rollout.domain,
+        "stage": rollout.stage,
         **episode_fields(rollout.episode),
         "truncated": rollout.truncated,
         "tools": [dict(tool.definition) for tool in rollout.tools],
@@ -84,7 +85,8 @@ def unpack(data: bytes, task: Task, outcome: Outcome) -> Rollout:
     except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
         raise ArcforgeError(f"a recorded rollout is damaged: {type(error).__name__}: {error}") from error
     tools = [Tool(definition) for definition in head["tools"]]
-    return Rollout(head["number"], task, head["domain"], episode, outcome, branches, head["truncated"], tools)
+    stage = head.get("stage", "")
+    return Rollout(head["number"], task, head["domain"], episode, outcome, branches, head["truncated"], tools, stage)
 
 
 def can_be_scored(data: bytes) -> bool:

@@ -23,6 +23,7 @@ from arcforge_core.checkpoint.scalar import HEAD, load_scalar
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.chat import ChatTemplate, Message
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Failure, Outcome, Script, Task
+from arcforge_core.episodes.rollout import stage_of
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.tokenizer.tokenizer import Tokenizer
@@ -100,6 +101,10 @@ class Rewarded:
     def domain_of(self, task: Task) -> str:
         """Returns the environment's."""
         return self.environment.domain_of(task)
+
+    def stage_of(self, task: Task) -> str:
+        """Returns the environment's."""
+        return stage_of(self.environment, task)
 
     async def run(self, task: Task, agents: Agents) -> Episode:
         """Plays the task."""

@@ -125,7 +125,8 @@ def traced(rollout: Rollout, seed: str, size: int) -> TracedRollout:
             raise ArcforgeError(f"task {rollout.task.key}: its environment gives {name}={value}, which is not finite")
     name, group = f"{seed}/{rollout.number}", f"{seed}/{rollout.number // size}"
     branches = [branch.named(f"{name}.{branch.branch_id}") for branch in rollout.branches]
-    trace = Trace(rollout.task.key, group, name, branches, rollout.outcome.rewards, rollout.domain, rollout.truncated)
+    rewards, stage = rollout.outcome.rewards, rollout.stage
+    trace = Trace(rollout.task.key, group, name, branches, rewards, rollout.domain, rollout.truncated, stage=stage)
     fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout)}
     return TracedRollout(**fields | {"branches": branches}, trace=trace)
 

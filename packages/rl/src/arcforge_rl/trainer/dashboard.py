@@ -75,7 +75,7 @@ class Dashboard(L.Callback):
         assert isinstance(module, PolicyModule) and module.record is not None
         self.figures = module.record.figures
         self.trained_tokens = sum(trace.num_sampled for trace in module.record.result.traces)
-        self.rewards.append(self.figures["reward"])
+        self.rewards += [self.figures["reward"]] if "reward" in self.figures else []
         self.sample = next(r for r in module.record.result.everything if r.outcome.failure is None)
         self._take(module)
         if self.live is not None:

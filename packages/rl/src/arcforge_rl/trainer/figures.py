@@ -9,6 +9,7 @@ import torch
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.best_of.figures import majority_is_right, pass_figures
+from arcforge_rl.environments.unjudged import is_unjudged
 from arcforge_rl.rollouts.collect import Collected, TracedRollout
 
 ALL = "all"
@@ -21,8 +22,10 @@ def rollout_figures(collected: Collected) -> dict[str, float]:
     names = sorted({name for rollout in everything for name in rollout.outcome.rewards})
     lengths = [rollout.trace.num_sampled for rollout in everything]
     figures = {name: sum(r.outcome.rewards.get(name, 0.0) for r in everything) / len(everything) for name in names}
+    reward = figures.pop("reward")
+    unjudged = all(is_unjudged(rollout.outcome) for rollout in everything)
     return {
-        "reward": figures.pop("reward"),
+        **({} if unjudged else {"reward": reward}),
         **{f"reward_{name}": value for name, value in figures.items()},
         "groups": len(collected.kept),
         **collected.counts,

@@ -31,7 +31,8 @@ from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.critic import Critic
 from arcforge_rl.trainer.figures import explained_variance, rollout_figures
 from arcforge_rl.trainer.routing import RoutingReplay
-from arcforge_rl.trainer.streams import Teachers, add_logprobs, add_stream
+from arcforge_rl.trainer.streams import add_logprobs, add_stream
+from arcforge_rl.trainer.teachers import Teachers
 from arcforge_rl.trainer.tokens import PolicyMicro, Read, pack, read, write_stream
 from arcforge_rl.trainer.weight_sync import hand_over
 
@@ -173,6 +174,7 @@ class PolicyModule(TrainingModule):
         self.record: StepRecord[Collected] | None = None
         self._weight_version: int | None = None
         self._idle = 0
+        self._moved = False  # whether an update of this step is done
 
     @property
     def weight_version(self) -> int:
@@ -264,7 +266,9 @@ class PolicyModule(TrainingModule):
             self.teachers.add(mine, most, self._temperature)
         if self.critic is not None:
             add_stream(mine, "values", most, self.model.device, self._values)
-        if self.config.trainer.updates > 1:
+        self._moved = False
+        old = getattr(self.algorithm, "uses_old", True) or self._routing is not None
+        if self.config.trainer.updates > 1 and old:
             add_stream(mine, "old", most, self.model.device, self._old)
         for name in ("reference", "teacher", "values", "old"):
             share_stream(traces, name)
@@ -315,6 +319,7 @@ class PolicyModule(TrainingModule):
         self._check_gap(figures.get("logprob_gap", 0.0))
         optimizer.step()
         optimizer.zero_grad()
+        self._moved = True
         if self.critic is not None:
             self.critic.step()
         return {**figures, **norms, "lr": optimizer.param_groups[0]["lr"]}
@@ -351,6 +356,8 @@ class PolicyModule(TrainingModule):
         kept = getattr(self.config.engine, "prefix_at_update", "drop") == "keep"  # a rollout's prefixes, over updates
         begun_S = micro.oldest_S if kept else micro.begun_S
         gaps = Gaps.of(gap_S, micro.version_S, begun_S, self.weight_version)
+        if self._moved and "old" not in micro.streams:  # not the weights that sampled
+            gaps = Gaps(mixed_count=len(gap_S))
         return {f"{name}_loss": float(value.detach()) for name, value in parts.items()}, means, gaps
 
     def _check_gap(self, gap: float) -> None:

@@ -34,6 +34,7 @@ from arcforge_core.train.session import Hooks, Parts, Session
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.environments.unjudged import Unjudged
 from arcforge_rl.rewards.learned import with_reward_model
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.others import Others
@@ -48,7 +49,7 @@ from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.monitor import WARNINGS_FILE, Monitoring
 from arcforge_rl.trainer.report.page import write_report
 from arcforge_rl.trainer.roles import roles_of
-from arcforge_rl.trainer.streams import Teachers
+from arcforge_rl.trainer.teachers import build_teachers
 
 SHOWN = {
     "reward": "reward {:.3f}",
@@ -175,7 +176,8 @@ def summarise(module: PolicyModule, evaluations: Evaluations) -> dict[str, float
     progress = module.progress
     figures: dict[str, float] = {"steps": progress.step, "tokens": progress.tokens, "seconds": progress.seconds}
     if module.record is not None:
-        figures |= {f"last_{name}": module.record.figures[name] for name in ("reward", "length")}
+        last = module.record.figures
+        figures |= {f"last_{name}": last[name] for name in ("reward", "length") if name in last}
     for when, found in (("before", evaluations.first), ("after", evaluations.last)):
         for domain, of in (found or {}).items():
             place = "" if domain == ALL else f"_{domain}"
@@ -202,6 +204,23 @@ def begun_with(run_dir: Path, named: str | None) -> str:
         if str(found) != begun and run_dir.resolve() not in found.parents:
             raise ConfigError("init", named, f"this run began with {begun}: leave init out to resume it")
     return begun
+
+
+def unjudged(config: RlConfig, environment: Environment) -> Environment:
+    """Returns the training environment of an objective in which no reward counts: its verifiers do not run.
+
+    Raises:
+        ConfigError: the curriculum needs pass rates, or there is a reward model.
+    """
+    if config.reward_model.checkpoint is not None:
+        accepted = f"must be null: no reward counts in algorithm={config.algorithm.name}"
+        raise ConfigError("reward_model.checkpoint", config.reward_model.checkpoint, accepted)
+    bounds = (config.curriculum.low, config.curriculum.high)
+    if bounds != (0.0, 1.0):
+        accepted = f"needs pass rates, and no reward counts in algorithm={config.algorithm.name}"
+        raise ConfigError("curriculum.low", bounds[0], accepted)
+    found: Environment = Unjudged(environment)
+    return found
 
 
 def check_compares(config: RlConfig, environment: Environment) -> None:
@@ -248,12 +267,14 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     tokenizer = Tokenizer.load(folder)
     dialogue = build_dialogue(tokenizer, config.rollout.thinking)
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
-    check_compares(config, training)
     check_agents(config, training)
     training = with_reward_model(training, config.reward_model, Ops(hardware, config.trainer.deterministic))
+    if not getattr(algorithm, "counts_rewards", True):
+        training = unjudged(config, training)
+    check_compares(config, training)
     dtype = compute_dtype(config, hardware)
 
-    def load(kept: torch.dtype = torch.float32) -> CausalLM:
+    def load(kept: torch.dtype = torch.float32, folder: Path = folder) -> CausalLM:
         model = load_pretrained(folder, kept, Ops(hardware, config.trainer.deterministic))
         model = model.to(hardware.device_type)
         model.set_compute_dtype(dtype)
@@ -289,7 +310,8 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     reference = load().requires_grad_(False) if "reference" in algorithm.needs else None
     teachers = None
     if "teacher" in algorithm.needs:
-        teachers = Teachers(config.teachers, tokenizer, Ops(hardware, config.trainer.deterministic))
+        temperature = config.rollout.temperature
+        teachers = build_teachers(config.teachers, tokenizer, model, temperature, lambda of: load(folder=of))
     elif config.teachers:
         raise ConfigError("teachers", sorted(config.teachers), f"algorithm={config.algorithm.name} asks no teacher")
     source: Source = registry().get("collection", config.collection.name).load()(config.collection, sampler)
