@@ -31,6 +31,8 @@ COMPONENTS = {
     "reward": {
         "reasoning_gym": ("problems.puzzle_checker:ReasoningGymChecker", "configs.commands:ReasoningGymCheckerConfig",
             "Full marks of a reasoning-gym puzzle (extra)"),
+        "words": ("rewards.rules:Words", "configs.rewards:WordsConfig", "A reply within bounds on its words"),
+        "distinct": ("rewards.rules:Distinct", "configs.rewards:DistinctConfig", "A reply without repeated n-grams"),
         "python_output": ("problems.python_checker:OutputChecker", "configs.commands:OutputCheckerConfig",
             "What a program prints, run in a sandbox"),
         "python_doctest": ("problems.python_checker:DoctestChecker", "configs.commands:DoctestCheckerConfig",

@@ -233,6 +233,9 @@ class RlConfig(RunConfig):
     """Agents that the environment needs besides the policy, by name: ``{url: ...}`` or ``{engine: ...}``, see
     `arcforge_rl.configs.others.AgentConfig`. They are never trained."""
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
+    rewards: str | None = None
+    """File that says how rewards make one in training (``reward.toml``, docs/general_rl.md); null: `environment` does.
+    Held-out tasks are judged by `environment` alone."""
     teachers: dict[str, Any] = field(default_factory=dict)
     """Teachers of `algorithm=opd` by the stage that their prompts come from (a part of `environment=mixture`), or by
     domain; ``default`` for all others. A checkpoint, or ``{engine: ...}`` of a server, see

@@ -25,6 +25,7 @@ from arcforge_core.train.module import StepRecord, TrainingModule
 from arcforge_core.train.step import NonFiniteError, clip_gradients
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.processes import add_gradients, gather, part, share_stream
+from arcforge_rl.rewards.hybrid import Hybrid
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.rollouts.source import Source
@@ -380,12 +381,16 @@ class PolicyModule(TrainingModule):
     def extra_state(self) -> dict[str, Any]:
         """Returns additional state for checkpoints: the curriculum and the critic."""
         critic = None if self.critic is None else self.critic.state()
-        return {"curriculum": self.sampler.curriculum.state, "critic": critic, "source": dict(self.source.state)}
+        rewards = getattr(self.sampler.training, "reward_state", {})
+        state = {"curriculum": self.sampler.curriculum.state, "critic": critic, "source": dict(self.source.state)}
+        return {**state, "rewards": rewards}
 
     def restore_extra(self, state: Mapping[str, Any]) -> None:
         """Restores the result of `extra_state`."""
         self.sampler.curriculum.state = state["curriculum"]
         self.source.restore(state.get("source", {}))
+        if isinstance(self.sampler.training, Hybrid):
+            self.sampler.training.reward_state = state.get("rewards", {})
         if self.critic is not None:
             self.critic.restore(state["critic"])
 

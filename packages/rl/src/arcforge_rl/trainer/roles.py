@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from arcforge_rl.rewards.hybrid import Hybrid
 from arcforge_rl.rewards.learned import Rewarded
 from arcforge_rl.trainer.critic import SeparateCritic
 from arcforge_rl.trainer.module import PolicyModule
@@ -65,5 +66,7 @@ def _models(module: PolicyModule) -> Iterator[tuple[str, nn.Module]]:
         yield name, module.critic
     for number, teacher in enumerate(module.teachers.models if module.teachers is not None else ()):
         yield f"teacher {number + 1}", teacher
-    if isinstance(module.sampler.training, Rewarded):
-        yield "reward model", module.sampler.training.model.model
+    training = module.sampler.training
+    training = training.environment if isinstance(training, Hybrid) else training
+    if isinstance(training, Rewarded):
+        yield "reward model", training.model.model

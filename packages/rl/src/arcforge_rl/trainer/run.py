@@ -35,6 +35,7 @@ from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.environments.unjudged import Unjudged
+from arcforge_rl.rewards.hybrid import with_rewards
 from arcforge_rl.rewards.learned import with_reward_model
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.others import Others
@@ -210,11 +211,11 @@ def unjudged(config: RlConfig, environment: Environment) -> Environment:
     """Returns the training environment of an objective in which no reward counts: its verifiers do not run.
 
     Raises:
-        ConfigError: the curriculum needs pass rates, or there is a reward model.
+        ConfigError: the curriculum needs pass rates, or a reward is configured.
     """
-    if config.reward_model.checkpoint is not None:
-        accepted = f"must be null: no reward counts in algorithm={config.algorithm.name}"
-        raise ConfigError("reward_model.checkpoint", config.reward_model.checkpoint, accepted)
+    for field, value in (("reward_model.checkpoint", config.reward_model.checkpoint), ("rewards", config.rewards)):
+        if value is not None:
+            raise ConfigError(field, value, f"must be null: no reward counts in algorithm={config.algorithm.name}")
     bounds = (config.curriculum.low, config.curriculum.high)
     if bounds != (0.0, 1.0):
         accepted = f"needs pass rates, and no reward counts in algorithm={config.algorithm.name}"
@@ -269,6 +270,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
     check_agents(config, training)
     training = with_reward_model(training, config.reward_model, Ops(hardware, config.trainer.deterministic))
+    training = with_rewards(training, config.rewards, config.collection.name)
     if not getattr(algorithm, "counts_rewards", True):
         training = unjudged(config, training)
     check_compares(config, training)
