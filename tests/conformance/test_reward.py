@@ -58,7 +58,14 @@ def checker_of(name):
     return build_checker(name, CASES[name][0]())
 
 
-@pytest.fixture(params=registry().names("reward"))
+def checkers():
+    """Returns the rewards that check answers; the others measure episodes (`tests/rl/rewards/test_rules.py`)."""
+    found = {name: registry().get("reward", name).load() for name in registry().names("reward")}
+    assert all(hasattr(target, "check") or hasattr(target, "measure") for target in found.values())
+    return [name for name, target in found.items() if hasattr(target, "check")]
+
+
+@pytest.fixture(params=checkers())
 def name(request):
     return request.param
 

@@ -15,9 +15,7 @@ from arcforge_core.configs import CopyConfig
 from arcforge_core.contracts.environment import Episode, Failure, NoVerdict, Outcome, Reply, Task
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ConfigError
-from arcforge_rl.configs.rewards import DistinctConfig, WordsConfig
 from arcforge_rl.rewards.hybrid import Hybrid, known_names, with_rewards
-from arcforge_rl.rewards.rules import Distinct, Words
 from arcforge_rl.rewards.toml import spec_of
 from arcforge_rl.trainer.run import run
 
@@ -110,13 +108,6 @@ def test_components_that_cannot_be_built_are_refused(tmp_path: Path, component: 
     (tmp_path / "reward.toml").write_text(f"[[reward]]\nweights = {{ style = 1 }}\n[component.style]\n{component}")
     with pytest.raises(Exception, match=refused):
         with_rewards(CopyEnvironment(CopyConfig()), str(tmp_path / "reward.toml"), "asynchronous")
-
-
-@pytest.mark.parametrize(("text", "words", "distinct"), [("a b c a b c", 1, 0.75), ("", 0, 1.0), ("a " * 9, 0, 1 / 7)])
-def test_rules(text: str, words: float, distinct: float) -> None:
-    episode = Episode((), Reply(text))
-    assert asyncio.run(Words(WordsConfig(least=1, most=6)).measure(TASK, episode)) == words
-    assert asyncio.run(Distinct(DistinctConfig()).measure(TASK, episode)) == pytest.approx(distinct)
 
 
 def test_a_run_is_trained_on_the_reward_of_its_file(small_run: Compose, tmp_path: Path) -> None:  # noqa: F811

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcforge_core.config.schema import ComponentConfig, check_at_least
+from arcforge_core.config.schema import CheckerConfig, check_at_least
 from arcforge_core.errors import ConfigError
 
 
 @dataclass
-class WordsConfig(ComponentConfig):
+class WordsConfig(CheckerConfig):
     """A length in words."""
 
     name: str = "words"
@@ -25,7 +25,7 @@ class WordsConfig(ComponentConfig):
 
 
 @dataclass
-class DistinctConfig(ComponentConfig):
+class DistinctConfig(CheckerConfig):
     """Absence of repetition."""
 
     name: str = "distinct"

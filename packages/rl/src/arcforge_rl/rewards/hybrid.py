@@ -42,7 +42,7 @@ class Hybrid:
     Args:
         environment: plays, and gives rewards and metrics to read.
         spec: the reward.
-        measures: what measures the components that name a registered reward.
+        measures: of the components that name a registered reward, by their names.
 
     Attributes:
         compares: whether a value depends on the other rollouts of a task.
