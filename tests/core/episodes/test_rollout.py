@@ -98,7 +98,12 @@ def test_a_row_is_plain_data_with_the_policys_own_tokens() -> None:
     assert [token for token, mine in zip(branch["ids"], branch["sampled"], strict=True) if mine] == TOKENIZER.encode(
         "xx"
     )
-    assert row["rollout_id"] == "a#0" and row["completion"] == "x" and row["rewards"] == {"reward": 1.0}
+    assert (
+        row["rollout"] == "a#0"
+        and row["length"] == 2
+        and row["messages"][-1]["content"] == "x"
+        and row["rewards"] == {"reward": 1.0}
+    )
     assert [message["role"] for message in row["messages"]] == ["user", "assistant"] * 2
 
 

@@ -34,8 +34,8 @@ def rows(folder: Path) -> list[dict[str, object]]:
 def test_real_rollouts_are_written_with_the_models_own_logprobs(tmp_path: Path, checkpoint: Path) -> None:
     result = run(config(tmp_path, f"checkpoint={checkpoint}", "episodes=5", "rollouts=2", "hardware=torch_cpu"))
     written = rows(result.dir)
-    assert len({row["rollout_id"] for row in written}) == result.figures["rollouts"] == 10
-    assert len({row["task_key"] for row in written}) == 5
+    assert len({row["rollout"] for row in written}) == result.figures["rollouts"] == 10
+    assert len({row["task"] for row in written}) == 5
     assert result.figures["mean reward"] == sum(row["rewards"]["reward"] for row in written) / 10  # type: ignore[index]
     assert result.figures["generated tokens"] == sum(sum(row["branches"][0]["sampled"]) for row in written)  # type: ignore
     assert result.figures["tokens/s"] > 0

@@ -527,7 +527,7 @@ def test_a_broken_sandbox_now_and_then_is_counted_and_shown(
     monkeypatch.setattr(CopyEnvironment, "score", broken)
     found = run(small_run())
     lines = [json.loads(line) for line in (found.dir / "rollouts.jsonl").read_text().splitlines()]
-    failed = [line for line in lines if "failure" in line]
+    failed = [line for line in lines if line["failure"]]
     assert len(failed) > 4 and all(line["failure"]["kind"] == "sandbox" for line in failed)
     assert not any(line["learnt"] or line["rewards"] for line in failed) and any(line["learnt"] for line in lines)
     rows = metrics(found.dir)

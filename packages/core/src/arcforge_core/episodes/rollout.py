@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+from arcforge_core.chat.openai import message_for_template
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import Tool
 from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Failure, Outcome, Reply, Task
@@ -55,21 +56,30 @@ class Rollout:
         """Unique among the rollouts of one call of `roll_out`."""
         return f"{self.task.key}#{self.number}"
 
-    def as_row(self) -> dict[str, Any]:
-        """Returns the rollout as plain data, one line of ``rollouts.jsonl``."""
+    def record(self) -> dict[str, Any]:
+        """Returns what every command writes of a rollout, as plain data; a record of conversations, too.
+
+        Messages and tools are in the format of chat templates; ``length`` is the number of sampled tokens.
+        """
+        failure = self.outcome.failure
         return {
-            "task_key": self.task.key,
-            "rollout_id": self.rollout_id,
-            "prompt": self.task.prompt,
-            "completion": self.episode.reply.text,
+            "rollout": self.rollout_id,
+            "task": self.task.key,
+            "domain": self.domain,
+            "messages": [message_for_template(message) for message in self.episode.messages],
+            **({"tools": [dict(tool.definition) for tool in self.tools]} if self.tools else {}),
+            "answer": self.task.answer,
             "finish_reason": self.episode.finish_reason,
             "rewards": dict(self.outcome.rewards),
             "reasons": dict(self.outcome.reasons),
-            **({"raw": dict(self.outcome.raw)} if self.outcome.raw else {}),
-            "failure": None if self.outcome.failure is None else asdict(self.outcome.failure),
-            "messages": [asdict(message) for message in self.episode.messages],
-            "branches": [branch.as_row() for branch in self.branches],
+            "length": sum(branch.num_sampled for branch in self.branches),
+            "truncated": self.truncated,
+            "failure": None if failure is None else asdict(failure),
         }
+
+    def as_row(self) -> dict[str, Any]:
+        """Returns the record with the policy's tokens."""
+        return {**self.record(), "branches": [branch.as_row() for branch in self.branches]}
 
 
 @dataclass(frozen=True)

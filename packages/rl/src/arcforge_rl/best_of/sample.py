@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from arcforge_core.chat.load import build_chat_template
-from arcforge_core.chat.openai import message_for_template
 from arcforge_core.console.progress import track
 from arcforge_core.contracts.conversation import INTERLEAVED, OFF
 from arcforge_core.contracts.environment import Environment, Task
@@ -152,15 +151,15 @@ def as_record(one: Rollout, thinking: bool = False) -> dict[str, Any]:
         one: the rollout.
         thinking: the mode of a task that does not come from a record.
     """
-    messages = [message_for_template(message) for message in one.episode.messages]
+    rollout, task = one.record(), one.task
+    messages: list[dict[str, Any]] = rollout["messages"]
     for message in messages:
         if not message.get("reasoning_content", "-"):
             del message["reasoning_content"]
-    task = one.task
     if not isinstance(task, ConversationTask):
         mode = INTERLEAVED if thinking else OFF
-        tools = {"tools": [dict(tool.definition) for tool in one.tools]} if one.tools else {}
-        return {"source": one.domain, "thinking": mode, "messages": messages, "task": task.key, **tools}
+        shared: dict[str, Any] = {name: rollout[name] for name in ("messages", "task", "tools") if name in rollout}
+        return {"source": one.domain, "thinking": mode, **shared}
     conversation = task.conversation
     answers = [n for n, m in enumerate(one.episode.messages) if m.role == "assistant" and not m.tool_calls]
     for place, question in zip(answers, task.questions, strict=True):

@@ -6,14 +6,12 @@ import csv
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 from rich.console import Console
 
-from arcforge_core.chat.openai import message_for_template
 from arcforge_core.console.progress import working
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars, tell_loggers
@@ -56,7 +54,7 @@ class RolloutWriter(L.Callback):
             for number, group in enumerate((*collected.kept, *collected.dropped)):
                 learnt = number < len(collected.kept)
                 for rollout in group:
-                    line = {"step": module.progress.step, **as_row(rollout), "learnt": learnt}
+                    line = {"step": module.progress.step, **record(rollout), "learnt": learnt}
                     if learnt and number < shown:
                         line["tokens"] = token_rows(rollout, self.tokenizer)
                     file.write(json.dumps(line, ensure_ascii=True) + "\n")
@@ -193,21 +191,9 @@ def first_evaluation(path: Path) -> dict[str, dict[str, float]] | None:
     } or None
 
 
-def as_row(rollout: TracedRollout) -> dict[str, Any]:
-    """Returns the human-readable part of a rollout."""
-    return {
-        "group": rollout.trace.group_id,
-        "rollout": rollout.trace.rollout_id,
-        "task": rollout.task.key,
-        "domain": rollout.domain,
-        "messages": [message_for_template(message) for message in rollout.episode.messages],
-        "answer": rollout.task.answer,
-        "rewards": dict(rollout.outcome.rewards),
-        "reasons": dict(rollout.outcome.reasons),
-        "length": rollout.trace.num_sampled,
-        "truncated": rollout.trace.truncated,
-        **({"failure": asdict(failure)} if (failure := rollout.outcome.failure) else {}),
-    }
+def record(rollout: TracedRollout) -> dict[str, Any]:
+    """Returns the record of a rollout, named as its trace and its group are."""
+    return {**rollout.record(), "rollout": rollout.trace.rollout_id, "group": rollout.trace.group_id}
 
 
 def token_rows(rollout: TracedRollout, tokenizer: Tokenizer) -> list[list[dict[str, Any]]]:

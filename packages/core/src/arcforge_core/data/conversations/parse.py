@@ -1,4 +1,4 @@
-"""Parses records: OpenAI's messages and ShareGPT's turns, with marks that exclude text from the loss."""
+"""Parses records: OpenAI's messages, ShareGPT's turns and ATIF's steps, with marks that exclude text from the loss."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from arcforge_core.chat.atif import from_atif, is_atif
 from arcforge_core.chat.openai import messages_from_openai, options_from_openai, tools_from_openai
 from arcforge_core.contracts.chat import Message, Tool
 from arcforge_core.contracts.conversation import OFF, OPTIONS, BadRecord, Check, Conversation
 from arcforge_core.data.conversations.failures import failed
-from arcforge_core.errors import ConfigError, nearest
+from arcforge_core.errors import ConfigError, DataError, nearest
 
 SPEAKERS = {
     **dict.fromkeys(("human", "user"), "user"),
@@ -38,6 +39,7 @@ def parse(record: Mapping[str, Any], form: str, thinking: str, mask_errors: bool
         BadRecord: the record is not a conversation, with the reason.
     """
     try:
+        record = from_atif(record) if is_atif(record) else record
         found = _openai_messages(record, form)
         tools = tuple(tools_from_openai(_tools(record.get("tools"))))
         parsed = messages_from_openai([{**message, "content": _content(message)} for message in found])
@@ -60,7 +62,7 @@ def parse(record: Mapping[str, Any], form: str, thinking: str, mask_errors: bool
             {n: parts for n, message in enumerate(found) if (parts := _parts(message, f"messages[{n}]"))},
             _files(record.get("files")),
         )
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         raise BadRecord(str(error)) from error
 
 
