@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from arcforge_core.chat.openai import options_from_openai
 from arcforge_core.contracts.chat import ChatOptions
+from arcforge_core.episodes.agent import THINKING
 from arcforge_core.errors import ConfigError
-from arcforge_rl.agents.chat import ChatSetup
+from arcforge_rl.agents.chat import ChatSetup, switches_of
 from arcforge_rl.agents.gateway import Gateway
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.agents import CommandHarnessConfig, LoopHarnessConfig
@@ -140,6 +142,11 @@ def test_a_gateway_that_is_full_or_gone_is_a_failure_of_the_engine(
     monkeypatch.setattr(Gateway, "open", lost)
     (one,) = played(broken, Conversations(), [0], 1)[0]
     assert one.outcome.failure.kind == "engine" and broken.counts == {"repeated_engine": 1}
+
+
+@pytest.mark.parametrize("mode", THINKING)
+def test_a_thinking_mode_survives_the_way_over_http(mode: str) -> None:
+    assert options_from_openai({"chat_template_kwargs": switches_of(THINKING[mode])}) == THINKING[mode]
 
 
 @pytest.mark.parametrize(
