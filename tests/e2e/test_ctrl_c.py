@@ -45,8 +45,6 @@ RL = (
 TRAIN = ("arcforge-train", "experiment=smoke", "trainer.checkpoint_every=1", "name=cut")
 PIPELINE = ("arcforge-pipeline", "pipeline=long_context_small")
 ENV = ("arcforge-env", "checkpoint=demo", "environment=arithmetic", "episodes=256", "rollouts=4", "max_new_tokens=64")
-SAMPLE = ("arcforge-sample", "checkpoint=demo", "environment=arithmetic", "limit=256", "max_new_tokens=64")
-EVAL = ("arcforge-eval", "suite=long_context", "checkpoint=demo", "samples=20")
 ENDS, FINISHES, CUTS = "interrupted", "stopping after this step", "stopping"
 """How a command answers: it ends; it ends after its step, or at a second Ctrl-C; it leaves an evaluation out."""
 
@@ -79,8 +77,6 @@ CASES = [
     Case(PIPELINE, "checks", "arcforge_core.pipeline.run:check_stages", ENDS),
     Case(PIPELINE, "data of a stage", "arcforge_core.data.tokens.build:build_shards", ENDS),
     Case(ENV, "playing", "arcforge_core.episodes.rollout:play", ENDS),
-    Case(SAMPLE, "playing", "arcforge_core.episodes.rollout:play", ENDS),
-    Case(EVAL, "generating", "arcforge_core.generation.engine:build_engine", ENDS),
 ]
 
 

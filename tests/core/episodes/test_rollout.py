@@ -25,7 +25,7 @@ from arcforge_core.contracts.environment import (
 )
 from arcforge_core.contracts.sandbox import SandboxFault
 from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup, TextDialogue
-from arcforge_core.episodes.lockstep import Lockstep
+from arcforge_core.episodes.lockstep import EngineLoop, Lockstep
 from arcforge_core.episodes.rollout import Rollout, roll_out, take_task
 from arcforge_core.episodes.scripted import ScriptedAgent
 from arcforge_core.episodes.tools import converse
@@ -186,6 +186,27 @@ def test_it_plays_inside_a_running_loop_as_in_a_notebook() -> None:
     loop: Any = None
     assert [len(rollout.episode.messages) for rollout in asyncio.run(main())] == [4]
     assert seen == ["other"]
+
+
+def test_a_loop_that_ctrl_c_cut_off_where_its_result_was_there_still_ends_its_tasks() -> None:
+    loop = EngineLoop()
+    result = loop.create_future()
+
+    def cut_off() -> None:
+        result.set_result(None)
+        raise KeyboardInterrupt
+
+    loop.call_soon(cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(result)
+    assert loop.run_until_complete(asyncio.sleep(0.01, "ended")) == "ended"
+    with pytest.raises(RuntimeError, match="of the task"):
+        loop.run_until_complete(failing())
+    loop.close()
+
+
+async def failing() -> None:
+    raise RuntimeError("of the task")
 
 
 class Breaking(Talk):

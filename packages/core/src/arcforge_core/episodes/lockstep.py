@@ -35,9 +35,19 @@ class EngineLoop(asyncio.SelectorEventLoop):
         return super().time() - self.blocked
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        """Runs until the result is there; inside another loop, too."""
+        """Runs until the result is there; inside another loop, too.
+
+        A call that Ctrl-C cut off may have left its request to stop in the queue, where its future was done: the next
+        call would take that for its own and end before its result.
+        """
+        awaited: asyncio.Future[T] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
         with outer_loop_waits():
-            return super().run_until_complete(future)
+            while True:
+                try:
+                    return super().run_until_complete(awaited)
+                except RuntimeError:
+                    if awaited.done() or self.is_running() or self.is_closed():
+                        raise
 
 
 @dataclass
