@@ -63,6 +63,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], int, bool]] = {
 }
 """Options of the engines, how many there are, and whether the second one only prefills."""
 Rows = dict[str, list[tuple[dict[str, float], dict[tuple[int, int], bool]]]]
+MOST_READ = 1500
+"""Tokens of results after which a rollout's further ones are short: the demo's model has 4,096 positions."""
 LEAST_PREFILL = 64
 """New tokens of a prompt from which it goes to the engine that prefills."""
 
@@ -83,11 +85,12 @@ def trace(seed: int, options: argparse.Namespace, tokenizer: Tokenizer, environm
     rollouts = []
     for _ in range(options.rollouts):
         count = min(options.turns, 1 + int(math.log(1 - draw.random()) / math.log(1 - 1 / options.mean_turns)))
-        turns = []
+        turns, read = [], 0
         for place in range(count):
             listing = " ".join(f"{draw.randrange(10**6)}" for _ in range(options.long))
-            long = draw.random() < 0.25
+            long = draw.random() < 0.25 and read < MOST_READ
             ids = tokenizer.encode(listing)[: options.long if long else 8] if place else []
+            read += len(ids)
             latency = min(30.0, math.exp(draw.gauss(0.0, 1.0))) * options.median
             turns.append(Turn(environment.task(next(numbers)), ids, latency))
         rollouts.append(turns)

@@ -70,6 +70,19 @@ def test_each_value_has_its_effect_and_the_same_figures(
     assert found["own"].threads == {"arcforge-evaluation_0"}
 
 
+@pytest.mark.slow(reason="two runs")
+def test_an_engine_of_its_own_has_the_weights_of_the_step(small_run: Compose, tmp_path: Path) -> None:
+    """The next step is trained meanwhile; the figures are those of an evaluation between the steps."""
+    options = ("trainer.eval_every=1", "optimizer.lr=0.03", "evaluation.tasks=12", "evaluation.temperature=0.5")
+    tables = []
+    for value in ("shared", "own"):
+        ended = run(small_run(*options, f"evaluation.engine={value}", f"output_dir={tmp_path / value}"))
+        rows = [line.split(",") for line in evaluations(ended.dir)]
+        tables.append([[cell for n, cell in enumerate(row) if n != 1] for row in rows])
+    assert tables[0] == tables[1] and len(tables[0]) == 4
+    assert len({tuple(row[1:]) for row in tables[0]}) > 1, "training changed the figures"
+
+
 def test_permits_bound_the_tries_at_a_time(small_run: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     roll_out = samplers.roll_out_groups
