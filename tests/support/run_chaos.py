@@ -122,9 +122,10 @@ def checked(path: Path) -> dict[str, int]:
     for group in groups:
         for one in group.rollouts:
             name = f"{group.key.step}/{group.key.number}/{one.place}"
-            assert (one.reason is not None) == (one.state == "dropped"), f"{name} is {one.state} with {one.reason}"
+            reasons = {"dropped": one.reason is not None, "admitted": True}  # one that was cut off waits with a reason
+            assert reasons.get(one.state, one.reason is None), f"{name} is {one.state} with {one.reason}"
             assert one.state != "trained" or (one.payload and one.outcome and one.copies), f"{name} was trained on"
-            counts[f"dropped: {one.reason}" if one.reason else one.state] += 1
+            counts[f"dropped: {one.reason}" if one.state == "dropped" else one.state] += 1
     trained = [(one.key, one.place) for of in of_batches for group in of for one in group.rollouts if one.copies]
     assert len(trained) == len(set(trained)) == counts["trained"] + counts["batched"], "trained on twice, or lost"
     return dict(counts)

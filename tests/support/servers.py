@@ -119,12 +119,16 @@ def client_of(state: ServerState, app: FastAPI | None = None) -> Iterator[TestCl
 
 @contextmanager
 def listening(
-    state: ServerState, shutdown_seconds: float = 5.0, app: FastAPI | None = None, unix: str | None = None
+    state: ServerState,
+    shutdown_seconds: float = 5.0,
+    app: FastAPI | None = None,
+    unix: str | None = None,
+    port: int = 0,
 ) -> Iterator[tuple[Server, str]]:
     """Yields a server on a port and on a Unix socket if one is named, in a thread of its own, and its URL."""
     options = connection_options(ServeConfig(PagedEngineConfig()))  # clients keep connections as with the real one
     server = Server(state, shutdown_seconds, log_level="error", app=app, **options)
-    with listen("127.0.0.1", 0) as socket, listen_unix(unix) as named:
+    with listen("127.0.0.1", port) as socket, listen_unix(unix) as named:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket, *named]})
         thread.start()
         try:

@@ -27,6 +27,9 @@ class ConfigError(ArcforgeError, ValueError):
         super().__init__(f"{field}={value!r}: {accepted}")
         self.field, self.value, self.accepted = field, value, accepted
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.field, self.value, self.accepted)
+
 
 class PluginError(ArcforgeError):
     """A plugin or component that cannot be loaded."""

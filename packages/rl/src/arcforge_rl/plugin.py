@@ -83,7 +83,7 @@ COMPONENTS = {
     "collection": {
         "sync": ("rollouts.sampler:synchronous", "configs.collection:SynchronousConfig",
             "Sample, score and train in turn"),
-        "asynchronous": ("orchestrator.source:AsynchronousSource", "configs.collection:AsynchronousConfig",
+        "asynchronous": ("orchestrator.process.source:asynchronous", "configs.collection:AsynchronousConfig",
             "Rollouts and training at the same time; collection=async adds the objective for it"),
     },
     "report": {

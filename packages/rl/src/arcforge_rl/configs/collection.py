@@ -13,6 +13,7 @@ from arcforge_rl.configs.entries import entry_of
 STALE = ("drop", "retry", "keep")
 """Treatments of a rollout beyond the bound on staleness."""
 PUSHES = ("in_flight", "pause")
+ORCHESTRATORS = ("thread", "process")
 
 
 @dataclass
@@ -79,6 +80,16 @@ class AsynchronousConfig(CollectionConfig):
     and the weights that are trained on it. A resumed run may change all of these fields."""
 
     name: str = "asynchronous"
+    orchestrator: str = "thread"
+    """Where rollouts are scheduled, played and recorded: in a ``thread`` of the trainer, or in a ``process`` that the
+    trainer starts and watches, which needs an engine at a URL."""
+    heartbeat_seconds: float = 1.0
+    """Interval at which trainer and orchestrator hear of each other, and the engine's server and task services in other
+    processes are asked whether they are there."""
+    dead_seconds: float = 30.0
+    """A process that has not answered for this long is dead. An orchestrator or the program of a service is killed and
+    started again; rollouts of a dead engine or service wait, which counts as no failure; an orchestrator whose trainer
+    is dead ends. The run ends when an engine or a service has been dead for ten times as long."""
     threshold: int | None = None
     """Finished groups that make a step; null: `rollout.groups`."""
     push_every: int = 1
@@ -126,6 +137,9 @@ class AsynchronousConfig(CollectionConfig):
         check_minimums(self, "collection", retries=0, oversample=1.0)
         check_choice("collection.push", self.push, PUSHES)
         check_choice("collection.stale", self.stale, STALE)
+        check_choice("collection.orchestrator", self.orchestrator, ORCHESTRATORS)
+        check_between("collection.heartbeat_seconds", self.heartbeat_seconds, 0.05, 3600.0)
+        check_between("collection.dead_seconds", self.dead_seconds, self.heartbeat_seconds, 86400.0)
         check_minimums(self, "collection", adjust=1.0, sandbox_mb=1)
         if self.status_port is not None:
             check_between("collection.status_port", self.status_port, 0, 65535)

@@ -12,6 +12,7 @@ from arcforge_core.contracts.environment import Failure, Outcome
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, judge, take_task
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.group import GroupKey, Member, MemberState, RolloutGroup
+from arcforge_rl.orchestrator.heartbeats import ENGINE, Watch
 from arcforge_rl.orchestrator.ledger import Ledger, RecordedGroup, RecordedRollout
 from arcforge_rl.orchestrator.record import can_be_scored, pack, pack_outcome, unpack, unpack_outcome
 from arcforge_rl.orchestrator.rules import Rules
@@ -85,15 +86,20 @@ class Collector:
         self._counted: Counter[str] = Counter()
         self._left_out = self._failed = 0
         self._first_failure: Failure | None = None
-        self.paused = False
+        self.watch: Watch | None = None
+        self.paused = self._engine_gone = False
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- the trainer's side ------------------------------------------------------------------------------------------
 
-    async def begin(self, step: int) -> None:
+    async def begin(self, step: int, version: int | None = None) -> None:
         """Begins or resumes after `step` updates, and starts the first rollouts.
+
+        Args:
+            step: updates so far.
+            version: those after which the engine got its weights; None: `step`.
 
         Raises:
             ArcforgeError: see `Ledger.rewind`.
@@ -117,7 +123,7 @@ class Collector:
         for recorded in left_out:
             if recorded.service in self.services.by_name:
                 self._dropped[recorded.key] = self._rollouts(recorded)
-        self.scheduler.pushed(step)
+        self.scheduler.pushed(step if version is None else version)
         holes, slots = self._refills(left_out, groups)
         self.scheduler.restore(self.ledger.batches(), step, self.ledger.indices(), groups, holes, slots)
         self._follow()
@@ -191,20 +197,37 @@ class Collector:
         await self.pause()
         await asyncio.gather(*self._playing.values(), return_exceptions=True)
 
+    def change(self, name: str, alive: bool) -> None:
+        """The engine or a service is back, or has died: its rollouts are cancelled and start again when it is back."""
+        if name == ENGINE:
+            self._engine_gone = not alive
+        of = (lambda key: True) if name == ENGINE else self.services.change(name, alive)
+        if not alive:
+            self.scheduler.reissue(of)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the run with an error, in the trainer's thread."""
+        self._error = self._error or error
+        self._changed.set()
+
     def adapt(self, limit: int, cancel: int) -> None:
         """Lets this number of rollouts run, and starts the `cancel` youngest ones again later."""
         self.scheduler.limit = self.services.limit = limit
         self.scheduler.make_room(cancel)
         self._wake()
 
-    async def stop(self) -> None:
-        """Cancels everything that runs, and ends the services."""
+    async def stop(self, reason: str = "the run has ended") -> None:
+        """Cancels everything that runs, for a reason that the ledger gets, and ends the services."""
         if self._timer is not None:
             self._timer.cancel()
         playing = list(self._playing.values())
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
+        self.ledger.halt(reason)
+        self._error = self._error or ArcforgeError(reason)
+        self._changed.set()
         await self.services.close()
 
     # ---- one rollout -------------------------------------------------------------------------------------------------
@@ -219,7 +242,7 @@ class Collector:
                 self._played.pop((outcome.key, outcome.number), None)
             else:
                 self._drop(outcome)
-        for start in () if self.paused else self.scheduler.starts():
+        for start in () if self.paused or self._engine_gone else self.scheduler.starts():
             if start.key not in self._tasks:
                 self._choose(start.key, self.services.of[start.key])
             self.ledger.start(start.key, start.number)
@@ -253,9 +276,13 @@ class Collector:
         place = start.key, start.number
         try:
             rollout = await self._play(start, version)
+            served = await self._served(start.key, rollout)
             if self._playing.get(place) is asyncio.current_task():
                 del self._playing[place]
-            self._end(start, rollout, version)
+            if served:
+                self._end(start, rollout, version)
+            else:
+                self.scheduler.unserved(start.key, start.number, start.attempt)
             self._follow()
         except Exception as error:  # raised by `take` in the trainer's thread
             self._error = error
@@ -263,6 +290,13 @@ class Collector:
             if self._playing.get(place) is asyncio.current_task():
                 del self._playing[place]
             self._changed.set()
+
+    async def _served(self, key: GroupKey, rollout: TracedRollout) -> bool:
+        """Returns whether a rollout had the processes that it needed; one that failed may have lost them."""
+        failure = rollout.outcome.failure
+        if failure is None or self.watch is None or failure.kind not in ("engine", "worker"):
+            return True
+        return await self.watch.answers(ENGINE if failure.kind == "engine" else self.services.of[key].title)
 
     async def _play(self, start: Start, version: int) -> TracedRollout:
         key, place = start.key, start.number
@@ -364,6 +398,8 @@ class Collector:
             del self._tasks[key], self.services.of[key]
         taken.dropped = [dropped[key] for key in sorted(dropped) if dropped[key]]
         counts = self.scheduler.counts + self.services.thrown_away()
+        if self.watch is not None:
+            counts += self.watch.heartbeats.deaths()
         taken.counts = counts - self._counted
         taken.seconds = self._seconds
         self._dropped, self._seconds, self._left_out = {}, [], 0

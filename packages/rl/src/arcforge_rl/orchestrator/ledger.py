@@ -179,7 +179,7 @@ class Ledger:
 
     def start(self, key: GroupKey, place: int) -> None:
         """A rollout runs."""
-        self._database.execute(f"UPDATE rollouts SET state = 'running' {ONE}", (*key, place))
+        self._database.execute(f"UPDATE rollouts SET state = 'running', reason = NULL {ONE}", (*key, place))
 
     def finish(
         self, key: GroupKey, place: int, payload: bytes, oldest: int, seconds: float, outcome: str | None = None
@@ -197,6 +197,11 @@ class Ledger:
         """A rollout `failed` or became too old, or made room, and waits to be started again."""
         fields = "state = 'admitted', failures = failures + ?, payload = NULL, outcome = NULL"
         self._database.execute(f"UPDATE rollouts SET {fields} {ONE}", (int(failed), *key, place))
+
+    def halt(self, reason: str) -> None:
+        """Running rollouts were cancelled; they are played again when the run continues."""
+        statement = "UPDATE rollouts SET state = 'admitted', reason = ? WHERE state = 'running'"
+        self._database.execute(statement, (reason,))
 
     def drop(self, key: GroupKey, reasons: Mapping[int, str], group: str | None) -> None:
         """Rollouts will never be trained on, or a whole group, by reason."""

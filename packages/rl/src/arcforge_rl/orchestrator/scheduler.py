@@ -127,7 +127,7 @@ class Scheduler(Generic[P]):
         version: the engine's weights, as a number of steps.
         counts: failures (``failed_<kind>``), restarts (``retried``), groups left out (``dropped_<reason>``), rollouts
             beyond the bound that were trained on nevertheless (``kept_stale``), rollouts put back to make room
-            (``yielded``).
+            (``yielded``) or because their process is gone (``reissued``).
     """
 
     def __init__(
@@ -178,13 +178,12 @@ class Scheduler(Generic[P]):
     def make_room(self, count: int) -> None:
         """Cancels the rollouts that started last; they wait to be started again, which counts as no failure."""
         for key, number in list(reversed(self._running))[:count]:
-            member = self.active[key].members[number]
-            self._outcomes.append(Cancel(key, number, member.attempt))
-            self._halt(key, number)
-            self.counts["yielded"] += 1
-            member.state = MemberState.WAITING
-            self._waiting.append((key, number))
-            self._outcomes.append(Again(key, number, failed=False))
+            self._put_back(key, number, "yielded")
+
+    def reissue(self, of: Callable[[GroupKey], bool]) -> None:
+        """Cancels the running rollouts of some groups, whose process is gone; as `make_room`."""
+        for key, number in [place for place in self._running if of(place[0])]:
+            self._put_back(key, number, "reissued")
 
     def take(self) -> Batch[P] | None:
         """Returns a batch if enough groups are ready: those with the oldest tokens first."""
@@ -258,6 +257,13 @@ class Scheduler(Generic[P]):
         self._settle(self.active[key])
         return True
 
+    def unserved(self, key: GroupKey, number: int, attempt: int) -> bool:
+        """A rollout failed because a process is gone; it waits to be started again, which counts as no failure."""
+        if self._runs(key, number, attempt) is None:
+            return False
+        self._put_back(key, number, "reissued", ended=True)
+        return True
+
     def pushed(self, version: int) -> None:
         """The engine has the weights after `version` steps."""
         self.version = version
@@ -321,6 +327,16 @@ class Scheduler(Generic[P]):
                 self._waiting.remove(place)
                 return place
         return None
+
+    def _put_back(self, key: GroupKey, number: int, count: str, ended: bool = False) -> None:
+        member = self.active[key].members[number]
+        if not ended:
+            self._outcomes.append(Cancel(key, number, member.attempt))
+        self._halt(key, number)
+        self.counts[count] += 1
+        member.state = MemberState.WAITING
+        self._waiting.append((key, number))
+        self._outcomes.append(Again(key, number, failed=False))
 
     def _halt(self, key: GroupKey, number: int) -> None:
         del self._running[key, number]

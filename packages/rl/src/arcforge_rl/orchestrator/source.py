@@ -9,7 +9,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from concurrent.futures import wait
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.episodes.asking import Streams
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.orchestrator.collector import EQUAL, Collector, Taken
 from arcforge_rl.orchestrator.concurrency import CacheControl
+from arcforge_rl.orchestrator.heartbeats import ENGINE, GIVE_UP, Ask, Heartbeats, Watch
 from arcforge_rl.orchestrator.ledger import LEDGER_FILE, Ledger
 from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.services.desk import services_of
@@ -63,17 +65,7 @@ class AsynchronousSource:
     """
 
     def __init__(self, config: AsynchronousConfig, sampler: Sampler) -> None:
-        if not hasattr(sampler.engine, "submit"):
-            accepted = "collection=async needs an engine that takes requests one by one: engine=paged"
-            raise ConfigError("engine", sampler.config.engine.name, accepted)
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-            raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
-        trainer = sampler.config.trainer
-        if sampler.config.evaluation.tasks and trainer.eval_every % config.push_every:
-            accepted = (
-                f"must be a multiple of collection.push_every={config.push_every}: the engine that evaluates a step "
-            )
-            raise ConfigError("trainer.eval_every", trainer.eval_every, f"{accepted}has its weights")
+        check_collected(config, sampler)
         self.config, self.sampler, self.rules = config, sampler, rules_of(config, sampler)
         self.services = services_of(config, sampler, self.rules.concurrency)
         self.control: CacheControl | None = None
@@ -91,6 +83,11 @@ class AsynchronousSource:
             most = self.rules.concurrency
             self.control = CacheControl(most, min(most, self.rules.group_size))
         self._opened: AbstractAsyncContextManager[Player]
+        self.heartbeats = Heartbeats(config.dead_seconds)
+        self.wants_weights = False
+        self._newest_weights = 0
+        self._catch_up: Callable[[], None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ledger: Ledger | None = None
@@ -98,8 +95,16 @@ class AsynchronousSource:
 
     # ---- the source --------------------------------------------------------------------------------------------------
 
-    def begin(self, step: int, folder: Path) -> None:
-        """Opens the ledger of the run, and starts the thread and its first rollouts; see the contract."""
+    def begin(
+        self, step: int, folder: Path, catch_up: Callable[[], None] | None = None, version: int | None = None
+    ) -> None:
+        """Opens the ledger of the run, and starts the thread and its first rollouts; see the contract.
+
+        Args:
+            step, folder, catch_up: see the contract; None where the weights are another process's.
+            version: updates after which the engine got its weights; None: `step`.
+        """
+        self._catch_up = catch_up
         config = self.sampler.config
         self._ledger = Ledger(folder / LEDGER_FILE, self._run)
         if step and self._run is None:  # the steps so far were synchronous
@@ -122,14 +127,19 @@ class AsynchronousSource:
             self._ledger,
             config.monitor.idle_steps * self.rules.threshold,
         )
-        self._call(self.collector.begin(step))
+        asks: dict[str, Ask] = {title: service.answers for title, service in self.services.far().items()}
+        if getattr(config.engine, "url", None):
+            asks[ENGINE] = self._engine_answers
+        interval, collector = self.config.heartbeat_seconds, self.collector
+        collector.watch = Watch(self.heartbeats, interval, asks, collector.change, collector.fail)
+        self._call(self.collector.begin(step, step if version is None else version))
         self._call(self._watch(folder.name))
         self.sampler.speed.begin()
 
     def take(self, step: int) -> Collected:
         """Returns the next batch; the phase ``sampling`` is the time that the trainer waits for it."""
         waiting = time.monotonic()
-        taken = self._call(self.collector.take(step))
+        taken = self._call(self.collector.take(step), self._bring_up)
         waited = time.monotonic() - waiting
         collected = Collected(taken.kept, taken.dropped)
         collected.clock.seconds["sampling"] = waited
@@ -143,28 +153,42 @@ class AsynchronousSource:
     def publish(self, step: int, push: Callable[[], None]) -> bool:
         """Hands the weights over every `push_every` steps; rollouts continue, see ``collection.push``."""
         due = step % self.config.push_every == 0
-        if due and self.config.push == "pause":
-            self.engine.pause("wait")
-            try:
-                push()
-            finally:
-                self.engine.resume()
-        elif due:
-            push()
+        if due:
+            hand_over(self.engine, self.config, push, self._catch_up)
         # after the push: a rollout that the finished step makes room for starts with the new weights
-        self._call(_plain(self.collector.finished_step, step if due else None))
+        self.finished(step if due else None)
         return due
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Drains the rollouts before the block, and lets others start after it, unless the user has paused them."""
-        paused = self.collector.paused
-        self._call(self.collector.drain())
+        paused = self.drain()
         try:
             yield
         finally:
             if not paused:
-                self._call(self.collector.resume())
+                self.resume()
+
+    def drain(self) -> bool:
+        """See `Collector.drain`; returns whether starts were paused before."""
+        paused = self.collector.paused
+        self._call(self.collector.drain())
+        return paused
+
+    def resume(self) -> None:
+        """See `Collector.resume`."""
+        self._call(self.collector.resume())
+
+    def finished(self, version: int | None) -> None:
+        """See `Collector.finished_step`."""
+        self._call(_plain(self.collector.finished_step, version))
+
+    def on_loop(self, work: Callable[[], None]) -> None:
+        """Does something on the loop that plays rollouts; here while there is none."""
+        if self._loop is None:
+            work()
+        else:
+            self._loop.call_soon_threadsafe(work)
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -175,11 +199,15 @@ class AsynchronousSource:
         """Takes the identity of the ledger that the checkpoint belongs to."""
         self._run = state.get("ledger")
 
-    def stop(self) -> None:
-        """Cancels the rollouts that run, ends the thread and closes the ledger; no effect a second time."""
+    def stop(self, reason: str = "the run has ended") -> None:
+        """Cancels the rollouts that run, ends the thread and closes the ledger; no effect a second time.
+
+        Args:
+            reason: recorded with them.
+        """
         if self._loop is not None and self._thread is not None and self._ledger is not None:
             self._call(self._unwatch())
-            self._call(self.collector.stop())
+            self._call(self.collector.stop(reason))
             self._call(self._opened.__aexit__(None, None, None))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -194,14 +222,36 @@ class AsynchronousSource:
         self.stop()
         self.engine.close()
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[Any, Any, T], meanwhile: Callable[[], None] | None = None) -> T:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while meanwhile is not None and not wait([future], timeout=self.config.heartbeat_seconds).done:
+            meanwhile()
+        return future.result()
+
+    def _bring_up(self) -> None:
+        """Gives the present weights to an engine that has started again."""
+        if self.wants_weights and self._catch_up is not None:
+            bring_up(self.engine, self._catch_up)
+
+    async def _engine_answers(self) -> None:
+        """Returns when the engine's server has answered.
+
+        Raises:
+            ArcforgeError: it is not there, or has started again and lacks the present weights.
+        """
+        found = (await asyncio.to_thread(self.engine.stats)).weight_version
+        self.wants_weights = found < self._newest_weights
+        if self.wants_weights:
+            raise ArcforgeError(f"it has started again, with weights {found} in place of {self._newest_weights}")
+        self._newest_weights = found
 
     # ---- watching ----------------------------------------------------------------------------------------------------
 
     async def _watch(self, name: str) -> None:
-        """Begins to adapt the number of rollouts, and to serve the status page."""
+        """Begins to watch other processes, to adapt the number of rollouts, and to serve the status page."""
+        assert self.collector.watch is not None
+        self._watching = asyncio.get_running_loop().create_task(self.collector.watch.run())
         if self.control is not None:
             self._adapting = asyncio.get_running_loop().create_task(self._adapt(self.control))
         if self._listener is not None:
@@ -212,20 +262,96 @@ class AsynchronousSource:
             say(f"status of the rollouts: http://127.0.0.1:{self._listener.getsockname()[1]}")
 
     async def _unwatch(self) -> None:
-        if self._adapting is not None:
-            self._adapting.cancel()
-            await asyncio.gather(self._adapting, return_exceptions=True)
+        for task in (self._adapting, self._watching):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._status is not None:
             await self._status.stop()
 
     async def _adapt(self, control: CacheControl) -> None:
         while True:
-            stats = await asyncio.to_thread(self.engine.stats)
-            cancel = control.observe(stats, self.collector.scheduler.running)
-            self.collector.adapt(control.limit, cancel)
+            with suppress(ArcforgeError):  # of a server that is gone, which `Watch` reports
+                stats = await asyncio.to_thread(self.engine.stats)
+                cancel = control.observe(stats, self.collector.scheduler.running)
+                self.collector.adapt(control.limit, cancel)
             await asyncio.sleep(OBSERVE)
 
     # ---- figures -----------------------------------------------------------------------------------------------------
+
+
+def check_collected(config: AsynchronousConfig, sampler: Sampler) -> None:
+    """Checks what the source needs of the run.
+
+    Raises:
+        ConfigError: the engine takes no single requests, there are several processes, or evaluations lack weights.
+    """
+    if not hasattr(sampler.engine, "submit"):
+        accepted = "collection=async needs an engine that takes requests one by one: engine=paged"
+        raise ConfigError("engine", sampler.config.engine.name, accepted)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
+    trainer = sampler.config.trainer
+    if sampler.config.evaluation.tasks and trainer.eval_every % config.push_every:
+        accepted = f"must be a multiple of collection.push_every={config.push_every}: the engine that evaluates a step "
+        raise ConfigError("trainer.eval_every", trainer.eval_every, f"{accepted}has its weights")
+
+
+def hand_over(
+    engine: ServingEngine,
+    config: AsynchronousConfig,
+    push: Callable[[], None],
+    catch_up: Callable[[], None] | None = None,
+) -> None:
+    """Hands weights over as ``collection.push`` says; waits for an engine that is gone, as long as `Watch` does.
+
+    Args:
+        engine: gets them.
+        config: how, and how long to wait.
+        push: gives them.
+        catch_up: gives them to an engine that has others.
+
+    Raises:
+        ArcforgeError: the engine refuses them, or does not come back.
+    """
+    try:
+        _push(engine, config.push, push)
+        return
+    except ArcforgeError as error:
+        if catch_up is None or engine.alive:
+            raise
+        say(f"{error}; waiting for the engine")
+        failed = error
+    last = time.monotonic() + GIVE_UP * config.dead_seconds
+    while time.monotonic() < last:
+        time.sleep(config.heartbeat_seconds)
+        if bring_up(engine, catch_up):
+            return
+    raise failed
+
+
+def _push(engine: ServingEngine, how: str, push: Callable[[], None]) -> None:
+    if how != "pause":
+        push()
+        return
+    engine.pause("wait")
+    try:
+        push()
+    finally:
+        engine.resume()
+
+
+def bring_up(engine: Any, catch_up: Callable[[], None]) -> bool:
+    """Gives the present weights to an engine whose server has started again; returns whether it has them."""
+    if not engine.alive:
+        return False
+    try:
+        engine.refresh()
+        catch_up()
+    except ArcforgeError as error:
+        say(f"the engine does not have the present weights yet: {error}")
+        return False
+    return True
 
 
 def listen(port: int | None) -> socket.socket | None:

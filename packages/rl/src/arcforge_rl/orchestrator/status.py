@@ -27,6 +27,7 @@ def status_of(collector: Collector, stats: EngineStats) -> dict[str, Any]:
     ratios = collector.services.ratios()
     return {
         "paused": collector.paused,
+        "processes": {} if collector.watch is None else collector.watch.heartbeats.show(),
         "progress": {
             "batches": scheduler.taken,
             "trained": scheduler.trained,
@@ -81,6 +82,11 @@ def page_of(name: str, status: dict[str, Any]) -> Page:
          "" if one["reward"] is None else decimals(one["reward"]), one["failed"])
         for name, one in status["services"].items()
     ]  # fmt: skip
+    processes = [
+        (escape(name), "alive" if one["alive"] else "dead", f"{one['heard']:g} s ago", one["deaths"],
+         escape(one["problem"]))
+        for name, one in status["processes"].items()
+    ]  # fmt: skip
     heads = ("service", "share", "running", "groups", "teach", "reward", "failed")
     sections = [
         Section("", "\n".join(cards), headline=True),
@@ -92,6 +98,7 @@ def page_of(name: str, status: dict[str, Any]) -> Page:
             "Groups left out", table(("reason", "groups"), [(escape(why), n) for why, n in status["dropped"].items()])
         ),
         Section("Task services", table(heads, services)),
+        Section("Processes", table(("process", "state", "heard", "deaths", "problem"), processes)),
         Section("Engine", table(("engine", "value"), [(what, f"{value:.4g}") for what, value in engine.items()])),
     ]
     state = "paused" if status["paused"] else "running"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -12,12 +13,15 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from arcforge_core.contracts.serving_engine import ServingEngine
+from arcforge_core.contracts.serving_engine import EngineStats, ServingEngine
+from arcforge_core.errors import ArcforgeError
 from arcforge_rl.orchestrator.collector import Collector
 from arcforge_rl.orchestrator.status import page_of, status_of
 
 REFRESH = 2
 """Seconds after which a browser loads the page again."""
+PATIENCE = 2.0
+"""Seconds for the figures of an engine."""
 
 
 def app_of(name: str, collector: Collector, engine: ServingEngine) -> FastAPI:
@@ -26,7 +30,7 @@ def app_of(name: str, collector: Collector, engine: ServingEngine) -> FastAPI:
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
     async def status() -> dict[str, Any]:
-        return status_of(collector, await asyncio.to_thread(engine.stats))
+        return status_of(collector, await stats_of(engine))
 
     @app.get("/")
     async def page() -> HTMLResponse:
@@ -45,6 +49,13 @@ def app_of(name: str, collector: Collector, engine: ServingEngine) -> FastAPI:
     for path, act in (("/pause", collector.pause), ("/resume", collector.resume), ("/drain", collector.drain)):
         action(path, act)
     return app
+
+
+async def stats_of(engine: ServingEngine) -> EngineStats:
+    """Returns the figures of an engine; zeros of one that is gone or hangs."""
+    with suppress(ArcforgeError, TimeoutError):
+        return await asyncio.wait_for(asyncio.to_thread(engine.stats), PATIENCE)
+    return EngineStats(0, 0)
 
 
 class StatusServer:

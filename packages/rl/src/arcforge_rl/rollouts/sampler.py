@@ -150,7 +150,7 @@ class Sampler:
 
     resets_optimizer = False
 
-    def begin(self, step: int, folder: Path) -> None:
+    def begin(self, step: int, folder: Path, catch_up: Callable[[], None]) -> None:
         """Needs nothing."""
 
     def publish(self, step: int, push: Callable[[], None]) -> bool:

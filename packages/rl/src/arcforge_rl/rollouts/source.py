@@ -20,12 +20,14 @@ class Source(Protocol):
     @property
     def resets_optimizer(self) -> bool: ...
 
-    def begin(self, step: int, folder: Path) -> None:
+    def begin(self, step: int, folder: Path, catch_up: Callable[[], None]) -> None:
         """Begins or resumes after `step` updates; the engine has the weights after them.
 
         Args:
             step: updates so far.
             folder: of the run.
+            catch_up: gives the engine the present weights if it has older ones, as a server does that was restarted;
+                called in `take` and `publish`.
 
         Raises:
             ArcforgeError: the folder has files of another run, or damaged ones.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from arcforge_core.errors import ArcforgeError
 from arcforge_rl.processes import gather
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps")
@@ -24,6 +25,7 @@ class Speed:
         self.engine, self.busy = engine, busy
         self._trained = self._sampled = 0.0
         self._since: float | None = None
+        self._before: dict[str, float] = {}
         self._before = self._counters()
 
     def begin(self) -> None:
@@ -40,7 +42,7 @@ class Speed:
         """
         now, counters = time.monotonic(), self._counters()
         span = max(now - self._since if self._since is not None else waited, 1e-9)
-        engines = gather({name: value - self._before[name] for name, value in counters.items()})
+        engines = gather({name: gain(self._before.get(name, 0.0), value) for name, value in counters.items()})
         gained = {name: sum(one[name] for one in engines) for name in counters}
         self._since, self._before = now, counters
         figures = {"trainer_idle": min(1.0, waited / span)}
@@ -73,12 +75,20 @@ class Speed:
             if self._since is not None:
                 self._since += time.monotonic() - since
             for name, value in self._counters().items():
-                self._before[name] += value - before[name]
+                self._before[name] = self._before.get(name, 0.0) + value - before.get(name, 0.0)
 
     def _counters(self) -> dict[str, float]:
         counters = {"busy": self.busy()}
         if hasattr(self.engine, "stats"):
-            stats = self.engine.stats()
+            try:
+                stats = self.engine.stats()
+            except ArcforgeError:  # its server is gone, and its counts since the last batch with it
+                return {**self._before, **counters}
             counters |= {name: float(getattr(stats, name)) for name in COUNTERS}
             counters |= {"drafts": float(stats.drafts), "accepted": float(sum(stats.accepted_by_position))}
         return counters
+
+
+def gain(before: float, now: float) -> float:
+    """Returns the gain of a counter; one of a server that has started again counts from 0."""
+    return now - before if now >= before else now

@@ -231,7 +231,7 @@ class PolicyModule(TrainingModule):
         if resumed or self.engine.weight_version:  # a server may have an earlier run's
             self.sync_weights(None if isinstance(self.source, Sampler) else self.progress.step or None)
         self._weight_version = None
-        self.source.begin(self.progress.step, folder)
+        self.source.begin(self.progress.step, folder, self.catch_up)
 
     def _reset_optimizers(self) -> None:
         """Forgets momenta and counts of steps; learning rates stay."""
@@ -249,7 +249,8 @@ class PolicyModule(TrainingModule):
             hand_over(self.model, self.sampler.evaluator)
 
     def catch_up(self) -> None:
-        """Gives the engine the weights of this step if its last ones are older (`collection.push_every`)."""
+        """Gives the engine the weights of this step if its last ones are older: of an earlier step
+        (`collection.push_every`), or those of a server that was restarted."""
         if self.engine.weight_version < self.weight_version:
             self.sync_weights(self.weight_version)
 

@@ -377,6 +377,10 @@ class RemoteEngine(ABC):
             return False
         return True
 
+    def refresh(self) -> None:
+        """Asks which weights the server has: one that was restarted has others than it was given."""
+        self.weight_version = number_of(self._label())
+
     @property
     def paused(self) -> bool:
         """Whether the server generates nothing."""

@@ -38,6 +38,7 @@ class Service:
         taught: of its last `WINDOW` groups, whether they taught something.
         counts: ``groups`` that have ended, ``failed`` rollouts, by kind ``failed_<kind>``.
         rewards: sum of the mean rewards of those groups.
+        dead: whether its process is gone, so that it gets no work.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Service:
     counts: Counter[str] = field(default_factory=Counter)
     rewards: float = 0.0
     next_start: float = float("-inf")
+    dead: bool = False
 
     @property
     def progress(self) -> float:
@@ -57,7 +59,7 @@ class Service:
 
     @property
     def title(self) -> str:
-        """Its name in errors."""
+        """Its name in errors, and among the processes of a run."""
         return f"task service {self.name}" if self.name else f"environment {self.config.environment}"
 
     def learn(self, rate: float, taught: bool) -> None:
@@ -118,6 +120,8 @@ class Services:
             service.close_soon(self.clock())
 
     def _has_room(self, service: Service) -> bool:
+        if service.dead:
+            return False
         config, everyone = service.config, self.by_name.values()
         if config.concurrency is not None and service.running >= config.concurrency:
             return False
@@ -168,9 +172,8 @@ class Services:
     def thrown_away(self) -> Counter[str]:
         """Returns the number of answers of services that were for nothing, and of their programs' restarts."""
         total: Counter[str] = Counter()
-        for service in self.by_name.values():
-            if isinstance(service.environment, FarEnvironment):
-                total.update({f"service_{name}": count for name, count in service.environment.line.counts.items()})
+        for environment in self.far().values():
+            total.update({f"service_{name}": count for name, count in environment.line.counts.items()})
         return +total
 
     # ---- beginning and end -------------------------------------------------------------------------------------------
@@ -185,14 +188,25 @@ class Services:
         Raises:
             ConfigError: one is not.
         """
-        far = [one.environment for one in self.by_name.values() if isinstance(one.environment, FarEnvironment)]
-        await asyncio.gather(*(environment.describe() for environment in far))
+        await asyncio.gather(*(environment.describe() for environment in self.far().values()))
+
+    def far(self) -> dict[str, FarEnvironment]:
+        """Returns the services in other processes by title."""
+        found = self.by_name.values()
+        return {one.title: one.environment for one in found if isinstance(one.environment, FarEnvironment)}
+
+    def change(self, title: str, alive: bool) -> Callable[[GroupKey], bool]:
+        """A service in another process has died, or is back; returns which groups are its."""
+        (service,) = [one for one in self.by_name.values() if one.title == title]
+        service.dead = not alive
+        if not alive:
+            self.far()[title].line.kill()
+        return lambda key: self.of.get(key) is service
 
     async def close(self) -> None:
         """Ends connections and programs."""
-        for service in self.by_name.values():
-            if isinstance(service.environment, FarEnvironment):
-                await service.environment.close()
+        for environment in self.far().values():
+            await environment.close()
 
 
 def services_of(config: AsynchronousConfig, sampler: Sampler, limit: int) -> Services:

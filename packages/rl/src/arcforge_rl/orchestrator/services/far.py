@@ -98,6 +98,14 @@ class FarEnvironment:
                 await asyncio.sleep(PAUSE)
         return await self._ask("describe", "")
 
+    async def answers(self) -> None:
+        """Returns when the service has answered.
+
+        Raises:
+            EpisodeFailure: it is not there.
+        """
+        await self._ask("describe", "")
+
     def task(self, index: int) -> Task:
         """Returns the task of a number; the service has its contents."""
         number = index if self.num_tasks is None else index % self.num_tasks

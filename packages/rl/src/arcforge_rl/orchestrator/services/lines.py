@@ -46,6 +46,9 @@ class Line(Protocol):
             EpisodeFailure: the service is not there, ended, or gave an answer that is none.
         """
 
+    def kill(self) -> None:
+        """Kills a program that answers no more, so that the next request starts it again."""
+
     async def close(self) -> None:
         """Ends the connection, and a program with it."""
 
@@ -87,6 +90,11 @@ class ProgramLine:
             self._ended[id] = why
             if len(self._ended) > REMEMBERED:
                 self._ended.popitem(last=False)
+
+    def kill(self) -> None:
+        """See `Line`."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
 
     async def close(self) -> None:
         """Ends the program: its input ends, then it is killed."""
@@ -189,6 +197,9 @@ class HttpLine:
         if (wrong := wrong_rollout(self.name, answer, rollout)) is not None:
             raise wrong
         return answer
+
+    def kill(self) -> None:
+        """Has no effect: the server is not ours."""
 
     async def close(self) -> None:
         """Closes the connections."""
