@@ -40,7 +40,7 @@ class Judge:
         engine: Any = registry().get("engine", "paged").load_schema()(max_running=AT_ONCE)
         self.engine: Any = build_engine(engine, model.requires_grad_(False))
         positions = model.config.max_position_embeddings
-        self.setup = SamplingSetup(build_dialogue(tokenizer, thinking=False), longest, 1.0, positions)
+        self.setup = SamplingSetup(build_dialogue(tokenizer, "off"), longest, 1.0, positions)
         self.tasks = tasks
 
     def reward(self, checkpoint: Path | None) -> float:

@@ -92,6 +92,17 @@ def test_seconds_to_a_reward_are_between_two_checkpoints() -> None:
     assert evaluate.seconds_to(curve, 0.95) is None
 
 
+@pytest.mark.slow(reason="samples from the demo's model")
+def test_a_checkpoint_is_judged_by_the_same_tasks_again() -> None:
+    evaluate = module("_async_evaluate")
+    judge = evaluate.Judge("demo", 3, 24, {"questions": 1})
+    try:
+        first, again = judge.reward(None), judge.reward(None)
+    finally:
+        judge.close()
+    assert first == again and first * 3 == pytest.approx(round(first * 3))
+
+
 def test_the_cost_of_a_decoding_step_is_found_from_a_runs_steps() -> None:
     simulate, rng = module("_async_simulate"), random.Random(0)
     steps = [(rng.randrange(50, 500), rng.uniform(2.0, 20.0)) for _ in range(30)]
