@@ -73,7 +73,7 @@ def measured(folder: Path, engines: int) -> Measured:
     groups: dict[str, list[float]] = {}
     for line in (folder / "rollouts.jsonl").read_text().splitlines():
         rollout = json.loads(line)
-        if "failure" not in rollout:
+        if not rollout.get("failure"):
             played[rollout["rollout"]] = turns_of(rollout)
             groups.setdefault(rollout["group"], []).append(rollout["rewards"]["reward"])
     equal = statistics.fmean(len(set(rewards)) == 1 for rewards in groups.values())
