@@ -45,7 +45,10 @@ CASES: dict[str, tuple[str, ...]] = {
         *("rollout.drop_equal=false", "rollout.max_new_tokens=32"),
     ),
     "icepop, paged engine": ("algorithm=icepop", "engine=paged", "engine.overlap=false"),
-    "grpo, two updates": ("algorithm=grpo", "trainer.updates=2", "curriculum.pool=12", "trainer.replay_routing=trainer"),
+    "grpo, two updates": (
+        *("algorithm=grpo", "trainer.updates=2"),
+        *("curriculum.pool=12", "trainer.replay_routing=trainer"),
+    ),
 }
 """Name, which is that of an algorithm unless the overrides name one -> overrides."""
 
