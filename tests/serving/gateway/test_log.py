@@ -337,7 +337,8 @@ def test_a_session_survives_kill_9(tmp_path):
         before = http.get(f"/sessions/{opened['id']}").json()
         slow = {**more(ONE, first, "slow"), "max_tokens": 500, "stream": True}
         with http.stream("POST", f"/sessions/{opened['id']}/v1/chat/completions", json=slow) as reply:
-            next(reply.iter_lines())
+            lines = reply.iter_lines()  # dropped, it would close the connection: the turn would end before the kill
+            next(lines)
             process.kill()  # in the middle of a turn
             process.wait()
     with started(tmp_path, port) as (http, *_):

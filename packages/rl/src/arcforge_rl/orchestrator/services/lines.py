@@ -83,6 +83,8 @@ class ProgramLine:
             answer: Answer = await future
             why = "twice"
             return answer
+        except ConnectionError as error:
+            raise EpisodeFailure("worker", f"service {self.name}: its program ended: {error}") from error
         except OSError as error:
             raise EpisodeFailure("worker", f"service {self.name}: its program is not there: {error}") from error
         finally:
