@@ -32,7 +32,7 @@ def serving(policy: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yields the address of a server of a policy, in a thread of this process, and a function that ends it and
     starts another one with the first weights; its admin key is in the variables.
 
-    It shares no prefixes: who computes one first depends on the order in which requests come.
+    It shares no prefixes: rows of `attention=reference` depend on the chunk that computes them (docs/numerics.md).
     """
     from arcforge_core.configs import TorchCpuConfig
     from arcforge_core.ops.hardware import build_hardware
