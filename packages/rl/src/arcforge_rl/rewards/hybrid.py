@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from arcforge_core.contracts.environment import Agents, Environment, Episode, Failure, Outcome, Script, Task
+from arcforge_core.contracts.environment import Environment, Episode, Failure, Outcome, Task
 from arcforge_core.episodes.rewards import failure_of
-from arcforge_core.episodes.rollout import stage_of
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.rewards.compose import Comparable, compose
+from arcforge_rl.rewards.judged import Judged
 from arcforge_rl.rewards.learned import Rewarded
 from arcforge_rl.rewards.spec import ROOT, Measured, RewardSpec
 from arcforge_rl.rewards.toml import read_rewards
@@ -34,7 +34,7 @@ class EpisodeMeasure(Protocol):
         """
 
 
-class Hybrid:
+class Hybrid(Judged):
     """Judges the episodes of another environment by components; implements `Environment`.
 
     A component that fails makes its rollout a failure; the others of the group are compared without it.
@@ -43,32 +43,13 @@ class Hybrid:
         environment: plays, and gives rewards and metrics to read.
         spec: the reward.
         measures: of the components that name a registered reward, by their names.
-
-    Attributes:
-        compares: whether a value depends on the other rollouts of a task.
     """
 
     def __init__(self, environment: Environment, spec: RewardSpec, measures: Mapping[str, EpisodeMeasure]) -> None:
-        self.environment, self.spec, self.measures = environment, spec, dict(measures)
-        self.domain, self.num_tasks = environment.domain, environment.num_tasks
-        self.compares = spec.compares or bool(getattr(environment, "compares", False))
+        super().__init__(environment)
+        self.spec, self.measures = spec, dict(measures)
+        self.compares = self.compares or spec.compares
         self._comparable = Comparable(spec)
-
-    def task(self, index: int) -> Task:
-        """Returns the environment's."""
-        return self.environment.task(index)
-
-    def domain_of(self, task: Task) -> str:
-        """Returns the environment's."""
-        return self.environment.domain_of(task)
-
-    def stage_of(self, task: Task) -> str:
-        """Returns the environment's."""
-        return stage_of(self.environment, task)
-
-    async def run(self, task: Task, agents: Agents) -> Episode:
-        """Plays the task."""
-        return await self.environment.run(task, agents)
 
     async def score(self, task: Task, episode: Episode) -> Outcome:
         """Returns the outcome of an episode alone."""
@@ -90,14 +71,6 @@ class Hybrid:
             raw if isinstance(raw, Outcome) else self._outcome(outcome, raw, compose(self.spec, next(values)))
             for raw, outcome in zip(measured, own, strict=True)
         ]
-
-    def oracle(self, task: Task) -> Script:
-        """Returns the environment's."""
-        return self.environment.oracle(task)
-
-    def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns the environment's."""
-        return self.environment.cheats(task)
 
     @property
     def reward_state(self) -> dict[str, list[float]]:

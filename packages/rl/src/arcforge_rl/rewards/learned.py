@@ -22,12 +22,12 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint
 from arcforge_core.checkpoint.scalar import HEAD, load_scalar
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.chat import ChatTemplate, Message
-from arcforge_core.contracts.environment import Agents, Environment, Episode, Failure, Outcome, Script, Task
-from arcforge_core.episodes.rollout import stage_of
+from arcforge_core.contracts.environment import Environment, Episode, Failure, Outcome, Task
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_rl.configs.learning import RewardModelConfig
+from arcforge_rl.rewards.judged import Judged
 
 
 class RewardModel:
@@ -80,7 +80,7 @@ class RewardModel:
             return float(self.model(tokens_T, SequenceBatch.build([len(ids)], device=device), last_S))
 
 
-class Rewarded:
+class Rewarded(Judged):
     """An environment whose reward is (1 - weight) x verified + weight x sigmoid(score); an `Environment`.
 
     Args:
@@ -90,25 +90,8 @@ class Rewarded:
     """
 
     def __init__(self, environment: Environment, model: RewardModel, weight: float) -> None:
-        self.environment, self.model, self.weight = environment, model, weight
-        self.domain, self.num_tasks = environment.domain, environment.num_tasks
-        self.compares = bool(getattr(environment, "compares", False))
-
-    def task(self, index: int) -> Task:
-        """Returns the environment's."""
-        return self.environment.task(index)
-
-    def domain_of(self, task: Task) -> str:
-        """Returns the environment's."""
-        return self.environment.domain_of(task)
-
-    def stage_of(self, task: Task) -> str:
-        """Returns the environment's."""
-        return stage_of(self.environment, task)
-
-    async def run(self, task: Task, agents: Agents) -> Episode:
-        """Plays the task."""
-        return await self.environment.run(task, agents)
+        super().__init__(environment)
+        self.model, self.weight = model, weight
 
     async def score(self, task: Task, episode: Episode) -> Outcome:
         """Returns the verifiers' rewards with ``verified``, ``reward_model`` and their mixture as ``reward``."""
@@ -125,14 +108,6 @@ class Rewarded:
         rewards = {**verified.rewards, "reward": mixed, "verified": verified.reward, "reward_model": learned}
         said = {"verified": verified.reasons.get("reward", ""), "reward_model": f"scored {score:.3f}"}
         return replace(verified, rewards=rewards, reasons={**verified.reasons, **said})
-
-    def oracle(self, task: Task) -> Script:
-        """Returns the environment's."""
-        return self.environment.oracle(task)
-
-    def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns the environment's."""
-        return self.environment.cheats(task)
 
 
 class RewardedGroups(Rewarded):
