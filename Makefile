@@ -43,8 +43,12 @@ test-only: venv $(BROWSER)  ## tests alone
 	$(PYTEST)
 
 .PHONY: nightly
-nightly: venv $(BROWSER)  ## all tests, those marked nightly too, with five times as many generated examples
-	$(PYTEST) -m "" --hypothesis-profile=nightly
+nightly: venv $(BROWSER)  ## all tests, those marked nightly too, with eight times as many generated examples
+	$(PYTEST) -m "not network" --hypothesis-profile=nightly
+
+.PHONY: network
+network: venv  ## the tests that fetch from package registries
+	$(PYTEST) -n 0 -m network
 
 .PHONY: lint
 lint: venv  ## ruff: lint and format check

@@ -47,6 +47,8 @@ class Row:
         variants: swept for the fastest; the first one is taken without a sweep.
         apart: whether trainer and engine compute at the same time, with half of the cores each.
         judged: whether a reward model has a part in the reward.
+        rank: runs of a lower one come first: 0 for those whose seconds are compared, 1 for idle shares, 2 for learning.
+        swept_as: row whose sweep decides between the variants of this one, too; empty: its own.
     """
 
     name: str
@@ -55,6 +57,13 @@ class Row:
     variants: tuple[Variant, ...]
     apart: bool = False
     judged: bool = False
+    rank: int = 2
+    swept_as: str = ""
+
+    @property
+    def brief(self) -> bool:
+        """Whether it is measured for its idle shares and the simulator alone: one seed, and few steps."""
+        return self.rank == 1
 
 
 def rows_of(cores: int) -> dict[str, Row]:
@@ -74,11 +83,12 @@ def rows_of(cores: int) -> dict[str, Row]:
     stale = ("collection=async", *STALE)
     uncorrected = "collection.allow_uncorrected=true"
     found = [
-        Row("barrier", "barrier", ("algorithm=double_sided",), tuple(barriers)),
-        Row("oversampled", "over-sampled 1.5, abort", over, (plain, Variant("x2", batch=2))),
+        Row("barrier", "barrier", ("algorithm=double_sided",), tuple(barriers), rank=0),
+        Row("oversampled", "over-sampled 1.5, abort", over, (plain, Variant("x2", batch=2)), rank=0),
         Row("one_step_off", "one step off",
-            ("collection=async", "collection.eta=1", "collection.whole_batches=true"), (plain,), apart=True),
-        Row("async", "async, eta 2, double-sided", stale, (plain,), apart=True),
+            ("collection=async", "collection.eta=1", "collection.whole_batches=true"), (plain,), apart=True,
+            rank=1),
+        Row("async", "async, eta 2, double-sided", stale, (plain,), apart=True, rank=0),
         Row("async_clipped", "async, plain clipping",
             (*stale, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (plain,),
             apart=True),
@@ -86,6 +96,6 @@ def rows_of(cores: int) -> dict[str, Row]:
             apart=True),
         Row("async_kept", "async, optimizer kept", (*stale, "collection.reset_optimizer=false"), (plain,), apart=True),
         Row("ppo", "PPO: actor, reference, critic, reward model", PPO,
-            tuple(barriers[:3] if cores > 1 else barriers[:2]), judged=True),
+            tuple(barriers[:3] if cores > 1 else barriers[:2]), judged=True, rank=1, swept_as="barrier"),
     ]  # fmt: skip
     return {row.name: row for row in found}

@@ -52,15 +52,17 @@ class Peer:
         named = (self.attention, self.experts, self.dtype, "compile" * self.compiled, self.batch and f"by {self.batch}")
         return "+".join(str(part) for part in named if part)
 
-    def load(self, folder: str | Path) -> Any:
-        """Returns the model of a folder, in eval mode."""
+    def load(self, folder: str | Path, kind: str = "AutoModelForCausalLM", **options: Any) -> Any:
+        """Returns the model of a folder, in eval mode; `options` are further ones of its class."""
         import transformers
 
         transformers.logging.set_verbosity_error()
         experts = {} if self.experts is None else {"experts_implementation": self.experts}
-        model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype_of(self), attn_implementation=self.attention, **experts
-        ).eval()
+        model: nn.Module = (
+            getattr(transformers, kind)
+            .from_pretrained(folder, dtype=dtype_of(self), attn_implementation=self.attention, **experts, **options)
+            .eval()
+        )
         if self.compiled:
             model.forward = torch.compile(model.forward)  # type: ignore[method-assign]
         return model
@@ -107,7 +109,8 @@ def sweep(
         candidates: settings to measure.
         prepare: builds what a setting measures.
         further: variations of the fastest candidate, measured too: settings that take long to try, such as compiling.
-        repeats: measured calls after the first, of which the fastest counts; 0 counts the first call.
+        repeats: measured calls after the first, of which the fastest counts; 0 counts the first call, except that of
+            further settings, which may be compiling.
 
     Raises:
         SystemExit: no setting can be measured.
@@ -123,7 +126,8 @@ def sweep(
             took = run()
             if not patient and seconds and took > TOO_SLOW * min(seconds.values()):
                 raise Unfit(f"too slow, {took:.2f} s at first")
-            took = min((run() for _ in range(repeats)), default=took)
+            again = max(1, repeats) if patient else repeats
+            took = min((run() for _ in range(again)), default=took)
         except Exception as error:  # what this machine, this model or this version refuses
             tried[str(setting)] = f"left out: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
         else:

@@ -1,7 +1,7 @@
 """Sparse attention on the clock: prompts, decoding and training beside transformers, dense attention and the floor.
 
-    python benchmarks/attention.py [--quick] [--only prefill decode train long] [--checkpoint DIR] [--threads N]
-                                   [--json FILE] [--plot FILE]
+    python benchmarks/attention.py [--quick] [--only prefill decode train long] [--checkpoint DIR] [--rounds N]
+                                   [--threads N] [--json FILE] [--plot FILE]
 
 The model is the preset `small` (23M parameters, top-k 256) with random weights, the same on both sides. Each part runs
 transformers' `glm_moe_dsa` with the fastest of its settings, found by a sweep over attention, experts, dtype and, not
@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from _floors import work
 from _machine import describe_machine, peak_growth, read_bandwidth
 from _peers import EXPERTS, Peer, Swept, Unfit, peers, sweep
+from _rounds import add, in_turns, medians, ratio, show, timed
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.start import start_from
@@ -45,18 +47,18 @@ from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.params import count_parameters
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.throughput import matmul_rate
 
-PROMPT, TRAIN, LONG = 8192, 4096, 131_072
+PROMPT, TRAIN, LONG, TRIAL = 8192, 4096, 131_072, 1024
 CACHES = (2048, 32_768, 65_536)
 LIMIT = 1 << 18
 DTYPES = ("fp32", "autocast", "bf16")
 AGREEMENT = 2e-2
 """Relative difference of logits: sums in another order let a few keys at the border of top-k change places."""
+HOPELESS = 2.5
 Job = Callable[[], Tensor]
 
 
@@ -108,7 +110,9 @@ class Subject:
         ]
 
 
-def fastest_peer(folder: str, prepare: Callable[[Any], Job], ours: Job, quick: bool) -> tuple[Swept[Peer], Job]:
+def fastest_peer(
+    folder: str, prepare: Callable[[Any], Job], ours: Job, quick: bool, trial: Callable[[Any], Job] | None = None
+) -> tuple[Swept[Peer], Job]:
     """Returns the sweep over transformers' settings that agree with ours, and the job of the fastest.
 
     Args:
@@ -116,19 +120,27 @@ def fastest_peer(folder: str, prepare: Callable[[Any], Job], ours: Job, quick: b
         prepare: makes the job of a loaded model.
         ours: our job, with which results must agree.
         quick: whether to leave out other dtypes and compiling.
+        trial: makes a shorter job; settings that take `HOPELESS` times the fastest there are not tried on the whole.
     """
     with ties_to_the_lower():
         expected = ours().double()
+    trials: list[float] = []
 
     def measured(peer: Peer) -> Callable[[], float]:
-        job = casting(prepare(peer.load(folder)), peer)
+        model = peer.load(folder)
+        if trial is not None and not peer.compiled:
+            seconds = in_turns({"trial": casting(trial(model), peer)}, 1)["trial"][0]
+            trials.append(seconds)
+            if seconds > HOPELESS * min(trials):
+                raise Unfit(f"{seconds / min(trials):.1f} times as long as the fastest on {TRIAL} tokens")
+        job = casting(prepare(model), peer)
         check_agreement(job, expected)
         return lambda: timed(job)
 
     def further(best: Peer) -> list[Peer]:
         return [] if quick else [replace(best, compiled=True)]
 
-    swept = sweep(peers(DTYPES[:1] if quick else DTYPES, EXPERTS), measured, further, repeats=1)
+    swept = sweep(peers(DTYPES[:1] if quick else DTYPES, EXPERTS), measured, further, repeats=0)
     return swept, casting(prepare(swept.best.load(folder)), swept.best)
 
 
@@ -143,14 +155,6 @@ def casting(job: Job, peer: Peer) -> Job:
         return found
 
     return within
-
-
-def timed(job: Job) -> float:
-    """Returns the seconds of a call, or of the part that counts."""
-    start = time.perf_counter()
-    job()
-    took: float = getattr(job, "seconds", time.perf_counter() - start)
-    return took
 
 
 def prompt_job(model: Any, ids: Tensor) -> Job:
@@ -237,56 +241,12 @@ def training_job(model: Any, ids: Tensor) -> Job:
     return ours if isinstance(model, CausalLM) else theirs
 
 
-@dataclass(frozen=True)
-class Work:
-    """Products and bytes that a step cannot do without."""
-
-    flops: float
-    bytes: float
-
-    def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
-        """Returns the floor."""
-        return max(self.flops / flops_per_s, self.bytes / bytes_per_s)
-
-
-def work(model: CausalLM, tokens: int, past: int, heads: int = 1, dense: bool = False) -> Work:
-    """Counts a forward pass over `tokens` new tokens of one sequence after `past` others.
-
-    Attention is counted in absorbed form over at most top-k keys, or over all where `dense` says so; index scores over
-    all keys. `heads` tokens get logits.
-    """
-    c = model.config
-    active = count_parameters(c, model.attention).active  # without embedding and head
-    seen_T = torch.arange(past + 1, past + tokens + 1, dtype=torch.float64)
-    read_T = seen_T if dense else seen_T.clamp(max=c.index_topk)
-    entry = c.kv_lora_rank + c.qk_rope_head_dim
-    pair = 2 * c.num_attention_heads * (entry + c.kv_lora_rank)
-    scored = 0.0 if dense else float(torch.where(seen_T > c.index_topk, seen_T, 0.0).sum())
-    flops = 2.0 * active * tokens + 2.0 * heads * c.hidden_size * c.vocab_size
-    flops += c.num_hidden_layers * (pair * float(read_T.sum()) + 2 * c.index_n_heads * c.index_head_dim * scored)
-    kept = float(read_T[-1]) * entry + (0.0 if dense else float(seen_T[-1]) * c.index_head_dim)
-    weights = active if tokens < c.n_routed_experts else count_parameters(c, model.attention).total_without_mtp
-    values = weights + c.hidden_size * c.vocab_size + c.num_hidden_layers * kept
-    return Work(flops, 4.0 * values)
-
-
-def median_seconds(jobs: dict[str, Job], rounds: int) -> dict[str, float]:
-    """Returns each job's median; rounds alternate, the first one warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in range(rounds + 1):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            took = getattr(job, "seconds", time.perf_counter() - start)
-            if number:
-                seconds[name].append(took)
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
-def decoding_seconds(jobs: dict[str, Job], rounds: int) -> dict[str, float]:
-    """Returns each job's median of rounds of ten steps, which follow each other as they do when text is generated."""
-    found = [{name: median_seconds({name: job}, 10)[name] for name, job in jobs.items()} for _ in range(rounds)]
-    return {name: statistics.median(seconds[name] for seconds in found) for name in jobs}
+def decoding_rounds(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
+    """Returns each job's seconds by round: the median of ten steps, which follow each other as in generation."""
+    found = [
+        {name: statistics.median(in_turns({name: job}, 10)[name]) for name, job in jobs.items()} for _ in range(rounds)
+    ]
+    return {name: [seconds[name] for seconds in found] for name in jobs}
 
 
 @contextmanager
@@ -355,6 +315,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="one round instead of five; the peer in fp32 alone, not compiled"
     )
+    parser.add_argument("--rounds", type=int, help="whole rounds, over which ratios have a range")
     parser.add_argument(
         "--only", nargs="+", choices=("prefill", "decode", "train", "long"), default=["prefill", "decode", "train"]
     )
@@ -370,7 +331,7 @@ def main() -> None:
         side, folder, tokens = options.alone
         print(json.dumps(read_alone(subject, side, folder, int(tokens))))
         return
-    rounds = 1 if options.quick else 5
+    rounds = options.rounds or (1 if options.quick else 5)
     report: dict[str, Any] = {"benchmark": "attention", "machine": describe_machine(options.threads), "ratios": {}}
     report["checkpoint"] = options.checkpoint
     ours = subject.model("dsa").eval()
@@ -378,10 +339,9 @@ def main() -> None:
         export_hf(ours, folder)
         for part in options.only:
             report[part], ratios = PARTS[part](subject, ours, rounds, folder, options)
-            report["ratios"] |= ratios
+            add(report, ratios)
             print(json.dumps(report[part], indent=2), flush=True)
-    for name, value in report["ratios"].items():
-        print(f"{name:<28}{value:9.2f}")
+    show(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=2))
     if options.plot:
@@ -394,17 +354,24 @@ def prefill(
     """A prompt of 8,192 tokens into an empty cache."""
     ids = subject.tokens(ours, PROMPT, 1)
     mine = prompt_job(ours, ids)
-    swept, theirs = fastest_peer(folder, lambda model: prompt_job(model, ids), mine, options.quick)
+    swept, theirs = fastest_peer(
+        folder,
+        lambda model: prompt_job(model, ids),
+        mine,
+        options.quick,
+        lambda model: prompt_job(model, ids[:, :TRIAL]),
+    )
     jobs = {"ours": mine, "transformers": theirs}
     difference = agree(mine, theirs)
-    seconds = median_seconds(jobs, rounds)
+    by_round = in_turns(jobs, rounds)
+    seconds = medians(by_round)
     floor = work(ours, PROMPT, 0).seconds(matmul_rate(torch.float32), read_bandwidth())
     sides = {"ours": None, "transformers": swept.best}
     memory = {
         side: alone(subject, peer, folder, PROMPT, options.threads)["peak_memory_mb"] for side, peer in sides.items()
     }
     ratios = {
-        "prefill_8k": seconds["transformers"] / seconds["ours"],
+        "prefill_8k": ratio(by_round["transformers"], by_round["ours"]),
         "prefill_memory": memory["ours"] / memory["transformers"],
         "prefill_over_floor": seconds["ours"] / floor,
     }
@@ -425,30 +392,32 @@ def decode(
         "floor": {},
         "dense floor": {},
     }
-    difference, swept = {}, {}
+    difference, swept, by_round = {}, {}, {}
     for tokens in CACHES:
         kept = subject.entries(ours, tokens)
         jobs = {"dsa": our_decoding(ours, kept), "dsa, bf16 keys": our_decoding(halved, kept)}
         jobs["dense"] = our_decoding(dense, kept)
-        for name, seconds in decoding_seconds(jobs, rounds).items():
+        prepare = partial(their_decoding, config=ours.config, kept=kept)
+        if tokens <= CACHES[1]:
+            found_here, other = fastest_peer(folder, prepare, jobs["dsa"], options.quick)
+            swept[tokens] = {"settings": str(found_here.best), "sweep": found_here.tried}
+            difference[tokens] = agree(jobs["dsa"], other)
+            jobs["transformers"] = other
+        by_round[tokens] = decoding_rounds(jobs, rounds)
+        for name, seconds in medians(by_round[tokens]).items():
             milliseconds[name][tokens] = 1e3 * seconds
         rates = matmul_rate(torch.float32), read_bandwidth()
         milliseconds["floor"][tokens] = 1e3 * work(ours, 1, tokens).seconds(*rates)
         milliseconds["dense floor"][tokens] = 1e3 * work(dense, 1, tokens, dense=True).seconds(*rates)
-        if tokens <= CACHES[1]:
-            prepare = partial(their_decoding, config=ours.config, kept=kept)
-            found_here, other = fastest_peer(folder, prepare, jobs["dsa"], options.quick)
-            swept[tokens] = {"settings": str(found_here.best), "sweep": found_here.tried}
-            difference[tokens] = agree(jobs["dsa"], other)
-            milliseconds["transformers"][tokens] = 1e3 * median_seconds({"theirs": other}, rounds)["theirs"]
     short, middle, long = CACHES
     found, absorbed = milliseconds["dsa"], milliseconds["dense"]
+    at_32k, at_64k = by_round[middle], by_round[long]
     ratios = {
-        "decode_32k": milliseconds["transformers"][middle] / found[middle],
-        "decode_32k_over_2k": found[middle] / found[short],
+        "decode_32k": ratio(at_32k["transformers"], at_32k["dsa"]),
+        "decode_32k_over_2k": ratio(at_32k["dsa"], by_round[short]["dsa"]),
         "decode_32k_over_2k_bf16": milliseconds["dsa, bf16 keys"][middle] / found[short],
         "decode_over_floor": found[short] / milliseconds["floor"][short],
-        "decode_64k_vs_absorbed": absorbed[long] / found[long],
+        "decode_64k_vs_absorbed": ratio(at_64k["dense"], at_64k["dsa"]),
         "absorbed_over_floor": absorbed[long] / milliseconds["dense floor"][long],
     }
     return {"milliseconds": milliseconds, "difference": difference, "peer": swept}, ratios
@@ -463,23 +432,24 @@ def train(
         subject.tokens(ours, TRAIN + 1, 3),
     )
 
-    def job_of(model: Any) -> Job:
+    def job_of(model: Any, tokens: int = TRAIN) -> Job:
         model.train()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("indexer" not in name)
-        return training_job(model, ids)
+        return training_job(model, ids[:, : tokens + 1])
 
     mine = job_of(ours)
-    swept, theirs = fastest_peer(folder, job_of, mine, options.quick)
+    swept, theirs = fastest_peer(folder, job_of, mine, options.quick, partial(job_of, tokens=TRIAL))
     difference = agree(mine, theirs)
     jobs = {"ours": mine, "transformers": theirs}
-    seconds = median_seconds({**jobs, "ours with the indexer's loss": training_job(learning, ids)}, rounds)
+    by_round = in_turns({**jobs, "ours with the indexer's loss": training_job(learning, ids)}, rounds)
+    seconds = medians(by_round)
     once = work(ours, TRAIN, 0, heads=TRAIN)
     floor = 3 * once.seconds(matmul_rate(torch.float32), read_bandwidth())
     ratios = {
-        "train_4k": seconds["transformers"] / seconds["ours"],
+        "train_4k": ratio(by_round["transformers"], by_round["ours"]),
         "train_over_floor": seconds["ours"] / floor,
-        "train_indexer_loss": seconds["ours with the indexer's loss"] / seconds["ours"],
+        "train_indexer_loss": ratio(by_round["ours with the indexer's loss"], by_round["ours"]),
     }
     report = {"seconds": seconds, "floor_s": floor, "difference": difference}
     return {**report, "settings": str(swept.best), "sweep": swept.tried}, ratios
@@ -492,7 +462,7 @@ def long(
     found = alone(subject, None, folder, LONG, options.threads)
     rates = matmul_rate(torch.float32), read_bandwidth()
     floor = work(ours, LONG, 0).seconds(*rates)
-    seconds = median_seconds({"dsa": our_decoding(ours, subject.entries(ours, LONG))}, 10 * rounds)["dsa"]
+    seconds = medians(in_turns({"dsa": our_decoding(ours, subject.entries(ours, LONG))}, 10 * rounds))["dsa"]
     ratios = {"prefill_128k_over_floor": found["seconds"] / floor}
     return {**found, "floor_s": floor, "decode_ms": 1e3 * seconds}, ratios
 

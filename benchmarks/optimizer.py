@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from _machine import describe_machine
+from _rounds import Job, add, in_turns, medians, ratio, show
 from arcforge_core.config.compose import compose
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.contracts.optimizer import ParameterRole, RoledParameter, collect_roles
@@ -47,7 +46,6 @@ UP_PROJECTIONS = {
     "kv_b_proj.weight": ((64 * 448, 512), ParameterRole("head_matrix", 64, (192, 256))),
 }
 """Of one layer of GLM-5."""
-Job = Callable[[], object]
 
 
 def parameters_of_small() -> list[RoledParameter]:
@@ -104,18 +102,6 @@ def iteration_in_float32() -> Iterator[None]:
         torch.Tensor.bfloat16 = original  # type: ignore[method-assign]
 
 
-def median_seconds(jobs: dict[str, Job], rounds: int) -> dict[str, float]:
-    """Returns each job's median; rounds alternate, the first one warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in range(rounds + 1):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            if number:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
 def forms(x_BMN: Tensor) -> dict[str, Job]:
     """Returns the ways to orthogonalise a batch of matrices."""
     return {
@@ -142,7 +128,7 @@ def by_shape(optimizer: MuonSplit, ops: Ops, dtype: torch.dtype, rounds: int) ->
                 "matrices": [batch, height, width],
                 "calls": count,
                 "form": "gram" if chosen is gram.newton_schulz else "batch",
-                "seconds": median_seconds(jobs, rounds),
+                "seconds": medians(in_turns(jobs, rounds)),
                 "flops": batch * counted(height, width),
             }
         )
@@ -164,26 +150,30 @@ def main() -> None:
     config = MuonSplitConfig(ns_dtype="bf16" if has_bf16 else "fp32")
     full = MuonSplit(config, parameters, ops)
     with same_precision():
-        seconds = median_seconds({"full": full.step, "full, theirs": theirs_on(parameters)}, rounds)
+        by_round = in_turns({"full": full.step, "full, theirs": theirs_on(parameters)}, rounds)
         up_jobs = {"up": MuonSplit(config, ups, ops).step, "up, theirs": theirs_on(ups)}
-        seconds |= median_seconds(up_jobs, max(1, rounds // 3))
+        by_round |= in_turns(up_jobs, max(1, rounds // 3))
     rows, rate = by_shape(full, ops, dtype, rounds), matmul_rate(dtype)
     chosen = sum(row["calls"] * row["seconds"]["chosen"] for row in rows)
     best = sum(row["calls"] * min(s for form, s in row["seconds"].items() if form != "chosen") for row in rows)
-    report = {
+    report: dict[str, Any] = {
         "benchmark": "optimizer",
         "machine": machine,
         "precision": str(dtype),
-        "seconds": seconds,
+        "seconds": medians(by_round),
         "iterations": rows,
-        "ratios": {
-            "up_proj_vs_torch_muon": seconds["up, theirs"] / seconds["up"],
-            "full_set_vs_torch_muon": seconds["full, theirs"] / seconds["full"],
+    }
+    add(
+        report,
+        {
+            "up_proj_vs_torch_muon": ratio(by_round["up, theirs"], by_round["up"]),
+            "full_set_vs_torch_muon": ratio(by_round["full, theirs"], by_round["full"]),
             "vs_best_form": chosen / best,
             "over_floor": chosen / (sum(row["calls"] * row["flops"] for row in rows) / rate),
         },
-    }
+    )
     print(json.dumps(report, indent=2))
+    show(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=2))
     if options.plot:

@@ -1,6 +1,10 @@
 """Times a step of reinforcement learning beside TRL's GRPO trainer: same model, tasks, lengths and algorithm.
 
     python benchmarks/rl_vs_trl.py [--quick] [--cores N] [--groups 4] [--tokens 256] [--json FILE]
+    python benchmarks/rl_vs_trl.py --what reward [--quick] ...
+
+With ``--what reward`` a step of a reward model, on 32 pairs whose replies have 4 to about `--tokens` tokens, compared
+with `trl.RewardTrainer`; a sample is a pair. That both have one loss and one gradient is a test of the suite.
 
 A step samples groups of 8 rollouts, scores them, trains on them and uses the new weights for the next. Ours is
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
@@ -34,6 +38,7 @@ from typing import Any
 
 import torch
 
+import _reward_rows
 from _machine import describe_machine
 from _peers import ATTENTION, Peer, Swept, sweep
 from arcforge_core import load_pretrained
@@ -128,7 +133,7 @@ def ours(folder: Path, settings: Settings, options: argparse.Namespace, steps: i
         ],
     )  # fmt: skip
     run(config)
-    (metrics,) = (folder / "runs").glob("*/*/metrics.csv")  # the first process writes it for all
+    metrics = folder / "runs/latest/metrics.csv"  # the first process writes it for all
     rows = metrics.read_text().splitlines()
     names, *rest = [row.split(",") for row in rows]
     clock = [float(row[names.index("seconds")]) for row in rest]
@@ -187,6 +192,20 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
     return speed([b - a for a, b in itertools.pairwise(clock.times)], sampled / steps, options)
 
 
+def reward(folder: Path, settings: Settings, options: argparse.Namespace, steps: int) -> Speed:
+    """Runs either side's training of a reward model."""
+    if settings.side == "ours":
+        threads = options.cores // settings.processes
+        seconds, tokens = _reward_rows.ours(folder, settings.precision, threads, options.tokens, steps)
+    else:
+        peer = Peer(settings.attention, dtype=settings.precision, compiled=settings.compiled)
+        seconds, tokens = _reward_rows.theirs(
+            folder, peer, settings.processes, settings.accumulate, options.tokens, steps
+        )
+    median = statistics.median(seconds)
+    return Speed(_reward_rows.PAIRS / median, tokens / median)
+
+
 def speed(seconds: list[float], tokens: float, options: argparse.Namespace) -> Speed:
     """Returns the rates at the median step."""
     median = statistics.median(seconds)
@@ -198,7 +217,7 @@ def measure(folder: Path, settings: Settings, options: argparse.Namespace, steps
     shutil.rmtree(folder / "runs", ignore_errors=True)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={settings.processes}"]
     threads = options.cores // settings.processes
-    sizes = [f"--{name}={getattr(options, name)}" for name in ("cores", "groups", "tokens")]
+    sizes = [f"--{name}={getattr(options, name)}" for name in ("cores", "groups", "tokens", "what")]
     work = [f"--folder={folder}", f"--steps={steps}", f"--settings={json.dumps(asdict(settings))}"]
     done = subprocess.run(
         [sys.executable, *(launcher if settings.processes > 1 else []), __file__, *sizes, *work],
@@ -216,7 +235,8 @@ def work(options: argparse.Namespace) -> None:
     warnings.filterwarnings("ignore")
     settings = Settings(**json.loads(options.settings))
     torch.set_num_threads(options.cores // settings.processes)
-    found = (ours if settings.side == "ours" else theirs)(options.folder, settings, options, options.steps)
+    side = reward if options.what == "reward" else ours if settings.side == "ours" else theirs
+    found = side(options.folder, settings, options, options.steps)
     if os.environ.get("RANK", "0") == "0":
         (options.folder / "speed.json").write_text(json.dumps(asdict(found)))
 
@@ -236,9 +256,10 @@ def main() -> None:
     """Sweeps, compares and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 rounds of 4 steps instead of 5 of 8")
+    parser.add_argument("--what", choices=("grpo", "reward"), default="grpo")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--groups", type=int, default=4, help="groups of 8 rollouts in a step")
-    parser.add_argument("--tokens", type=int, default=256, help="tokens of a rollout")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of a rollout, or of a reply at most")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--settings", help=argparse.SUPPRESS)  # of a process that measures
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -250,7 +271,11 @@ def main() -> None:
         return
     rounds, steps = (3, 4) if options.quick else (5, 8)
     bf16, several = fast_bf16("cpu"), (1, options.cores) if options.cores > 1 else (1,)
-    report: dict[str, Any] = {"benchmark": "rl_vs_trl", "machine": describe_machine(options.cores)}
+    report: dict[str, Any] = {
+        "benchmark": "rl_vs_trl",
+        "what": options.what,
+        "machine": describe_machine(options.cores),
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_model(folder)

@@ -40,6 +40,7 @@ from torch import Tensor
 from _generation import Arm, Ids, Request, Times, compare, continuous, logits_of, mixed, ours, static, take_turns
 from _machine import describe_machine
 from _peers import EXPERTS, Peer, Swept, peers, sweep
+from _rounds import Ratio, add, ratio, show
 from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.checkpoint.pretrained import load_pretrained, load_with_tokenizer
 from arcforge_core.checkpoint.smollm2 import smollm2
@@ -66,7 +67,7 @@ STEPS = (256, 1024, 4096)
 BATCHES = (1, 4, 16)
 CACHES = ((32, 256), (32, 1024), (128, 512))
 """Of transformers' continuous batching: tokens of a page, and of a step; pages are as many as the requests need."""
-Part = tuple[dict[str, Any], dict[str, float]]
+Part = tuple[dict[str, Any], dict[str, Ratio | float]]
 
 
 def fastest_arms(
@@ -111,12 +112,12 @@ def fastest_setting(
     return sweep(candidates, prepare, further)
 
 
-def beside(times: dict[str, Times], requests: Sequence[Request]) -> tuple[dict[str, Any], float]:
+def beside(times: dict[str, Times], requests: Sequence[Request]) -> tuple[dict[str, Any], Ratio]:
     """Returns the figures of all arms, and how many times as fast ours is as the best other."""
     tokens = sum(request.tokens for request in requests)
     figures = {name: found.report(tokens) for name, found in times.items()}
-    best = max(found["tokens_per_s"] for name, found in figures.items() if name != "ours")
-    return figures, figures["ours"]["tokens_per_s"] / best
+    best = max((name for name in figures if name != "ours"), key=lambda name: figures[name]["tokens_per_s"])
+    return figures, ratio(times[best].wall, times["ours"].wall)
 
 
 # ---- DSA -------------------------------------------------------------------------------------------------------------
@@ -151,9 +152,9 @@ def dsa_throughput(options: argparse.Namespace) -> Part:
         agreement = compare(
             partial(logits_of, theirs), requests, found["ours"], static(theirs, COUNT)(requests), TIE_FP32
         )
-    figures, ratio = beside(times, requests)
+    figures, faster = beside(times, requests)
     report = {"arms": figures, "sweep": tried, "agreement": agreement, "continuous_batching": refusal}
-    return {**report, "settings": str(swept.best), "settings_sweep": swept.tried}, {"dsa_throughput": ratio}
+    return {**report, "settings": str(swept.best), "settings_sweep": swept.tried}, {"dsa_throughput": faster}
 
 
 def refused(theirs: Any) -> str:
@@ -262,9 +263,9 @@ def dense_throughput(options: argparse.Namespace) -> Part:
     agreement = {
         name: compare(judge, requests, found["ours"], ids, TIE_BF16) for name, ids in found.items() if name != "ours"
     }
-    figures, ratio = beside(times, requests)
+    figures, faster = beside(times, requests)
     report = {"arms": figures, "sweep": tried, "agreement": agreement, "settings": str(swept.best)}
-    return {**report, "settings_sweep": swept.tried}, {"dense_throughput": ratio}
+    return {**report, "settings_sweep": swept.tried}, {"dense_throughput": faster}
 
 
 def dense_single(options: argparse.Namespace) -> Part:
@@ -276,9 +277,9 @@ def dense_single(options: argparse.Namespace) -> Part:
     times, found = take_turns(arms, requests, options.rounds, 1)
     judge = partial(logits_of, load(Peer()))
     agreement = compare(judge, requests, found["ours"], found["transformers"], TIE_BF16)
-    figures, ratio = beside(times, requests)
+    figures, faster = beside(times, requests)
     report = {"arms": figures, "agreement": agreement, "settings": str(swept.best), "settings_sweep": swept.tried}
-    return report, {"dense_single": ratio}
+    return report, {"dense_single": faster}
 
 
 # ---- beside itself ---------------------------------------------------------------------------------------------------
@@ -400,12 +401,11 @@ def main() -> None:
     report: dict[str, Any] = {"benchmark": "serving", "machine": describe_machine(options.threads), "ratios": {}}
     for part in options.only:
         report[part], ratios = PARTS[part](options)
-        report["ratios"] |= ratios
+        add(report, ratios)
         print(json.dumps({part: report[part]}, indent=2), flush=True)
         if options.json:
             options.json.write_text(json.dumps(report, indent=2))
-    for name, value in report["ratios"].items():
-        print(f"{name:<28}{value:9.2f}")
+    show(report)
     if options.plot:
         plot({part: report[part] for part in options.only}, options.plot)
 

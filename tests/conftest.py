@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = ["support.garbage", "support.skips"]
 
 # The first call of a torch operator can take seconds on a busy machine; pytest's timeout is the limit.
-settings.register_profile("arcforge", deadline=None, max_examples=40)
+settings.register_profile("arcforge", deadline=None, max_examples=25)
 settings.register_profile("nightly", deadline=None, max_examples=200)
 settings.load_profile("arcforge")
 

@@ -14,7 +14,8 @@ from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.model.reference_attention import ReferenceAttention
-from arcforge_core.ops import bind_ops, reference
+from arcforge_core.ops import bind_ops
+from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.attention_suite import build_layer, close, inputs, new_cache, run
 from arcforge_core.testing.small_models import small_config
 
@@ -56,7 +57,7 @@ def test_form_decides_which_op_runs(form, used):
     def spy(op, **sizes):
         def call(*args):
             called.append(op)
-            return reference.OPS[op](*args)
+            return SPECS[op].reference(*args)
 
         return call
 
@@ -104,7 +105,7 @@ def test_ops_are_bound_with_their_sizes():
 
     def record(op, **sizes):
         calls[op] = OpCall(op, "cpu", torch.float32, True, sizes)
-        return reference.OPS[op]
+        return SPECS[op].reference
 
     record.deterministic = False
     record.dtype = torch.float32

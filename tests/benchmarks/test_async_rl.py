@@ -148,6 +148,50 @@ def test_a_recipe_is_frozen_with_the_folder(tmp_path: Path) -> None:
     assert rl.Recipe.load(tmp_path, options) == first
 
 
+def test_the_order_of_runs_and_a_sweep_that_ends_where_the_winner_is_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rl, every = module("async_rl"), module("_async_rows").rows_of(2)
+    plan = rl.plan_of(every, range(2))
+    assert plan[:6] == [(seed, row) for seed in (0, 1) for row in ("barrier", "oversampled", "async")]
+    assert plan[6:8] == [(0, "one_step_off"), (0, "ppo")] and len(plan) == 8 + 2 * 3
+    recipe = rl.Recipe("demo", 8, 4, 2, 2, 1e-4, 3e-4, 20_000, 2, 1.0, 4, 8, None, 2)
+    ran: list[tuple[str, int]] = []
+    seconds: dict[str, float] = {}
+
+    def train(recipe: Any, row: Any, variant: Any, seed: int, place: Path) -> None:
+        ran.append((variant.name, recipe.steps))
+
+    def figures_of(folder: Path) -> dict[str, float]:
+        return {"step_seconds": seconds[folder.parent.name.partition(".")[2]]}
+
+    monkeypatch.setattr(rl, "train", train)
+    monkeypatch.setattr(rl, "figures_of", figures_of)
+    barrier, ppo = every["barrier"], every["ppo"]
+    seconds |= {"continuous-6": 20.0, "lockstep-6": 30.0, "processes-6": 21.0, "continuous-x2-6": 60.0}
+    seconds |= {"continuous-12": 22.0, "processes-12": 20.5}
+    assert rl.chosen(recipe, every, ppo, tmp_path, 6).name == "processes", "as the barrier's sweep says"
+    first = [(name, 6) for name in ("continuous", "lockstep", "processes", "continuous-x2")]
+    assert ran == [*first, ("continuous", 12), ("processes", 12)]
+    ran.clear()
+    assert rl.chosen(recipe, every, barrier, tmp_path, 6).name == "processes" and not ran, "it is known"
+    seconds |= {"plain-6": 10.0, "x2-6": 16.0}
+    assert rl.chosen(recipe, every, every["oversampled"], tmp_path, 6).name == "x2", "8 s for each group's share"
+    assert ran == [("plain", 6), ("x2", 6)], "the winner is clear"
+    assert rl.chosen(recipe, every, every["async"], tmp_path, 6).name == "plain"
+
+
+def test_seconds_are_counted_to_the_reward_that_all_compared_rows_reach() -> None:
+    rl, every = module("async_rl"), module("_async_rows").rows_of(2)
+    curves = {"barrier": [0.5, 0.7, 0.6], "async": [0.5, 0.65, 0.8], "async_kept": [0.5, 0.5, 0.5]}
+    runs = {
+        name: [{"curve": [(step, 10.0 * step, reward) for step, reward in enumerate(rewards)]}]
+        for name, rewards in curves.items()
+    }
+    assert rl.target_of(every, runs) == 0.7
+    assert rl.target_of(every, {"async_kept": runs["async_kept"]}) is None
+
+
 def forget() -> None:
     """Forgets which components there were when this process first composed a configuration."""
     compose.store_components.cache_clear()
@@ -161,7 +205,7 @@ def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
     tools.register()
     try:
         for cores in (1, 2, 8):
-            recipe = rl.Recipe("demo", 8, 2, 2, 1e-4, 3e-4, 20_000, 2, 1.0, 4, 8, 0.5, cores)
+            recipe = rl.Recipe("demo", 8, 4, 2, 2, 1e-4, 3e-4, 20_000, 2, 1.0, 4, 8, 0.5, cores)
             for row in rows.rows_of(cores).values():
                 assert len({variant.name for variant in row.variants}) == len(row.variants)
                 for variant in row.variants:

@@ -11,6 +11,7 @@ from arcforge_core.testing.environment_suite import EnvironmentSuite
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
 PROGRAMS = Path(__file__).with_name("programs.jsonl")
 CONVERSATIONS = Path(__file__).with_name("conversations.jsonl")
+REPOSITORIES = Path(__file__).with_name("repositories")
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "math": [{"kinds": ["quadratics", "fractions"]}],
     "dataset": [
@@ -19,9 +20,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "conversations": [{"files": [str(CONVERSATIONS)]}],
     "sandbox_conversations": [{"files": [str(CONVERSATIONS)]}],
+    "swe": [{"path": str(REPOSITORIES)}],
 }
 """Further variants of a component, beside its defaults."""
-NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations")
+NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "swe")
 """Components that have nothing to do without options."""
 
 
@@ -40,7 +42,15 @@ VARIANTS = variants(registry().names("environment"))
 
 
 NIGHTLY = pytest.mark.nightly(reason="judges programs as environment=code does")
-PARAMS = [pytest.param(variant, marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values())) for variant in VARIANTS]
+MIXED = pytest.mark.nightly(reason="its parts are tried one by one")
+PARAMS = [
+    pytest.param(
+        variant,
+        marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values() or variant[0] == "swe")
+        + [MIXED] * (variant[0] == "general"),
+    )
+    for variant in VARIANTS
+]
 
 
 @pytest.fixture(params=PARAMS, ids=lambda variant: f"{variant[0]}{len(variant[1]) or ''}")

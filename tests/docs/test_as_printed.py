@@ -1,10 +1,11 @@
 """The commands of README and docs run as printed: nothing shortened, in order, in a clone with a base model.
 
 A command beside which its page states a duration may stop here by Ctrl-C, as readers stop it: `BOUND` processor seconds
-after its first training step. Whatever it has saved is what the next command starts from. ``ARCFORGE_PRINTED=whole``
-lets every command end by itself, which takes most of a day on two cores.
+after its first training step. Whatever it has saved is what the next command starts from. ``ARCFORGE_PRINTED=20`` sets
+other seconds; ``ARCFORGE_PRINTED=whole`` lets every command end by itself, which takes most of a day on two cores.
 """
 
+import math
 import os
 import re
 import signal
@@ -22,8 +23,8 @@ from arcforge_core.files.find import NAMED
 from arcforge_core.files.rundir import point_name
 
 ROOT = Path(__file__).parents[2]
-WHOLE = os.environ.get("ARCFORGE_PRINTED") == "whole"
-BOUND = 60
+WHOLE = (LIMIT := os.environ.get("ARCFORGE_PRINTED", "60")) == "whole"
+BOUND = math.inf if WHOLE else int(LIMIT)
 """Processor seconds of a long command after its first step, or since its start if it takes none."""
 LONGEST, LONGEST_WHOLE = 3600, 6 * 3600
 """Seconds after which a command has failed: generous, because other programs may use the machine."""

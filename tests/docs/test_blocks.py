@@ -57,6 +57,7 @@ CHEAP = {
         "samples": "1",
     },
     "arcforge-env validate": {"episodes": "1"},
+    "arcforge-env list": {},
     "arcforge-env": {"episodes": "2", "rollouts": "1", "max_new_tokens": "4"},
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
     "arcforge-sample": {"samples": "2", "limit": "1", "max_new_tokens": "4"},
@@ -73,7 +74,10 @@ CHEAP = {
         "evaluation.samples": "1",
     },
     "arcforge-rl rescore": {},
+    "arcforge-train stage=reward": {"trainer.max_steps": "1", "trainer.batch": "2"},
+    "arcforge-env calibrate": {"repeats": "1"},
     "arcforge-serve": {"port": "0"},
+    "arcforge plan": {"model": "tiny", "context": "1k", "new_tokens": "100"},
 }
 FORM_OF_THE_COMMAND = ("data", "data.paths")
 """What a page chooses stays: only what makes a run long is replaced."""
@@ -126,8 +130,8 @@ def short(script, arguments, cheap_run):
     if arguments[:2] == ["demo", "rl"]:
         return [*arguments, *(f"{name}={value}" for name, value in CHEAP["arcforge-rl"].items())]
     suite = next((f"{script} {argument}" for argument in arguments if f"{script} {argument}" in CHEAP), script)
-    replaced = dict(cheap_run if script in TRAINING else CHEAP.get(suite, {}))
-    if script == "arcforge-train" and not ({"-m", "--multirun"} & set(arguments)):
+    replaced = dict(cheap_run if script in TRAINING and suite == script else CHEAP.get(suite, {}))
+    if suite == "arcforge-train" and not ({"-m", "--multirun"} & set(arguments)):
         compose(arguments)
     if script == "arcforge-train" and any(argument.startswith("resume=") for argument in arguments):
         replaced["trainer.max_steps"] = "2"  # one step more than the run has

@@ -15,7 +15,7 @@ from arcforge_core.contracts.environment import Environment
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.contracts.optimizer import ROLES, OptimizerFactory
 from arcforge_core.contracts.sandbox import SandboxBackend
-from arcforge_core.ops import reference
+from arcforge_core.ops.specs import SPECS
 from arcforge_core.plugins import hookspecs
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.registry import FIRST_PARTY, Registrar
@@ -96,10 +96,10 @@ def test_table_of_kinds_lists_our_components_and_suites():
     assert {suite for _, suites, _ in rows for suite in re.findall(r"`(\w+Suite)`", suites)} == set(SUITES)
 
 
-@pytest.mark.parametrize("op", sorted(reference.OPS))
-def test_op_has_its_arguments(op):
-    arguments = ", ".join(inspect.signature(reference.OPS[op]).parameters)
-    assert f"| `{op}` | `{arguments}` |" in REFERENCE
+@pytest.mark.parametrize("op", sorted(SPECS))
+def test_op_has_its_arguments_and_sizes(op):
+    arguments = ", ".join(inspect.signature(SPECS[op].reference).parameters)
+    assert f"| `{op}` | `{arguments}` | `{' '.join(SPECS[op].sizes)}` |" in REFERENCE
 
 
 def test_roles():

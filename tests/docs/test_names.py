@@ -20,6 +20,8 @@ MADE_ELSEWHERE = {
 }
 """Names that pages use without making them, and the page whose command does; ``demo`` is in the wheel."""
 STARTS = re.compile(r"^(?:init|checkpoint|run|resume)=(.+)$")
+CHANGES = re.compile(r"^(?:model|attention|optimizer|schedule|data|stage)=|^\+data[.@]")
+"""Options that make another model than the recipe's."""
 MAKES = re.compile(r"^(?:name|pipeline|experiment)=(.+)$")
 
 
@@ -74,6 +76,17 @@ def test_no_command_starts_from_whatever_ran_last(pages):
     blocks = [block for page_blocks in pages.values() for block in page_blocks if block.language in ("bash", "python")]
     code = [(block.place, line.partition(" #")[0]) for block in blocks for line in block.text.splitlines()]
     assert [place for place, line in code if "outputs/latest" in line] == []
+
+
+def test_a_recipe_with_other_components_has_a_name_of_its_own(pages):
+    """Later pages use the recipe's own name."""
+    found = []
+    for page_blocks in pages.values():
+        for place, words in commands(page_blocks):
+            runs = any(word.startswith("experiment=") for word in words) and not {"-m", "--cfg", "--help"} & set(words)
+            if runs and any(CHANGES.match(word) for word in words) and not any(w.startswith("name=") for w in words):
+                found.append((place, " ".join(words)))
+    assert found == []
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,21 @@ for place in {places!r}:
 from arcforge_core.cli.main import main
 sys.exit(main())
 """
+NATIVE = "hardware=torch_cpu"
+"""Compiles no kernels, which takes a minute in the fresh cache of a case."""
 RL = (
     "arcforge-rl", "init=demo", "environment=math", "environment.kinds=[arithmetic]", "rollout.max_new_tokens=12",
     "trainer.max_steps=2", "trainer.checkpoint_every=1", "trainer.eval_every=2", "evaluation.tasks=32",
-    "rollout.groups=4", "name=cut",
+    "rollout.groups=4", "name=cut", NATIVE,
 )  # fmt: skip
-TRAIN = ("arcforge-train", "experiment=smoke", "trainer.checkpoint_every=1", "name=cut")
+TRAIN = ("arcforge-train", "experiment=smoke", "trainer.checkpoint_every=1", "name=cut", NATIVE)
 PIPELINE = ("arcforge-pipeline", "pipeline=long_context_small")
 ENV = ("arcforge-env", "checkpoint=demo", "environment=arithmetic", "episodes=256", "rollouts=4", "max_new_tokens=64")
+SAMPLE = ("arcforge-sample", "checkpoint=demo", "environment=arithmetic", "tasks=256", "max_new_tokens=64", NATIVE)
+EVAL = ("arcforge-eval", "checkpoint=demo", "suite.max_tokens=20000", "suite.functions=64", NATIVE)
+SERVE = ("arcforge-serve", "checkpoint=demo", "port=0")
+LISTENS = "Ctrl-C stops"
+"""The end of a server's start: it uses no more processor time."""
 ENDS, FINISHES, CUTS = "interrupted", "stopping after this step", "stopping"
 """How a command answers: it ends; it ends after its step, or at a second Ctrl-C; it leaves an evaluation out."""
 
@@ -77,6 +84,13 @@ CASES = [
     Case(PIPELINE, "checks", "arcforge_core.pipeline.run:check_stages", ENDS),
     Case(PIPELINE, "data of a stage", "arcforge_core.data.tokens.build:build_shards", ENDS),
     Case(ENV, "playing", "arcforge_core.episodes.rollout:play", ENDS),
+    Case(SAMPLE, "loading", "arcforge_rl.best_of.command:load_with_tokenizer", ENDS),
+    Case(SAMPLE, "trying", "arcforge_core.episodes.rollout:play", ENDS),
+    Case(EVAL, "loading", "arcforge_core.eval.run:load_pretrained", ENDS),
+    Case(EVAL, "data", "arcforge_core.data.tokens.build:build_shards", ENDS),
+    Case(EVAL, "held-out text", "arcforge_core.eval.run:bits_per_byte", ENDS),
+    Case(EVAL, "compressors", "arcforge_core.eval.run:compression_baselines", ENDS),
+    Case(EVAL, "functions", "arcforge_core.eval.run:sample_functions", ENDS),
 ]
 
 
@@ -106,10 +120,10 @@ def test_every_phase_answers_ctrl_c(case, tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.nightly(reason="each moment is a real command")
 @pytest.mark.parametrize("moment", [0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0])
-@pytest.mark.parametrize("name", ["arcforge-rl", "arcforge-train", "arcforge-serve"])
-def test_the_first_seconds_answer_ctrl_c(name, moment, tmp_path):
+@pytest.mark.parametrize("given", [RL, TRAIN, SERVE, SAMPLE, EVAL], ids=lambda given: given[0])
+def test_the_first_seconds_answer_ctrl_c(given, moment, tmp_path):
     """Moments in processor seconds: imports, and what a command does before its first line."""
-    given = {"arcforge-rl": RL, "arcforge-train": TRAIN, "arcforge-serve": ("", "checkpoint=demo", "port=0")}[name]
+    name = given[0]
     with Command([Path(sys.executable).parent / name, *given[1:]], name, tmp_path) as command:
         command.wait_until(moment)
         said = len(command.said)
@@ -150,8 +164,8 @@ class Command:
         return self.process.poll() is not None
 
     def wait_until(self, what):
-        """Returns when the command has said a text, or has used a number of processor seconds."""
-        while not (what in self.said if isinstance(what, str) else sum(self._used()) >= what):
+        """Returns when the command has said a text, or has used a number of processor seconds or listens idly."""
+        while not (what in self.said if isinstance(what, str) else sum(self._used()) >= what or LISTENS in self.said):
             assert not self.has_ended(), self.said
             time.sleep(0.02)
 

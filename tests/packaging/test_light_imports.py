@@ -46,3 +46,8 @@ def test_what_commands_do_before_work(statement):
     assert (
         heavy_after(f"import io, sys; out, sys.stdout = sys.stdout, io.StringIO()\n{statement}\nsys.stdout = out") == []
     )
+
+
+def test_a_process_of_verifiers_starts_without_torch():
+    assert "torch" not in heavy_after("import arcforge_core.episodes.killable, arcforge_core.episodes.base")
+    assert "torch" not in heavy_after("import arcforge_rl.environments.math, arcforge_rl.environments.code")

@@ -29,11 +29,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "serving_reference.md"
 UNIT, CONTAINER, PROXY = re.findall(
     r"^```text\n(.*?)^```$", PAGE.read_text(encoding="utf-8").partition("## Deployment")[2], re.M | re.S
 )
+IMAGE = (PAGE.parents[1] / "Dockerfile").read_text(encoding="utf-8")
 
 
 def needs(program):
     """Skips a test where a program is missing; servers' programs are not on everybody's path."""
-    found = shutil.which(program, path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"]))
+    places = [str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin", "/sbin"]
+    found = shutil.which(program, path=os.pathsep.join(places))
     return pytest.mark.skipif(found is None, reason=f"there is no {program}"), found
 
 
@@ -77,9 +79,10 @@ def test_the_container_starts_the_server_with_options_that_exist():
 
 
 @has_hadolint
-def test_hadolint_takes_the_container_file(tmp_path):
+@pytest.mark.parametrize("text", [CONTAINER, IMAGE], ids=["server", "image"])
+def test_hadolint_takes_the_container_files(text, tmp_path):
     file = tmp_path / "Dockerfile"
-    file.write_text(CONTAINER)
+    file.write_text(text)
     ignored = ["--ignore", "DL3008"]  # versions of Debian's packages are Debian's to choose
     found = subprocess.run(
         [HADOLINT, "--failure-threshold", "warning", *ignored, str(file)], capture_output=True, text=True, check=False

@@ -120,7 +120,7 @@ def train(folder: Path, rules: Rules, steps: int = STEPS, further: Callable[[], 
         setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
         environment = CopyEnvironment(CopyConfig())
         services = Services([*single(environment, curriculum).by_name.values(), *further()])
-        collector = Collector(rules, services, PolicyPlayer(asking, setup), 0, True, ledger)
+        collector = Collector(rules, services, PolicyPlayer(asking, setup), 0, ("reward",), ledger)
         asking.version = step
         await collector.begin(step)
         try:

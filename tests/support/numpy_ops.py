@@ -1,6 +1,6 @@
 """Every op once more, in NumPy and float64, token by token and by other means than the references.
 
-`OPS` has the names and signatures of `arcforge_core.ops.reference.OPS`; nothing here calls torch or arcforge.
+`OPS` has the names and signatures of `arcforge_core.ops.specs.SPECS`; nothing here calls torch or arcforge.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from arcforge_core.checkpoint.pretrained import load_with_tokenizer
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.contracts.serving_engine import EngineStats
 from arcforge_core.episodes.agent import TextDialogue
-from arcforge_core.episodes.copy import ExactEnvironment
+from arcforge_core.episodes.copy import CopyEnvironment, ExactEnvironment
 from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
@@ -22,7 +22,7 @@ from arcforge_rl.orchestrator.process.child import Given, build_source
 from arcforge_rl.orchestrator.source import AsynchronousSource
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
-from support.policies import reward_even
+from support.policies import PAIR, reward_even
 
 ADMIN = "admin-of-the-run"
 
@@ -70,6 +70,13 @@ def serving(policy: Path) -> Iterator[tuple[str, Callable[[], None]]]:
 def build_learnable(given: Given) -> AsynchronousSource:
     """The product's source; chance earns rewards in ``environment=copy``."""
     ExactEnvironment.exact = reward_even  # type: ignore[method-assign,assignment]  # this process ends with the source
+    return build_source(given)
+
+
+def build_pair(given: Given) -> AsynchronousSource:
+    """The product's source; ``environment=copy`` is one of two agents."""
+    for name, value in PAIR.items():
+        setattr(CopyEnvironment, name, value)  # this process ends with the source
     return build_source(given)
 
 

@@ -7,7 +7,8 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from arcforge_rl.orchestrator.ledger import Ledger
@@ -22,12 +23,12 @@ def drive(
     start: Callable[[], int],
     ready: Callable[[], bool],
     progress: Callable[[], object],
-    service: Path,
+    victims: Mapping[str, Callable[[], bool]],
     seed: int,
     every: float,
     least: int,
 ) -> Counter[str]:
-    """Runs to the end while trainer and task service are killed, each at least `least` times, then undisturbed.
+    """Runs to the end while trainer and other processes are killed, each at least `least` times, then undisturbed.
 
     A start may take longer than the time between two kills, on a busy machine: a run that is only ever killed while it
     starts would never end.
@@ -36,7 +37,7 @@ def drive(
         start: begins or resumes the run in a child process; returns its process id.
         ready: whether there is something to resume.
         progress: returns something that changes with each step of the run.
-        service: file with the process id of the service's program.
+        victims: how the other processes are killed, by name; each returns whether it has killed one.
         seed: of the victims and the moments.
         every: mean seconds between kills.
         least: kills of each.
@@ -48,9 +49,9 @@ def drive(
         AssertionError: the run ended before, ended with an error, or made no progress.
     """
     rng, kills, before, child = random.Random(seed), Counter[str](), progress(), start()
-    victims = ("trainer", "service")
-    while min(kills[victim] for victim in victims) < least:
-        victim, early = rng.choice(victims), rng.random() < EARLY
+    names = ("trainer", *victims)
+    while min(kills[name] for name in names) < least:
+        victim, early = rng.choice(names), rng.random() < EARLY
         last = time.monotonic() + STUCK
         while not early and progress() == before:
             code = ended(child, 0.0)
@@ -59,8 +60,8 @@ def drive(
             time.sleep(0.02)
         code = ended(child, rng.expovariate(1 / every))
         assert code is None, f"the run ended with {code} after {dict(kills)}"
-        if victim == "service":
-            kills[victim] += killed_service(service)
+        if victim != "trainer":
+            kills[victim] += victims[victim]()
         elif ready():
             os.kill(child, signal.SIGKILL)
             assert ended(child, 10.0) == -signal.SIGKILL
@@ -96,15 +97,46 @@ def ended(child: int, seconds: float) -> int | None:
 
 
 def killed_service(path: Path) -> bool:
-    """Kills the program whose id is in a file; returns False if it is no more."""
+    """Kills the task service whose process id is in a file; returns False if it is no more."""
     try:
         pid = int(path.read_text())
-        if "even_service" not in Path(f"/proc/{pid}/cmdline").read_text():
+        if "even_service" not in command_of(pid):
             return False
         os.kill(pid, signal.SIGKILL)
     except (OSError, ValueError):
         return False
     return True
+
+
+def forked(parent: int) -> list[int]:
+    """Returns the processes that multiprocessing's fork server runs for a process."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            state, found = stat.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(stat.parent.name)] = int(found)
+    servers = {pid for pid, of in parents.items() if of == parent and "forkserver" in command_of(pid)}
+    return sorted(pid for pid, of in parents.items() if of in servers)
+
+
+def command_of(pid: int) -> str:
+    """Returns the command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def killed_fork(parent: int, rng: random.Random) -> bool:
+    """Kills one of the processes that `forked` returns; returns False if there is none."""
+    found = forked(parent)
+    if not found:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(rng.choice(found), signal.SIGKILL)
+        return True
+    return False
 
 
 def checked(path: Path) -> dict[str, int]:

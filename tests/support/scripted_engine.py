@@ -43,6 +43,8 @@ class ScriptedEngine:
             outputs.append(GenerationOutput(ids, [-1.0] * len(ids), reason, 0))
         return outputs
 
-    def update_weights(self, state: Any, *, version: int | None = None, checksum: str | None = None) -> None:
+    def update_weights(
+        self, state: Any, *, version: int | None = None, checksum: str | None = None, reset: bool = False
+    ) -> None:
         """There are none."""
         raise NotImplementedError("a script has no weights")

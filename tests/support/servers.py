@@ -105,6 +105,7 @@ def scripted_state(
         options: of the engine.
     """
     model = small_model(vocab_size=tokenizer.vocab_size, max_position_embeddings=8192)
+    options.setdefault("cache_tokens", 8192)  # FastAPI keeps a hundred endpoints of past tests, and with them engines
     engine = ScriptedPagedEngine(PagedEngineConfig(**options), model)
     engine.script, engine.tokenizer, engine.prompts = script, tokenizer, []
     return state_of(engine, tokenizer, name)

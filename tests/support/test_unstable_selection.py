@@ -14,6 +14,7 @@ from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.quant import wide_rows
+from arcforge_core.ops.specs import SPECS
 from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.attention_inputs import indexer_topk_cases
 from arcforge_core.testing.op_case import OpCase
@@ -121,7 +122,7 @@ def test_near_ties_are_drawn_where_bits_are_few() -> None:
 
 def test_other_ops_are_the_backend_s() -> None:
     ops = UnstableSelection(None, False, bits=8)
-    assert ops.bind(OpCall("rms_norm", "cpu", torch.float32, False, {"width": 8})) is reference.OPS["rms_norm"]
+    assert ops.bind(OpCall("rms_norm", "cpu", torch.float32, False, {"width": 8})) is SPECS["rms_norm"].reference
     assert ops.recorder is None
 
 

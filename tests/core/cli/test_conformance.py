@@ -3,7 +3,7 @@ import json
 import pytest
 
 from arcforge_core.cli import conformance
-from arcforge_core.contracts.hardware import YES, Kernel
+from arcforge_core.contracts.hardware import YES, Kernel, Verdict
 from arcforge_core.ops import reference
 from arcforge_core.ops.hardware import TorchCpu
 
@@ -35,7 +35,27 @@ def test_only_the_asked_ops_run(kernels, capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["op"] for row in rows} == {"rope"}
     assert {row["dtype"] for row in rows} == {"float32", "bfloat16", "float64"}
-    assert {row["verdict"] for row in rows} == {"ok"}
+    assert {row["verdict"] for row in rows} == {"pass"}
+
+
+def test_a_report_is_written_for_people_and_programs(kernels, tmp_path, capsys):
+    assert (
+        conformance.main(["hardware=torch_cpu", "--op", "swiglu", "--seed", "3", "--report", str(tmp_path / "r")]) == 2
+    )
+    data = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert data["hardware"] == "torch_cpu" and data["about"]["seed"] == 3 and data["capabilities"]["float64"] is True
+    assert {row["verdict"] for row in data["results"]} == {"fail", "pass"}  # 1e-3 is within bfloat16's tolerance
+    text, page = ((tmp_path / "r" / name).read_text() for name in ("report.md", "report.html"))
+    assert "| swiglu | test.swiglu | float32 |" in text and "test.swiglu" in page
+    assert "report.html" in capsys.readouterr().err
+
+
+def test_a_backend_of_which_nothing_is_checked_fails(monkeypatch, capsys):
+    refuses = Kernel("rope", "test.rope", reference.rope, lambda call: Verdict(False, "no such unit"))
+    for found in ([], [refuses]):
+        monkeypatch.setattr(TorchCpu, "kernels", lambda self, found=found: found)
+        assert conformance.main(["hardware=torch_cpu", "--quick"]) == 2
+        assert "hardware='torch_cpu': no kernel was checked" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

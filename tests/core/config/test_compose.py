@@ -37,7 +37,9 @@ def test_groups_become_their_components_dataclasses():
 def test_a_composition_copies_not_the_store_of_schemas_and_leaves_it_as_it_was():
     compose([*CORE, "optimizer.lr=0.5"])
     store = compose_module.ConfigStore.instance()
-    assert copy.deepcopy(store) is store
+    with compose_module._uncopied_store():
+        assert copy.deepcopy(store) is store
+    assert copy.deepcopy(store) is not store, "other users of Hydra in this process get copies"
     assert compose(CORE).optimizer == TorchAdamWConfig()
 
 
@@ -93,6 +95,16 @@ def test_bad_input_is_refused_with_field_and_remedy(overrides, message):
         compose([*CORE, *overrides])
     assert "To append to your config" not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_own_recipe_without_the_marker_is_said_to_be_unread(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/mine.yaml").write_text("# @package _global_\nseed: 7\n")
+    with pytest.raises(ConfigError, match=r"conf/experiment/mine.yaml is not read: .*conf/arcforge.toml"):
+        compose([*CORE, "experiment=mine"])
+    (tmp_path / "conf/arcforge.toml").touch()
+    assert compose([*CORE, "experiment=mine"]).seed == 7
 
 
 def test_free_dictionary_takes_new_keys_with_plus():

@@ -42,7 +42,7 @@ def test_the_command_line_wins_and_a_chosen_group_replaces_the_files(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    (None, "must be a YAML file"), ("a: [", "cannot be read"), ("- 1\n", "must hold FIELD: VALUE pairs"),
+    (None, "no such file"), ("a: [", "cannot be read"), ("- 1\n", "must hold FIELD: VALUE pairs"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_used(tmp_path, text, message):
     file = tmp_path / "a.yaml"

@@ -39,6 +39,15 @@ def test_a_run_without_a_finite_loss_has_no_curve(tmp_path):
     assert "No loss curve (missing): job 0." in page.read_text()
 
 
+def test_curves_of_the_same_colour_differ_and_failed_jobs_miss_nothing(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step,loss\n1,6\n10,3\n")
+    jobs = [SweepJob(n, {"seed": str(n)}, Result(tmp_path, {"loss": 3.0})) for n in range(7)]
+    (page,) = write_comparison(tmp_path / "sweep", [*jobs, SweepJob(7, {"seed": "7"}, error=ValueError("no"))])
+    text = page.read_text()
+    assert "seed=6 (dashed)" in text and "seed=5 (dashed)" not in text
+    assert 'class="missing"' not in text and "<td>&ndash;</td>" in text
+
+
 @pytest.mark.slow(reason="opens a page twice and runs axe-core")
 def test_the_page_fits_every_screen_and_is_accessible(browser, screens, jobs, tmp_path):
     (page,) = write_comparison(tmp_path / "sweep", jobs)

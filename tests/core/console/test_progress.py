@@ -18,12 +18,24 @@ def test_items_pass_through_and_a_log_gets_one_line(capsys: pytest.CaptureFixtur
 def test_slow_work_prints_a_line_per_interval(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = iter(float(second) for second in range(1000))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    list(progress.track(iter("x" * 20), "reading", total=20))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["reading: 2 of 20 (2 s, about 18 s left)", "reading: 7 of 20 (7 s, about 13 s left)"]
-    assert len(lines) == 5
+    monkeypatch.setattr(progress, "SECONDS_OF_SILENCE", 0.02)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.03)
+    for _ in progress.track(iter("xyz"), "reading", total=3):
+        time.sleep(0.08)  # an item that takes long is no silence
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("reading: 0 of 3 (") and len(lines) >= 4
+    assert lines[-1].startswith("reading: 2 of 3 (") and lines[-1].endswith(" s left)")
+    assert last.startswith("reading: 3 in ")
+
+
+def test_work_that_is_left_half_way_is_silent_afterwards(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_OF_SILENCE", 0.02)
+    left = progress.track(iter("xyz"), "reading")
+    assert next(left) == "x"
+    left.close()
+    assert capsys.readouterr().err == "" and not any("speak" in thread.name for thread in threading.enumerate())
 
 
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-import subprocess
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -24,8 +24,12 @@ class HostileConfig(EnvironmentConfig):
 
 def stopped():
     """Is stopped for two seconds, which is longer than its time."""
-    subprocess.Popen(["sh", "-c", f"kill -STOP {os.getpid()}; sleep 2; kill -CONT {os.getpid()}"])
-    time.sleep(0.05)
+    judge = os.getpid()
+    if os.fork() == 0:  # no program is started: that takes longer than the limit on a busy machine
+        time.sleep(2)
+        os.kill(judge, signal.SIGCONT)
+        os._exit(0)
+    os.kill(judge, signal.SIGSTOP)
     return 1.0
 
 

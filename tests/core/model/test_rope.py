@@ -5,6 +5,7 @@ import torch
 
 from arcforge_core.config.schema import RopeScalingConfig
 from arcforge_core.errors import ConfigError
+from arcforge_core.model import rope
 from arcforge_core.model.rope import rope_tables, softmax_factor
 from arcforge_core.ops import reference
 
@@ -114,3 +115,15 @@ def test_impossible_stretches_are_refused(fields, message):
     with pytest.raises(ConfigError) as caught:
         RopeScalingConfig(**fields)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("scaling", [None, RopeScalingConfig(**STRETCHES[0]), RopeScalingConfig(**STRETCHES[2])])
+def test_tables_that_a_device_gathers_have_the_host_s_bits(scaling):
+    positions_T, limit = torch.tensor([0, 7, 1, LAST - 200_000]), LAST - 199_999
+    rows = rope._host_tables(torch.arange(limit), 16, 1e6, scaling)
+    assert all(
+        torch.equal(table_PF[positions_T], table_TF)
+        for table_PF, table_TF in zip(rows, rope_tables(positions_T, 16, 1e6, scaling), strict=True)
+    )
+    cos_TF, _ = rope_tables(positions_T.to("meta"), 16, 1e6, scaling, limit)
+    assert cos_TF.is_meta and cos_TF.shape == (4, 8)  # on its device, without reading a position

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from arcforge_core.contracts.device import Capabilities
 from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Verdict
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops import dispatch, reference
@@ -87,7 +88,7 @@ def test_the_environment_forces_the_references(monkeypatch):
 def test_other_values_of_the_environment_are_refused(monkeypatch, value):
     monkeypatch.setenv("ARCFORGE_DISPATCH", value)
     for build in (dispatch_mode, lambda: Ops(None), lambda: ops_of(kernel("fast"))):
-        with pytest.raises(ConfigError, match=f"ARCFORGE_DISPATCH='{value}': must be auto or reference"):
+        with pytest.raises(ConfigError, match=f"ARCFORGE_DISPATCH='{value}': must be auto, safe or reference"):
             build()
 
 
@@ -164,3 +165,94 @@ def test_default_ops_are_those_of_automatic_hardware(monkeypatch):
         assert default_ops() is default_ops() and chosen(default_ops()) == "fast" and asked == ["auto"]
     finally:
         dispatch.default_ops.cache_clear()
+
+
+def test_a_safe_run_leaves_calls_to_the_reference_where_a_kernel_raises(monkeypatch, caplog):
+    def only_small(x, weight, eps):
+        if len(x) > 2:
+            raise RuntimeError("too many rows for the chip")
+        return reference.rms_norm(x, weight, eps) * 2
+
+    broken, weight = Kernel("rms_norm", "acme.norm", only_small, lambda _: YES), torch.ones(8)
+    rows = torch.randn(5, 8)
+    with pytest.raises(RuntimeError, match="too many rows"):
+        ops_of(broken).bind(CALL)(rows, weight, 1e-5)
+    monkeypatch.setenv("ARCFORGE_DISPATCH", "safe")
+    norm = ops_of(broken).bind(CALL)
+    assert torch.equal(norm(rows, weight, 1e-5), reference.rms_norm(rows, weight, 1e-5))
+    assert (
+        "kernel acme.norm of rms_norm (width=8) on cpu raised RuntimeError: too many rows for the chip; the reference "
+        "runs for shapes (5, 8), (8,)" in caplog.text
+    )
+    assert torch.equal(norm(rows[:2], weight, 1e-5), 2 * reference.rms_norm(rows[:2], weight, 1e-5))
+
+
+# ---- lazy kernels and limits ---------------------------------------------------------------------------------------
+
+
+LAZY = "arcforge_core.ops.reference:rms_norm"
+
+
+def test_a_kernel_by_import_string_is_imported_when_it_is_bound():
+    ops = ops_of(Kernel("rms_norm", "lazy", LAZY, lambda _: YES))
+    rows, weight = torch.randn(2, 8), torch.ones(8)
+    assert torch.equal(ops.bind(CALL)(rows, weight, 1e-5), reference.rms_norm(rows, weight, 1e-5))
+    assert chosen(ops) == "lazy"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("arcforge_core.ops.reference.rms_norm", "is not of the form 'package.module:attribute'"),
+        ("acme_nowhere:rms_norm", "cannot import 'acme_nowhere:rms_norm': ModuleNotFoundError"),
+        ("arcforge_core.ops.reference:rms_nrm", "cannot import 'arcforge_core.ops.reference:rms_nrm': AttributeError"),
+        ("arcforge_core.ops.reference:swiglu", "it takes (gate, up)"),
+    ],
+)
+def test_an_import_string_that_names_no_such_kernel_is_reported_and_the_next_one_runs(path, reason, caplog):
+    faulty = Kernel("rms_norm", "acme", path, lambda _: YES, 5)
+    assert reason in dispatch.fault_of(faulty)
+    assert ops_of(faulty, kernel("next", 1)).bind(CALL)() == "next"
+    assert "kernel acme is not used: " in caplog.text and reason in caplog.text
+
+
+def few(x, weight, eps):
+    return YES if len(x) <= 2 else Verdict(False, f"{len(x)} rows are over 2")
+
+
+def scaled(factor):
+    return lambda x, weight, eps: reference.rms_norm(x, weight, eps) * factor
+
+
+def test_a_call_beyond_a_kernel_s_limits_runs_the_next_kernel_and_is_told_once(caplog):
+    small = Kernel("rms_norm", "small", scaled(2), lambda _: YES, 5, limits=few)
+    rows, weight = torch.randn(3, 8), torch.ones(8)
+    truth = reference.rms_norm(rows, weight, 1e-5)
+    alone = ops_of(small).bind(CALL)
+    with caplog.at_level(logging.INFO, logger="arcforge.ops"):
+        for _ in range(2):
+            assert torch.equal(alone(rows, weight, 1e-5), truth)
+    assert caplog.text.count("rms_norm: small leaves shapes (3, 8), (8,) to another: 3 rows are over 2") == 1
+    assert torch.equal(alone(rows[:2], weight, 1e-5), 2 * truth[:2])
+    both = ops_of(small, Kernel("rms_norm", "next", scaled(3), lambda _: YES, 1)).bind(CALL)
+    assert torch.equal(both(rows, weight, 1e-5), 3 * truth) and torch.equal(both(rows[:2], weight, 1e-5), 2 * truth[:2])
+
+
+def test_a_chip_with_small_grids_leaves_more_rows_to_the_reference():
+    chip = SimpleNamespace(name="fake", capabilities=Capabilities(tokens=2), kernels=lambda: [double])
+    double = Kernel("rms_norm", "double", scaled(2), lambda _: YES)
+    norm, rows, weight = Ops(chip).bind(CALL), torch.randn(3, 8), torch.ones(8)
+    truth = reference.rms_norm(rows, weight, 1e-5)
+    assert torch.equal(norm(rows, weight, 1e-5), truth) and torch.equal(norm(rows[:2], weight, 1e-5), 2 * truth[:2])
+
+
+def test_what_a_kernel_raises_names_the_op_its_sizes_the_chip_and_the_shapes():
+    def broken(x, weight, eps):
+        raise RuntimeError("error 507011")
+
+    with pytest.raises(RuntimeError, match="error 507011") as caught:
+        ops_of(Kernel("rms_norm", "acme.norm", broken, lambda _: YES)).bind(CALL)(torch.ones(3, 8), torch.ones(8), 1.0)
+    assert caught.value.__notes__ == [
+        "kernel acme.norm of rms_norm (width=8) on cpu raised this for shapes (3, 8), (8,); ARCFORGE_DISPATCH=safe "
+        "uses the reference"
+    ]

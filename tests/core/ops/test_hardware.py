@@ -7,10 +7,20 @@ from hypothesis import strategies as st
 
 from arcforge_core.configs import AutoHardwareConfig, TorchCpuConfig
 from arcforge_core.contracts.batch import cumulative
+from arcforge_core.contracts.device import Capabilities, Identity
 from arcforge_core.contracts.hardware import OpCall, Probe
 from arcforge_core.errors import ConfigError, UnknownComponentError
 from arcforge_core.ops import hardware, reference
-from arcforge_core.ops.hardware import TorchCpu, auto_hardware, build_hardware, sdpa_attention_varlen, select_hardware
+from arcforge_core.ops.compat import fast_bf16, why_precision
+from arcforge_core.ops.hardware import (
+    TorchCpu,
+    auto_hardware,
+    build_hardware,
+    capabilities_of,
+    sdpa_attention_varlen,
+    select_hardware,
+    upgraded,
+)
 from arcforge_core.plugins.registry import Component, Registry
 
 
@@ -84,7 +94,7 @@ def test_cpu_is_preferred_over_torch_cpu(installed):
 
 def test_two_accelerators_are_an_error_that_names_both(installed):
     installed(("acme", "Fake", "FakeConfig"), ("bolt", "Fake", "OtherConfig"))
-    with pytest.raises(ConfigError, match=r"several accelerators are usable \(acme, bolt\): name one"):
+    with pytest.raises(ConfigError, match=r"several accelerators are usable \(acme of acme, bolt of bolt\): name one"):
         select_hardware("auto")
     assert select_hardware("bolt").name == "bolt"
 
@@ -112,6 +122,59 @@ def test_every_probe_is_logged(installed, caplog):
     with caplog.at_level(logging.INFO, logger="arcforge.ops"):
         select_hardware("auto")
     assert "hardware acme: not usable (no driver)" in caplog.text and "hardware torch_cpu: usable" in caplog.text
+
+
+# ---- contract 2 ----------------------------------------------------------------------------------------------------
+
+
+class Unloadable(Fake):
+    """A chip that is there, whose driver cannot be imported."""
+
+    identity, capabilities = Identity("acme", "npu", "PrivateUse1", "accl"), Capabilities(int64=True)
+
+    def confirm(self):
+        return Probe(False, "the driver needs torch 2.9")
+
+
+def test_a_chip_whose_driver_fails_is_passed_over_aloud_and_refused_by_name(installed, caplog):
+    installed(("acme", "Unloadable", "FakeConfig"))
+    assert select_hardware("auto").name == "torch_cpu"
+    assert "hardware acme is there, but is not used: the driver needs torch 2.9" in caplog.text
+    with pytest.raises(ConfigError, match="hardware='acme': not usable here: the driver needs torch"):
+        select_hardware("acme")
+
+
+def test_a_backend_of_contract_1_works_with_a_warning():
+    with pytest.warns(
+        FutureWarning, match="hardware acme: device_type and distributed_backend are those of contract 1"
+    ):
+        backend = upgraded(Fake(FakeConfig()))
+    assert (backend.identity.vendor, backend.identity.device, backend.identity.collectives) == ("acme", "npu", "gloo")
+    assert backend.capabilities.fast_bf16 is True and backend.confirm() == backend.probe()
+    assert upgraded(backend) is backend
+
+
+def test_capabilities_of_a_device_are_its_backend_s(installed):
+    installed(("acme", "Unloadable", "FakeConfig"))
+    capabilities_of.cache_clear()
+    assert capabilities_of("npu") is Unloadable.capabilities
+    assert (
+        capabilities_of("musa") == Capabilities() and not fast_bf16("musa") and why_precision("musa") == "fp32 on musa"
+    )
+    assert capabilities_of("cpu").fused_adamw
+    capabilities_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Capabilities(collectives=frozenset({"all_red"})), r"collectives=\['all_red'\]: must be of all_reduce"),
+        (lambda: Identity("acme", "", "PrivateUse1", "accl"), "device='': must be a name"),
+    ],
+)
+def test_impossible_descriptions_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 # ---- torch_cpu ------------------------------------------------------------------------------------------------------

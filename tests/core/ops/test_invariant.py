@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcforge_core.contracts.batch import cumulative
-from arcforge_core.ops import invariant, reference
+from arcforge_core.ops import invariant
 from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.op_inputs import op_cases
 
 CASES = [pytest.param(case, id=f"{op}, {case.name}") for op in invariant.OPS for case in op_cases(op)]
@@ -20,13 +21,13 @@ def randn(*size, seed=0):
 
 
 def test_every_invariant_op_is_an_op():
-    assert invariant.OPS.keys() <= reference.OPS.keys()
+    assert invariant.OPS.keys() <= SPECS.keys()
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_reference_in_float64_with_gradients(case):
     results = []
-    for op in (invariant.OPS[case.op], reference.OPS[case.op]):
+    for op in (invariant.OPS[case.op], SPECS[case.op].reference):
         arguments = case.inputs(torch.float64, "cpu")
         inputs = [arguments[name].requires_grad_() for name in case.grad]
         out = op(**arguments)
@@ -112,6 +113,6 @@ def test_they_are_bound_in_place_of_all_kernels():
     ops = Ops(None, deterministic=True)
     bind = ops.binder(torch.float32, "cpu")
     assert bind.deterministic and not Ops(None).binder(torch.float32, "cpu").deterministic
-    for op in reference.OPS:
-        assert bind(op) is invariant.OPS.get(op, reference.OPS[op])
+    for op in SPECS:
+        assert bind(op) is invariant.OPS.get(op, SPECS[op].reference)
     assert {c.call.op for c in ops.choices.values() if c.kernel == "invariant"} == invariant.OPS.keys()

@@ -4,16 +4,18 @@ import math
 import pytest
 import torch
 
+from arcforge_core.files import cgroups
+from arcforge_core.files.cgroups import cgroup_quota
 from arcforge_core.ops import compat, processor
-from arcforge_core.ops.processor import allowed_cores, cgroup_quota, measure_rates, product_rates, usable_threads
+from arcforge_core.ops.processor import allowed_cores, measure_rates, product_rates, usable_threads
 
 
 @pytest.fixture
 def eight_cores(tmp_path, monkeypatch):
     """Eight cores in the affinity, no quota, no variables; returns the folder of the control groups."""
     monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(processor, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(processor, "CGROUPS_OF_PROCESS", tmp_path / "groups")
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "CGROUPS_OF_PROCESS", tmp_path / "groups")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     return tmp_path / "cgroup"

@@ -20,6 +20,8 @@ from arcforge_core.ops.quant import (
     to_records,
     unpack_int4,
 )
+from arcforge_core.ops.reference.quant_linear import MOST_COLUMNS, exact_product
+from arcforge_core.ops.specs import SPECS
 
 FORMATS = (INT8, INT4, INT4_GROUP_32, INT4_GROUP_128, Format(8, 32))
 
@@ -156,14 +158,14 @@ def test_weights_of_another_kind_are_refused(weight):
 )
 def test_a_quantised_layer_is_close_to_the_one_it_came_from(form, rounds, error):
     x_TK, weight_NK = normal(20, 64), normal(48, 64, seed=1)
-    got_TN = reference.OPS["quant_linear"](x_TK, *quantise(weight_NK, form), None, rounds)
+    got_TN = SPECS["quant_linear"].reference(x_TK, *quantise(weight_NK, form), None, rounds)
     wanted_TN = x_TK @ weight_NK.mT
     assert error / 4 < (got_TN - wanted_TN).norm() / wanted_TN.norm() < error
 
 
 def test_integers_cannot_be_summed_over_groups_of_unlike_scales():
     with pytest.raises(ValueError, match=r"2 scales per output: .* need exactly one"):
-        reference.OPS["quant_linear"](normal(1, 64), *quantise(normal(4, 64), INT4_GROUP_32))
+        SPECS["quant_linear"].reference(normal(1, 64), *quantise(normal(4, 64), INT4_GROUP_32))
 
 
 def test_a_rotation_of_both_sides_takes_the_error_of_outliers_away():
@@ -175,7 +177,7 @@ def test_a_rotation_of_both_sides_takes_the_error_of_outliers_away():
     torch.testing.assert_close(rotated[0] @ rotated[1].mT, wanted_TN)
     errors = []
     for x, weight in ((x_TK, weight_NK), rotated):
-        got_TN = reference.OPS["quant_linear"](x, *quantise(weight, INT8))
+        got_TN = SPECS["quant_linear"].reference(x, *quantise(weight, INT8))
         errors.append(float((got_TN - wanted_TN).norm() / wanted_TN.norm()))
     assert errors[1] < errors[0] / 2
 
@@ -191,3 +193,17 @@ def test_the_hadamard_matrix_is_orthonormal_and_flat(size):
 def test_sizes_without_a_known_matrix_are_refused(size):
     with pytest.raises(ValueError, match=f"size={size}: must be 1, 12 or 20 times"):
         reference.hadamard(torch.zeros(1, size))
+
+
+@pytest.mark.parametrize("columns", [1, 1023, 1025, 5000])
+def test_products_of_integers_are_exact_at_their_largest(columns):
+    x_TK = torch.full((2, columns), 127, dtype=torch.int8)
+    weight_NK = torch.stack([x_TK[0], -x_TK[0]])
+    x_TK[1, ::3] = -5
+    wanted_TN = x_TK.long() @ weight_NK.long().mT
+    assert torch.equal(exact_product(x_TK, weight_NK).long(), wanted_TN)
+
+
+def test_products_of_rows_too_long_for_an_int32_are_refused():
+    with pytest.raises(ValueError, match=f"rows of {MOST_COLUMNS + 1} must have at most {MOST_COLUMNS} columns"):
+        exact_product(torch.zeros(1, MOST_COLUMNS + 1), torch.zeros(1, MOST_COLUMNS + 1))

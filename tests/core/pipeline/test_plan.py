@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from tests.core.pipeline.conftest import STAGES
 
 from arcforge_core.config.compose import compose
 from arcforge_core.errors import ArcforgeError, ConfigError
@@ -64,6 +65,13 @@ def test_stages_start_from_the_training_stage_before_unless_they_say_otherwise(p
     assert plan(extra={"base": ["init=a"]})[0].config.init == "a"
     stages = plan(init="with space's", extra={"extend": ["init=null"], "last": ["init=${stage:base}"]})
     assert [s.config.init for s in stages] == ["with space's", None, "RUN_OF_base"]
+
+
+def test_a_reward_model_is_nobodys_beginning(plan):
+    reward = {"job": "reward", "overrides": ["pairs.files=[pairs.jsonl]", "trainer.max_steps=1"]}
+    stages = plan(stages={"base": STAGES["base"], "scorer": reward, "last": STAGES["last"]})
+    assert [s.config.init for s in stages] == [None, "RUN_OF_base", "RUN_OF_base"]
+    assert [s.is_run for s in stages] == [True] * 3
 
 
 @pytest.mark.parametrize(

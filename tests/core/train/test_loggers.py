@@ -7,11 +7,12 @@ import types
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
+from arcforge_core.cli.main import check_inputs
+from arcforge_core.config import ready
 from arcforge_core.config.compose import compose
 from arcforge_core.configs import WandbLoggerConfig
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.train import run as run_module
-from arcforge_core.train import trainer as trainer_module
 from arcforge_core.train.run import train
 from support.runs import tiny_run
 
@@ -32,7 +33,7 @@ def fake_modules(monkeypatch, library, **modules):
         if parent:
             setattr(sys.modules[parent], child, module)
     monkeypatch.setattr(f"lightning.pytorch.loggers.{library}._{library.upper()}_AVAILABLE", True)
-    monkeypatch.setattr(trainer_module, "find_spec", lambda name: name == library or None)
+    monkeypatch.setattr(ready, "find_spec", lambda name: name == library or None)
 
 
 def scalars_of(run_dir):
@@ -69,9 +70,14 @@ def test_a_resumed_run_keeps_the_rows_of_before(tmp_path):
 
 @pytest.mark.parametrize("library", ["wandb", "mlflow"])
 def test_an_extra_that_is_not_installed_is_named_before_any_work(tmp_path, monkeypatch, library):
-    monkeypatch.setattr(trainer_module, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=rf"logger='{library}': needs .*: pip install 'arcforge-core\[{library}\]'$"):
-        train(tiny_run(tmp_path, f"logger={library}"))
+    monkeypatch.setattr(ready, "find_spec", lambda name: None)
+    config, named = (
+        tiny_run(tmp_path, f"logger={library}"),
+        rf"logger='{library}': needs .*: pip install 'arcforge-core\[{library}\]'$",
+    )
+    for begin in (train, check_inputs):  # the command's line looks before it imports torch
+        with pytest.raises(ConfigError, match=named):
+            begin(config)
     assert not (tmp_path / "outputs").exists()
 
 

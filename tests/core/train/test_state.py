@@ -114,6 +114,21 @@ def test_the_older_one_stays_when_the_new_one_cannot_be_written(tmp_path, save, 
     assert last_checkpoint(tmp_path, None).step == 1
 
 
+def test_ctrl_c_while_torch_writes_is_no_error_of_torch(tmp_path, save, monkeypatch):
+    save(1)
+
+    def torch_save(content, file):
+        try:
+            raise KeyboardInterrupt
+        finally:  # as torch does, whose file is unfinished
+            raise RuntimeError("unexpected pos 338240 vs 338128")
+
+    monkeypatch.setattr(torch, "save", torch_save)
+    with pytest.raises(KeyboardInterrupt):
+        save(2)
+    assert last_checkpoint(tmp_path, None).step == 1
+
+
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 

@@ -32,10 +32,27 @@ def test_without_triton_torch_runs_and_says_so(cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     monkeypatch.setattr(backend, "missing_triton", lambda: "triton is not installed: pip install 'arcforge-hw[cuda]'")
-    probe = cuda.probe()
-    assert probe.ok
+    probe = cuda.confirm()
+    assert probe.ok and cuda.probe().ok
     assert probe.reason.startswith("2 x NVIDIA H100; triton is not installed")
     assert not [kernel.name for kernel in cuda.kernels() if kernel.name.endswith(".triton")]
+
+
+@pytest.mark.parametrize("name", ["MetaX C500", "DCU BW1000", "P800 OAM", "AMD Instinct MI300X"])
+def test_a_device_that_another_vendor_made_is_not_ours(cuda, monkeypatch, name):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    answer = cuda.confirm()
+    assert not answer.ok and repr(name) in answer.reason
+
+
+def test_a_torch_that_another_vendor_built_is_not_ours(cuda, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "__version__", "2.10.0+metax3.8.1.0")
+    assert "metax: torch is 2.10.0+metax3.8.1.0" in cuda.probe().reason and not cuda.probe().ok
 
 
 @pytest.mark.parametrize(("name", "flops", "rate"), [("NVIDIA H200", 989e12, 4.8e12), ("Acme 1", None, None)])

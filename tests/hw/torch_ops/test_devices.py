@@ -14,7 +14,7 @@ import arcforge_hw.torch_ops.gated_delta_rule as delta
 import arcforge_hw.torch_ops.hadamard as butterfly
 import arcforge_hw.torch_ops.window_attention as window
 from arcforge_core.contracts.batch import cumulative
-from arcforge_core.ops import reference
+from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.op_inputs import op_cases
 from arcforge_hw.configs import CudaConfig
 from arcforge_hw.cuda.backend import Cuda
@@ -60,7 +60,7 @@ def test_tensors_are_created_beside_the_inputs(op, monkeypatch):
     for custom in filter(is_custom_op, vars(inspect.getmodule(KERNELS[op])).values()):  # a call of one ends `with META`
         monkeypatch.setitem(custom._backend_fns, None, under(META, custom._init_fn))
     for case in op_cases(op)[:2]:
-        wanted = results(reference.OPS[op], case)
+        wanted = results(SPECS[op].reference, case)
         with META:
             got = results(KERNELS[op], case)
         for value, exact in zip(got, wanted, strict=True):

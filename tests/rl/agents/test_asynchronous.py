@@ -31,7 +31,7 @@ def test_a_kill_loses_no_rollout_of_an_agent_that_was_finished(served: Any, tmp_
         """Takes the batch of a step, then waits for a number of finished rollouts, and ends as a killed one does."""
         ledger = Ledger(tmp_path / "ledger.sqlite", "run")
         async with rollouts.player(ChatSetup()) as player:
-            collector = Collector(RULES, single(Conversations(0.05)), player, 0, False, ledger)
+            collector = Collector(RULES, single(Conversations(0.05)), player, 0, (), ledger)
             await collector.begin(step)
             taken = await collector.take(step)
             trained.extend(one for group in taken.kept for one in group)

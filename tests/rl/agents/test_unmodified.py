@@ -55,6 +55,7 @@ def environment_of(package: str, cache: Path) -> Path:
 
 
 @pytest.mark.nightly(reason="installs the agent from PyPI")
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("package", AGENTS)
 def test_its_tokens_are_trained_as_they_were_sampled(served: Any, tmp_path: Path, package: str) -> None:
     line, replies = AGENTS[package]

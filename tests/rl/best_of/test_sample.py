@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from arcforge_core.checkpoint.pretrained import save_pretrained
 from arcforge_core.cli.main import run_job
+from arcforge_core.configs import ConversationEnvironmentConfig
 from arcforge_core.data.conversations.parse import parse
 from arcforge_core.episodes.conversation_tasks import load_tasks
 from arcforge_core.errors import ConfigError, DataError
@@ -17,7 +18,8 @@ from arcforge_core.eval.conversations import evaluate
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_rl.best_of.figures import pass_at
 from arcforge_rl.best_of.sample import KEPT, as_record, sample
-from arcforge_rl.configs.commands import SamplingConfig
+from arcforge_rl.configs.commands import ArithmeticConfig, SamplingConfig
+from arcforge_rl.configs.environments import ToolMathConfig
 from arcforge_rl.problems.tools import definition
 from support.scripted_engine import ScriptedEngine
 
@@ -159,6 +161,16 @@ def test_records_without_checkers_are_listed(tries):
         tries([record], [f"8{USER}"])
 
 
+def test_a_chosen_environment_plays_the_records_and_repeats_no_field_of_the_command(tries):
+    records = [asks(7)]
+    found = tries(records, SAID, environment=ConversationEnvironmentConfig())
+    assert [one.number for one in found.selections[0].kept] == [2]
+    with pytest.raises(ConfigError, match=r"environment\.max_calls=3: is the command's own field"):
+        tries(records, SAID, environment=ConversationEnvironmentConfig(max_calls=3))
+    with pytest.raises(ConfigError, match=r"environment\.split='heldout': all records are played"):
+        tries(records, SAID, environment=ConversationEnvironmentConfig(split="heldout"))
+
+
 def test_a_wrong_choice_is_named():
     with pytest.raises(ConfigError, match="choose='long': must be one of short, likely"):
         SamplingConfig(choose="long")
@@ -194,7 +206,7 @@ def test_tasks_of_any_environment_are_tried(tmp_path, monkeypatch):
 
     monkeypatch.setattr(evaluate, "default_engine", lambda name, model: ScriptedEngine(tokenizer, script))
     model = small_model(vocab_size=TOKENIZER_SIZE)
-    config = SamplingConfig(environment="arithmetic", options={"digits": 1}, tasks=5, samples=6, max_new_tokens=9)
+    config = SamplingConfig(environment=ArithmeticConfig(digits=1), tasks=5, samples=6, max_new_tokens=9)
     found = sample(model, tokenizer, config)
     figures = found.figures["math"]
     assert figures["problems"] == 5 and 0 < figures["pass@1"] < figures["pass@6"] and 0 < figures["kept"] <= 5
@@ -221,7 +233,7 @@ def test_kept_tries_with_tools_name_them(monkeypatch):
 
     monkeypatch.setattr(evaluate, "default_engine", lambda name, model: ScriptedEngine(tokenizer, script))
     model = small_model(vocab_size=TOKENIZER_SIZE, max_position_embeddings=2000)
-    options = {"environment": "tool_math", "options": {"tools": ["calculator"]}, "tasks": 2, "samples": 1}
+    options = {"environment": ToolMathConfig(tools=["calculator"]), "tasks": 2, "samples": 1}
     found = sample(model, tokenizer, SamplingConfig(**options, max_new_tokens=150))
     [record, *_] = [as_record(one) for selection in found.selections for one in selection.kept]
     assert record["tools"] == [definition("calculator")]
@@ -231,8 +243,7 @@ def test_kept_tries_with_tools_name_them(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"environment": "arithmetic", "files": ["x"]}, "files=.*plays no files"),
-        ({"environment": "arithmetic", "options": {"digit": 1}}, "options=.*digit"),
+        ({"environment": ArithmeticConfig(), "files": ["x"]}, "files=.*environment=arithmetic plays no files"),
         ({"files": ["x"], "tasks": 3}, "tasks=3: is for environments without files"),
         ({"files": ["x"], "thinking": "on"}, "thinking='on': is for environments without files"),
         ({"thinking": "maybe"}, "thinking='maybe'"),

@@ -40,6 +40,11 @@ def test_tasks_are_those_of_the_parts_one_after_the_other():
     assert score(mixture, copied, [Reply(copied.answer)]).rewards == {"reward": 1.0, "exact": 1.0}
 
 
+def test_a_weight_of_zero_leaves_a_part_out():
+    mixture = Mixture(MixtureConfig(parts={"math": 0.0, "copy": 1.0, "arithmetic": 1.0}))
+    assert Counter(mixture.stage_of(mixture.task(n)) for n in range(8)) == {"copy": 4, "arithmetic": 4}
+
+
 def test_the_split_is_the_parts():
     sides = [Mixture(MixtureConfig(parts={"copy": 1.0, "arithmetic": 1.0}, split=s)) for s in ("train", "heldout")]
     assert not {sides[0].task(n).key for n in range(200)} & {sides[1].task(n).key for n in range(200)}
@@ -49,6 +54,7 @@ def test_the_split_is_the_parts():
     ("options", "message"),
     [
         ({"parts": {}}, "environment.parts="),
+        ({"parts": {"copy": 0.0, "math": 0.0}}, "environment.parts="),
         ({"parts": {"copy": -1.0}}, "environment.parts"),
         ({"parts": {"copy": 1.0, "math": float("nan")}}, "environment.parts.math=nan"),
         ({"parts": {"copy": 1.0}, "options": {"math": {}}}, "environment.options='math'"),

@@ -12,6 +12,7 @@ from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.cli import main
 from arcforge_rl.configs.commands import ValidateConfig
+from arcforge_rl.environments import validate
 from arcforge_rl.environments.validate import run
 
 
@@ -46,9 +47,63 @@ def test_a_cheat_that_pays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         run(config("environment=copy", "episodes=2"))
 
 
-def test_bad_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="episodes=0"):
-        config("episodes=0")
+@pytest.mark.parametrize("option", ["episodes=0", "repeats=0", "concurrency=0"])
+def test_bad_options_are_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=option):
+        config(option)
+
+
+def test_a_verdict_that_changes_is_named_as_flaky(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter(range(100))
+    whole = validate.play
+
+    async def play(environment, task, script):  # type: ignore[no-untyped-def]
+        wrong = script == environment.oracle(task) and next(turns) == 1
+        return await whole(environment, task, [Reply("nothing")] if wrong else script)
+
+    monkeypatch.setattr(validate, "play", play)
+    with pytest.raises(ArcforgeError, match=r"flaky: task 0 .*: oracle earned 1, 0, 1"):
+        run(config("environment=copy", "episodes=2", "repeats=3"))
+
+
+def test_plays_overlap_up_to_the_chosen_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, most = 0, 0
+    whole = validate.play
+
+    async def play(environment, task, script):  # type: ignore[no-untyped-def]
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+        return await whole(environment, task, script)
+
+    monkeypatch.setattr(validate, "play", play)
+    assert run(config("environment=copy", "episodes=2", "concurrency=3"))["oracle"].right == 2
+    assert most == 3
+
+
+def test_a_stopped_check_continues_from_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("environment=copy", "episodes=2", "repeats=2", f"results={tmp_path}/plays.jsonl")
+    first = run(config(*options))
+    file = tmp_path / "plays.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == 1 + sum(tally.played for tally in first.values())
+    file.write_text("".join(lines[:-3]) + lines[-3][:20])
+    count, whole = 0, validate.play
+
+    async def play(environment, task, script):  # type: ignore[no-untyped-def]
+        nonlocal count
+        count += 1
+        return await whole(environment, task, script)
+
+    monkeypatch.setattr(validate, "play", play)
+    again = run(config(*options))
+    assert count == 3
+    assert {kind: tally.right for kind, tally in again.items()} == {kind: tally.right for kind, tally in first.items()}
+    file.write_text("something else\n")
+    with pytest.raises(ConfigError, match="results="):
+        run(config(*options))
 
 
 def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

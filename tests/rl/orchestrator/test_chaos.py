@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from arcforge_rl.orchestrator.services.desk import Service, environment_of
 from arcforge_rl.rollouts.curriculum import Curriculum
 from support import even_service
 from support.ledger_run import train
-from support.run_chaos import checked, drive
+from support.run_chaos import checked, drive, killed_service
 
 RULES = Rules(threshold=2, group_size=3, eta=2.0, max_staleness=2, concurrency=8, retries=2)
 STEPS = 120
@@ -40,7 +41,8 @@ def test_processes_are_killed_at_random_and_nothing_is_lost(tmp_path: Path, seed
         log = tmp_path / "ledger.sqlite-wal"
         return log.stat().st_mtime if log.exists() else 0.0
 
-    kills = drive(start, lambda: True, progress, pid_file, seed, every=0.25, least=3)
+    victims = {"service": partial(killed_service, pid_file)}
+    kills = drive(start, lambda: True, progress, victims, seed, every=0.25, least=3)
     assert min(kills.values()) >= 3
     counts = checked(tmp_path / "ledger.sqlite")
     assert counts["trained"] >= STEPS and "batched" not in counts

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,10 @@ from arcforge_rl.orchestrator.source import AsynchronousSource
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.player import PolicyPlayer
 from arcforge_rl.trainer.run import run
+from arcforge_serving.engine.paged import PagedEngine
 from support import even_service
 from support.ledger_run import TOKENIZER, SeedSays
+from support.marks import nightly_case
 from support.orchestrated import serving
 from support.policies import reward_even
 
@@ -96,7 +100,7 @@ def collector_of(
 ) -> Collector:
     setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
     ledger = Ledger(folder / "ledger.sqlite")
-    collector = Collector(RULES, services, PolicyPlayer(asking, setup), 0, True, ledger)
+    collector = Collector(RULES, services, PolicyPlayer(asking, setup), 0, ("reward",), ledger)
     collector.watch = Watch(Heartbeats(dead_seconds), 0.05, asks, collector.change, collector.fail)
     return collector
 
@@ -201,7 +205,84 @@ def test_a_service_that_hangs_is_started_again_and_the_others_continue(
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
-@pytest.mark.slow(reason="a run on a server that starts three times")
+def test_rollouts_that_are_cancelled_before_they_begin_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tasks never run: nothing of their code does."""
+    monkeypatch.setattr(CopyEnvironment, "exact", reward_even)
+
+    async def work() -> None:
+        collector = collector_of(tmp_path, Mortal(lasts=-1), single(CopyEnvironment(CopyConfig())), {})
+        await collector.begin(0)
+        assert len(collector._playing) == RULES.concurrency
+        collector.change(ENGINE, False)
+        await asyncio.sleep(0.01)
+        assert collector._playing == {} and collector.scheduler.idle
+        collector.change(ENGINE, True)
+        collector.change(ENGINE, False)
+        collector.change(ENGINE, True)  # in one turn of the loop: a later task has the place of one that never ran
+        assert len(collector._playing) == RULES.concurrency
+        assert len((await collector.take(0)).kept) == RULES.threshold
+        await collector.stop()
+        await asyncio.sleep(0)
+        assert collector._playing == {}
+        collector.ledger.close()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+@pytest.mark.slow(reason="a run on a server that hangs")
+@pytest.mark.parametrize("place", ["thread", nightly_case("process")])
+def test_an_engine_that_hangs_in_an_update_gets_no_rollouts_until_it_has_the_weights(
+    small_run: Compose, policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """It answers meanwhile, and would generate."""
+    update, hung = PagedEngine.update_weights, list[int]()
+
+    def hangs(engine: PagedEngine, state: Any, *, version: int | None = None, **given: Any) -> None:
+        if version == 3 and not hung:
+            hung.append(version)
+            time.sleep(2.5)
+        update(engine, state, version=version, **given)
+
+    monkeypatch.setattr(PagedEngine, "update_weights", hangs)
+    with serving(policy) as (address, _):
+        options = ("engine=arcforge", f"engine.url={address}", "engine.stream=false", "engine.update_seconds=0.5")
+        options += ("collection.heartbeat_seconds=0.05", "trainer.max_steps=5", f"collection.orchestrator={place}")
+        options += ("collection.retries=0", "rollout.drop_equal=false")  # the other process earns no rewards by chance
+        found = run(small_run(ASYNC[0], ASYNC[3], *options))
+    said = capsys.readouterr().err
+    assert "took longer than engine.update_seconds=0.5; it has version 2; waiting for the engine" in said
+    rows = metrics(found.dir)
+    assert hung and len(rows) == 5 and sum(float(row["died_engine"] or 0) for row in rows) >= 1
+    assert not any(name.startswith("failed") and float(row[name] or 0) for row in rows for name in row)
+    if place == "thread":  # the output of the other process is its own
+        buried = "engine cannot work: it has weights 2 in place of 3; its rollouts wait"
+        assert said.index(buried) < said.rindex("engine is back")
+
+
+@pytest.mark.nightly(reason="three runs on a server")
+def test_runs_on_a_server_with_later_weights_begin_with_their_own_version(small_run: Compose, policy: Path) -> None:
+    """One that repeats steps whose checkpoint is lost, and another one: staleness is counted in versions."""
+
+    def versions(folder: Path) -> set[int]:
+        ledger = Ledger(folder / "ledger.sqlite")
+        found = {one.oldest for group in ledger.all_groups() for one in group.rollouts if one.payload}
+        ledger.close()
+        return found
+
+    with serving(policy) as (address, _):
+        options = (ASYNC[0], ASYNC[3], "engine=arcforge", f"engine.url={address}", "engine.stream=false")
+        first = run(small_run(*options, "trainer.max_steps=4", "trainer.checkpoint_every=2"))
+        shutil.rmtree(first.dir / "checkpoints" / "step-00000004")
+        assert run(small_run(*options, "trainer.max_steps=5", "resume=latest")).dir == first.dir
+        other = run(small_run(*options, "trainer.max_steps=2"))
+    assert versions(first.dir) <= {*range(6)} and versions(other.dir) <= {0, 1, 2}
+    rows = metrics(first.dir)
+    assert len(rows) == 5 and all(float(row["logprob_gap"]) < 1e-5 for row in rows if row["logprob_gap"])
+
+
+@pytest.mark.nightly(reason="a run on a server that starts three times; chaos kills one by default")
 def test_an_engine_that_has_started_again_gets_the_present_weights_before_work(
     small_run: Compose, policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,7 +306,7 @@ def test_an_engine_that_has_started_again_gets_the_present_weights_before_work(
         options += ("trainer.max_steps=6", "optimizer.lr=0.05", "collection.retries=0", "trainer.deterministic=true")
         found = run(small_run(ASYNC[0], ASYNC[3], *options))
     said = capsys.readouterr().err
-    seen = said.count("it has started again, with weights 0 in place of")
+    seen = said.count("it has weights 0 in place of")
     assert said.count("engine is back") >= seen >= 1, "the next weights may come before the next beat"
     rows = metrics(found.dir)
     assert len(rows) == 6 and sum(float(row["died_engine"] or 0) for row in rows) >= seen

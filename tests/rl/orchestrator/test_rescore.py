@@ -6,11 +6,11 @@ import pytest
 
 from arcforge_core.contracts.environment import Episode, Score, Task
 from arcforge_core.episodes.copy import CopyEnvironment
-from arcforge_core.errors import CheckpointError
+from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_rl.configs.commands import RescoreConfig
 from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.orchestrator.record import unpack_outcome
-from arcforge_rl.orchestrator.rescore import run
+from arcforge_rl.orchestrator.rescore import recorded_services, run
 from arcforge_rl.orchestrator.rules import Rules
 from support.ledger_run import train
 from support.policies import reward_even
@@ -49,3 +49,10 @@ def test_a_folder_without_a_ledger_is_named(tmp_path: Path) -> None:
     train(tmp_path, Rules(threshold=1, group_size=2, eta=0.0, concurrency=4, retries=1))
     with pytest.raises(CheckpointError, match=r"cannot read how .* was configured"):
         run(RescoreConfig(str(tmp_path)))
+
+
+def test_a_run_with_a_file_of_rewards_is_refused(tmp_path: Path) -> None:
+    """Those of the environment alone would take the place of its own."""
+    (tmp_path / "config.yaml").write_text("environment: {name: copy}\nrewards: reward.toml\n")
+    with pytest.raises(ConfigError, match=r"rewards=reward\.toml.*must be a run whose environment made its rewards"):
+        recorded_services(tmp_path)

@@ -43,7 +43,7 @@ def test_the_page_shows_progress_queue_staleness_and_failures(tmp_path: Path, mo
         ledger = Ledger(tmp_path / "ledger.sqlite")
         setup, rules = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500), Rules(2, 3, concurrency=4, retries=1)
         collector = Collector(
-            rules, single(CopyEnvironment(CopyConfig())), PolicyPlayer(SeedSays(), setup), 0, True, ledger
+            rules, single(CopyEnvironment(CopyConfig())), PolicyPlayer(SeedSays(), setup), 0, ("reward",), ledger
         )
         transport = httpx.ASGITransport(app_of("a <run>", collector, Quiet()))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,44 @@ def test_values_of_a_group_are_compared_and_failures_left_out() -> None:
     assert alone[0].rewards["style"] == 0.5
 
 
+class Together:
+    """Compares lengths, once its agent is there; gives no verdict when it is first asked."""
+
+    compares, agents = True, ("judge",)
+    asked = 0
+
+    def connect(self, agent_of: Any, identity_of: Any) -> None:
+        self.judge = agent_of(identity_of("judge"), "seed", None)
+
+    async def measure_group(self, task: Task, episodes: Sequence[Episode]) -> list[Any]:
+        self.asked += 1
+        if self.asked == 1:
+            raise NoVerdict("busy")
+        assert self.judge == "judge/seed"
+        longest = max(len(episode.reply.text) for episode in episodes)
+        wrong = Failure("verifier", "no verdict")
+        return [wrong if one.reply.text == "right x" else len(one.reply.text) / longest for one in episodes]
+
+    def take_figures(self) -> dict[str, float]:
+        return {"calls": float(self.asked)}
+
+
+def test_a_component_compares_a_group_with_an_agent_and_is_asked_again() -> None:
+    environment, together = Marks(CopyConfig()), Together()
+    spec = spec_of(tomllib.loads("[[reward]]\nweights = { style = 1.0 }\n[component.style]\nreward = 'distinct'"))
+    hybrid = Hybrid(environment, spec, {"style": together})  # type: ignore[dict-item]
+    assert hybrid.compares and hybrid.agents == ("judge",) and hybrid.asked == ["judge"]
+    hybrid.connect(lambda name, seed, schema: f"{name}/{seed}", str)  # type: ignore[arg-type,return-value]
+    replies = ["right longer", "broken", "right x", "right"]
+    outcomes = asyncio.run(hybrid.score_group(TASK, [Episode((), Reply(reply)) for reply in replies]))
+    assert [one.failure.reason if one.failure else one.reward for one in outcomes] == [
+        1.0, "gone", "no verdict", 5 / 12,
+    ]  # fmt: skip
+    figures = hybrid.take_figures()
+    assert figures["reward_style_failures"] == 1 and figures["reward_style_calls"] == 2
+    assert figures["reward_style_seconds"] > 0 and set(hybrid.take_figures()) == {"reward_style_calls"}
+
+
 def test_a_reward_that_the_environment_does_not_give_is_named() -> None:
     text = "[[reward]]\nweights = { fluent = 1.0 }"
     with pytest.raises(ConfigError, match=r"reward\[reward\]='fluent': is no component, reward or metric; there are"):
@@ -122,5 +161,30 @@ def test_a_run_is_trained_on_the_reward_of_its_file(small_run: Compose, tmp_path
     assert {row["rewards"]["length"] for row in rows} == {0.5}, "all of one length: no rollout exceeds another"
     assert "reward_length" in (found.dir / "metrics.csv").read_text().splitlines()[0]
     run(small_run("resume=latest", f"rewards={path}", "trainer.max_steps=3", "evaluation.tasks=2"))
+    header = (found.dir / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"reward_length_spread", "reward_exact_share", "reward_length_seconds", "reward_length_failures"} <= {
+        *header
+    }
     with pytest.raises(ConfigError, match=r"rewards='.*reward\.toml': must be null: no reward counts in algorithm=opd"):
         run(small_run(f"rewards={path}", "algorithm=opd", "+teachers.default=x"))
+
+
+DECOUPLED = ("algorithm=grpo", "algorithm.components=decoupled")
+
+
+def test_components_apart_need_a_reward_that_is_a_sum(small_run: Compose, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match=r"algorithm\.components='decoupled': needs components: rewards=FILE"):
+        run(small_run(*DECOUPLED))
+    path = tmp_path / "reward.toml"
+    path.write_text('[[reward]]\naggregation = "all-pass"\nweights = { exact = 1 }')
+    with pytest.raises(ConfigError, match=r"needs a reward.reward. that is a weighted-mean or weighted-sum"):
+        run(small_run(*DECOUPLED, f"rewards={path}"))
+    text = (
+        '[[reward]]\nweights = { exact = 1, short = 1 }\n[component.short]\nreward = "words"\noptions = { most = 1 }\n'
+    )
+    path.write_text(text)
+    found = run(small_run(*DECOUPLED, f"rewards={path}", "trainer.max_steps=1", "evaluation.tasks=0"))
+    rows = [json.loads(line) for line in (found.dir / "rollouts.jsonl").read_text().splitlines()]
+    for group in {row["group"] for row in rows if row["learnt"]}:
+        values = [row["rewards"] for row in rows if row["group"] == group]
+        assert any(len({one[name] for one in values}) > 1 for name in ("exact", "short"))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from arcforge_core.checkpoint.pretrained import load_pretrained, save_pretrained
+from arcforge_core.checkpoint.reward_model import RewardModel
 from arcforge_core.checkpoint.scalar import HEAD, load_scalar, save_scalar
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.chat import Message
@@ -19,7 +20,7 @@ from arcforge_core.ops.dispatch import default_ops
 from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_rl.configs.learning import RewardModelConfig
-from arcforge_rl.rewards.learned import Rewarded, RewardedGroups, RewardModel, with_reward_model
+from arcforge_rl.rewards.learned import Rewarded, RewardedGroups, with_reward_model
 from support.policies import save_scorer
 
 

@@ -15,7 +15,13 @@ from arcforge_rl.configs.rewards import DistinctConfig, WordsConfig
 from arcforge_rl.rewards.rules import Distinct, Words
 
 TASK = Task("t", "say it", "two")
-NAMES = [name for name in registry().names("reward") if hasattr(registry().get("reward", name).load(), "measure")]
+MODELS = ("grm", "orm")
+"""Measures that need a model; tested in `judge/` and `test_orm.py`."""
+NAMES = [
+    name
+    for name in registry().names("reward")
+    if name not in MODELS and hasattr(registry().get("reward", name).load(), "measure")
+]
 
 
 @pytest.mark.parametrize(("text", "words", "distinct"), [("a b c a b c", 1, 0.75), ("", 0, 1.0), ("a " * 9, 0, 1 / 7)])

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -32,7 +32,7 @@ def learnable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CopyEnvironment, "exact", reward_even)
 
 
-def collected(said: Iterable[str], size: int, groups: int = 1, drop_equal: bool = True) -> Collected:
+def collected(said: Iterable[str], size: int, groups: int = 1, drop_equal: Sequence[str] = ("reward",)) -> Collected:
     """Returns a step in which the engine says these, one after the other."""
     texts = iter(said)
 
@@ -134,5 +134,5 @@ def test_a_step_whose_every_rollout_failed_ends_the_run(breaking: list[Exception
 
 
 def test_equal_groups_are_kept_where_they_teach() -> None:
-    found = collected([RIGHT, WRONG], size=1, groups=2, drop_equal=False)
+    found = collected([RIGHT, WRONG], size=1, groups=2, drop_equal=())
     assert len(found.kept) == 2 and not found.dropped

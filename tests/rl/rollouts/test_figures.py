@@ -1,10 +1,12 @@
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.contracts.environment import Episode, Outcome, Reply, Task
 from arcforge_rl.rollouts.collect import Collected, TracedRollout
-from arcforge_rl.trainer.figures import evaluation_figures, rollout_figures
+from arcforge_rl.trainer.figures import evaluation_figures, label_figures, rollout_figures
 
 
-def rollout(text: str, reward: float, domain: str = "math", length: int = 2) -> TracedRollout:
+def rollout(
+    text: str, reward: float, domain: str = "math", length: int = 2, labels: tuple[str, ...] = ()
+) -> TracedRollout:
     branch = Branch("b", [1] * (length + 1), [False] + [True] * length, [0.0] + [-1.0] * length, [-1] + [0] * length)
     reply = Reply(text)
     rewards = {"reward": reward, "correct": reward}
@@ -14,6 +16,7 @@ def rollout(text: str, reward: float, domain: str = "math", length: int = 2) -> 
         domain,
         Episode((), reply),
         Outcome(rewards, {}),
+        labels=labels,
         trace=Trace("t", "g", "r", [branch], rewards, truncated=length > 2),
     )
 
@@ -41,3 +44,15 @@ def test_figures_of_a_step_count_what_was_left_out() -> None:
     assert found["reward"] == 0.25 and found["reward_correct"] == 0.25
     assert found["groups"] == 1 and found["all_wrong"] == 1 and found["all_right"] == 0
     assert found["length"] == 3 and found["truncated"] == 0.5 and found["sampled_tokens"] == 12
+
+
+def test_held_out_figures_by_label() -> None:
+    groups = [
+        [rollout("7", 1.0, labels=("kind:a", "kind:b")), rollout("8", 0.0, labels=("kind:a", "kind:b"))],
+        [rollout("1", 0.5, "code", labels=("kind:b",))] * 2,
+        [rollout("x", 1.0)] * 2,
+    ]
+    found = label_figures(groups)
+    assert list(found) == ["domain:code", "domain:math", "kind:a", "kind:b"]
+    assert found["kind:b"] == {"tasks": 2.0, "pass@1": 0.25, "correct": 0.5, "reward": 0.5}
+    assert found["domain:math"]["tasks"] == 1.0 and not label_figures(groups[2:])

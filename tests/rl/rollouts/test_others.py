@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arcforge_core.configs import TorchCpuConfig
 from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.contracts.environment import Agents, Episode, Outcome, Task
@@ -18,11 +19,14 @@ from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup, TextDialogu
 from arcforge_core.episodes.lockstep import Lockstep
 from arcforge_core.episodes.rollout import Rollout, roll_out
 from arcforge_core.errors import ConfigError
+from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.testing.small_models import small_tokenizer
 from arcforge_rl.configs.others import AgentConfig, agent_of
 from arcforge_rl.rollouts import others as module
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.trainer.run import check_agents
+from support.listening import JsonHandler, listening
+from support.policies import save_policy
 from support.scripted_engine import ScriptedEngine
 
 TOKENIZER = small_tokenizer()
@@ -54,29 +58,12 @@ def server(answers: list[tuple[int, Any]]) -> Iterator[tuple[str, list[dict[str,
     """A server of chat completions that gives these answers, one after the other; then it repeats the last one."""
     asked: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            asked.append({**body, "path": self.path, "key": self.headers.get("authorization")})
-            status, answer = answers[min(len(asked), len(answers)) - 1]
-            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def post(request: JsonHandler) -> None:
+        asked.append({**request.body(), "path": request.path, "key": request.headers.get("authorization")})
+        request.answer(*answers[min(len(asked), len(answers)) - 1])
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=running.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{running.server_address[1]}", asked
-    finally:
-        running.shutdown()
-        running.server_close()
-        thread.join()
+    with listening(post) as url:
+        yield url, asked
 
 
 def saying(text: str, reason: str = "stop") -> dict[str, Any]:
@@ -92,7 +79,7 @@ def played(config: AgentConfig, count: int = 2) -> tuple[list[Rollout], Scripted
         return f"yes{END}" if "they said" in text else f"no{END}"
 
     engine = ScriptedEngine(TOKENIZER, script)
-    makers = Others({"user": config}, TOKENIZER, 500, None).makers  # type: ignore[arg-type]  # no engine of its own
+    makers = Others({"user": config}, TOKENIZER, 500, None).makers
     setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500, others=makers)
     lockstep = Lockstep(engine)
     agents = [PolicyAgent(lockstep, number, setup, f"seed/{number}") for number in range(count)]
@@ -115,7 +102,7 @@ def test_an_agent_on_the_policys_engine_has_its_own_temperature_and_is_not_train
 
 
 def test_an_agent_on_a_server_is_asked_again_while_the_server_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.01)
+    monkeypatch.setattr("arcforge_rl.endpoints.PAUSE", 0.01)
     monkeypatch.setenv("USER_KEY", "secret")
     with server([(429, {}), (500, b"oops"), (200, b"{half"), (200, saying("and then?"))]) as (url, asked):
         fields = {"url": f"{url}/v1", "model": "m", "key_variable": "USER_KEY", "temperature": 0.3, "attempts": 4}
@@ -142,7 +129,7 @@ def test_an_agent_on_a_server_is_asked_again_while_the_server_is_busy(monkeypatc
 def test_a_server_that_does_not_answer_is_a_failure_of_the_rollout(
     answer: tuple[int, Any], reason: str, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.01)
+    monkeypatch.setattr("arcforge_rl.endpoints.PAUSE", 0.01)
     with server([answer]) as (url, asked):
         (rollout,), _, _ = played(agent_of({"url": url, "attempts": 2}, "user"), 1)
     failure = rollout.outcome.failure
@@ -176,7 +163,7 @@ def test_bad_agents_are_named(name: str, fields: Any, refused: str) -> None:
 def test_a_key_that_is_not_set_is_named() -> None:
     config = AgentConfig(url="http://x", key_variable="NOT_SET_ANYWHERE")
     with pytest.raises(ConfigError, match=r"agents\.user\.key_variable='NOT_SET_ANYWHERE'"):
-        Others({"user": config}, TOKENIZER, 500, None)  # type: ignore[arg-type]
+        Others({"user": config}, TOKENIZER, 500, None)
 
 
 @pytest.mark.parametrize(
@@ -194,3 +181,52 @@ def test_missing_and_unused_agents_are_refused(agents: dict[str, Any], refused: 
     Config.agents = agents  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=refused):
         check_agents(Config, Conversation())  # type: ignore[arg-type]
+
+
+def test_an_agent_that_is_asked_alone_follows_a_schema() -> None:
+    schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
+    config = agent_of({"url": "http://127.0.0.1:1"}, "judge")
+    with server([(200, saying('{"score": 3}'))]) as (url, asked):
+        config.url = url
+        others = Others({"judge": config}, TOKENIZER, 500, None)
+        judge = others.asked_alone("judge", "seed", schema)
+        assert asyncio.run(judge.reply([Message("user", "rate")])).text == '{"score": 3}'
+    assert asked[0]["response_format"]["json_schema"] == {"name": "reply", "schema": schema, "strict": True}
+
+
+def test_the_identity_of_an_agent_is_that_of_its_folder_not_of_a_name(tmp_path: Path) -> None:
+    folders = [save_policy(tmp_path / name) for name in ("first", "second")]
+    link, found = tmp_path / "latest", []
+    for folder in folders:
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+        others = Others({}, TOKENIZER, 500, None)
+        for init in (link, folder):
+            others._configs = {"judge": agent_of({"engine": "paged", "init": str(init)}, "judge")}
+            found.append(others.identity("judge"))
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_an_engine_of_its_own_follows_a_schema_or_is_refused(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"score": {"enum": [1, 2]}}, "required": ["score"]}
+    schema["additionalProperties"] = False
+    init = str(save_policy(tmp_path / "judge"))
+    config = agent_of({"engine": "paged", "init": init, "max_new_tokens": 60}, "judge")
+    others = Others({"judge": config}, None, 0, build_hardware(TorchCpuConfig()))
+    try:
+        replies = [
+            asyncio.run(others.asked_alone("judge", f"seed/{number}", schema).reply([Message("user", "rate")]))
+            for number in range(3)
+        ]
+    finally:
+        others.close()
+    ended = [json.loads(reply.text) for reply in replies if reply.finish_reason == "stop"]
+    assert ended and all(value in ({"score": 1}, {"score": 2}) for value in ended)
+    others._own["judge"] = ScriptedEngine(TOKENIZER, lambda text, params: "yes"), TOKENIZER, 500
+    with pytest.raises(ConfigError, match=r"agents\.judge\.engine='paged': must follow JSON schemas"):
+        others.asked_alone("judge", "seed", schema)
+
+
+def test_the_policy_is_no_judge() -> None:
+    with pytest.raises(ConfigError, match=r"agents\.judge\.engine='policy': must not judge itself"):
+        module.check_judge("judge", agent_of({"engine": "policy"}, "judge"))

@@ -16,7 +16,13 @@ class Now:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = self.busy = 0.0
         self.counters = SimpleNamespace(
-            prompt_tokens=0, cached_tokens=0, generated_tokens=0, steps=0, drafts=0, accepted_by_position=[]
+            prompt_tokens=0,
+            cached_tokens=0,
+            generated_tokens=0,
+            steps=0,
+            busy_seconds=0.0,
+            drafts=0,
+            accepted_by_position=[],
         )
         for module in (speed, __import__("arcforge_core.episodes.asking", fromlist=["time"])):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.seconds))
@@ -65,7 +71,7 @@ def test_evaluations_are_left_out(now: Now) -> None:
 def test_tokens_of_all_processes_count(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch has the rollouts of all; the other process's engine was busy half as long."""
     other = {"busy": 1.0, "prompt_tokens": 0.0, "cached_tokens": 0.0, "generated_tokens": 60.0, "steps": 10.0}
-    other |= {"drafts": 10.0, "accepted": 5.0}
+    other |= {"drafts": 10.0, "accepted": 5.0, "busy_seconds": 0.0}
     monkeypatch.setattr(speed, "gather", lambda value: [value, other])
     measured = Speed(now, lambda: now.busy)
     now.passes(4.0, busy=2.0, tokens=40, steps=10)
@@ -74,8 +80,18 @@ def test_tokens_of_all_processes_count(now: Now, monkeypatch: pytest.MonkeyPatch
     assert found["engine_idle"] == pytest.approx(1 - 1.5 / 4) and found["accepted_length"] == 1.5
 
 
-def test_an_engine_that_is_asked_elsewhere_has_no_idle_share(now: Now) -> None:
-    now.passes(1.0)
+def test_an_engine_that_is_asked_elsewhere_is_idle_as_it_says_itself(now: Now) -> None:
+    measured = Speed(now, EngineUse().so_far)
+    measured.begin()
+    now.passes(4.0)
+    now.counters.busy_seconds = 1.0
+    assert measured.step(1, waited=0.5)["engine_idle"] == 0.75
+    with measured.aside():
+        now.passes(2.0)
+        now.counters.busy_seconds = 3.0
+    now.passes(2.0)
+    now.counters.busy_seconds = 4.0
+    assert measured.step(1, waited=0.5)["engine_idle"] == 0.5
     assert "engine_idle" not in Speed(object(), EngineUse().so_far).step(1, waited=0.5)
 
 

@@ -17,6 +17,7 @@ from arcforge_core.contracts.sandbox import (
     SandboxError,
     SandboxFault,
     SandboxLimits,
+    SandboxUser,
 )
 from arcforge_rl.configs.commands import DockerConfig
 from arcforge_rl.sandbox.docker import Docker
@@ -240,3 +241,33 @@ def test_an_image_that_cannot_relay_is_one_line(client, tmp_path):
         with pytest.raises(SandboxError, match=r"forward: IMAGE needs Python 3\.11") as error:
             play(client, None, {8000: tmp_path / "gateway"})
     assert "\n" not in str(error.value)
+
+
+def test_views_are_volumes_and_the_verifier_another_user(client, tmp_path):
+    views = {
+        "layers": [(tmp_path, "/opt/tool")], "folders": ["/app"], "verifier_folders": ["/logs/verifier"],
+        "workdir": "/testbed",
+    }  # fmt: skip
+
+    async def scene():
+        async with Docker(DockerConfig(program=str(client.program), image="IMAGE")) as backend:
+            sandbox = await backend.open(**views)
+            await sandbox.exec(Command(("true",), cwd="sub"))
+            await sandbox.exec(Command(("true",), user=SandboxUser.VERIFIER))
+            with pytest.raises(SandboxError, match="over its /usr"):
+                await backend.open(layers=[(tmp_path, "/usr")])
+            with pytest.raises(SandboxError, match="2 folders over each other at /opt/tool"):
+                await backend.open(layers=[(tmp_path, "/opt/tool")] * 2)
+            return sandbox.id
+
+    name = asyncio.run(asyncio.wait_for(scene(), 30))
+    holder, agent, verifier = (" ".join(call) for call in client.calls("run"))
+    own = f"--volume {name}:/testbed", f"--volume {name}-f0:/app"
+    for part in (*own, f"--volume {tmp_path}:/opt/tool:ro", "--user 65534:65534", "--workdir /testbed/sub"):
+        assert f"{part} " in agent
+    for part in (*(f"{one}:ro" for one in own), f"--volume {name}-v0:/logs/verifier", "--user 65533:65533"):
+        assert f"{part} " in verifier
+    assert "verifier" not in agent and f"{name}-v0" in holder
+    made = {call[-1] for call in client.calls("volume") if call[1] == "create"}
+    assert made == {name, f"{name}-f0", f"{name}-v0"}
+    assert made == {call[-1] for call in client.calls("volume") if call[1] == "rm"}

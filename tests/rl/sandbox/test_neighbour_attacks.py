@@ -44,7 +44,7 @@ def test_a_result_does_not_wait_for_whom_its_stdout_was_given(run, backend):
         await asyncio.gather(holder, return_exceptions=True)
         return done, held
 
-    if not backend.own_view:
+    if backend.views is None:
         assert b"PermissionError" in run(TAKE).stderr  # no sockets have names here, on which commands could meet
         return
     done, held = run.wait(scene())
@@ -75,7 +75,7 @@ def test_no_sandbox_waits_until_the_files_of_another_are_deleted(backend, loop, 
             return done.stdout, deleted, os.path.exists(first.work)
 
     # bubblewrap's files are memory that is unmounted, without any program
-    assert loop.run_until_complete(scene()) == (b"not held up\n", backend.own_view, False)
+    assert loop.run_until_complete(scene()) == (b"not held up\n", backend.views is not None, False)
 
 
 def test_no_sandbox_waits_until_the_base_of_another_is_there(backend, loop, tmp_path):
@@ -84,6 +84,14 @@ def test_no_sandbox_waits_until_the_base_of_another_is_there(backend, loop, tmp_
         (tmp_path / str(n)).touch()
 
     async def scene():
+        """On a busy machine a process may start later than 1,500 files have their owner: one of five is enough."""
+        for _ in range(5):
+            seen = await once()
+            if seen[1]:
+                break
+        return seen
+
+    async def once():
         sandbox = await backend.open(limits=LIMITS)
         await sandbox.prepare()
         opening = asyncio.create_task(backend.open(tmp_path, LIMITS))

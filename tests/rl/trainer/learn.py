@@ -8,5 +8,11 @@ from arcforge_rl.trainer import run as run_module
 from support.policies import reward_even
 
 ExactEnvironment.exact = reward_even  # type: ignore[method-assign]
+if "collection.orchestrator=process" in sys.argv:
+    from arcforge_rl.orchestrator.process import source
+    from support.orchestrated import build_learnable
+
+    source.build_source = build_learnable
 run_module.write_report = lambda run_dir: run_dir / "report.html"
-sys.exit(run_job("rl"))
+if __name__ == "__main__":  # not in the orchestrator's process, which imports this file, too
+    sys.exit(run_job("rl"))

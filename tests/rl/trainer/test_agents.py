@@ -78,6 +78,8 @@ def test_an_asynchronous_run_trains_on_what_agents_sampled(
         found = run(small_run(*server, *size, "collection=async", "rollout.drop_equal=false", "optimizer.lr=0.02"))
     with (found.dir / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
+    idle = [float(row["engine_idle"]) for row in rows]  # as the server says: agents ask it, not the run
+    assert all(0 <= one <= 1 for one in idle) and min(idle) < 1
     assert len(rows) == 3 and all(0 <= float(row["logprob_gap"] or 0) < 1e-4 for row in rows)
     stalest = max(float(row["staleness_take_max"]) for row in rows)
     assert stalest >= 1, "rollouts were admitted before the weights that train on them"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.rl.trainer.conftest import small_overrides
+from tests.rl.trainer.test_engine_server import KEY, served
 
 from arcforge_core import load_pretrained
 from arcforge_core.train.state import checkpoints
@@ -19,6 +20,8 @@ from arcforge_rl import processes
 
 SCRIPT = str(Path(__file__).with_name("learn.py"))
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+TIMED = ("seconds", "trainer_idle", "engine_idle")
+"""How names of figures begin that are of the clock."""
 SPREAD = ("rollout.group_size=8", "rollout.groups=5", "evaluation.tasks=5")
 
 
@@ -74,7 +77,7 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path, policy: Path, optio
     assert len(ours) == len(theirs)
     for mine, wanted in zip(ours, theirs, strict=True):
         for name, cell in wanted.items():
-            if cell and "seconds" not in name and "gap" not in name and name != "progress":
+            if cell and not name.startswith((*TIMED, "progress")) and "gap" not in name:
                 assert float(mine[name]) == pytest.approx(float(cell), rel=1e-3, abs=1e-4), name
     for mine, wanted in zip(lines(two), lines(one), strict=True):
         for name in ("rollout", "task", "rewards", "learnt"):
@@ -111,8 +114,7 @@ def test_a_killed_run_ends_in_the_same_rewards(tmp_path: Path, policy: Path) -> 
     assert process.returncode == -signal.SIGKILL
     assert 5 <= len(table(killed.parent, "metrics.csv")) < 16 and not (killed.parent / "summary.json").exists()
     rest = learn(tmp_path / "cut", policy, [], *options, "resume=latest")
-    timed = ("seconds", "trainer_idle", "engine_idle")
-    untimed = [[{n: cell for n, cell in row.items() if not n.startswith(timed)} for row in table(of, "metrics.csv")]
+    untimed = [[{n: cell for n, cell in row.items() if not n.startswith(TIMED)} for row in table(of, "metrics.csv")]
                for of in (rest, whole)]  # fmt: skip
     assert untimed[0] == untimed[1] and len({row["reward"] for row in untimed[0]}) > 5
     assert lines(rest) == lines(whole)
@@ -161,3 +163,33 @@ def test_alone_nothing_is_exchanged() -> None:
     assert processes.place() == (0, 1)
     assert processes.gather("x") == ["x"]
     assert processes.whole([1, 2]) == [1, 2] == list(processes.part([1, 2]))
+
+
+@pytest.mark.nightly(reason="three processes of servers, two trainers and one")
+def test_sessions_of_two_trainers_before_two_engines(
+    tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One gateway before a router; the first trainer gives the weights, and each session stays on one engine."""
+    monkeypatch.setenv("ARCFORGE_ENGINE_KEY", KEY)
+    log = tmp_path / "router.jsonl"
+    options = ("harness=loop", "harness.concurrency=8", "engine=arcforge", "engine.stream=false", "evaluation.tasks=0")
+    options += ("trainer.deterministic=true", "rollout.drop_equal=false", "trainer.max_steps=3", "optimizer.lr=0.02")
+    with served(policy, "dp=2", "deterministic=true", f"router.log={log}", "router.free_requests=1") as fleet:
+        gateway = ("engine=arcforge", f"engine.url={fleet}", "gateway.sessions=100")
+        with served(policy, *gateway) as address:
+            two = learn(tmp_path / "two", policy, TWO, *options, f"engine.url={address}")
+            one = learn(tmp_path / "one", policy, [], *options, f"engine.url={address}")
+    names = ("step", "rollout", "task", "rewards", "learnt")
+    found, wanted = ([[line.get(name) for name in names] for line in lines(run)] for run in (two, one))
+    assert found == wanted and len(found) == 3 * 5 * 8
+    for name, weight in weights(one).items():
+        torch.testing.assert_close(weights(two)[name], weight, atol=2e-5, rtol=1e-3)
+    for row in table(two, "metrics.csv"):
+        assert float(row["logprob_gap"]) < 1e-4 and 0 <= float(row["engine_idle"]) <= 1
+    engines: dict[str, set[str]] = {}
+    for line in log.read_text().splitlines():
+        decision = json.loads(line)
+        engines.setdefault(decision["session"], set()).add(decision["engine"])
+    sessions = {name: at for name, at in engines.items() if name}
+    assert len(sessions) == 2 * 3 * 5 * 8, "the gateway names each rollout's session"
+    assert all(len(at) == 1 for at in sessions.values()) and len(set.union(*sessions.values())) == 2

@@ -365,10 +365,11 @@ def test_the_indexer_is_frozen_unless_it_is_not(small_run: Compose, sparse_polic
 def test_teachers_pull_the_policy_towards_them(small_run: Compose, tmp_path: Path) -> None:
     teacher = save_policy(tmp_path / "teacher", seed=1)
     options = ("algorithm=opd", "rollout.drop_equal=false", "rollout.groups=8", "optimizer.lr=0.01")
-    found = run(small_run(*options, f"+teachers.default={teacher}", "trainer.max_steps=15"))
+    options += ("trainer.precision=fp32", "trainer.max_steps=20")
+    found = run(small_run(*options, f"+teachers.default={teacher}"))
     rows = metrics(found.dir)
     rollouts = [float(row["policy_loss"]) for row in rows]  # minus the mean log-ratio of teacher and policy
-    assert sum(rollouts[-3:]) / 3 < 0.8 * sum(rollouts[:3]) / 3
+    assert sum(rollouts[-3:]) < 0.85 * sum(rollouts[:3])  # 0.58 to 0.70 with three seeds
 
 
 @pytest.mark.parametrize(
@@ -501,9 +502,9 @@ def test_the_limit_of_the_gap_concerns_tokens_of_the_present_weights(
 ) -> None:
     """Weights are handed over every third step: those in between are sampled by older ones, which is no fault."""
 
-    def late(model: Any, engine: Any, version: int) -> None:
+    def late(model: Any, engine: Any, version: int, reset: bool = False) -> None:
         if version % 3 == 0:
-            weight_sync.hand_over(model, engine, version)
+            weight_sync.hand_over(model, engine, version, reset)
 
     monkeypatch.setattr(module, "hand_over", late)
     rows = metrics(run(small_run("trainer.max_steps=6", "optimizer.lr=0.1", "algorithm=double_sided")).dir)
@@ -571,7 +572,7 @@ def test_teachers_that_do_not_fit_are_refused(small_run: Compose, tmp_path: Path
         run(small_run("algorithm=opd"))
     with pytest.raises(ConfigError, match=r"algorithm=icepop asks no teacher"):
         run(small_run(f"+teachers.default={policy}"))
-    with pytest.raises(ConfigError, match=r"none .*'copy'.*\+teachers\.copy"):
+    with pytest.raises(ConfigError, match=r"none for prompts of copy: add \+teachers\.copy"):
         run(small_run("algorithm=opd", f"+teachers.maths={policy}", "rollout.drop_equal=false"))
     other = tmp_path / "other"
     model = small_model(vocab_size=TOKENIZER_SIZE)

@@ -24,13 +24,22 @@ from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_rl.algorithms.opd import Opd
 from arcforge_rl.configs.algorithms import OpdConfig
+from arcforge_rl.configs.environments import MixtureConfig
 from arcforge_rl.configs.teachers import teacher_of
+from arcforge_rl.environments.mixture import Mixture
 from arcforge_rl.trainer import teachers as module
 from arcforge_rl.trainer.build import preset
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.run import run
 from arcforge_rl.trainer.streams import add_logprobs
-from arcforge_rl.trainer.teachers import LocalTeacher, ServedTeacher, Teachers, check_served_tokenizer
+from arcforge_rl.trainer.teachers import (
+    LocalTeacher,
+    ServedTeacher,
+    Teachers,
+    check_prompts,
+    check_served_tokenizer,
+    teacher_figures,
+)
 from support.policies import save_policy
 
 TOKENIZER = small_tokenizer()
@@ -81,7 +90,9 @@ class Server:
         self.asked += len(prompts)
         return self.engine.generate(prompts, params)
 
-    def update_weights(self, state: Any, *, version: int | None = None, checksum: str | None = None) -> None:
+    def update_weights(
+        self, state: Any, *, version: int | None = None, checksum: str | None = None, reset: bool = False
+    ) -> None:
         raise AssertionError("a teacher is never changed")
 
 
@@ -329,3 +340,28 @@ def test_two_checkpoints_teach_two_stages_of_one_domain(small_run: Compose, tmp_
     options = ("algorithm=opd", f"+teachers.reasoning={policy}", f"+teachers.general={other}", "rollout.group_size=1")
     found = run(small_run(*parts, *options, "trainer.max_steps=1", "evaluation.tasks=0"))
     assert float(read_row(found.dir)["tokens"]) > 0
+
+
+def test_figures_of_each_teacher_and_the_advantages_that_were_used() -> None:
+    traces = [*traces_of(0, 2, "sft"), *traces_of(1, 1, "general")]
+    Opd(OpdConfig(balance="teachers", reward_weight=0.5), preset("icepop")).score(traces)
+    for trace in traces:
+        for branch in trace.branches:
+            ones = torch.ones(len(branch.ids))
+            branch.streams |= {"current": -1.0 * ones, "teacher": -0.25 * ones, "factor": ones, "advantages": ones}
+    found = teacher_figures(traces, 0.5)
+    assert found["teacher_sft_tokens"] == sum(trace.num_sampled for trace in traces[:2])
+    assert found["teacher_sft_gap"] == found["teacher_general_gap"] == -0.75
+    assert found["teacher_sft_weight"] == pytest.approx(0.5) == found["teacher_general_weight"]
+    assert found["teacher_general_loss"] == pytest.approx(-0.5 * 1.25)
+    assert all(float(b.streams["advantages"][0]) == 1.25 for trace in traces for b in trace.branches)
+
+
+def test_prompts_without_a_teacher_are_refused_before_work_starts() -> None:
+    copies = {"sft": "copy", "general": "copy"}
+    mixture = Mixture(MixtureConfig(parts={"sft": 9.0, "general": 1.0}, environments=copies))
+    check_prompts({"sft": None, "general": None}, mixture)
+    check_prompts({"copy": None}, mixture)
+    check_prompts({"sft": None, "default": None}, mixture)
+    with pytest.raises(ConfigError, match=r"none for prompts of general: add \+teachers\.general or"):
+        check_prompts({"sft": None}, mixture)

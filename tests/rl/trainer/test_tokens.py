@@ -1,5 +1,7 @@
 """Packing changes nothing: log-probabilities, losses and gradients are those of one branch at a time."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.testing.small_models import small_model
 from arcforge_core.testing.traces import make_traces
+from arcforge_rl.algorithms.gspo import Gspo
 from arcforge_rl.algorithms.icepop import IcePop
-from arcforge_rl.configs.algorithms import IcePopConfig
+from arcforge_rl.configs.algorithms import GspoConfig, IcePopConfig
 from arcforge_rl.trainer.build import preset
 from arcforge_rl.trainer.module import policy_tokens
 from arcforge_rl.trainer.tokens import pack, read, write_stream
@@ -21,14 +24,18 @@ def traces_of(seed: int, branches: int = 2) -> list[Trace]:
     return make_traces(seed, (3, 2), branches=branches)
 
 
-@given(seed=st.integers(0, 1000), room=st.integers(1, 80))
+@given(seed=st.integers(0, 1000), room=st.integers(1, 80), split=st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_every_sampled_token_is_in_one_micro_batch_behind_what_was_read(seed: int, room: int) -> None:
+def test_every_sampled_token_is_in_one_micro_batch_behind_what_was_read(seed: int, room: int, split: bool) -> None:
     traces = traces_of(seed, branches=3)
-    micros = pack(traces, room)
-    assert [trace.rollout_id for micro in micros for trace in micro.traces] == [trace.rollout_id for trace in traces]
+    micros = pack(traces, room, split)
+    order = dict.fromkeys(trace.rollout_id for micro in micros for trace in micro.traces)
+    assert [*order] == [trace.rollout_id for trace in traces]
+    read_ = [branch.branch_id for micro in micros for branch in micro.branches()]
+    assert read_ == [branch.branch_id for trace in traces for branch in trace.branches if branch.num_sampled]
     for micro in micros:
-        assert micro.batch.num_tokens <= room or len(micro.traces) == 1
+        alone = len(micro.branches()) == 1 if split else len(micro.traces) == 1
+        assert micro.batch.num_tokens <= room or alone
         starts = micro.batch.cu_query.tolist()
         found = list(zip(micro.row_S.tolist(), micro.target_S.tolist(), micro.rollout_S.tolist(), strict=True))
         for branch, start in zip(micro.branches(), starts, strict=False):
@@ -77,7 +84,7 @@ def test_micro_batches_and_chunks_change_neither_loss_nor_gradient(
         monkeypatch.setattr("arcforge_rl.trainer.tokens.CHUNK", 2 * VOCABULARY)
     algorithm = IcePop(IcePopConfig(), preset("icepop"))
     found = []
-    for room in (30, 4096):
+    for room in (1, 4096):
         model = small_model(vocab_size=VOCABULARY)
         traces = traces_of(5)
         for trace in traces:  # as if the engine had nearly the trainer's model
@@ -93,7 +100,7 @@ def test_micro_batches_and_chunks_change_neither_loss_nor_gradient(
                     trace.branches[trace.branches.index(branch)] = near
         algorithm.score(traces)
         total = 0.0
-        micros = pack(traces, room)
+        micros = pack(traces, room, algorithm.splits)
         for micro in micros:
             loss = sum(algorithm.loss(policy_tokens(micro, read(model, micro, 1.0), None)).parts.values())
             assert isinstance(loss, torch.Tensor)
@@ -103,10 +110,16 @@ def test_micro_batches_and_chunks_change_neither_loss_nor_gradient(
             (len(micros), total, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
         )
     (many, first, gradients), (one, second, others) = found
-    assert many > 1 and one == 1 and gradients
+    assert many > len(traces) and one == 1 and gradients, "traces were split"
     assert first == pytest.approx(second, abs=1e-6)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, others[name], atol=2e-6, rtol=1e-4, msg=name)
+
+
+def test_losses_that_compare_the_tokens_of_a_trace_read_it_whole() -> None:
+    assert IcePop(IcePopConfig(), preset("icepop")).splits
+    assert not Gspo(GspoConfig(), preset("none")).splits
+    assert not IcePop(IcePopConfig(), replace(preset("icepop"), level="geometric")).splits
 
 
 def test_streams_come_back_where_they_belong() -> None:

@@ -57,6 +57,9 @@ def test_json_of_a_schema(engine, grammars):
     assert len(found) >= 4
     assert all(type(value["a"]) is int and value["b"] in ("x", "yy") and len(value) == 2 for value in found)
     assert texts(engine, grammars.json_schema(json.dumps(SCHEMA)), 8) == texts(engine, grammars.json_schema(SCHEMA), 8)
+    assert texts(engine, engine.json_matcher(TOKENIZER, SCHEMA), 8) == texts(engine, grammars.json_schema(SCHEMA), 8)
+    with pytest.raises(ConfigError, match="schema"):
+        engine.json_matcher(TOKENIZER, {"type": "no such type"})
 
 
 def test_regular_expressions(engine, grammars):

@@ -14,7 +14,8 @@ from arcforge_serving.server.anthropic.request import AssistantMessage, UserMess
 from arcforge_serving.server.openai import messages as openai_messages
 from arcforge_serving.server.openai.messages import ChatMessage
 from arcforge_serving.server.responses.items import CallItem, ResultItem
-from arcforge_serving.server.shared.memory import OBJECT_BYTES, Memories, Memory, remembering
+from arcforge_serving.server.shared.memories import Memories
+from arcforge_serving.server.shared.memory import OBJECT_BYTES, Memory, remembering
 from serving.gateway.conftest import QUIET, script
 from serving.gateway.test_http import ONE, TOOL, ask, more, record
 from support.servers import client_of, scripted_state

@@ -1,18 +1,20 @@
 """``engine=arcforge``: what `submit` is given arrives, weights go there, and what a server does wrong is an error."""
 
 import json
+import socket
+import threading
 
 import pytest
 import torch
 
-from arcforge_core.contracts.engine import PartialUpdateError, SamplingParams
+from arcforge_core.contracts.engine import PartialUpdateError, SamplingParams, UnfinishedUpdateError
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.generation.weights import checksum
 from arcforge_core.testing.engine_suite import flipped
 from arcforge_core.testing.serving_engine_suite import until
 from arcforge_core.testing.small_models import small_model
 from arcforge_serving.configs import ArcforgeEngineConfig, PagedEngineConfig
-from arcforge_serving.engine.errors import TurnedAwayError
+from arcforge_serving.engine.errors import RemoteTimeoutError, TurnedAwayError
 from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.remote.arcforge import ArcforgeEngine
 
@@ -163,6 +165,33 @@ def test_an_update_that_was_lost_leaves_the_version_known(ours, state, model, mo
     with pytest.raises(CheckpointError, match="weight update 5: gone; it has version 2"):
         engine.update_weights(flipped(model), version=5)
     assert engine.weight_version == 2
+
+
+def test_an_update_that_hangs_has_a_limit_and_may_be_given_again(ours, state, model, monkeypatch):
+    engine, free, update = ours(update_seconds=0.3), threading.Event(), state.engine.update_weights
+
+    def hangs(*args, **given):
+        free.wait(60)
+        update(*args, **given)
+
+    monkeypatch.setattr(state.engine, "update_weights", hangs)
+    late = r"weight update 1: .*took longer than engine\.update_seconds=0\.3; it has version 0"
+    with pytest.raises(UnfinishedUpdateError, match=late):
+        engine.update_weights(flipped(model))
+    with pytest.raises(CheckpointError, match="an update is in progress"):
+        engine.update_weights(flipped(model))
+    free.set()
+    until(lambda: state.engine.weight_version == 1)
+    engine.refresh()
+    engine.update_weights(flipped(model))
+    assert engine.weight_version == 2
+
+
+def test_a_server_that_is_silent_is_not_alive():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = ArcforgeEngineConfig(url=f"http://127.0.0.1:{silent.getsockname()[1]}", answer_seconds=0.2)
+        with pytest.raises(RemoteTimeoutError, match=r"/v1/rl/status .*longer than engine\.answer_seconds=0\.2"):
+            ArcforgeEngine(config, None)
 
 
 def test_weights_that_one_of_two_engines_refuses(ours, model, monkeypatch):

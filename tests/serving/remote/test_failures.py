@@ -8,7 +8,7 @@ import time
 import pytest
 from fastapi.responses import JSONResponse, Response
 
-from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.contracts.engine import SamplingParams, UnfinishedUpdateError
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.testing.serving_engine_suite import until
 from arcforge_core.testing.small_models import small_model
@@ -271,6 +271,17 @@ def test_a_server_that_fails_at_an_update_goes_on(kind, fake, engine, model):
     assert engine.generate([[1, 2]], PARAMS)[0].weight_version == 0
 
 
+def test_an_update_that_hangs_has_a_limit(kind, fake, make, model, monkeypatch):
+    engine, load, free = make(update_seconds=0.5), fake.load, threading.Event()
+    monkeypatch.setattr(fake, "load", lambda folder: (free.wait(60), load(folder)))
+    with pytest.raises(UnfinishedUpdateError, match=r"weight update 1: .*longer than engine\.update_seconds=0\.5"):
+        engine.update_weights(model.state_dict())
+    free.set()
+    later = make()
+    later.update_weights(model.state_dict(), version=7)
+    assert later.weight_version == 7 and fake.label == "7"
+
+
 def test_a_cache_that_keeps_old_entries_is_a_failure(kind, fake, engine, model):
     if kind == "vllm":
         fake.faults.extend([None, None, JSONResponse({"success": False})])
@@ -294,6 +305,7 @@ def test_updates_need_a_folder(make, fake, model, folder):
         (VllmEngineConfig, {"retries": -1}, "engine.retries"),
         (VllmEngineConfig, {"concurrency": 0}, "engine.concurrency"),
         (SglangEngineConfig, {"timeout_seconds": 0.0}, "engine.timeout_seconds"),
+        (SglangEngineConfig, {"update_seconds": 0.0}, "engine.update_seconds"),
     ],
 )
 def test_options_are_checked(config, changes, field):

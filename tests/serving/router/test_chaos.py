@@ -38,7 +38,7 @@ def test_whoever_dies_every_answer_is_right_or_an_error(tmp_path: Path, prefill:
     cases = [case for case in made if case.params.matcher is None and not case.params.prompt_logprobs]
     engine = PagedEngineConfig(page_size=4, cache_tokens=640, max_running=8, max_batch_tokens=64)
     config = ServeConfig(engine, checkpoint=str(tmp_path / "model"), dp=2, prefill=prefill, shutdown_seconds=5.0)
-    report = asyncio.run(drive(config, cases, seconds=12.0, every=2.0, clients=8))
+    report = asyncio.run(drive(config, cases, seconds=8.0, every=1.5, clients=8))
     assert len(report["kills"]) >= 2 + prefill, report
     assert all(kill["answered_s"] < 60.0 for kill in report["kills"]), report
     assert len(report["prompt_tokens"]) == 2 + prefill and all(report["prompt_tokens"].values()), report

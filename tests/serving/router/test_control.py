@@ -147,6 +147,32 @@ def test_an_engine_that_dies_in_an_update_gets_it_in_its_next_life():
     run_fakes(answer, work)
 
 
+@pytest.mark.parametrize("hanging", [{0}, {0, 1}])
+def test_an_engine_that_hangs_in_an_update_is_killed_and_gets_it_in_its_next_life(hanging):
+    """One engine answers for both; where none does, a later life has the weights of before."""
+    left = set(hanging)
+
+    async def answer(number, method, path, body):
+        if path == UPDATE and number in left:
+            left.discard(number)
+            await asyncio.sleep(60)
+        return OK
+
+    async def work(found):
+        got = await found.http.post(UPDATE, json={"path": "x", "version": 7}, headers=ADMIN)
+        if hanging == {0}:
+            assert got.status_code == 200
+            assert got.json()["refused"] == {"0": "it died, or took longer than router.update_seconds=0.2"}
+        else:
+            assert got.status_code == 503
+        assert [member.number for member in found.fleet.members if member.state is State.DEAD] == sorted(hanging)
+        await found.until(lambda: len(found.fleet.ready) == 2)
+        again = [number for number, path in paths(found, since=2)]
+        assert again == ([0] if hanging == {0} else []) and len(found.lives) == 2 + len(hanging)
+
+    run_fakes(answer, work, update_seconds=0.2)
+
+
 def test_an_engine_that_cannot_get_the_weights_takes_no_requests():
     async def work(found):
         assert (await found.http.post(UPDATE, json={"path": "x"}, headers=ADMIN)).status_code == 200

@@ -13,16 +13,20 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from arcforge_core.checkpoint.reward_model import RewardModel
+from arcforge_core.ops.dispatch import default_ops
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model
 from arcforge_serving.server.app import create_app
+from support.policies import save_scorer
 from support.servers import small_state
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 @pytest.fixture(scope="module")
-def api(tokenizer):
+def api(tokenizer, tmp_path_factory):
     state = small_state(tokenizer, small_model(vocab_size=TOKENIZER_SIZE, max_position_embeddings=64))
+    state.reward = RewardModel(save_scorer(tmp_path_factory.mktemp("scorer")), default_ops())
     state.engine.start()
     yield schemathesis.openapi.from_asgi("/openapi.json", create_app(state))
     state.engine.close()
@@ -41,7 +45,7 @@ def statuses_of(operation, mode):
             fields += document["components"]["schemas"][name]["properties"]
 
     @settings(
-        max_examples=max(25, settings.default.max_examples // 4),
+        max_examples=max(12, settings.default.max_examples // 8),
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),

@@ -139,6 +139,13 @@ class TrainReportConfig(ReportConfig):
 
 
 @dataclass
+class RewardReportConfig(ReportConfig):
+    """The report of runs that learn from pairs."""
+
+    name: str = "pairs"
+
+
+@dataclass
 class TensorBoardLoggerConfig(LoggerConfig):
     """Event files."""
 

@@ -33,6 +33,8 @@ COMPONENTS = {
     },
     "report": {
         "data": ("train.report.page:write_report", "configs:TrainReportConfig", "Of a run of arcforge-train"),
+        "pairs": ("train.reward.page:write_report", "configs:RewardReportConfig",
+            "Of a run of arcforge-train stage=reward"),
     },
     "engine": {
         "simple": ("generation.engine:SimpleEngine", "configs:SimpleEngineConfig",
@@ -85,6 +87,7 @@ COMPONENTS = {
 
 JOBS = {
     "train": ("train.run:train", "config.schema:TrainConfig", "arcforge-train"),
+    "reward": ("train.reward.run:train", "config.reward:RewardTrainConfig", "arcforge-train stage=reward"),
     "eval": ("eval.run:evaluate", "config.schema:EvalConfig", "arcforge-eval"),
     "data": ("data.command:build", "configs:DataCommandConfig", "arcforge-data"),
     "convert": ("checkpoint.convert:run", "configs:ConvertConfig", "arcforge-convert"),

@@ -19,3 +19,52 @@ class CudaConfig(HardwareConfig):
     """An NVIDIA GPU."""
 
     name: str = "cuda"
+
+
+@dataclass
+class AscendConfig(HardwareConfig):
+    """A Huawei Ascend NPU."""
+
+    name: str = "ascend"
+
+
+@dataclass
+class MooreThreadsConfig(HardwareConfig):
+    """A Moore Threads GPU."""
+
+    name: str = "moore_threads"
+
+
+@dataclass
+class CambriconConfig(HardwareConfig):
+    """A Cambricon MLU."""
+
+    name: str = "cambricon"
+
+
+@dataclass
+class EnflameConfig(HardwareConfig):
+    """An Enflame GCU."""
+
+    name: str = "enflame"
+
+
+@dataclass
+class HygonConfig(HardwareConfig):
+    """A Hygon DCU."""
+
+    name: str = "hygon"
+
+
+@dataclass
+class MetaxConfig(HardwareConfig):
+    """A MetaX GPU."""
+
+    name: str = "metax"
+
+
+@dataclass
+class KunlunxinConfig(HardwareConfig):
+    """A Kunlunxin XPU."""
+
+    name: str = "kunlunxin"

@@ -17,6 +17,7 @@ from torch.optim.adamw import adamw
 from arcforge_core.contracts.optimizer import RoledParameter
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops import Ops, default_ops
+from arcforge_core.ops.hardware import capabilities_of
 from arcforge_core.train.optimizer import adamw_groups, parameter_group, trainable
 from arcforge_optim.configs import COEFFICIENTS, MuonConfig
 from arcforge_optim.matrices import Matrices, chunks, cut
@@ -24,9 +25,6 @@ from arcforge_optim.newton_schulz import bind_newton_schulz, iteration_dtype
 
 CHUNK_ELEMENTS = 1 << 20
 """Maximum elements of one ``newton_schulz`` call (but at least one matrix), to fit in cache between passes."""
-
-FUSED_DEVICES = ("cpu", "cuda")
-"""Devices on which torch's AdamW has a fused kernel."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Muon(torch.optim.Optimizer):
         others = [item for item in parameters if item.role.role not in muon_roles]
         groups = [parameter_group(matrices, config.lr, config.weight_decay, rule="muon")] if matrices else []
         adamw_lr = config.lr if config.adamw_lr is None else config.adamw_lr
-        fused = all(item.parameter.device.type in FUSED_DEVICES for item in others)
+        fused = all(capabilities_of(item.parameter.device.type).fused_adamw for item in others)
         groups += adamw_groups(others, adamw_lr, config.weight_decay, rule="adamw", fused=fused)
         self.chunks = self._plan(matrices, ops or default_ops())
         super().__init__(groups, {"lr": config.lr})

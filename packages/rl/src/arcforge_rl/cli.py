@@ -1,18 +1,34 @@
-"""``arcforge-env``: rolls out an environment (``run``, or nothing), checks one (``validate``), offers one as a
-task service (``serve``), starts one (``new``).
+"""``arcforge-env``: rolls out an environment (``run``, or nothing), lists all (``list``), checks one (``validate``),
+lets a person play (``play``), offers one as a task service (``serve``), compares a judge with labels (``calibrate``),
+lets people judge (``label``), starts one (``new``), keeps toolchains for sandboxes (``layers``), builds software
+engineering (``swe``).
 
 ``arcforge-rl``: trains (nothing), or computes the rewards of recorded rollouts again (``rescore``).
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from arcforge_core.cli.errors import run_main
 from arcforge_core.cli.main import run_job
 from arcforge_core.errors import ArcforgeError, nearest
 
-COMMANDS = ("run", "validate", "serve", "new")
+JOBS = {
+    "validate": "env_validate",
+    "serve": "env_serve",
+    "calibrate": "env_calibrate",
+    "label": "env_label",
+    "play": "env_play",
+}
+OTHERS = {
+    "new": "arcforge_rl.environments.skeleton:main",
+    "list": "arcforge_rl.environments.by_hand:list_environments",
+    "layers": "arcforge_rl.layers.command:main",
+    "swe": "arcforge_rl.swe.command:main",
+}
+COMMANDS = ("run", *JOBS, *OTHERS)
 
 
 @run_main
@@ -25,13 +41,13 @@ def main() -> int:
     first = sys.argv[1] if len(sys.argv) > 1 else ""
     if first and first not in COMMANDS and not first.startswith("-") and "=" not in first:
         raise ArcforgeError(f"no command {first!r}; commands: {', '.join(COMMANDS)}{nearest(first, COMMANDS)}")
-    if first == "new":
-        from arcforge_rl.environments.skeleton import main as new
-
-        return new(sys.argv[2:])
+    if first in OTHERS:
+        module, _, function = OTHERS[first].partition(":")
+        code: int = getattr(importlib.import_module(module), function)(sys.argv[2:])
+        return code
     if first in COMMANDS:
         del sys.argv[1]
-    return run_job({"validate": "env_validate", "serve": "env_serve"}.get(first, "env"))
+    return run_job(JOBS.get(first, "env"))
 
 
 @run_main

@@ -114,6 +114,8 @@ class RouterConfig:
     """Interval of health checks."""
     hang_seconds: float = 30.0
     """An engine that has not answered for this long is killed and restarted."""
+    update_seconds: float = 300.0
+    """An engine that takes longer for a weight update is killed; it gets the weights before further requests."""
 
     def __post_init__(self) -> None:
         check_choice("router.policy", self.policy, POLICIES)
@@ -123,6 +125,7 @@ class RouterConfig:
         check_between("router.active_seconds", self.active_seconds, 1.0, 30 * 86400.0)
         check_between("router.health_seconds", self.health_seconds, 0.05, 3600.0)
         check_between("router.hang_seconds", self.hang_seconds, self.health_seconds, 86400.0)
+        check_between("router.update_seconds", self.update_seconds, 0.01, 86400.0)
 
 
 @dataclass
@@ -133,6 +136,11 @@ class RemoteEngineConfig(EngineConfig):
     """Address of the server."""
     timeout_seconds: float = 3600.0
     """How long a request may take."""
+    update_seconds: float = 600.0
+    """How long a weight update may take. The engine of a run with `collection=async` then gets no rollouts until it has
+    answered and has the present weights; other runs end with an error."""
+    answer_seconds: float = 30.0
+    """How long the server may take to say that it is there, and what it does."""
     retries: int = 3
     """Further attempts of a request that the server did not start: no connection, or refused."""
     concurrency: int = 256
@@ -145,7 +153,8 @@ class RemoteEngineConfig(EngineConfig):
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError("engine.url", self.url, "must begin with http:// or https://")
-        check_between("engine.timeout_seconds", self.timeout_seconds, 0.01, 86400.0)
+        for name in ("timeout_seconds", "update_seconds", "answer_seconds"):
+            check_between(f"engine.{name}", getattr(self, name), 0.01, 86400.0)
         check_between("engine.retries", self.retries, 0, 20)
         check_at_least("engine.concurrency", self.concurrency, 1)
 
@@ -224,10 +233,17 @@ class GatewayConfig:
     memory_mb: int = 256
     """Memory in MiB, of all sessions together, for parsed parts of the histories that come with every turn; beyond
     it the least recently used parts are parsed again. 0 keeps none."""
+    replies_mb: int = 256
+    """Memory in MiB, of all sessions together, for replies: those that repeated requests get again, and stored
+    responses. Beyond it the least recently used are forgotten: a request that is repeated later is another turn, and
+    `previous_response_id` is 404. 0 keeps none."""
+    recorded_tokens: int | None = None
+    """Tokens of all open sessions together (about 40 bytes each); beyond it a session that opens is 429, and those that
+    are open continue."""
 
     def __post_init__(self) -> None:
         check_minimums(self, "gateway", sessions=0, fork_threshold_tokens=0, memory_mb=0)
-        check_minimums(self, "gateway", max_turns=1, max_tokens=1)
+        check_minimums(self, "gateway", max_turns=1, max_tokens=1, replies_mb=0, recorded_tokens=1)
         check_choice("gateway.match", self.match, MATCHES)
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ConfigError("gateway.max_seconds", self.max_seconds, "must be above 0, or null for no limit")

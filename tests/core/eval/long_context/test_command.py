@@ -1,6 +1,4 @@
-import http.server
-import json
-import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +17,7 @@ from arcforge_core.eval.long_context.report import read_report
 from arcforge_core.eval.run import evaluate
 from arcforge_core.model.build import build_model
 from arcforge_core.testing.small_models import small_config
+from support.listening import listening
 from support.runs import write_corpus
 
 QUICK = {"tasks": ["single", "common_words"], "lengths": [200, 300], "depths": [0.5], "samples": 2}
@@ -44,27 +43,15 @@ def config_of(saved, checkpoint=True, **options):
 def server():
     """A server that answers 1 to each prompt, or what is put into `answers`; and the bodies it was sent."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.keys.append(self.headers.get("Authorization"))
-            found.bodies.append(json.loads(body))
-            text = json.dumps({"choices": [{"text": "1"}]}).encode()
-            self.send_response(500 if len(found.bodies) > found.limit else 200)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+    found = SimpleNamespace(bodies=[], keys=[], limit=10**9)
 
-        def log_message(self, *arguments):
-            pass
+    def post(request):
+        found.keys.append(request.headers.get("Authorization"))
+        found.bodies.append(request.body())
+        request.answer(500 if len(found.bodies) > found.limit else 200, {"choices": [{"text": "1"}]})
 
-    found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.bodies, found.keys, found.limit = [], [], 10**9
-    found.url = f"http://127.0.0.1:{found.server_port}"
-    threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield found
-    found.shutdown()
-    found.server_close()
+    with listening(post) as found.url:
+        yield found
 
 
 def test_measures_a_checkpoint_and_goes_on(saved, tmp_path, monkeypatch, capsys):

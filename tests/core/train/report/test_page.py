@@ -227,6 +227,23 @@ def test_each_file_may_be_missing(complete, tmp_path, name, no_plots):
     assert read_run(tmp_path).problems == {name: "missing"}
 
 
+def test_parts_that_the_configuration_did_not_ask_for_are_left_out(complete, tmp_path, no_plots):
+    for file in complete.iterdir():
+        if file.name not in ("samples.json", "functions.json", "generation.json", "report.html"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    asked = "trainer:\n  samples: 2\n  python_functions: {}\ngeneration:\n  files: []\n"
+    (tmp_path / "config.yaml").write_text(asked.format(0))
+    text = page_of(tmp_path).text
+    assert (
+        "Python functions" not in text
+        and "functions.json" not in text
+        and "generation.json" not in text
+        and "missing: samples.json" in text
+    )
+    (tmp_path / "config.yaml").write_text(asked.format(8))
+    assert "missing: functions.json" in page_of(tmp_path).text
+
+
 def test_played_conversations_are_shown_before_and_after(complete, no_plots):
     page = page_of(complete)
     section = page.text.partition("Held-out conversations, played")[2]

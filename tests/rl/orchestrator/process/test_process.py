@@ -68,7 +68,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.slow(reason="two runs on a server, and several processes")
+@pytest.mark.nightly(reason="two runs on a server, and several processes; test_chaos.py kills them by default")
 @pytest.mark.parametrize("seed", [1])
 def test_killed_at_random_it_ends_in_the_weights_of_a_thread_bit_for_bit(
     small_run: Compose, tmp_path: Path, address: str, lives: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
@@ -169,6 +169,34 @@ def test_one_that_hangs_is_killed_and_another_one_continues(
     assert "the orchestrator has not answered for 0.5 s; restarting" in capsys.readouterr().err
     source.stop()
     assert not alive(second)
+
+
+def test_one_that_starts_while_the_engine_is_gone_waits_for_it(
+    small_run: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine that fails takes both."""
+    monkeypatch.setattr(process_source, "PAUSE", 0.01)
+    source, start = silent(small_run, tmp_path), ProcessSource._start
+    source.begin(0, tmp_path, lambda: None)
+    missing = ["cannot be reached: refused"] * 3
+
+    def started(source: ProcessSource) -> Any:
+        if missing:
+            raise ConfigError("engine.url", "http://x", missing.pop())
+        return start(source)
+
+    monkeypatch.setattr(ProcessSource, "_start", started)
+    first = source._present()
+    os.kill(first.pid, signal.SIGKILL)
+    second = until(lambda: source._life is not first and source._present())
+    assert alive(second.pid) and not missing and source.restarts == 1
+    assert capsys.readouterr().err.count("waits for the engine: engine.url='http://x': cannot be reached") == 3
+    missing += ["is of another model"]
+    monkeypatch.setattr(process_source, "GIVE_UP", 0)
+    os.kill(second.pid, signal.SIGKILL)
+    with pytest.raises(ConfigError, match="is of another model"):
+        source.take(0)
+    source.stop()
 
 
 def test_one_that_ends_again_and_again_ends_the_run(

@@ -127,7 +127,7 @@ def collected(folder: Path, steps: int, until: int, desk: Services) -> list[list
         ledger = Ledger(folder / "ledger.sqlite", "run")
         setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
         rules = Rules(threshold=2, group_size=3, eta=0.0, concurrency=4, retries=1)
-        collector = Collector(rules, desk, PolicyPlayer(SeedSays(), setup), 0, True, ledger)
+        collector = Collector(rules, desk, PolicyPlayer(SeedSays(), setup), 0, ("reward",), ledger)
         await collector.begin(steps)
         found = []
         try:

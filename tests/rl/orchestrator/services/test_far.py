@@ -128,7 +128,8 @@ def test_whatever_a_service_answers_is_typed_and_reaches_no_other_rollout() -> N
             assert line.counts["late"] == 1
             ways = ("dies", "never", "never")
             ended = await asyncio.gather(*map(played, ways))
-            assert "its program ended with code 3" in str(ended[0]), "all that it had fail with it"
+            # 255 where asyncio finds that a signal sent at that moment has already taken the code
+            assert re.search(r"its program ended with code (3|255)\b", str(ended[0])), "all that it had fail with it"
             await good("well")
             assert line.counts["restarts"] == 1 and line.counts["twice"] == 1
         finally:

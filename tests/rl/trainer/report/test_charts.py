@@ -20,7 +20,7 @@ def run_of(ks: tuple[int, ...] = (1,), domains: tuple[str, ...] = ("math",), **m
     """A run of eight steps, each column of whose metrics is this number throughout."""
     columns = {"step": STEPS, **{name: np.full_like(STEPS, value) for name, value in metrics.items()}}
     table = {"step": STEPS, "seconds": 60 * STEPS, **{f"pass@{k}": STEPS / 10 for k in ks}}
-    return RlRun(Path("run"), {}, "", {}, {}, columns, dict.fromkeys(domains, table), {}, 1, [])
+    return RlRun(Path("run"), {}, "", {}, {}, columns, dict.fromkeys(domains, table), {}, 1, [], {})
 
 
 def drawn(name: str, run: RlRun) -> Figure:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser
 from tests.rl.trainer.conftest import Compose
 
+from arcforge_rl.trainer.callbacks import LABELS_FILE
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.report import page as report_module
 from arcforge_rl.trainer.report.charts import CHARTS
@@ -115,6 +116,11 @@ def run_dir(tmp_path: Path) -> Path:
         for step, of_tasks in ((0, (0, 0, 1, 1)), (8, (2, 2, 1, 1))) for task, right in enumerate(of_tasks)
     ]  # fmt: skip
     write_csv(folder / "heldout.csv", heldout)
+    labels = [
+        {"step": step, "label": "kind:bullets", "figure": name, "value": value}
+        for step, share in ((0, 0.1), (8, 0.6)) for name, value in (("tasks", 5), ("pass@1", share), ("loose", 0.75))
+    ]  # fmt: skip
+    write_csv(folder / "labels.csv", labels)
     warning = {"step": 5, "figure": "entropy", "value": 0.1, "limit": 0.2, "message": "entropy 0.1 nats"}
     write_csv(folder / "warnings.csv", [warning])
     lines = [rollout_row(step, group, n) for step in range(1, 9) for group in range(2) for n in range(4)]
@@ -138,6 +144,7 @@ def test_a_page_tells_what_the_files_say(run_dir: Path) -> None:
         and "8 steps · trained on 80 tokens in 8 s" in page.text
     )
     assert "25.0% → 75.0% pass@1" in page.text
+    assert "kind:bullets 5 10.0% 60.0% loose 0.75 → 0.75" in page.text
     assert "+50.0 points" in page.text and "4 tasks, tried 2 times each" in page.text
     assert "sampling 55.6%, 4 s" in page.text and "tokens/s sampled 40 tokens/s trained 40" in page.text
     assert "groups dropped 24" in page.text and "Warnings step 5: entropy 0.1 nats" in page.text
@@ -321,7 +328,7 @@ def test_figures_of_steps_that_are_taken_again_are_there_once(small_run: Compose
                "trainer.keep_checkpoints=9")  # fmt: skip
     first = run(small_run(*options, "trainer.max_steps=3"))
     for name in PolicyTraining.tables:
-        assert (first.dir / name).exists(), name
+        assert (first.dir / name).exists() == (name != LABELS_FILE), name  # these tasks have no labels
     cut = first.dir / "checkpoints" / "step-00000002"
     with (first.dir / "rollouts.jsonl").open("a") as file:
         file.write('{"step": 2, "group": "a line that a killed process did not')

@@ -3,6 +3,7 @@
 import openai
 import pytest
 
+from arcforge_serving.server.shared.memories import Memories
 from arcforge_serving.server.shared.response_store import ResponseStore
 
 FUNCTION = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
@@ -257,6 +258,15 @@ def test_reasoning_of_all_turns_can_be_shown(client, says):
     assert few < all_
 
 
+def test_tools_that_are_no_functions_are_ignored_by_name(client):
+    tools = [{"type": "web_search", "external_web_access": True}, WEATHER, {"type": "namespace", "tools": [PING]}]
+    given = {"model": "small", "input": "Hello", "max_output_tokens": 1}
+    plain = client.responses.with_raw_response.create(**given, tools=[WEATHER])
+    found = client.responses.with_raw_response.create(**given, tools=tools)
+    assert found.parse().usage.input_tokens == plain.parse().usage.input_tokens
+    assert found.headers["x-ignored-fields"] == "tools.namespace, tools.web_search"
+
+
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 
@@ -265,30 +275,30 @@ def reply(name, text=""):
 
 
 def test_the_longest_unused_goes_first():
-    store = ResponseStore(1000)
+    store = ResponseStore(Memories(1000))
     for name in ("a", "b", "c"):
         store.put("", [], reply(name, "x" * 250))
     assert store.get("a", "") is not None
     store.put("", [], reply("d", "x" * 250))
     assert [store.get(name, "") is not None for name in "abcd"] == [True, False, True, True]
-    assert store.size <= 1000
+    assert store.memories.bytes <= 1000
     assert store.drop("a", "")
     assert not store.drop("a", "")
     assert len(store) == 2
 
 
 def test_nothing_is_kept_that_is_too_large():
-    store = ResponseStore(100)
+    store = ResponseStore(Memories(100))
     store.put("", [], reply("a", "x" * 200))
     store.put("", [], reply("b"))
     assert (store.get("a", ""), len(store)) == (None, 1)
-    empty = ResponseStore(0)
+    empty = ResponseStore(Memories(0))
     empty.put("", [], reply("a"))
     assert len(empty) == 0
 
 
 def test_replies_are_their_owners():
-    store = ResponseStore()
+    store = ResponseStore(Memories())
     store.put("alice", [], reply("a"))
     assert store.get("a", "bob") is None
     assert not store.drop("a", "bob")

@@ -7,6 +7,7 @@ they are computed in the chip's way and not in the reference's.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ import torch
 
 from acme_arcforge_npu.configs import AcmeNpuConfig
 from acme_arcforge_npu.kernels import attention_varlen, rms_norm, swiglu
+from arcforge_core.contracts.device import Capabilities, Identity
 from arcforge_core.contracts.hardware import YES, Change, Kernel, OpCall, Probe, Roofline, Verdict
+from arcforge_core.ops.hardware import TorchCpu
 
 DRIVER = "torch_acme"
 TOLERANCE = {torch.float32: 5e-6}
@@ -34,8 +37,9 @@ class AcmeNpu:
     def __init__(self, config: AcmeNpuConfig) -> None:
         self.config = config
         self.simulated = config.simulate or os.environ.get("ACME_NPU_SIMULATE") == "1"
-        self.device_type = "cpu" if self.simulated else "privateuseone"
-        self.distributed_backend = "gloo" if self.simulated else "accl"
+        names = ("cpu", "CPU", "gloo") if self.simulated else ("privateuseone", "PrivateUse1", "accl")
+        self.identity = Identity("acme", *names)
+        self.capabilities = TorchCpu.capabilities if self.simulated else Capabilities(int64=True)
 
     def probe(self) -> Probe:
         """Looks for the driver without importing it."""
@@ -44,6 +48,15 @@ class AcmeNpu:
         if importlib.util.find_spec(DRIVER) is None:
             return Probe(False, f"no Acme driver: {DRIVER} is not installed (ACME_NPU_SIMULATE=1 simulates the chip)")
         return Probe(True, f"driver {DRIVER} found")
+
+    def confirm(self) -> Probe:
+        """Imports the driver of a chip that was found."""
+        if (probe := self.probe()).ok and not self.simulated:
+            try:
+                importlib.import_module(DRIVER)
+            except ImportError as error:
+                return Probe(False, f"the driver {DRIVER} cannot be imported: {error}")
+        return probe
 
     def kernels(self) -> Sequence[Kernel]:
         """Returns kernels of three ops; core's references cover the rest."""
@@ -58,8 +71,8 @@ class AcmeNpu:
 
     def supports(self, call: OpCall) -> Verdict:
         """The chip computes in fp32, on its own device."""
-        if call.device_type != self.device_type:
-            return Verdict(False, f"device {call.device_type} is not {self.device_type}")
+        if call.device_type != self.identity.device:
+            return Verdict(False, f"device {call.device_type} is not {self.identity.device}")
         if call.dtype != torch.float32:
             return Verdict(False, f"{call.dtype} is not supported, only torch.float32")
         return YES

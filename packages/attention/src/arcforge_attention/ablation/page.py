@@ -76,7 +76,7 @@ def write_page(folder: Path, jobs: Sequence[SweepJob], options: AblationOptions)
             Section("Retrieval by length", _plots(results, options)),
         ],
         footer=f'Runs: {links or "none yet"}. <a href="index.html">All figures of all jobs</a>.',
-        style="small { color: var(--muted); }",
+        style="small { color: var(--muted); } td { overflow-wrap: normal; }",
     )
     return page.write(folder / PAGE)
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 import arcforge_core
 from arcforge_core.checkpoint.adapter import adapted, check_base, load_adapter, read_adapter
-from arcforge_core.checkpoint.hf.folder import OWN, Layout, hf_layout
+from arcforge_core.checkpoint.hf.folder import OWN, Layout, LinkedState, hf_layout
 from arcforge_core.checkpoint.int8 import UnpackedState
+from arcforge_core.checkpoint.packed import QUANTISED, read_rounds
 from arcforge_core.checkpoint.sections import meta_model, read_json, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
@@ -27,10 +28,13 @@ from arcforge_core.errors import CheckpointError
 from arcforge_core.files.atomic import replacing
 from arcforge_core.files.find import CONFIG, find_checkpoint, is_adapter
 from arcforge_core.model.adapt.lora import adapter_of
+from arcforge_core.model.adapt.quantised import install_quantised, prepare_updates
 from arcforge_core.model.adapt.state import check_shapes, check_state, state_of
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.compat import fast_bf16, why_precision
 from arcforge_core.ops.dispatch import Ops, default_ops
+from arcforge_core.ops.quant import Format, Quantised
+from arcforge_core.plugins.loader import registry
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.hardware import Hardware
@@ -153,7 +157,10 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
     if dtype is not None:
         wanted |= {name: dtype for name, _ in model.named_parameters()}
     state = {}
-    for name in checkpoint.state.shapes:
+    stored = _stored_integers(checkpoint)
+    if stored:
+        install_quantised(model, stored, read_rounds(checkpoint.path))
+    for name in checkpoint.state.shapes.keys() - stored.keys():
         tensor = checkpoint.state[name]
         # a copy: a mapped tensor has the file's alignment, which would make kernels round differently
         state[name] = tensor.to(wanted.get(name, tensor.dtype), copy=True)
@@ -164,7 +171,28 @@ def load_pretrained(directory: str | Path, dtype: torch.dtype | None = None, ops
     if lost:
         raise CheckpointError(f"attention {model.attention.name!r} omits {', '.join(lost)} from its state dict")
     model.rebind()
+    if stored:
+        _pass_updates(model, checkpoint)
     return model.eval()
+
+
+def _stored_integers(checkpoint: Checkpoint) -> dict[str, tuple[Quantised, Format]]:
+    """Returns the integers of a quantised checkpoint by name of the weight; copies, as of every mapped tensor."""
+    if not isinstance(checkpoint.state, LinkedState):
+        return {}
+    found = {name: checkpoint.state.quantised(name) for name in checkpoint.state.shapes}
+    return {name: (Quantised(*(x.clone() for x in q[0])), q[1]) for name, q in found.items() if q is not None}
+
+
+def _pass_updates(model: CausalLM, checkpoint: Checkpoint) -> None:
+    """Passes updates of the original model's weights through what the checkpoint's quantizer did to them."""
+    section = read_json(checkpoint.path)[QUANTISED].get(OWN)
+    if section is None:
+        return
+    arrival = registry().get("quantizer", str(section.get("quantizer"))).load().arrival
+    original, prepare = arrival(checkpoint.path, section, checkpoint.config, checkpoint.attention)
+    shapes = {name: x.shape for name, x in state_of(meta_model(original, checkpoint.attention, "update")).items()}
+    prepare_updates(model, shapes, prepare)
 
 
 def load_weights(model: CausalLM, directory: str | Path) -> None:
@@ -207,11 +235,11 @@ def load_with_tokenizer(
     tokenizer = Tokenizer.load(folder)
     ops = Ops(hardware, deterministic)
     model = load_pretrained(folder, None if dtype in ("auto", "stored") else getattr(torch, dtype), ops)
-    if dtype == "auto" and model.dtype == torch.bfloat16 and not fast_bf16(hardware.device_type):
-        say(f"the weights are computed in float32: dtype=auto is {why_precision(hardware.device_type)}")
+    if dtype == "auto" and model.dtype == torch.bfloat16 and not fast_bf16(hardware.identity.device):
+        say(f"the weights are computed in float32: dtype=auto is {why_precision(hardware.identity.device)}")
         model = model.to(torch.float32)
         model.rebind()
-    model = model.to(hardware.device_type)
+    model = model.to(hardware.identity.device)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model only {model.config.vocab_size}"

@@ -35,9 +35,18 @@ def load_scalar(directory: Path, ops: Ops | None = None) -> ScalarModel:
     """
     model = ScalarModel(load_pretrained(directory, torch.float32, ops))
     if (directory / HEAD).is_file():
-        try:
-            model.head.load_state_dict(load_file(directory / HEAD))
-        except (SafetensorError, OSError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(f"{directory / HEAD} is damaged or of another model: {reason}") from error
+        load_head(model, directory)
     return model
+
+
+def load_head(model: ScalarModel, directory: Path) -> None:
+    """Loads the head of a directory.
+
+    Raises:
+        CheckpointError: it is damaged, or of another width.
+    """
+    try:
+        model.head.load_state_dict(load_file(directory / HEAD))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{directory / HEAD} is damaged or of another model: {reason}") from error

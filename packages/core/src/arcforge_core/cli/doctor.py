@@ -126,6 +126,8 @@ def hardware_rows() -> Iterator[tuple[str, str]]:
             component = registry().get("hardware", name)
             hardware = component.load()(component.load_schema()())
             probe = hardware.probe()
+            if probe.ok and hasattr(hardware, "confirm"):  # a backend of contract 1 has none
+                probe = hardware.confirm()
             yield name, f"{'usable' if probe.ok else 'not usable'}: {probe.reason}"
             if probe.ok:
                 yield from (("", line) for line in kernel_faults(hardware.kernels()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -12,6 +13,10 @@ from typing import Any
 from arcforge_core import __version__
 from arcforge_core.cli.errors import run_main
 from arcforge_core.config.foreign import COMMANDS as FOREIGN_COMMANDS
+from arcforge_core.config.ready import check_folders, check_packages
+from arcforge_core.config.schema import RunConfig
+from arcforge_core.config.sources import FilesDataConfig, check_paths
+from arcforge_core.console.progress import working
 from arcforge_core.errors import ArcforgeError, PluginError, nearest
 from arcforge_core.files.find import find_checkpoint
 from arcforge_core.plugins.commands import COMMANDS
@@ -95,17 +100,36 @@ def run_job(name: str, before: Callable[[Any], None] | None = None, after: Calla
     job = registry().job(name)
 
     def work(config: Any) -> Any:
-        for field in ("init", "checkpoint"):
-            if isinstance(place := getattr(config, field, None), str):
-                find_checkpoint(place, field)  # before torch is imported
+        check_inputs(config)
+        with working("importing libraries"):
+            run = job.load()  # imported here, so that --help and Tab completion load no torch
         if before and not {"-m", "--multirun"} & set(sys.argv):
             before(config)
-        result = job.load()(config)  # imported here, so that --help and Tab completion load no torch
+        result = run(config)
         if after:
             after(result)
         return result
 
     return run_app(name, job.load_schema(), work)
+
+
+def check_inputs(config: Any) -> None:
+    """Looks for what a job starts from and where it writes, before torch is imported.
+
+    Raises:
+        CheckpointError: there is no such checkpoint.
+        DataError: a path of `data.paths` does not exist.
+        ConfigError: a folder cannot be written, or a logger's package is not installed.
+    """
+    for field in ("init", "checkpoint"):
+        if isinstance(place := getattr(config, field, None), str):
+            find_checkpoint(place, field)
+    if isinstance(data := getattr(config, "data", None), FilesDataConfig):
+        check_paths(data.paths)
+    if isinstance(config, RunConfig):
+        check_packages(config)
+        if "RANK" not in os.environ:  # torchrun may have restarted this process: its run tells where it writes
+            check_folders(config)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``arcforge-train``: one training run, after an offer to resume the last one."""
+"""``arcforge-train``: one training run, after an offer to resume the last one; ``stage=reward``: of a reward model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import sys
 from arcforge_core.cli.errors import run_main
 from arcforge_core.cli.main import run_command, run_job
 from arcforge_core.cli.procedures import replacement
-from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.schema import RunConfig
 from arcforge_core.console.progress import say
 
+REWARD = "stage=reward"
+"""Selects the job that trains a reward model, which has options of its own."""
 
-def offer(config: TrainConfig) -> None:
+
+def offer(config: RunConfig) -> None:
     """Offers to resume the last run. Imports torch here, so that ``--help`` and Tab completion do not."""
     from arcforge_core.train.resume import offer_resume
 
@@ -29,4 +32,7 @@ def main() -> int:
         sys.argv = [f"arcforge-{command}", *arguments]
         if command != "train":
             return run_command(command)
+    if REWARD in sys.argv[1:]:
+        sys.argv.remove(REWARD)
+        return run_job("reward", offer)
     return run_job("train", offer)

@@ -36,7 +36,7 @@ from arcforge_core.config.field_help import render_field
 from arcforge_core.config.help import render_help, written_groups
 from arcforge_core.config.installed import fallbacks, missing
 from arcforge_core.config.schema import TrainConfig
-from arcforge_core.config.search_path import MAIN, conflicts, options, sources
+from arcforge_core.config.search_path import MAIN, MARKER, conflicts, options, sources
 from arcforge_core.config.shorthand import written_out
 from arcforge_core.config.sweep import SweepJob, summary_text
 from arcforge_core.config.typed import understood
@@ -84,19 +84,19 @@ def store_components() -> Schemas:
     the error.
     """
     Plugins.instance().register(ArcforgeSearchPath)
-    # Hydra copies its sources for each composition, and with them the store, which it only reads: a fifth of the time
-    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     schemas = Schemas()
     for (kind, name), claims in registry().claims.items():
         try:
-            schema = registry().get(kind, name).load_schema()
-            node = OmegaConf.structured(schema)
-            node.name = name
+            schema: Any = registry().get(kind, name).load_schema()
+            node = schema
+            if getattr(schema, "name", None) != name:
+                node = OmegaConf.structured(schema)
+                node.name = name
+            package = f"{kind}.{name}" if getattr(schema, "several", False) else None
+            ConfigStore.instance().store(name, node, group=kind, package=package, provider=claims[0].distribution)
         except Exception as error:
             schemas.failures[kind, name] = str(error)
             continue
-        package = f"{kind}.{name}" if getattr(schema, "several", False) else None
-        ConfigStore.instance().store(name, node, group=kind, package=package, provider=claims[0].distribution)
         schemas.owners.setdefault(schema, []).append((kind, name))
     return schemas
 
@@ -118,6 +118,7 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
     module = MAIN.removeprefix("pkg://")
     with (
         _our_errors(overrides),
+        _uncopied_store(),
         hydra.initialize_config_module(module, job_name=config_name, version_base=VERSION_BASE),
     ):
         given = understood(config_name, schema, written_out(config_name, schema, overrides))
@@ -126,6 +127,19 @@ def compose_config(config_name: str, schema: type[T], overrides: Sequence[str] =
     with open_dict(config):
         del config["hydra"]
     return cast(T, to_dataclass(config, store_components().owners))
+
+
+@contextmanager
+def _uncopied_store() -> Iterator[None]:
+    """Has Hydra share the store, which it only reads; its copies are a fifth of a composition's time. It nests."""
+    store: Any = ConfigStore.instance()
+    outermost = "__deepcopy__" not in vars(store)
+    store.__deepcopy__ = lambda memo: store
+    try:
+        yield
+    finally:
+        if outermost:
+            del store.__deepcopy__
 
 
 def compose(overrides: Sequence[str] = ()) -> TrainConfig:
@@ -198,6 +212,7 @@ def run_app(config_name: str, schema: type[T], fn: Callable[[T], Result | None])
     with (
         _environment("HYDRA_FULL_ERROR", "1"),
         _our_errors(sys.argv[1:]),
+        _uncopied_store(),
         folder as name,
     ):  # errors come to us, unprinted
         ConfigStore.instance().store("config", _hydra_settings(config_name, name), group="hydra")
@@ -326,4 +341,7 @@ def _unknown_option(error: MissingConfigException, arguments: Sequence[str]) -> 
     known = options(group)
     if not known:
         return ArcforgeError(str(error).splitlines()[0])
+    own = Path("conf", group, f"{option}.yaml")
+    if own.is_file():
+        return ConfigError(group, option, f"{own} is not read: create the empty file conf/{MARKER} beside its folder")
     return ConfigError(group, option, f"accepted: {', '.join(known)}{nearest(option, known)}")

@@ -47,7 +47,7 @@ def with_file(config_name: str, arguments: Sequence[str]) -> list[str]:
 
 def _fields(config_name: str, file: str, chosen: set[str]) -> list[str]:
     if not Path(file).is_file():
-        raise ConfigError(FLAG, file, "must be a YAML file")
+        raise ConfigError(FLAG, file, "must be a YAML file" if Path(file).exists() else "no such file")
     try:
         content = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except Exception as error:  # YAML's own errors have no base in common

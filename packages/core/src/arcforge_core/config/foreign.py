@@ -168,7 +168,7 @@ COMMANDS = {
     **dict.fromkeys(("chat", "api_server", "launch_server", "run", "server"), "serve"),
     **dict.fromkeys(("pretrain", "fit"), "train"),
     **dict.fromkeys(("evaluate", "test", "validate", "lm_eval"), "eval"),
-    **dict.fromkeys(("quantize", "export"), "convert"),
+    "export": "convert",
     **dict.fromkeys(("generate", "predict"), "sample"),
     **dict.fromkeys(("tokenize", "preprocess", "prepare"), "data"),
     "benchmark": "bench",

@@ -105,10 +105,15 @@ class HarnessConfig(ComponentConfig):
     """Starts of a rollout: one that the infrastructure failed begins again in another session."""
     concurrency: int = 16
     """Rollouts that run at a time."""
+    gateway_seconds: float = 30.0
+    """How long a turn of `loop` or `mini_swe`, and the end of a session, wait for a gateway that cannot be reached,
+    such as one that starts again with `gateway.log`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < float("inf"):
             raise ConfigError("harness.seconds", self.seconds, "must be finite and above 0")
+        if not 0 <= self.gateway_seconds < float("inf"):
+            raise ConfigError("harness.gateway_seconds", self.gateway_seconds, "must be finite and at least 0")
         check_minimums(self, "harness", attempts=1, concurrency=1, **dict.fromkeys(self.limits, 1))
 
     def check(self) -> None:

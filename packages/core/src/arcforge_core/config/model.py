@@ -20,6 +20,9 @@ class MtpConfig:
     """Fraction of the tokens (whole documents) that carry the MTP loss."""
     weight: float = 0.3
     """Weight of the mean loss over depths."""
+    rotated: bool = False
+    """Set by quantizers that rotate the residual stream: the module has two more matrices, which turn the main model's
+    output into its input, and its output into that of the shared head."""
 
     def __post_init__(self) -> None:
         check_minimums(self, "model.mtp", depths=0, weight=0.0)

@@ -167,7 +167,7 @@ TOOLBOXES = {"sandbox": "sandbox_conversations", "recorded": "conversations"}
 
 
 @dataclass
-class PlayConfig:
+class PlayBaseConfig:
     """How conversations are played: a model answers, its tool calls run, and its answers are checked."""
 
     prefix: ClassVar[str] = ""
@@ -186,6 +186,18 @@ class PlayConfig:
     seed: int = 0
     batch_size: int = 128
     """Number of concurrent conversations."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "max_new_tokens", "batch_size"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 1)
+        for name in ("max_calls", "temperature", "seed"):
+            check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
+
+
+@dataclass
+class PlayConfig(PlayBaseConfig):
+    """Playing inside another job, with engine and environment by name."""
+
     engine: str | None = None
     """A component of kind engine with its defaults; None selects ``paged`` if it is installed, otherwise ``simple``."""
     environment: str | None = None
@@ -195,16 +207,13 @@ class PlayConfig:
     """Old name of `environment`, with the values ``sandbox`` and ``recorded``."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.toolbox is not None:
             if self.toolbox not in TOOLBOXES:
                 accepted = f"must be one of {', '.join(TOOLBOXES)}; for your own, {RETIRED_KINDS['toolbox']}"
                 raise ConfigError(f"{self.prefix}toolbox", self.toolbox, accepted)
             self.environment, toolbox, self.toolbox = TOOLBOXES[self.toolbox], self.toolbox, None
             say(f"{self.prefix}toolbox={toolbox} is now {self.prefix}environment={self.environment}")
-        for name in ("limit", "max_new_tokens", "batch_size"):
-            check_at_least(f"{self.prefix}{name}", getattr(self, name), 1)
-        for name in ("max_calls", "temperature", "seed"):
-            check_at_least(f"{self.prefix}{name}", getattr(self, name), 0)
 
 
 @dataclass
@@ -228,6 +237,9 @@ class GenerationConfig(PlayConfig):
 @dataclass
 class RunConfig:
     """Options of every run with optimizer steps."""
+
+    trains_policy: ClassVar[bool] = True
+    """Whether a later stage of a pipeline may start from its weights."""
 
     optimizer: OptimizerConfig = MISSING
     schedule: ScheduleConfig = MISSING

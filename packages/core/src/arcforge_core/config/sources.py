@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from arcforge_core.config.schema import DataConfig, check_at_least, check_between, check_choice, check_minimums
-from arcforge_core.errors import ConfigError, nearest
+from arcforge_core.errors import ConfigError, DataError, nearest
 
 
 @dataclass
@@ -43,6 +45,13 @@ class FilesDataConfig(DataConfig):
         for suffix in self.suffixes:
             if not suffix.startswith("."):
                 raise ConfigError("data.suffixes", suffix, "each starts with a dot, e.g. .py")
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Raises `DataError` for a path of `data.paths` that does not exist."""
+    for path in paths:
+        if not Path(path).expanduser().exists():
+            raise DataError(f"data.paths={path!r}: no such file or directory")
 
 
 @dataclass

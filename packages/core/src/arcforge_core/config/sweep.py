@@ -65,7 +65,8 @@ def over_seeds(jobs: Sequence[SweepJob]) -> list[dict[str, str]]:
         for name in dict.fromkeys(name for metrics in done for name in metrics):
             found = [value for metrics in done if isinstance(value := metrics.get(name), int | float)]
             if len(found) == len(done):
-                row[name] = f"{mean(found):.6g} ({min(found):.6g} to {max(found):.6g})"
+                spread = f" ({min(found):.6g} to {max(found):.6g})" if min(found) != max(found) else ""
+                row[name] = f"{mean(found):.6g}{spread}"
         rows.append(row)
     return rows
 

@@ -131,7 +131,7 @@ def _curves(jobs: Sequence[SweepJob], rows: Sequence[Row]) -> str:
             charts.append(card(title, chart_svg(f"{file}-{column}", title, _drawing(drawn, title))))
         if file == METRICS:
             absent = [label for label in labels if label not in drawn]
-    note = f"<p>No loss curve ({MISSING}): {escape(', '.join(absent))}.</p>" if absent else ""
+    note = f'<p class="note">No loss curve ({MISSING}): {escape(", ".join(absent))}.</p>' if absent else ""
     return (f'<div class="grid">{"".join(charts)}</div>' if charts else "") + note
 
 
@@ -140,7 +140,9 @@ def _drawing(
 ) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for number, (label, (steps, values)) in enumerate(drawn.items()):
-            draw_curve(axes, steps, values, SERIES[number % len(SERIES)], label, smooth=False)
+            again, color = divmod(number, len(SERIES))
+            label, line = (f"{label} (dashed)", "--") if again % 2 else (label, "-")
+            draw_curve(axes, steps, values, SERIES[color], label, smooth=False, linestyle=line)
         axes.set_ylabel(title.lower())
         legend_above(axes)
 
@@ -173,6 +175,8 @@ def _cell(folder: Path, name: str, row: Row) -> str:
         return link if report.is_file() else escape(text)
     if name == "outcome":
         return '<span class="ok">ok</span>' if text == "ok" else '<span class="failed">failed</span>'
+    if text == MISSING and row["outcome"] != "ok":
+        return "&ndash;"  # its reason is below
     if text == MISSING:
         return f'<span class="missing">{MISSING}</span>'
     value = _value(row, name)

@@ -156,7 +156,8 @@ class _Line:
             field = near[0].removeprefix(f"{top}.")
             owners = [c.name for c in registry() if c.kind == top and field in get_type_hints(c.load_schema())]
             text = f"unknown field {name}: {top}={dict(self.chosen)[top]} has no {inner!r}"
-            those = f"{top}={' or '.join(owners)}"
+            more = [f"{len(owners) - 3} more"] if len(owners) > 4 else []
+            those = f"{top}={' or '.join(owners[:3] + more if more else owners)}"
             raise ArcforgeError(
                 f"{text}; {those} has" if name == near[0] else f"{text}; did you mean {near[0]!r} of {those}?"
             )
@@ -186,8 +187,34 @@ def _formed(name: str, hint: Any, value: str) -> str:
         if not value.startswith(("[", "$", "'", '"')) and value != "null" and "," not in value:
             return f"[{value if PLAIN.fullmatch(value) else written(value)}]"
         if value.startswith("[") and value.endswith("]"):
-            each = [part.strip() for part in value[1:-1].split(",")]
-            return f"[{','.join(written(part) if FOREIGN.fullmatch(part) else part for part in each)}]"
+            each = [part.strip() for part in _split(value[1:-1])]
+            options_too = get_args(parts[0]) == (str,)
+            return f"[{','.join(_quoted(part, options_too) for part in each)}]"
     if parts == [str] and FOREIGN.fullmatch(value):
         return written(value)
     return value
+
+
+def _split(text: str) -> list[str]:
+    """Returns the entries of a list, which are between commas outside of quotes and brackets."""
+    entries, begun, open_brackets, quote = [], 0, 0, ""
+    for place, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote and text[place - 1] != "\\" else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign in "[{(":
+            open_brackets += 1
+        elif sign in "]})":
+            open_brackets -= 1
+        elif sign == "," and not open_brackets:
+            entries.append(text[begun:place])
+            begun = place + 1
+    return [*entries, text[begun:]]
+
+
+def _quoted(entry: str, options_too: bool) -> str:
+    """Returns an entry of a list, in quotes if Hydra's grammar needs them: foreign letters, and options of another
+    command, ``NAME=VALUE``, where texts are wanted."""
+    option = options_too and "=" in entry and not entry.startswith(("'", '"', "$"))
+    return written(entry) if option or FOREIGN.fullmatch(entry) else entry

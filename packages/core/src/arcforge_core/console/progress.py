@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -47,14 +47,12 @@ def _bar(iterable: Iterable[T], description: str, total: int | None) -> Iterator
 
 
 def _lines(iterable: Iterable[T], description: str, total: int | None) -> Iterator[T]:
-    start = last = time.monotonic()
-    count, pause = 0, SECONDS_OF_SILENCE
-    for count, item in enumerate(iterable, 1):
-        yield item
-        now = time.monotonic()
-        if now - last >= pause:
-            last, pause = now, SECONDS_BETWEEN_LINES
-            say(f"{description}: {count:,}{f' of {total:,}' if total else ''} ({times(now - start, count, total)})")
+    start, count = time.monotonic(), 0
+    of = f" of {total:,}" if total else ""
+    with _speaking(lambda: f"{description}: {count:,}{of} ({times(time.monotonic() - start, count, total)})"):
+        for item in iterable:
+            yield item
+            count += 1
     say(f"{description}: {count:,} in {time.monotonic() - start:.1f} s")
 
 
@@ -67,12 +65,20 @@ def times(seconds: float, count: int, total: int | None) -> str:
 @contextmanager
 def working(description: str) -> Iterator[None]:
     """Names on standard error a phase without countable items: after two seconds, then every few seconds."""
-    ended, start = threading.Event(), time.monotonic()
+    start = time.monotonic()
+    with _speaking(lambda: f"{description} ({time.monotonic() - start:.0f} s)"):
+        yield
+
+
+@contextmanager
+def _speaking(line: Callable[[], str]) -> Iterator[None]:
+    """Says a line after two seconds, then every few seconds, whatever the body waits for."""
+    ended = threading.Event()
 
     def speak() -> None:
         pause = SECONDS_OF_SILENCE
         while not ended.wait(pause):
-            say(f"{description} ({time.monotonic() - start:.0f} s)")
+            say(line())
             pause = SECONDS_BETWEEN_LINES
 
     thread = threading.Thread(target=speak, daemon=True)

@@ -10,7 +10,7 @@ T: tokens that the policy sampled, of all branches of a micro-batch; R: traces i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,11 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from arcforge_core.contracts.environment import agent_reward
 from arcforge_core.contracts.experts import Experts
 
 Array = NDArray[Any]
 COLUMNS = {"ids": np.int64, "sampled": np.bool_, "logprobs": np.float64, "versions": np.int64}
 """Of a branch, in the order of its constructor."""
+SOLVER = "solver"
+"""Name of the agent whose branches have none."""
 MOST_LOGPROB = 1e-3
 """Rounding may leave a log-probability above 0; it is recorded as 0."""
 
@@ -36,9 +39,11 @@ class Branch:
     Args:
         branch_id: unique in its trace.
         ids, sampled, logprobs, versions: the first tokens; see `extend`.
+        agent: see the attribute.
 
     Attributes:
         branch_id: unique in its trace.
+        agent: name of the agent that sampled it with the policy's weights; empty for the solver.
         streams: tensors with a number for each token, by name, written by the algorithm or the trainer; values at
             tokens that were not sampled are ignored.
         num_sampled: number of trained tokens.
@@ -55,8 +60,10 @@ class Branch:
         sampled: Sequence[bool] | Array = (),
         logprobs: Sequence[float] | Array = (),
         versions: Sequence[int] | Array = (),
+        *,
+        agent: str = "",
     ) -> None:
-        self.branch_id = branch_id
+        self.branch_id, self.agent = branch_id, agent
         self.streams: dict[str, Tensor] = {}
         self.num_sampled, self.oldest_version = 0, -1
         self._length = 0
@@ -69,11 +76,11 @@ class Branch:
         return self._length
 
     def __eq__(self, other: object) -> bool:
-        """Whether two branches have the same name and tokens; streams are not compared."""
+        """Whether two branches have the same name, agent and tokens; streams are not compared."""
         if not isinstance(other, Branch):
             return NotImplemented
         return (
-            self.branch_id == other.branch_id
+            (self.branch_id, self.agent) == (other.branch_id, other.agent)
             and all(np.array_equal(self._column(name), other._column(name)) for name in COLUMNS)
             and (
                 (self.experts is None and other.experts is None)
@@ -204,12 +211,13 @@ class Branch:
         kept[begin:end] = experts_PLK
         self._routed = end
 
-    def named(self, branch_id: str) -> Branch:
+    def named(self, branch_id: str, agent: str | None = None) -> Branch:
         """Returns a branch with another name, the same tokens and no streams; later tokens of one are not the other's.
 
-        Copies nothing: only the branch with spare room in its buffers writes after the tokens that are there.
+        `agent` None keeps the agent. Copies nothing: only the branch with spare room in its buffers writes after the
+        tokens that are there.
         """
-        branch = Branch(branch_id)
+        branch = Branch(branch_id, agent=self.agent if agent is None else agent)
         branch._length, branch.num_sampled, branch.oldest_version = len(self), self.num_sampled, self.oldest_version
         branch._columns = {name: column[: self._length] for name, column in self._columns.items()}
         branch._experts_PLK, branch._routed = self._experts_PLK, self._routed
@@ -252,6 +260,7 @@ class Trace:
         copies: how often the trace counts in its group and in the batch. A group that lost rollouts to failures is
             filled up with copies (spec 8.2).
         stage: stage of training that its prompt comes from, empty if unknown; a teacher is chosen by it first.
+        parts: in how many traces its rollout was split, see `by_agent`; it counts as that part of one.
     """
 
     task_key: str
@@ -263,6 +272,7 @@ class Trace:
     truncated: bool = False
     copies: int = 1
     stage: str = ""
+    parts: int = 1
 
     def __post_init__(self) -> None:
         if self.copies < 1:
@@ -277,6 +287,27 @@ class Trace:
     def num_sampled(self) -> int:
         """Number of trained tokens over all branches; a token counts once, whatever `copies` is."""
         return sum(branch.num_sampled for branch in self.branches)
+
+    def by_agent(self) -> list[Trace]:
+        """Returns a trace for each agent whose tokens are trained; itself if that is the solver alone.
+
+        They have the same branches as this one. Each is compared with those of the same agent in its group, and its
+        reward is ``reward_NAME`` if there is one of its agent's name.
+        """
+        names = list(dict.fromkeys(branch.agent for branch in self.branches if branch.num_sampled))
+        if not any(names):
+            return [self]
+        return [
+            replace(
+                self,
+                group_id=f"{self.group_id}/{name or SOLVER}",
+                rollout_id=f"{self.rollout_id}/{name or SOLVER}",
+                branches=[branch for branch in self.branches if branch.agent == name],
+                rewards={**self.rewards, "reward": self.rewards.get(agent_reward(name), self.reward)},
+                parts=len(names),
+            )
+            for name in names
+        ]
 
     @property
     def oldest_version(self) -> int:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # texts are read by processes that need no torch
+    import torch
+    from torch import Tensor
 
-from arcforge_core.contracts.batch import SequenceBatch
-
-if TYPE_CHECKING:
+    from arcforge_core.contracts.batch import SequenceBatch
     from arcforge_core.tokenizer.tokenizer import Tokenizer
 
 

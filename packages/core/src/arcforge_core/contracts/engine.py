@@ -212,8 +212,16 @@ class PartialUpdateError(CheckpointError):
         self.version, self.refused = version, dict(refused)
 
 
+class UnfinishedUpdateError(CheckpointError):
+    """A weight update that an engine did not confirm: it hangs, has died or hung up. Which weights it has is unknown,
+    or those of before; the update may be given again."""
+
+
 class Engine(Protocol):
-    """Generates tokens. Its target is called as ``target(config, model)`` with a `CausalLM`."""
+    """Generates tokens. Its target is called as ``target(config, model)`` with a `CausalLM`.
+
+    One with ``takes_adapters = True`` takes updates of adapters alone, too (`arcforge_core.model.adapt.low_rank`).
+    """
 
     @property
     def weight_version(self) -> int: ...
@@ -229,12 +237,15 @@ class Engine(Protocol):
             ArcforgeError: a server failed; the sequences of the others have been generated nevertheless.
         """
 
-    def update_weights(self, state: Any, *, version: int | None = None, checksum: str | None = None) -> None:
+    def update_weights(
+        self, state: Any, *, version: int | None = None, checksum: str | None = None, reset: bool = False
+    ) -> None:
         """Loads a state dict.
 
         Args:
             state: names and tensors.
             version: of these weights, greater than the current one; None: the current one plus 1.
+            reset: the version may be any: those of before are of another run, or of steps that a resumed run repeats.
             checksum: `arcforge_core.generation.weights.checksum` of the state, compared before anything is changed.
 
         Raises:

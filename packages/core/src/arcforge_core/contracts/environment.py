@@ -139,6 +139,11 @@ class Episode:
     artefacts: Mapping[str, Any] = field(default_factory=dict)
 
 
+def agent_reward(agent: str) -> str:
+    """Returns the name of the reward that a trained agent has of its own."""
+    return f"reward_{agent}"
+
+
 FAILURES = ("sandbox", "engine", "verifier", "worker", "cancelled", "environment")
 """Kinds of failures: the sandbox broke; the engine aborted or raised; a verifier's process died or a judge gave no
 verdict that can be read; a worker process died; the rollout was cancelled; the environment's own code raised."""
@@ -221,7 +226,7 @@ class Environment(Protocol):
     outcomes of a task's episodes together, in order, and ``compares = True`` where they depend on each other. Then a
     group is judged when all of its rollouts have been played; `judge_group` of `episodes.rollout` asks for either. One
     that needs further agents names them in ``agents``, for example ``("user",)``. ``stage_of(task)`` may name the stage
-    of training that a task comes from.
+    of training that a task comes from, ``labels_of(task)`` what it is counted under besides its domain.
 
     Attributes:
         domain: what its tasks are about, e.g. ``math``, for figures and balance.

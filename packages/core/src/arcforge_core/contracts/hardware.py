@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from arcforge_core.contracts.device import Capabilities, Identity
 
 if TYPE_CHECKING:
     from arcforge_core.config.schema import HardwareConfig
@@ -61,23 +65,44 @@ class Kernel:
     Attributes:
         op: op name.
         name: shown in logs, e.g. ``cpu.attention_varlen.tiled``.
-        fn: the function.
-        supports: pure and cheap; a refusal carries a reason.
+        fn: the function, or an import string ``package.module:attribute`` that is imported when a call is bound to it.
+        supports: answers by the sizes that a module fixes when it binds an op; cheap; a refusal carries a reason.
         priority: the supporting kernel with the highest priority wins.
-        tolerance: relative error allowed against the float64 reference by the conformance suite, by dtype.
+        tolerance: relative error against the float64 reference that its author promises, by dtype; without a promise
+            that of the op's specification holds.
+        tolerance_reason: why a tolerance is larger than the op's; the conformance suite shows it, and fails without it.
         rows: of a fused op, the tokens of a step up to which the kernel is the faster choice, by dtype; a dtype that is
             absent has no bound.
+        limits: answers by what a call brings (tokens, keys, pages): it gets the op's arguments and reads shapes and
+            lengths only, no values on the device. A call that it refuses runs the next kernel, or the reference.
     """
 
     op: str
     name: str
-    fn: Callable[..., Any]
+    fn: Callable[..., Any] | str
     supports: Callable[[OpCall], Verdict]
     priority: int = 0
-    tolerance: Mapping[torch.dtype, float] = field(
-        default_factory=lambda: {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-10}
-    )
+    tolerance: Mapping[torch.dtype, float] = field(default_factory=dict)
+    tolerance_reason: str = ""
     rows: Mapping[torch.dtype, int] = field(default_factory=dict)
+    limits: Callable[..., Verdict] | None = None
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function of `fn`.
+
+        Raises:
+            ImportError, AttributeError: the import string names nothing; errors of its module pass through.
+        """
+        return imported(self.fn) if isinstance(self.fn, str) else self.fn
+
+
+@functools.cache
+def imported(path: str) -> Callable[..., Any]:
+    """Returns the function that ``package.module:attribute`` names."""
+    module, _, attribute = path.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), attribute)
+    return function
 
 
 class Binding(Protocol):
@@ -139,22 +164,28 @@ class Recorder(Protocol):
 
 
 class Hardware(Protocol):
-    """A hardware backend; its target is called as ``target(config)``.
+    """A hardware backend, version 2; its target is called as ``target(config)``.
+
+    Version 1 had ``device_type`` and ``distributed_backend`` instead of `identity`, and neither `capabilities` nor
+    `confirm`; it works for one more version, with a warning.
 
     Attributes:
         name: component name.
-        device_type: the torch device type, e.g. ``cpu``, ``cuda``, ``npu``.
-        distributed_backend: name for `torch.distributed`, e.g. ``gloo``.
+        identity: the chip's names.
+        capabilities: the chip's abilities.
     """
 
     name: str
-    device_type: str
-    distributed_backend: str
+    identity: Identity
+    capabilities: Capabilities
 
     def __init__(self, config: HardwareConfig) -> None: ...
 
     def probe(self) -> Probe:
-        """Checks whether the device can be used; cheap, never raises."""
+        """Checks whether the device is there: files, metadata. Imports nothing of the vendor, never raises."""
+
+    def confirm(self) -> Probe:
+        """Checks that a device found by `probe` can be used; may import the vendor's modules, never raises."""
 
     def kernels(self) -> Sequence[Kernel]:
         """Returns the kernels for any subset of the ops; the reference covers the rest."""

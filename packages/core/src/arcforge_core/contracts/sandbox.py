@@ -1,7 +1,8 @@
 """The sandbox contract: untrusted programs run isolated, within limits, and return a typed result.
 
-A sandbox has a work directory, ``/workspace``, which is initially empty or a copy of a base, keeps its files between
-calls of `exec` and is removed by `stop`. Files elsewhere, as in the directory TMPDIR, may last as long.
+A sandbox has a work directory, ``/workspace`` or another path, which is initially empty or a copy of a base, keeps its
+files between calls of `exec` and is removed by `stop`. So do further folders; files elsewhere, as in the directory
+TMPDIR, may last as long. Commands run as one of two users: the agent, or a verifier that the agent cannot reach.
 Every process started by an `exec`, including background processes, is dead before its result is returned. Those of a
 `start` live until its program ends or the sandbox does. There is no network; ports may forward to Unix sockets.
 """
@@ -34,6 +35,7 @@ __all__ = [
     "SandboxFault",
     "SandboxLimits",
     "SandboxProbe",
+    "SandboxUser",
 ]
 
 WORKSPACE = "/workspace"
@@ -75,6 +77,18 @@ class CommandStatus(StrEnum):
     """Killed because one of its streams exceeded `SandboxLimits.output_bytes`."""
 
 
+class SandboxUser(StrEnum):
+    """As whom a command runs.
+
+    A verifier reads the work directory and the agent's folders, and can write to none of them. It has its own HOME and
+    TMPDIR, folders that agents cannot see, and no forwarded ports. Agents can neither signal its processes nor read
+    their memory.
+    """
+
+    AGENT = "agent"
+    VERIFIER = "verifier"
+
+
 @dataclass(frozen=True)
 class SandboxLimits:
     """Limits of one command, and of the files of its sandbox.
@@ -105,8 +119,9 @@ class Command:
         argv: program, looked up in the sandbox's own PATH, and arguments.
         stdin: contents of standard input.
         env: variables in addition to PATH, HOME, TMPDIR and LANG; nothing is inherited from the caller.
-        cwd: working directory inside the sandbox.
+        cwd: working directory inside the sandbox; ``/workspace`` is the work directory, wherever it is.
         limits: override the sandbox's limits; `disk_bytes` then bounds each file only.
+        user: as whom it runs.
     """
 
     argv: Sequence[str]
@@ -114,6 +129,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str = WORKSPACE
     limits: SandboxLimits | None = None
+    user: SandboxUser = SandboxUser.AGENT
 
 
 @dataclass(frozen=True)
@@ -250,21 +266,21 @@ class Sandbox(Protocol):
             SandboxError: the sandbox was stopped, or the command is malformed.
         """
 
-    async def read(self, path: str, limit: int = 1 << 20) -> bytes:
-        """Returns the bytes of a regular file.
+    async def read(self, path: str, limit: int = 1 << 20, user: SandboxUser = SandboxUser.AGENT) -> bytes:
+        """Returns the bytes of a regular file that a user can read.
 
         Raises:
             SandboxBoundError: it is longer than `limit` bytes.
             SandboxError: the path is a link, a pipe, a directory, or absent.
         """
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path: str, data: bytes, user: SandboxUser = SandboxUser.AGENT) -> None:
         """Writes a file and its parent directories; raises `SandboxError` if space or permission is missing."""
 
-    async def upload(self, source: Path, path: str) -> None:
+    async def upload(self, source: Path, path: str, user: SandboxUser = SandboxUser.AGENT) -> None:
         """Copies a host file or directory into the sandbox; links stay links and resolve only inside the sandbox."""
 
-    async def download(self, path: str, target: Path) -> None:
+    async def download(self, path: str, target: Path, user: SandboxUser = SandboxUser.AGENT) -> None:
         """Copies a file or directory of the sandbox into the new host directory `target`.
 
         Hard links and holes stay such. A cancelled call may still complete `target`.
@@ -275,7 +291,7 @@ class Sandbox(Protocol):
         """
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/workspace`` into the new host directory `target`, which `SandboxBackend.open` accepts as base.
+        """Copies the work directory into the new host directory `target`, which `SandboxBackend.open` accepts as base.
 
         Hard links and holes stay such, so that it takes no more of the host's disk than of the sandbox's. Untrusted
         code wrote the tree: links in it may point anywhere. Pass it only to sandboxes. A cancelled call may still
@@ -296,11 +312,14 @@ class SandboxBackend(Protocol):
 
     Attributes:
         forwards: whether `open` can forward ports.
+        views: whether `open` accepts layers, folders and a work directory, and which ``at`` may be laid over the
+            system's own files; None: none of these, and no ``at``.
     """
 
     name: str
     limits: SandboxLimits
     forwards: bool
+    views: tuple[str, ...] | None
 
     def probe(self) -> SandboxProbe:
         """Checks whether untrusted code can be run here; never raises."""
@@ -310,19 +329,32 @@ class SandboxBackend(Protocol):
         base: Path | None = None,
         limits: SandboxLimits | None = None,
         forward: Mapping[int, Path] | None = None,
+        *,
+        layers: Sequence[tuple[Path, str]] = (),
+        folders: Sequence[str] = (),
+        verifier_folders: Sequence[str] = (),
+        workdir: str = WORKSPACE,
     ) -> Sandbox:
-        """Returns a fresh sandbox whose ``/workspace`` is empty or a private copy of the directory `base`.
+        """Returns a fresh sandbox whose work directory is empty or a private copy of the directory `base`.
 
         Args:
-            base: initial contents of ``/workspace``.
+            base: initial contents of the work directory.
             limits: of the sandbox and its commands; None: the backend's.
             forward: port -> Unix socket of the host. A connection inside to ``127.0.0.1:port`` is one to that socket;
                 nothing else can be reached, and the socket's file cannot be seen. Commands of such a sandbox share its
                 loopback network. If the host's program does not listen, connections are reset.
 
+            layers: host folder and the absolute path at which it is shown, read-only. Of several at one path, later
+                ones lie over earlier ones; those at ``/usr`` and ``/etc`` lie over the system's own. Every user must be
+                able to read it, and the host must not change it while a sandbox shows it.
+            folders: further directories to which agents may write, initially empty; absolute paths.
+            verifier_folders: likewise of the verifier; agents do not see them.
+            workdir: path of the work directory.
+
         Raises:
             SandboxBoundError: `base` exceeds what the limits leave room for.
-            SandboxError: `probe` fails, with its reason; `base` is not a directory; or a port cannot be forwarded.
+            SandboxError: `probe` fails, with its reason; `base` or a layer is not a directory; a port cannot be
+                forwarded; paths lie in each other or in the system's; or the backend has no such views.
         """
 
     async def close(self) -> None:

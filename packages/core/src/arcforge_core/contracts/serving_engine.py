@@ -47,6 +47,7 @@ class EngineStats:
         preemptions: sequences that lost their pages and were recomputed.
         generated_tokens: tokens delivered to readers.
         steps: steps computed.
+        busy_seconds: time in which steps were computed; of several engines the mean.
         speculation: ``on``, or the reason why no tokens are drafted.
         drafts, draft_tokens: verifications of drafts, counted per sequence, and the tokens that they verified.
         accepted_by_position: number of accepted first, second, ... draft tokens.
@@ -70,6 +71,7 @@ class EngineStats:
     preemptions: int = 0
     generated_tokens: int = 0
     steps: int = 0
+    busy_seconds: float = 0.0
     speculation: str = "unknown"
     drafts: int = 0
     draft_tokens: int = 0
@@ -161,7 +163,9 @@ class ServingEngine(Engine, Protocol):
     def flush(self) -> None:
         """Drops all cached prefixes."""
 
-    def update_weights_from(self, folder: Any, *, version: int | None = None, checksum: str | None = None) -> None:
+    def update_weights_from(
+        self, folder: Any, *, version: int | None = None, checksum: str | None = None, reset: bool = False
+    ) -> None:
         """Updates the weights from the directory of a checkpoint or run; see `update_weights`."""
 
     def stats(self) -> EngineStats:

@@ -189,8 +189,8 @@ def _parts(rows: Sequence[Mapping[str, Any]]) -> list[SessionPart]:
         parent, keep = row["parent"], row["keep"]
         if not 0 <= keep <= (0 if parent is None else ends[range(number)[parent]]):
             raise ValueError(f"part {number} keeps {keep} tokens")
-        columns: dict[str, Array] = {name: np.asarray(row[name], dtype) for name, dtype in COLUMNS.items()}
-        parts.append(SessionPart(parent, keep, Branch(str(number), **columns)))
+        columns: list[Array] = [np.asarray(row[name], dtype) for name, dtype in COLUMNS.items()]
+        parts.append(SessionPart(parent, keep, Branch(str(number), *columns)))
         if "experts" in row:
             parts[-1].tokens.route(experts_of(row["experts"]))
         ends.append(keep + len(parts[-1].tokens))

@@ -10,14 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arcforge_core.console.progress import say
+from arcforge_core.contracts.data import Document, DocumentSource
 from arcforge_core.data.near import BUDGET, WORDS, Phrases, words
 from arcforge_core.errors import DataError
-
-if TYPE_CHECKING:  # imports torch, which processes that only split tasks do not need
-    from arcforge_core.contracts.data import Document, DocumentSource
 
 RANGE = 1 << 64
 """Hashes of keys are below it."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Message, OpenTurn, Tool
-from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
+from arcforge_core.contracts.engine import GenerationOutput, Matcher, SamplingParams
 from arcforge_core.contracts.environment import Agent, Failure, Reply
 from arcforge_core.data.split import key_hash
 from arcforge_core.episodes.asking import Asking
@@ -168,8 +168,9 @@ class SamplingSetup:
         temperature: 0 is greedy.
         positions: that the model has.
         sampled_logprobs: whether recorded log-probs are those of the sampled distribution; see `SamplingParams`.
-        others: makes the further agents of a rollout, by name, from `Asking`, its number and its seed.
+        others: makes the further agents of a rollout, by name, from the policy in it.
         experts: whether the engine's choices of experts are recorded.
+        matcher: restricts the tokens of a reply; see `SamplingParams`.
     """
 
     dialogue: Dialogue
@@ -177,8 +178,9 @@ class SamplingSetup:
     temperature: float
     positions: int
     sampled_logprobs: bool = False
-    others: Mapping[str, Callable[[Asking, int, str], Agent]] = field(default_factory=dict)
+    others: Mapping[str, Callable[[PolicyAgent], Agent]] = field(default_factory=dict)
     experts: bool = False
+    matcher: Callable[[], Matcher] | None = None
 
 
 class PolicyAgent:
@@ -220,8 +222,8 @@ class PolicyAgent:
 
     @property
     def others(self) -> dict[str, Agent]:
-        """The further agents of its rollout; nothing of them is recorded."""
-        return {name: make(self.lockstep, self.number, self.seed) for name, make in self.setup.others.items()}
+        """The further agents of its rollout, as they are at its beginning."""
+        return {name: make(self) for name, make in self.setup.others.items()}
 
     @property
     def recorded(self) -> list[Branch]:
@@ -250,6 +252,7 @@ class PolicyAgent:
             seed=seed,
             sampled_logprobs=setup.sampled_logprobs,
             experts_from=self._branches[-1].routed if setup.experts else None,
+            matcher=setup.matcher,
         )
         output = await self._sample(prompt, params)
         if isinstance(output, Reply):

@@ -21,6 +21,7 @@ from arcforge_core.contracts.environment import (
     Score,
     Script,
     Task,
+    agent_reward,
 )
 from arcforge_core.data.split import is_heldout_task
 from arcforge_core.episodes.killable import verifiers
@@ -42,11 +43,13 @@ class EnvironmentBase(ABC):
 
     If the infrastructure breaks, the outcome is a failure without rewards: a verifier raises `SandboxFault` or
     `EpisodeFailure`, its process dies twice, or a judge gives no verdict, `ATTEMPTS` times: `NoVerdict`, an error of a
-    connection, or an ``async`` verifier that exceeds its timeout. A metric that fails in this way is left out.
+    connection, or an ``async`` verifier that exceeds its timeout. A metric that fails in this way is left out, unless
+    it is the reward of an agent, ``reward_NAME``.
 
     Attributes:
         agents: names of the agents that `run` needs besides the solver.
         compares: whether the outcomes of a task's episodes depend on each other; see `Environment`.
+        judges_work: whether the verdict is of the work that calls of tools have left, whatever the texts say.
         verifiers: the rewards and metrics, by name.
         longest: maximum characters that the policy may write in an episode; more scores 0 without being judged, except
             by rewards without a scale, which bound what their judge reads.
@@ -58,6 +61,7 @@ class EnvironmentBase(ABC):
     domain: str = "other"
     num_tasks: int | None = None
     compares: bool = False
+    judges_work: bool = False
     agents: tuple[str, ...] = ()
     verifiers: ClassVar[Mapping[str, Verifier]] = {}
     longest: ClassVar[int] = 200_000
@@ -96,11 +100,12 @@ class EnvironmentBase(ABC):
     async def score(self, task: Task, episode: Episode) -> Outcome:
         """Returns all rewards and metrics with their reasons, and the weighted mean."""
         found: dict[str, Score] = {}
+        of_agents = {agent_reward(agent) for agent in self.agents}
         for name, verifier in self.verifiers.items():
             try:
                 found[name] = await self._verdict(verifier, task, episode)
             except EpisodeFailure as error:
-                if verifier.weight:
+                if verifier.weight or name in of_agents:
                     return Outcome.failed(error.failure)
         weights = {name: verifier.weight for name, verifier in self.verifiers.items() if verifier.weight}
         total = sum(weight * found[name].value for name, weight in weights.items()) / sum(weights.values())

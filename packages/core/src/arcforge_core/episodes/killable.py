@@ -38,8 +38,8 @@ ATTEMPTS = 2
 """Attempts at a judgement whose process dies."""
 PATIENCE = 10
 """Maximum wall time of a judgement, as a multiple of its limit, on a machine that is busy with other processes."""
-RUNNABLE = ("R", "T", "t")
-"""States in proc(5) of processes that are runnable or stopped."""
+WAITING = ("R", "D", "T", "t")
+"""States in proc(5) of processes that wait for the machine: runnable, waiting for a disk, or stopped."""
 _SERVING = threading.Event()
 """Environment variable set in the verifier processes."""
 ANSWER_BYTES = 1 << 16
@@ -118,7 +118,7 @@ class _Process:
             if done.wait(seconds):
                 return
             state, used = _used(self._child.pid)
-            if state not in RUNNABLE or used - before > 0.9 * seconds:
+            if state not in WAITING or used - before > 0.9 * seconds:
                 break
         else:
             self.starved = True

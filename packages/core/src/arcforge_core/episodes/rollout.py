@@ -35,10 +35,11 @@ class Rollout:
         domain: domain of the task.
         episode: the conversation.
         outcome: the rewards.
-        branches: the tokens of the policy; empty for other agents.
+        branches: the tokens of the policy, and of further agents that are trained; empty for other solvers.
         truncated: whether the policy's last reply was truncated.
         tools: the tools last offered to the policy.
         stage: stage of training that the task comes from, empty if unknown.
+        labels: further names under which the task is counted: its category and its kinds of constraints.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Rollout:
     truncated: bool = False
     tools: Sequence[Tool] = ()
     stage: str = ""
+    labels: Sequence[str] = ()
 
     @property
     def rollout_id(self) -> str:
@@ -66,6 +68,7 @@ class Rollout:
             "rollout": self.rollout_id,
             "task": self.task.key,
             "domain": self.domain,
+            **({"labels": list(self.labels)} if self.labels else {}),
             "messages": [message_for_template(message) for message in self.episode.messages],
             **({"tools": [dict(tool.definition) for tool in self.tools]} if self.tools else {}),
             "answer": self.task.answer,
@@ -215,25 +218,35 @@ async def play(environment: Environment, number: int, task: Task, agent: Agent, 
     """
     episode: Episode | Failure
     policy = agent if isinstance(agent, PolicyAgent) else None
+    others = policy.others if policy else {}
     if isinstance(task, FailedTask):
         episode = task.failure
     else:
         with asking.program():
-            agents = Agents(agent, away=asking.away, **(policy.others if policy else {}))
+            agents = Agents(agent, away=asking.away, **others)
             episode = await _caught(environment.run(task, agents))
     failure = (policy.failure if policy else None) or (episode if isinstance(episode, Failure) else None)
     outcome = UNSCORED if failure is None else Outcome.failed(failure)
     episode = Episode((), Reply(finish_reason="error"), "error") if isinstance(episode, Failure) else episode
     branches, truncated, tools = (policy.recorded, policy.truncated, policy.tools) if policy else ((), False, ())
+    trained = [branch for other in others.values() for branch in getattr(other, "recorded", ())]
+    branches = [*branches, *trained] if trained else branches
     domain = environment.domain if isinstance(task, FailedTask) else environment.domain_of(task)
+    labels = () if isinstance(task, FailedTask) else labels_of(environment, task)
     stage = stage_of(environment, task)
-    return Rollout(number, task, domain, episode, outcome, branches, truncated, tools, stage)
+    return Rollout(number, task, domain, episode, outcome, branches, truncated, tools, stage, labels)
 
 
 def stage_of(environment: Environment, task: Task) -> str:
     """Returns the stage of training that a task comes from, if its environment names one."""
     found = None if isinstance(task, FailedTask) else getattr(environment, "stage_of", None)
     return found(task) if found is not None else ""
+
+
+def labels_of(environment: Environment, task: Task) -> Sequence[str]:
+    """Returns what a task is counted under besides its domain, if its environment says so."""
+    found = getattr(environment, "labels_of", None)
+    return tuple(found(task)) if found is not None else ()
 
 
 async def judge(environment: Environment, played: Rollout) -> Rollout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Reply, Script, Task
@@ -23,6 +24,7 @@ class ScriptedAgent:
 
 
 async def play(environment: Environment, task: Task, script: Script) -> tuple[Episode, Outcome]:
-    """Plays a task with a scripted solver and scores it."""
-    episode = await environment.run(task, Agents(ScriptedAgent(script)))
+    """Plays a task with a scripted solver, in the company of silent agents, and scores it."""
+    silent = {name: ScriptedAgent(()) for name in getattr(environment, "agents", ())}
+    episode = await environment.run(task, Agents(ScriptedAgent(script), away=nullcontext, **silent))
     return episode, await environment.score(task, episode)

@@ -9,6 +9,7 @@ from pathlib import Path
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
 from arcforge_core.config.schema import DataConfig, EvalConfig
 from arcforge_core.configs import LanguageModelSuiteConfig, SimpleEngineConfig
+from arcforge_core.console.progress import working
 from arcforge_core.console.result import Result
 from arcforge_core.data.tokens.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
@@ -68,7 +69,7 @@ def load_with_corpus(config: EvalConfig, sequence_length: int) -> tuple[Path, Ca
     """
     folder = chosen_checkpoint(config.checkpoint, config.data)
     hardware = build_hardware(config.hardware)
-    model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.device_type)
+    model = load_pretrained(folder, ops=Ops(hardware)).to(hardware.identity.device)
     limit = model.config.max_position_embeddings
     if sequence_length > limit:
         raise ConfigError("suite.sequence_length", sequence_length, f"the model allows at most {limit} positions")
@@ -95,21 +96,24 @@ def measure_language_model(config: EvalConfig) -> Result:
 def measure(model: CausalLM, corpus: Corpus, suite: LanguageModelSuiteConfig) -> dict[str, float]:
     """Returns the figures by name, without those of functions if no held-out file defines any."""
     start = time.perf_counter()
-    result = bits_per_byte(
-        model, corpus.heldout_batches(suite.sequence_length, suite.micro_batch_tokens, suite.max_tokens)
-    )
+    with working("evaluating on held-out text"):
+        result = bits_per_byte(
+            model, corpus.heldout_batches(suite.sequence_length, suite.micro_batch_tokens, suite.max_tokens)
+        )
     metrics = {**dataclasses.asdict(result), "tokens_per_s": result.tokens / (time.perf_counter() - start)}
-    for name, bits in compression_baselines(corpus.heldout_bytes()).items():
-        metrics[f"{name}_bits_per_byte"] = bits
+    with working("compressing held-out text"):
+        baselines = compression_baselines(corpus.heldout_bytes())
+    metrics |= {f"{name}_bits_per_byte": bits for name, bits in baselines.items()}
     names = function_names(corpus.heldout_documents(), suite.functions, suite.seed)
     if names:
-        report = sample_functions(
-            SimpleEngine(SimpleEngineConfig(), model),
-            corpus.tokenizer,
-            names,
-            temperature=suite.temperature,
-            max_new_tokens=suite.max_new_tokens,
-            seed=suite.seed,
-        )
+        with working("sampling functions"):
+            report = sample_functions(
+                SimpleEngine(SimpleEngineConfig(), model),
+                corpus.tokenizer,
+                names,
+                temperature=suite.temperature,
+                max_new_tokens=suite.max_new_tokens,
+                seed=suite.seed,
+            )
         metrics |= {"functions": len(report.samples), "functions_rate": report.rate}
     return metrics

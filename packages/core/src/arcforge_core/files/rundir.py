@@ -146,11 +146,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file through a temporary one, so that neither a reader nor a killed process sees a partial file."""
+    """Writes a file through a temporary one, so that neither a reader nor a killed process sees a partial file.
+
+    Raises:
+        OSError: it cannot be written, e.g. to a full disk; its `filename` is the path, and no temporary file remains.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    flush(temporary)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        flush(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        error.filename = os.path.relpath(path)
+        raise
 
 
 def drop_rows_after(path: Path, step: int) -> None:

@@ -66,6 +66,7 @@ def check_no_experts(params: SamplingParams, engine: str) -> None:
 class SimpleEngine:
     """Generates for at most `batch_size` prompts at a time; implements `contracts.engine.Engine`."""
 
+    takes_adapters = True
     continue_prompts = staticmethod(continue_prompts)
     """`CausalLM.generate`, which looks it up here under the engine's name."""
 
@@ -87,9 +88,14 @@ class SimpleEngine:
         return outputs
 
     def update_weights(
-        self, state: Mapping[str, Tensor], *, version: int | None = None, checksum: str | None = None
+        self,
+        state: Mapping[str, Tensor],
+        *,
+        version: int | None = None,
+        checksum: str | None = None,
+        reset: bool = False,
     ) -> None:
         """Copies a state dict into the model; see the contract."""
-        version = next_version(self.weight_version, version)
+        version = next_version(self.weight_version, version, reset)
         replace_weights(self.model, state, f"weight update {version}", checksum)
         self.weight_version = version

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.model.adapt.low_rank import is_low_rank, keep_base, merge_update, without_adapters
 from arcforge_core.model.adapt.quantised import quantised_state
 from arcforge_core.model.adapt.state import check_state
 from arcforge_core.model.causal_lm import CausalLM
@@ -24,25 +25,47 @@ def checksum(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def next_version(present: int, version: int | None) -> int:
-    """Returns the version after an update.
+def next_version(present: int, version: int | None, reset: bool = False) -> int:
+    """Returns the version after an update; any, with `reset`.
 
     Raises:
         ConfigError: it is not above the current one, so outputs of the two could not be told apart.
     """
-    if version is not None and version <= present:
+    if version is not None and version <= present and not reset:
         raise ConfigError("version", version, f"must be above the current version, {present}")
     return present + 1 if version is None else version
 
 
-def stage_weights(
-    model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None
-) -> dict[str, Tensor]:
+class Staged(dict[str, Tensor]):
+    """Tensors that `install_weights` copies.
+
+    Attributes:
+        base: adapted weights without adapters, see `low_rank.keep_base`; None for an update of whole weights.
+    """
+
+    base: dict[str, Tensor] | None = None
+
+
+def check_update(model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None) -> None:
+    """Checks what can be checked of an update without preparing it.
+
+    Raises:
+        CheckpointError: names or shapes do not match, or the checksum differs.
+    """
+    if not is_low_rank(state):
+        check_state(model, state, what)
+    elif given := without_adapters(state):
+        check_state(model, given, what)
+    if wanted is not None and (found := checksum(state)) != wanted:
+        raise CheckpointError(f"{what}: the checksum of the tensors is {found}, not {wanted}")
+
+
+def stage_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wanted: str | None = None) -> Staged:
     """Validates a state dict and prepares it for copying; the model is not modified.
 
     Args:
         model: its parameters keep their dtype, device and memory; for quantised models the state is quantised likewise.
-        state: tensors by name; a tied head may be absent.
+        state: tensors by name; a tied head may be absent. Or adapters, see `low_rank`.
         what: name of the update, for errors.
         wanted: expected `checksum` of the state; None skips the comparison.
 
@@ -54,10 +77,10 @@ def stage_weights(
         CheckpointError: names, shapes or dtype kinds do not match, the checksum differs, or a value is not finite in
             the model's dtype.
     """
-    check_state(model, state, what)
-    if wanted is not None and (found := checksum(state)) != wanted:
-        raise CheckpointError(f"{what}: the checksum of the tensors is {found}, not {wanted}")
-    present, staged = model.state_dict(), {}
+    check_update(model, state, what, wanted)
+    present, staged = model.state_dict(), Staged()
+    if is_low_rank(state):
+        state, staged.base = merge_update(model, state, what)
     quantised = quantised_state(model)
     forms = {} if quantised is None else quantised.forms
     for name, tensor in state.items():
@@ -68,12 +91,13 @@ def stage_weights(
         staged[name] = tensor.to(own.device, own.dtype)
         if own.is_floating_point() and not bool(staged[name].isfinite().all()):
             raise CheckpointError(f"{what}: {name} is not finite in {own.dtype}")
-    return staged if quantised is None else quantised.of(staged)
+    return staged if quantised is None else Staged(quantised.of(staged))
 
 
 @torch.no_grad()
 def install_weights(model: CausalLM, staged: Mapping[str, Tensor]) -> None:
     """Copies the result of `stage_weights` into the model, in place."""
+    keep_base(model, getattr(staged, "base", None))
     present = model.state_dict()
     for name, tensor in staged.items():
         present[name].copy_(tensor)

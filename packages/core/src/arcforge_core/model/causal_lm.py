@@ -134,8 +134,8 @@ class CausalLM(nn.Module):
 
     def rope(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         """Returns the rotary tables of the batch's positions."""
-        config = self.config
-        return rope_tables(batch.positions_T, config.qk_rope_head_dim, config.rope_theta, config.rope_scaling)
+        config, limit = self.config, self.config.max_position_embeddings
+        return rope_tables(batch.positions_T, config.qk_rope_head_dim, config.rope_theta, config.rope_scaling, limit)
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
         """Returns logits [T, V] in the compute dtype."""

@@ -28,6 +28,12 @@ class SharedHead(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rot = Linear(config.hidden_size, config.hidden_size) if config.mtp.rotated else None
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """Returns hidden states [T, D] for the main model's head."""
+        normed_TD: Tensor = self.norm(x_TD)
+        return normed_TD if self.rot is None else self.rot(normed_TD)
 
 
 class MtpModule(Block):
@@ -39,6 +45,7 @@ class MtpModule(Block):
         self.hnorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.eh_proj = Linear(2 * config.hidden_size, config.hidden_size)
         self.shared_head = SharedHead(config)
+        self.rot = Linear(config.hidden_size, config.hidden_size) if config.mtp.rotated else None
 
     def step(
         self,
@@ -50,7 +57,7 @@ class MtpModule(Block):
     ) -> BlockOutput:
         """Runs one depth; the returned hidden states are normed, ready for the head and for the next depth."""
         out = self(self.combine(embedding_TD, hidden_TD), batch, rope, cache)
-        return BlockOutput(self.shared_head.norm(out.x_TD), out.aux_losses, out.figures, out.load_E)
+        return BlockOutput(self.shared_head(out.x_TD), out.aux_losses, out.figures, out.load_E)
 
     def write_cache(
         self,
@@ -69,6 +76,8 @@ class MtpModule(Block):
 
     def combine(self, embedding_TD: Tensor, hidden_TD: Tensor) -> Tensor:
         """Returns the layer's input, projected from the embedding followed by the hidden state."""
+        if self.rot is not None:  # the final norm's gain, which the head contains, in the rotated basis
+            hidden_TD = self.rot(hidden_TD)
         x_TD: Tensor = self.eh_proj(torch.cat([self.enorm(embedding_TD), self.hnorm(hidden_TD)], dim=-1))
         return x_TD
 

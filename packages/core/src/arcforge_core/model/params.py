@@ -95,6 +95,7 @@ def training_flops_per_token(model: CausalLM, keys: float | Tensor) -> FlopsPerT
                 total += flops(parameter) * (share if ".experts." in name else 1.0)
         return total
 
+    keys = keys.cpu() if isinstance(keys, Tensor) else keys  # most accelerators have no float64
     keys_T = torch.as_tensor(keys, dtype=torch.float64).flatten()
 
     def attention(layer: Attention) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import torch
@@ -9,21 +10,49 @@ from torch import Tensor
 
 from arcforge_core.config.schema import RopeScalingConfig
 
+_TABLES: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+"""Tables of all positions up to a limit, by their parameters and device."""
+
 
 def rope_tables(
-    positions_T: Tensor, dim: int, theta: float, scaling: RopeScalingConfig | None = None
+    positions_T: Tensor, dim: int, theta: float, scaling: RopeScalingConfig | None = None, limit: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns fp32 (cos_TF, sin_TF) of positions; angles are float64, because positions reach 202,752.
 
-    Pair f rotates by ``position * theta ** (-2 f / dim)``, and more slowly where `scaling` extends the context.
+    Pair f rotates by ``position * theta ** (-2 f / dim)``, and more slowly where `scaling` extends the context. The
+    host computes them, because most accelerators have no float64: for positions on another device it makes tables of
+    all positions once, and the device gathers.
+
+    Args:
+        positions_T: positions, on any device.
+        dim: rotated width.
+        theta: base of the frequencies.
+        scaling: of the frequencies.
+        limit: all positions are below it. Without it, positions of a device are copied to the host.
     """
-    exponent_F = torch.arange(0, dim, 2, dtype=torch.float64, device=positions_T.device) / dim
+    if positions_T.device.type == "cpu":
+        return _host_tables(positions_T, dim, theta, scaling)
+    if limit is None:
+        cos_TF, sin_TF = _host_tables(positions_T.cpu(), dim, theta, scaling)
+        return cos_TF.to(positions_T.device), sin_TF.to(positions_T.device)
+    key = (dim, theta, None if scaling is None else dataclasses.astuple(scaling), positions_T.device)
+    if key not in _TABLES or len(_TABLES[key][0]) < limit:
+        with torch.inference_mode(False), torch.no_grad():  # they serve training too
+            tables = _host_tables(torch.arange(limit, device="cpu"), dim, theta, scaling)
+            _TABLES[key] = (tables[0].to(positions_T.device), tables[1].to(positions_T.device))
+    cos_PF, sin_PF = _TABLES[key]
+    return cos_PF.index_select(0, positions_T), sin_PF.index_select(0, positions_T)
+
+
+def _host_tables(
+    positions_T: Tensor, dim: int, theta: float, scaling: RopeScalingConfig | None
+) -> tuple[Tensor, Tensor]:
+    exponent_F = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim
     frequency_F = theta**-exponent_F
     if scaling is None or scaling.type == "default":
         angle_TF = positions_T.to(torch.float64)[:, None] * frequency_F
         return angle_TF.cos().float(), angle_TF.sin().float()
     kept_F = _kept_llama3(frequency_F, scaling) if scaling.type == "llama3" else _kept_yarn(dim, theta, scaling)
-    kept_F = kept_F.to(frequency_F)
     frequency_F = frequency_F * (kept_F + (1 - kept_F) / scaling.factor)
     angle_TF = positions_T.to(torch.float64)[:, None] * frequency_F
     factor = attention_factor(scaling)
@@ -46,7 +75,7 @@ def _kept_yarn(dim: int, theta: float, scaling: RopeScalingConfig) -> Tensor:
     low = max(math.floor(pair(scaling.beta_fast)), 0)
     high = min(math.ceil(pair(scaling.beta_slow)), dim - 1)
     width = (high - low) or 0.001
-    return 1 - ((torch.arange(dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
+    return 1 - ((torch.arange(dim // 2, dtype=torch.float64, device="cpu") - low) / width).clamp(0, 1)
 
 
 def attention_factor(scaling: RopeScalingConfig) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.contracts.optimizer import ParameterRole
 from arcforge_core.model.causal_lm import CausalLM
 
 
@@ -29,6 +30,10 @@ class ScalarModel(nn.Module):
         for parameter in unused:
             if parameter is not tied:
                 parameter.requires_grad_(False)
+
+    def parameter_roles(self) -> dict[str, ParameterRole]:
+        """Returns the role of the head, which is no matrix to be orthogonalised."""
+        return {"head.weight": ParameterRole("head")}
 
     def forward(self, tokens_T: Tensor, batch: SequenceBatch, rows_S: Tensor | None = None) -> Tensor:
         """Returns the number after each token, fp32 [T], or after the tokens of some rows, [S]."""

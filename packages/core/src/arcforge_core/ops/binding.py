@@ -67,7 +67,7 @@ class Fused:
         kernel = bind.fused(self.op, **self.sizes) if parts and plain else None
         self.kernel, self.rows = None, 0
         if kernel is not None:
-            self.kernel, self.rows = kernel.fn, kernel.rows.get(bind.dtype, sys.maxsize)
+            self.kernel, self.rows = kernel.function, kernel.rows.get(bind.dtype, sys.maxsize)
         self.hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
 
     def serves(self, tokens: int) -> bool:

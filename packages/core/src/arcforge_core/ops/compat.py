@@ -7,14 +7,15 @@ import platform
 
 import torch
 
+from arcforge_core.ops.hardware import capabilities_of
 from arcforge_core.ops.processor import product_rates
 
 
 @functools.cache
 def fast_bf16(device_type: str) -> bool:
     """Returns whether bfloat16 matrix products are faster than float32 ones on this device; on a CPU, as measured."""
-    if device_type != "cpu":
-        return True
+    if (declared := capabilities_of(device_type).fast_bf16) is not None:
+        return declared
     if not has_bf16():
         return False
     rates = product_rates()
@@ -23,8 +24,8 @@ def fast_bf16(device_type: str) -> bool:
 
 def why_precision(device_type: str) -> str:
     """Returns in a few words why ``precision=auto`` is what it is on this device."""
-    if device_type != "cpu":
-        return f"bf16 on {device_type}"
+    if (declared := capabilities_of(device_type).fast_bf16) is not None:
+        return f"{'bf16' if declared else 'fp32'} on {device_type}"
     if not has_bf16():
         return "fp32: this processor has no bfloat16 instructions"
     rates = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in product_rates().items())

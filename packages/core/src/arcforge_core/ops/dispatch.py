@@ -1,7 +1,8 @@
 """Selects a kernel for each op, once per module, and logs the reasons.
 
 An op is bound when a module is built (and again after a change of dtype or device), never per call.
-``ARCFORGE_DISPATCH=reference`` forces the naive references.
+``ARCFORGE_DISPATCH=reference`` forces the naive references; with ``safe`` the reference runs where a kernel raises.
+A kernel with `Kernel.limits` leaves single calls to the next one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch
 
 from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, Recorder, Verdict
 from arcforge_core.errors import ConfigError, nearest
-from arcforge_core.ops import invariant, reference
+from arcforge_core.ops import invariant
+from arcforge_core.ops.specs import SPECS
 
 log = logging.getLogger("arcforge.ops")
 
@@ -50,10 +52,11 @@ class Ops:
         self.hardware, self.deterministic = hardware, deterministic
         self.kernels: dict[str, list[Kernel]] = {}
         self.choices: dict[tuple[Any, ...], Choice] = {}
-        if dispatch_mode() == "auto" and hardware is not None:
+        self.mode = dispatch_mode()
+        if self.mode != "reference" and hardware is not None:
             for kernel in hardware.kernels():
                 kernel = renamed(kernel)
-                if reason := fault_of(kernel):
+                if reason := fault_of(kernel, load=False):
                     log.warning("hardware %s: kernel %s is not used: %s", hardware.name, kernel.name, reason)
                 else:
                     self.kernels.setdefault(kernel.op, []).append(kernel)
@@ -66,30 +69,48 @@ class Ops:
             self._note(call, "invariant", ())
             return invariant.OPS[call.op]
         kernel = self.kernel(call)
-        return reference.OPS[call.op] if kernel is None else kernel.fn
+        return SPECS[call.op].reference if kernel is None else kernel.function
 
     def kernel(self, call: OpCall) -> Kernel | None:
         """Returns the kernel of highest priority that supports `call`; None falls back to the reference.
 
         Several of the same priority would leave the choice to the order of a list: they are reported, and none is used.
         """
+        found, rejected = self._best(call, self.kernels.get(call.op, []))
+        self._note(call, "reference" if found is None else found.name, rejected)
+        return found and self._safe(found, call)
+
+    def _best(self, call: OpCall, candidates: list[Kernel]) -> tuple[Kernel | None, tuple[tuple[str, str], ...]]:
         rejected: list[tuple[str, str]] = []
-        for _, equals in groupby(self.kernels.get(call.op, []), key=lambda kernel: kernel.priority):
+        for _, equals in groupby(candidates, key=lambda kernel: kernel.priority):
             able = []
             for kernel in equals:
                 verdict = verdict_of(kernel, call)
+                if verdict.ok and isinstance(kernel.fn, str) and (fault := fault_of(kernel)):
+                    log.warning("kernel %s is not used: %s", kernel.name, fault)
+                    verdict = Verdict(False, fault)
                 if verdict.ok:
                     able.append(kernel)
                 else:
                     rejected.append((kernel.name, verdict.reason))
             if len(able) == 1:
-                self._note(call, able[0].name, tuple(rejected))
-                return able[0]
+                return able[0], tuple(rejected)
             for tie in ties(able):
                 log.warning("%s: none of them is used", tie)
                 rejected += [(kernel.name, tie) for kernel in able]
-        self._note(call, "reference", tuple(rejected))
-        return None
+        return None, tuple(rejected)
+
+    def _safe(self, kernel: Kernel, call: OpCall) -> Kernel:
+        """Returns a kernel whose failures are named, and which leaves calls beyond its limits to the next."""
+        function = guarded(kernel, call, self.mode == "safe")
+        capabilities = getattr(self.hardware, "capabilities", None)
+        tokens = None if capabilities is None else capabilities.tokens
+        if kernel.limits is not None or tokens is not None:
+            rest = [other for other in self.kernels[call.op] if other.priority < kernel.priority]
+            after = None if kernel.limits is None else self._best(call, rest)[0]
+            spare = SPECS[call.op].reference if after is None else self._safe(after, call).function
+            function = limited(kernel, call, function, spare, tokens)
+        return replace(kernel, fn=function)
 
     def _note(self, call: OpCall, name: str, rejected: tuple[tuple[str, str], ...]) -> None:
         key = (call.op, call.device_type, call.dtype, call.needs_grad, *sorted(call.sizes.items()))
@@ -101,7 +122,7 @@ class Ops:
     @property
     def recorder(self) -> Recorder | None:
         """The backend's recorder of decoding steps; None if it has none or its kernels must not be used."""
-        usable = self.kernels and not self.deterministic and isinstance(self.hardware, Recorder)
+        usable = self.kernels and self.mode == "auto" and not self.deterministic and isinstance(self.hardware, Recorder)
         return self.hardware if usable else None  # type: ignore[return-value]
 
     def binder(self, dtype: torch.dtype, device: torch.device | str, needs_grad: bool = True) -> Binder:
@@ -134,6 +155,64 @@ class Binder:
         return self.ops.kernel(OpCall(op, self.device_type, self.dtype, False, sizes))
 
 
+def guarded(kernel: Kernel, call: OpCall, spare: bool) -> Callable[..., Any]:
+    """Returns the kernel's function; its errors get a note that names the op, the sizes, the chip and the shapes.
+
+    Args:
+        kernel: the kernel.
+        call: the call that it is bound to.
+        spare: leave a call to the reference where the kernel raises, and say so each time.
+    """
+    fn, reference = kernel.function, SPECS[call.op].reference
+    sizes = ", ".join(f"{name}={size}" for name, size in call.sizes.items())
+    which = f"kernel {kernel.name} of {call.op} ({sizes}) on {call.device_type}"
+
+    @functools.wraps(fn)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:  # whatever a vendor's library raises
+            shapes = shapes_of(args)
+            if not spare:
+                error.add_note(f"{which} raised this for shapes {shapes}; ARCFORGE_DISPATCH=safe uses the reference")
+                raise
+            kind = type(error).__name__
+            log.warning("%s raised %s: %s; the reference runs for shapes %s", which, kind, error, shapes)
+            return reference(*args, **kwargs)
+
+    return function
+
+
+def limited(
+    kernel: Kernel, call: OpCall, fn: Callable[..., Any], spare: Callable[..., Any], tokens: int | None
+) -> Callable[..., Any]:
+    """Returns a function that calls `fn` within the kernel's limits and the chip's `tokens`, and `spare` beyond.
+
+    The first refusal for each reason is logged.
+    """
+    limits, told = kernel.limits, set[str]()
+    reference = SPECS[call.op].reference
+
+    @functools.wraps(fn)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        chosen, reason = fn, ""
+        if tokens is not None and len(args[0]) > tokens:
+            chosen, reason = reference, f"the chip's kernels take {tokens} rows"
+        elif limits is not None and not (verdict := limits(*args, **kwargs)).ok:
+            chosen, reason = spare, verdict.reason
+        if reason and reason not in told:
+            told.add(reason)
+            log.info("%s: %s leaves shapes %s to another: %s", call.op, kernel.name, shapes_of(args), reason)
+        return chosen(*args, **kwargs)
+
+    return function
+
+
+def shapes_of(args: Iterable[Any]) -> str:
+    """Returns the shapes of the tensors among arguments."""
+    return ", ".join(str(tuple(x.shape)) for x in args if isinstance(x, torch.Tensor))
+
+
 def verdict_of(kernel: Kernel, call: OpCall) -> Verdict:
     """Returns whether a kernel supports a call; one that fails to say so is reported, and does not."""
     try:
@@ -147,17 +226,31 @@ def verdict_of(kernel: Kernel, call: OpCall) -> Verdict:
     return Verdict(False, reason)
 
 
-def fault_of(kernel: Kernel) -> str:
-    """Returns why a kernel cannot be used, or an empty string: core must have its op, and call it as its reference."""
-    if kernel.op not in reference.OPS:
-        return f"core has no op {kernel.op!r}{nearest(kernel.op, reference.OPS)}"
+def fault_of(kernel: Kernel, load: bool = True) -> str:
+    """Returns why a kernel cannot be used, or an empty string: core must have its op, and call it as its reference.
+
+    Args:
+        kernel: the kernel.
+        load: import the function of one that is given by an import string; without, its signature is not compared.
+    """
+    if kernel.op not in SPECS:
+        return f"core has no op {kernel.op!r}{nearest(kernel.op, SPECS)}"
     function: object = kernel.fn
+    if isinstance(function, str):
+        if function.count(":") != 1:
+            return f"its function {function!r} is not of the form 'package.module:attribute'"
+        try:
+            function = kernel.function if load else callable
+        except Exception as error:  # whatever a third party's module raises
+            return f"cannot import {kernel.fn!r}: {type(error).__name__}: {error}"
     priority: object = kernel.priority  # a third party's types are unchecked
     if not callable(function):
         return f"its function is {function!r}"
     if not isinstance(priority, int):
         return f"its priority is {priority!r}, and not a whole number"
-    wanted, given = parameters(reference.OPS[kernel.op]), parameters(kernel.fn)
+    if isinstance(kernel.fn, str) and not load:
+        return ""
+    wanted, given = parameters(SPECS[kernel.op].reference), parameters(kernel.function)
     if wanted is None or given is None:
         return ""
     fitting = len(given) >= len(wanted) and all(p.default is not p.empty for p in given[len(wanted) :])
@@ -216,10 +309,10 @@ def renamed(kernel: Kernel) -> Kernel:
 
 
 def dispatch_mode() -> str:
-    """Returns ``auto`` or ``reference`` from ARCFORGE_DISPATCH."""
+    """Returns ``auto``, ``safe`` or ``reference`` from ARCFORGE_DISPATCH."""
     mode = os.environ.get("ARCFORGE_DISPATCH", "auto")
-    if mode not in ("auto", "reference"):
-        raise ConfigError("ARCFORGE_DISPATCH", mode, "must be auto or reference")
+    if mode not in ("auto", "safe", "reference"):
+        raise ConfigError("ARCFORGE_DISPATCH", mode, "must be auto, safe or reference")
     return mode
 
 

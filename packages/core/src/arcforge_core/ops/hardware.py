@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arcforge_core.config.schema import HardwareConfig
+from arcforge_core.contracts.device import GENERAL, Capabilities, Identity
 from arcforge_core.contracts.hardware import YES, Change, Hardware, Kernel, OpCall, Probe, Roofline, Verdict
 from arcforge_core.errors import ConfigError, PluginError
 from arcforge_core.ops.processor import allowed_cores, memory_bytes
@@ -48,8 +52,8 @@ class TorchCpu:
     """The plain CPU backend of core: torch's own operators where they are faster than a reference."""
 
     name = "torch_cpu"
-    device_type = "cpu"
-    distributed_backend = "gloo"
+    identity = Identity("cpu", "cpu", "CPU", "gloo")
+    capabilities = replace(GENERAL, fp8=True, fast_bf16=None)
 
     def __init__(self, config: HardwareConfig) -> None:
         self.config = config
@@ -57,6 +61,10 @@ class TorchCpu:
     def probe(self) -> Probe:
         """A CPU is always available."""
         return Probe(True, f"{allowed_cores()} CPU cores")
+
+    def confirm(self) -> Probe:
+        """As `probe`."""
+        return self.probe()
 
     def kernels(self) -> Sequence[Kernel]:
         """Returns SDPA for attention."""
@@ -82,18 +90,19 @@ def build_hardware(config: HardwareConfig) -> Hardware:
     Raises:
         ConfigError: the backend's device is not usable here, with the reason.
     """
-    hardware: Hardware = registry().get("hardware", config.name).load()(config)
-    probe = hardware.probe()
-    if not probe.ok:
-        raise ConfigError("hardware", config.name, f"not usable here: {probe.reason}")
+    hardware = upgraded(registry().get("hardware", config.name).load()(config))
+    for probe in (hardware.probe, hardware.confirm):
+        if not (answer := probe()).ok:
+            raise ConfigError("hardware", config.name, f"not usable here: {answer.reason}")
     return hardware
 
 
 def select_hardware(name: str) -> Hardware:
-    """Returns the backend of that name; ``auto`` takes the only usable accelerator, or the CPU if there is none.
+    """Returns the backend of that name; ``auto`` takes the accelerator of the only vendor here, or the CPU without one.
 
     Raises:
-        ConfigError: several accelerators are usable, or the named one is not.
+        ConfigError: accelerators of several vendors are usable, several backends drive one, or the named one is not
+            usable.
     """
     if name != "auto":
         return build_hardware(registry().get("hardware", name).load_schema()())
@@ -103,17 +112,21 @@ def select_hardware(name: str) -> Hardware:
             continue
         try:
             component = registry().get("hardware", candidate)
-            hardware: Hardware = component.load()(component.load_schema()())
+            hardware = upgraded(component.load()(component.load_schema()()))
         except PluginError as error:  # a broken or doubly registered backend only fails when it is named
             log.warning("hardware %s is skipped: %s", candidate, error)
             continue
         probe = hardware.probe()
+        if probe.ok:  # only now are the vendor's modules imported
+            probe = hardware.confirm()
+            if not probe.ok:
+                log.warning("hardware %s is there, but is not used: %s", candidate, probe.reason)
         log.info("hardware %s: %s (%s)", candidate, "usable" if probe.ok else "not usable", probe.reason)
         if probe.ok:
             usable.append(hardware)
-    accelerators = [h for h in usable if h.device_type != "cpu"]
+    accelerators = [h for h in usable if h.identity.device != "cpu"]
     if len(accelerators) > 1:
-        names = ", ".join(h.name for h in accelerators)
+        names = ", ".join(f"{h.name} of {h.identity.vendor}" for h in accelerators)
         raise ConfigError("hardware", "auto", f"several accelerators are usable ({names}): name one")
     if accelerators:
         return accelerators[0]
@@ -122,3 +135,43 @@ def select_hardware(name: str) -> Hardware:
         if name in by_name:
             return by_name[name]
     raise ConfigError("hardware", "auto", "no backend is usable: arcforge doctor shows why")
+
+
+def upgraded(hardware: Any) -> Hardware:
+    """Returns a backend of version 2 of the contract, and one of version 1 with what it lacks, with a warning."""
+    if not hasattr(hardware, "identity"):
+        device = hardware.device_type
+        warnings.warn(
+            f"hardware {hardware.name}: device_type and distributed_backend are those of contract 1; declare identity, "
+            "capabilities and confirm (arcforge_core.contracts.device)",
+            FutureWarning,
+            stacklevel=3,
+        )
+        key = {"cpu": "CPU", "cuda": "CUDA"}.get(device, "PrivateUse1")
+        hardware.identity = Identity(hardware.name, device, key, getattr(hardware, "distributed_backend", "gloo"))
+        hardware.capabilities = replace(GENERAL, fast_bf16=None if device == "cpu" else True, fused_adamw=key == "CPU")
+        hardware.confirm = hardware.probe
+    upgraded_one: Hardware = hardware
+    return upgraded_one
+
+
+@functools.cache
+def capabilities_of(device_type: str) -> Capabilities:
+    """Returns what devices of this torch type can do, as their backend says; those of an unknown chip without one."""
+    if device_type == "cpu":
+        return TorchCpu.capabilities
+    found: list[Hardware] = []
+    for name in registry().names("hardware"):
+        if name == "auto":
+            continue
+        try:
+            component = registry().get("hardware", name)
+            hardware = upgraded(component.load()(component.load_schema()()))
+        except PluginError as error:
+            log.warning("hardware %s is skipped: %s", name, error)
+            continue
+        if hardware.identity.device == device_type:
+            found.append(hardware)
+    if len(found) > 1:  # vendors that share a device type
+        found = [hardware for hardware in found if hardware.probe().ok] or found[:1]
+    return found[0].capabilities if found else Capabilities()

@@ -196,7 +196,7 @@ def _attend(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, scale: float, selected_
 def quant_linear(
     x: Tensor, weight: Tensor, scale_NG: Tensor, bias_N: Tensor | None = None, rounds: bool = True
 ) -> Tensor:
-    """See `reference.OPS`; sums of integers are exact in every batch."""
+    """See `specs.SPECS`; sums of integers are exact in every batch."""
     if rounds:
         return reference.quant_linear(x, weight, scale_NG, bias_N, rounds)
     return linear(x, dequantise(Quantised(weight, scale_NG), x.dtype), bias_N)
@@ -206,7 +206,7 @@ def quant_experts(
     x_TD: Tensor, gate_up: Tensor, gate_up_scale_EFG: Tensor, down: Tensor, down_scale_EDG: Tensor, expert_TK: Tensor,
     gate_TK: Tensor, rounds: bool = True,
 ) -> Tensor:  # fmt: skip
-    """See `reference.OPS`; otherwise as `moe_experts`."""
+    """See `specs.SPECS`; otherwise as `moe_experts`."""
 
     def run(x: Tensor, expert: int) -> Tensor:
         inner = quant_linear(x, gate_up[expert], gate_up_scale_EFG[expert], None, rounds)

@@ -97,8 +97,13 @@ class Stage:
 
     @property
     def is_run(self) -> bool:
-        """Whether it trains, so that later stages start from its weights."""
+        """Whether it trains."""
         return isinstance(self.config, RunConfig)
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether later stages start from its weights: not from those of a reward model."""
+        return isinstance(self.config, RunConfig) and self.config.trains_policy
 
     @property
     def source(self) -> str | None:
@@ -135,7 +140,7 @@ def plan_stages(config: PipelineConfig, line: CommandLine) -> list[Stage]:
     stages: list[Stage] = []
     before: dict[str, list[str]] = {}
     for number, template in enumerate(found, 1):
-        runs = [stage.name for stage in stages if stage.is_run]
+        runs = [stage.name for stage in stages if stage.trains_policy]
         weights = f"RUN_OF_{runs[-1]}" if runs else config.init
         with named(template.full_name):
             stages.append(_stage(number, template, config, line, weights, before))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,7 @@ def run_pipeline(config: PipelineConfig, line: CommandLine | None = None) -> Res
         done = {record.name: record.place(folder) for record in state.finished}
         check_data([stage for stage in stages if stage.name not in done], done)
         if config.resume is None:
-            folder = create_run_dir(root, config.name).absolute()
-            held.enter_context(locked(folder))
+            folder = open_folder(root, config.name, state, held)
         point_latest(root, folder)
         console.print(f"pipeline {os.path.relpath(folder)}")
         run_stages(stages, state, folder, console)
@@ -92,6 +91,25 @@ def run_pipeline(config: PipelineConfig, line: CommandLine | None = None) -> Res
     console.print(f"finished: {os.path.relpath(write_page(folder, state))}")
     figures = {f"{record.name}.{name}": value for record in state.stages for name, value in record.figures.items()}
     return Result(folder, {**figures, "status": state.status})
+
+
+def open_folder(root: Path, name: str, state: PipelineState, held: ExitStack) -> Path:
+    """Creates and locks a new run's folder, with its state; leaves none if that cannot be written."""
+    folder = create_run_dir(root, name).absolute()
+    try:
+        held.enter_context(locked(folder))
+        state.write(folder)
+    except OSError as error:
+        shutil.rmtree(folder)
+        name_folder(error, folder)
+        raise
+    return folder
+
+
+def name_folder(error: BaseException, folder: Path) -> None:
+    """Adds the folder to an error of the system that names no file, e.g. of a write to an open one."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = os.path.relpath(folder)
 
 
 def run_stages(stages: Sequence[Stage], state: PipelineState, folder: Path, console: Console) -> None:
@@ -120,7 +138,9 @@ def run_stages(stages: Sequence[Stage], state: PipelineState, folder: Path, cons
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
             record.status = "interrupted" if interrupted else f"failed: {' '.join(str(error).split())}"
-            _save(state, folder)
+            name_folder(error, folder / stage.folder)
+            with suppress(OSError):  # the error itself says that the disk is full; the state before remains
+                _save(state, folder)
             if interrupted:
                 console.print(f"{title} was interrupted; to resume: {resume_command()}")
             raise

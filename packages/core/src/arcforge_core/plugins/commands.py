@@ -49,6 +49,8 @@ COMMANDS = {
         "test a hardware backend's kernels against the reference",
         "arcforge_core.cli.conformance:main",
     ),
+    "quantize": Command("arcforge-hw", "store a checkpoint's weights as integers, for serving"),
+    "plan": Command("arcforge-hw", "what fits on which chips, how fast and at what cost, with sources"),
     "swa-search": Command("arcforge-attention", "search for layers that can use a sliding window"),
     "ablation": Command("arcforge-attention", "train and measure an attention variant at a fixed budget"),
     "env": Command("arcforge-rl", "list, check and play environments", "arcforge_rl.cli:main"),

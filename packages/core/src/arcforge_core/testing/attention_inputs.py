@@ -85,7 +85,7 @@ def mla_decode_cases(g: Generator) -> list[OpCase]:
             "scale": 32**-0.5,
         }
         cases.append(
-            OpCase("mla_decode", name, args, ("q_THC", "kv_SC"), {"heads": 4, "latent_dim": 24, "rope_dim": 8})
+            OpCase("mla_decode", name, args, ("q_THC", "kv_SC"), {"heads": 4, "key_dim": 32, "latent_dim": 24})
         )
     return [*cases, *(paged(case, "kv_SC") for case in cases)]
 
@@ -105,7 +105,7 @@ def indexer_topk_cases(g: Generator) -> list[OpCase]:
                 "use_relu": use_relu,
             }
             label = name if use_relu else f"{name}, no ReLU"
-            cases.append(OpCase("indexer_topk", label, args, (), {"heads": 3, "dim": 8, "topk": 6}))
+            cases.append(OpCase("indexer_topk", label, args, (), {"heads": 3, "head_dim": 8, "topk": 6}))
     scale = torch.ones(1).view(torch.int8)  # records whose integers are the keys
     records = [
         replace(case, name=f"{case.name}, records", args={**case.args, "k_SD": _records(case.args["k_SD"], scale)})
@@ -131,7 +131,7 @@ def sparse_mla_cases(g: Generator) -> list[OpCase]:
             "latent_dim": 24,
             "scale": 32**-0.5,
         }
-        sizes = {"heads": 4, "latent_dim": 24, "rope_dim": 8, "topk": 6}
+        sizes = {"heads": 4, "key_dim": 32, "latent_dim": 24, "topk": 6}
         cases.append(OpCase("sparse_mla", name, args, ("q_THC", "kv_SC"), sizes))
     return [*cases, *(paged(case, "kv_SC") for case in cases)]
 

@@ -233,6 +233,9 @@ class EngineSuite:
         before = engine.generate(PROMPTS, GREEDY)
         with pytest.raises(ConfigError, match="version=7"):
             engine.update_weights(state, version=7)
+        engine.update_weights(state, version=3, reset=True)
+        assert engine.generate([[1]], GREEDY)[0].weight_version == engine.weight_version == 3
+        engine.update_weights(state, version=7)
         with pytest.raises(CheckpointError, match="checksum"):
             engine.update_weights(flipped(model), checksum=checksum(state))
         assert engine.weight_version == 7

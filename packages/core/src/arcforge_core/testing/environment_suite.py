@@ -142,13 +142,22 @@ class EnvironmentSuite(CheatSuite):
 
 
 def grader_of(environment: Environment, task: Task) -> Grader:
-    """Returns the grader of a task: an answer replaces the texts of the oracle's replies, its calls stay."""
+    """Returns the grader of a task.
+
+    An answer replaces the texts of the oracle's replies, whose calls stay. Where the environment says that it judges
+    work (`judges_work`), not texts, the calls are the answer: another text comes without them.
+    """
     oracle = environment.oracle(task)
+    works = getattr(environment, "judges_work", False)  # plain classes need not say so
+
+    def script(answer: str) -> Script:
+        if works:
+            return oracle if answer == oracle[-1].text else [Reply(answer)]
+        return [reply if reply.calls else Reply(answer) for reply in oracle]
 
     def grade(answers: Sequence[str]) -> Sequence[float]:
         async def together() -> list[tuple[Episode, Outcome]]:
-            scripts = [[reply if reply.calls else Reply(answer) for reply in oracle] for answer in answers]
-            return await asyncio.gather(*(play(environment, task, script) for script in scripts))
+            return await asyncio.gather(*(play(environment, task, script(answer)) for answer in answers))
 
         return [checked(outcome).reward for _, outcome in asyncio.run(together())]
 

@@ -16,17 +16,18 @@ import pytest
 import torch
 
 from arcforge_core.config.compose import compose
+from arcforge_core.contracts.device import Capabilities, Identity
 from arcforge_core.contracts.hardware import Change, Hardware, OpCall, Probe, Roofline
-from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import fault_of, ties
-from arcforge_core.testing.hardware_checks import DTYPES, check_hardware, supports
+from arcforge_core.ops.specs import SPECS
+from arcforge_core.testing.hardware_checks import DTYPES, FAIL, PASS, check_hardware, supports
 from arcforge_core.testing.op_inputs import op_cases
 
 
 class HardwareBackendSuite:
     """Checks of every backend: it gives reasons, implements only known ops, and matches the reference."""
 
-    ops: ClassVar[Sequence[str]] = tuple(sorted(reference.OPS))
+    ops: ClassVar[Sequence[str]] = tuple(sorted(SPECS))
     """Ops of `test_kernels_equal_the_reference`, one test each; those without a kernel skip. A subclass that lists the
     ops of its kernels has none of these."""
 
@@ -41,16 +42,18 @@ class HardwareBackendSuite:
         raise NotImplementedError("provide the fixture `hardware` in your subclass")
 
     def test_attributes(self, hardware: Hardware) -> None:
-        """Name, device type and distributed backend are set, and torch knows the device type."""
+        """The name and what the chip is and can do are set, and torch knows the device type of a usable chip."""
         assert hardware.name.isidentifier()
-        assert hardware.distributed_backend
-        assert torch.device(hardware.device_type).type == hardware.device_type
+        assert isinstance(hardware.identity, Identity) and isinstance(hardware.capabilities, Capabilities)
+        if hardware.confirm().ok:
+            assert torch.device(hardware.identity.device).type == hardware.identity.device
 
     def test_probe_gives_a_reason(self, hardware: Hardware) -> None:
-        """`probe` never raises, and gives a reason for both results."""
-        probe = hardware.probe()
-        assert isinstance(probe, Probe)
-        assert probe.reason
+        """`probe` and `confirm` never raise, and give a reason for both results; `confirm` presumes `probe`."""
+        probe, confirmed = hardware.probe(), hardware.confirm()
+        assert isinstance(probe, Probe) and isinstance(confirmed, Probe)
+        assert probe.reason and confirmed.reason
+        assert probe.ok or not confirmed.ok
 
     def test_roofline_is_positive(self, hardware: Hardware) -> None:
         """Peak rates are positive if they are given."""
@@ -80,7 +83,7 @@ class HardwareBackendSuite:
         """`supports` answers every call, for other devices too, with a reason if it is negative."""
         for kernel in hardware.kernels():
             case = op_cases(kernel.op)[0]
-            for device in (hardware.device_type, "meta"):
+            for device in (hardware.identity.device, "meta"):
                 for dtype in DTYPES:
                     for needs_grad in (False, True):
                         call = OpCall(kernel.op, device, dtype, needs_grad, case.sizes)
@@ -88,13 +91,13 @@ class HardwareBackendSuite:
                         assert device != "meta" or not verdict.ok, f"{kernel.name} accepts the device meta"
 
     def test_kernels_equal_the_reference(self, hardware: Hardware, op: str) -> None:
-        """Outputs and gradients match float64's within the kernel's own tolerance, with the same bits in two runs."""
+        """Outputs and gradients match float64's within the op's tolerance, with the same bits in two runs."""
         probe = hardware.probe()
         if not probe.ok:
             pytest.skip(f"{hardware.name}: {probe.reason}")
         results = list(check_hardware(hardware, [op]))
         if not results:
             pytest.skip(f"{hardware.name} has no kernel for {op}; the reference runs")
-        failed = [f"{r.op}: {r.kernel} [{r.dtype}]: {r.reason}" for r in results if r.verdict == "FAILED"]
+        failed = [f"{r.op}: {r.kernel} [{r.dtype}]: {r.reason}" for r in results if r.verdict == FAIL]
         assert not failed, "\n".join(failed)
-        assert any(r.verdict == "ok" for r in results), f"{op}: every kernel declines every dtype"
+        assert any(r.verdict == PASS for r in results), f"{op}: every kernel declines every dtype"

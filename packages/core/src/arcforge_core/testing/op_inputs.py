@@ -6,38 +6,11 @@ empty experts, exact ties, zeros. Shape letters are those of `arcforge_core.ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Generator
 
-from arcforge_core.testing.attention_inputs import (
-    attention_decode_cases,
-    attention_varlen_cases,
-    gated_delta_rule_cases,
-    indexer_kl_cases,
-    indexer_topk_cases,
-    mla_decode_cases,
-    selected_attention_cases,
-    sparse_mla_cases,
-    window_attention_cases,
-)
-from arcforge_core.testing.fused_inputs import (
-    index_prolog_cases,
-    mla_absorb_cases,
-    mla_epilog_cases,
-    mla_prolog_cases,
-    mlp_cases,
-    moe_cases,
-)
+from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.op_case import OpCase, integers, normal
-from arcforge_core.testing.quant_inputs import (
-    quant_experts_cases,
-    quant_linear_cases,
-    quant_mlp_cases,
-    quant_moe_cases,
-    to_records_cases,
-)
 
 
 def rms_norm_cases(g: Generator) -> list[OpCase]:
@@ -135,7 +108,7 @@ def moe_experts_cases(g: Generator) -> list[OpCase]:
             "expert_TK": expert_TK,
             "gate_TK": gate_TK,
         }
-        sizes = {"experts": experts, "hidden": hidden, "width": width, "topk": topk}
+        sizes = {"experts": experts, "hidden": hidden, "width": width}
         cases.append(OpCase("moe_experts", name, args, ("x_TD", "gate_up_EFD", "down_EDF", "gate_TK"), sizes))
     return cases
 
@@ -151,7 +124,7 @@ def linear_cross_entropy_cases(g: Generator) -> list[OpCase]:
             "target_T": integers(g, 0, 97, tokens),
             "weight_T": weight_T,
         }
-        cases.append(OpCase("linear_cross_entropy", name, args, ("x_TD", "weight_WD"), {"hidden": 16, "vocab": 97}))
+        cases.append(OpCase("linear_cross_entropy", name, args, ("x_TD", "weight_WD"), {"width": 16, "vocab": 97}))
     return cases
 
 
@@ -213,46 +186,10 @@ def sample_cases(g: Generator) -> list[OpCase]:
     ]
 
 
-GENERATORS: dict[str, Callable[[Generator], list[OpCase]]] = {
-    "rms_norm": rms_norm_cases,
-    "rope": rope_cases,
-    "linear": linear_cases,
-    "head_linear": head_linear_cases,
-    "swiglu": swiglu_cases,
-    "attention_varlen": attention_varlen_cases,
-    "window_attention": window_attention_cases,
-    "attention_decode": attention_decode_cases,
-    "mla_decode": mla_decode_cases,
-    "indexer_topk": indexer_topk_cases,
-    "sparse_mla": sparse_mla_cases,
-    "selected_attention": selected_attention_cases,
-    "indexer_kl": indexer_kl_cases,
-    "gated_delta_rule": gated_delta_rule_cases,
-    "router_scores": router_scores_cases,
-    "moe_experts": moe_experts_cases,
-    "linear_cross_entropy": linear_cross_entropy_cases,
-    "newton_schulz": newton_schulz_cases,
-    "hadamard": hadamard_cases,
-    "to_records": to_records_cases,
-    "quant_linear": quant_linear_cases,
-    "quant_experts": quant_experts_cases,
-    "mla_prolog": mla_prolog_cases,
-    "mla_absorb": mla_absorb_cases,
-    "mla_epilog": mla_epilog_cases,
-    "index_prolog": index_prolog_cases,
-    "mlp": mlp_cases,
-    "argmax_logprob": argmax_logprob_cases,
-    "sample": sample_cases,
-    "quant_mlp": quant_mlp_cases,
-    "quant_moe": quant_moe_cases,
-    "moe": moe_cases,
-}
-
-
 def op_cases(op: str, seed: int = 0) -> list[OpCase]:
-    """Returns the cases of an op; the same seed gives the same numbers.
+    """Returns the cases of an op; the same seed gives the same numbers, another one the same shapes.
 
     Raises:
-        KeyError: the op has no generator.
+        KeyError: core has no such op.
     """
-    return GENERATORS[op](Generator().manual_seed(seed))
+    return SPECS[op].cases(Generator().manual_seed(seed))

@@ -39,15 +39,18 @@ def quant_linear_cases(g: Generator) -> list[OpCase]:
         ("wide eight bits", (3, 24), 9, (INT8, False)),
         ("wide four bits", (3, 96), 9, (INT4, False)),
         ("small activations", (3, 64), 9, (INT8, True)),
+        ("between integers", (6, 64), 9, (INT8, True)),
     ):
         weight, scale_NG = quantise(normal(g, outputs, shape[-1]), form)
         x = torch.zeros(shape, dtype=torch.float64)
         if not rounds:
             x = normal(g, *shape)
-        elif name != "zeros":  # integers whose largest is 127: no kernel may round them
+        elif name != "zeros":  # integers whose largest is 127
             x = torch.randint(-127, 128, shape, generator=g).double()
             x[..., 0] = 127.0
             x *= SMALL if name == "small activations" else 1.0
+        if name == "between integers":  # the scale is 1, so that every precision rounds to the same integers
+            x[..., 1:] *= torch.rand(x[..., 1:].shape, generator=g, dtype=torch.float64)
         args = {"x": x, "weight": weight, "scale_NG": scale_NG, "bias_N": normal(g, outputs), "rounds": rounds}
         sizes = {"inputs": shape[-1], "outputs": outputs, "bits": form.bits, "groups": scale_NG.shape[1]}
         cases.append(OpCase("quant_linear", name, args, (), sizes))
@@ -63,7 +66,7 @@ def quant_mlp_cases(g: Generator) -> list[OpCase]:
             for part, shape in (("gate", (width, hidden)), ("up", (width, hidden)), ("down", (hidden, width))):
                 args |= _weight(g, part, form, *shape)
             args["rounds"] = rounds  # type: ignore[assignment]
-            sizes = {"hidden": hidden, "width": width, "bits": form.bits}
+            sizes = {"hidden": hidden, "width": width}
             cases.append(OpCase("quant_mlp", f"{name}, {tokens} tokens", args, (), sizes))
     return cases
 

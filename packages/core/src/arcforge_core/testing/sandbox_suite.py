@@ -24,6 +24,7 @@ from arcforge_core.contracts.sandbox import (
     SandboxError,
     SandboxLimits,
     SandboxProbe,
+    SandboxUser,
 )
 
 LIMITS = SandboxLimits(
@@ -315,6 +316,108 @@ class SandboxSuite:
 
         run(scene())
 
+    def test_a_verifier_reads_and_cannot_be_reached(self, sandbox: Sandbox, run: Run, tmp_path: Path) -> None:
+        """It sees the agent's files and changes none; its own home is hidden, and its processes live apart."""
+
+        async def scene() -> None:
+            await sandbox.write("answer", b"42")
+            keep = "cat answer && echo secret > $HOME/verdict && cat $HOME/verdict && ! echo 43 > answer"
+            done = await sandbox.exec(verifier_command(keep))
+            assert done.ok and done.stdout == b"42secret\n", done
+            home = (await sandbox.exec(verifier_command("echo $HOME"))).stdout.decode().strip()
+            agent = await sandbox.exec(sh_command(f"cat {home}/verdict; ls -A {home}; echo x > {home}/verdict"))
+            assert b"secret" not in agent.stdout
+            assert (await sandbox.exec(verifier_command("cat $HOME/verdict"))).stdout == b"secret\n"
+            assert await sandbox.read(f"{home}/verdict", user=SandboxUser.VERIFIER) == b"secret\n"
+            assert await sandbox.read("answer") == b"42"
+            left = await sandbox.start(
+                sh_command("trap '' TERM HUP; echo begun; while :; do kill -9 -1; sleep 0.02; done")
+            )
+            assert await left.stdout.readline() == b"begun\n"
+            assert (await sandbox.exec(verifier_command("sleep 0.3; echo alive"))).stdout == b"alive\n"
+            left.kill()
+            await left.wait()
+
+        run(scene())
+
+    def test_folders_and_a_work_directory(self, backend: SandboxBackend, run: Run, tmp_path: Path) -> None:
+        """Folders are writable by their user alone, layers by none; a backend without views says so."""
+        for name in ("lower/both", "lower/low", "upper/both", "base/file"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(name)
+
+        async def scene() -> None:
+            layer = [(tmp_path / "lower", "/opt/tool")]
+            if backend.views is None:
+                given: dict[str, Any] = {"layers": layer, "folders": ["/app"], "workdir": "/app"}
+                for name, value in given.items():
+                    views: dict[str, Any] = {name: value}
+                    with pytest.raises(SandboxError, match=name):
+                        await backend.open(limits=LIMITS, **views)
+                return
+            sandbox = await backend.open(
+                tmp_path / "base", LIMITS, layers=layer, folders=["/app"], verifier_folders=["/logs/verifier"],
+                workdir="/testbed",
+            )  # fmt: skip
+            done = await sandbox.exec(sh_command("pwd; cat file /opt/tool/low; echo 1 > /app/made; ls -A /logs"))
+            assert done.stdout.split() == [b"/testbed", b"base/filelower/low"], done
+            assert not (await sandbox.exec(sh_command("echo > /opt/tool/low"))).ok
+            assert await sandbox.read("/workspace/file") == await sandbox.read("/testbed/file") == b"base/file"
+            write = "cat /app/made && echo 1 > /logs/verifier/reward && ! echo 2 > /app/made && ! echo > file"
+            done = await sandbox.exec(verifier_command(write))
+            assert done.stdout == b"1\n" and done.ok, done
+            assert await sandbox.read("/logs/verifier/reward", user=SandboxUser.VERIFIER) == b"1\n"
+            with pytest.raises(SandboxError):
+                await sandbox.read("/logs/verifier/reward")
+            await sandbox.stop()
+
+        run(scene())
+
+    @pytest.mark.parametrize(
+        ("views", "reason"),
+        [
+            ({"folders": ["app"]}, "absolute"),
+            ({"folders": ["/app/../etc"]}, "absolute"),
+            ({"folders": ["/usr/x"]}, "/usr"),
+            ({"folders": ["/app", "/app/x"]}, "/app"),
+            ({"workdir": "/tmp"}, "/tmp"),
+            ({"layers": [(Path("/missing"), "/opt/x")]}, "not a directory"),
+        ],
+    )
+    def test_views_that_are_rejected(
+        self, backend: SandboxBackend, run: Run, views: dict[str, Any], reason: str
+    ) -> None:
+        """Malformed paths, and such as lie in each other or in the system's."""
+        if backend.views is None and reason != "not a directory":
+            reason = "|".join([reason, "no file system of its own"])
+        with pytest.raises(SandboxError, match=reason):
+            run(backend.open(limits=LIMITS, **views))
+
+    def test_layers_over_the_system(self, backend: SandboxBackend, run: Run, tmp_path: Path) -> None:
+        """Later ones hide earlier ones, and all of them the system's; a backend that cannot says so."""
+        for number in "12":
+            folder = tmp_path / number / "bin"
+            folder.mkdir(parents=True)
+            (folder / "of-a-layer").write_text(f"#!/bin/sh\necho {number}\n")
+            (folder / f"of-{number}").write_text("#!/bin/sh\nexec of-a-layer\n")
+            for file in folder.iterdir():
+                file.chmod(0o755)
+
+        async def scene() -> None:
+            layers = [(tmp_path / number, "/usr") for number in "12"]
+            if backend.views is None or "/usr" not in backend.views:
+                with pytest.raises(SandboxError, match="layers"):
+                    await backend.open(limits=LIMITS, layers=layers)
+                return
+            sandbox = await backend.open(limits=LIMITS, layers=layers)
+            assert (await sandbox.exec(sh_command("of-1; of-2 | cat"))).stdout == b"2\n2\n"
+            plain = await backend.open(limits=LIMITS)
+            assert (await plain.exec(sh_command("of-1"))).code == 127
+            await plain.stop()
+            await sandbox.stop()
+
+        run(scene())
+
     def test_a_forwarded_port(self, backend: SandboxBackend, run: Run, tmp_path: Path) -> None:
         """A connection inside reaches the Unix socket, nothing else; a backend without a network says so."""
 
@@ -351,6 +454,11 @@ class SandboxSuite:
 def sh_command(text: str) -> Command:
     """Returns shell text as a command."""
     return Command(("/bin/sh", "-c", text), limits=LIMITS)
+
+
+def verifier_command(text: str) -> Command:
+    """Returns shell text as a command of the verifier."""
+    return Command(("/bin/sh", "-c", text), limits=LIMITS, user=SandboxUser.VERIFIER)
 
 
 async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from arcforge_core.checkpoint.adapter import links_of, weights_sha256
-from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
+from arcforge_core.checkpoint.pretrained import Checkpoint, find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.start import Start, start_at, take
-from arcforge_core.config.schema import TrainConfig
+from arcforge_core.config.schema import AdapterConfig, TrainConfig
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.adapt.lora import Adapter, attach, find_targets, named_adapters
 from arcforge_core.model.causal_lm import CausalLM
@@ -60,10 +60,19 @@ def adapt(model: CausalLM, config: TrainConfig) -> Start:
     start = start_at(model, checkpoint)
     check_adapter(config, model, start)
     take(model, checkpoint, start)
-    base, links = str(checkpoint.path.resolve()), links_of(checkpoint.state)
-    attach(model, Adapter(config.adapter, base, weights_sha256(checkpoint.path), links))
-    narrow(model)
+    put_on(model, config.adapter, checkpoint)
     return start
+
+
+def put_on(model: CausalLM, config: AdapterConfig, checkpoint: Checkpoint) -> None:
+    """Freezes a model that has the weights of a checkpoint, and attaches adapters.
+
+    Raises:
+        ConfigError: see `find_targets`.
+    """
+    base, links = str(checkpoint.path.resolve()), links_of(checkpoint.state)
+    attach(model, Adapter(config, base, weights_sha256(checkpoint.path), links))
+    narrow(model)
 
 
 @torch.no_grad()

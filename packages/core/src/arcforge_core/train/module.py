@@ -134,6 +134,10 @@ class TrainingModule(L.LightningModule):
         """Returns state that a checkpoint stores besides weights, optimizer and progress: tensors and plain values."""
         return {}
 
+    def tensor_files(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Returns further files of a checkpoint's weights by name, with their tensors."""
+        return {}
+
     def restore_extra(self, state: Mapping[str, Any]) -> None:
         """Restores the result of `extra_state`."""
 
@@ -154,13 +158,15 @@ class TrainingModule(L.LightningModule):
     def sum_over_processes(self, values: list[float]) -> tuple[list[float], float]:
         """Returns the sums over all processes, and the number of processes, over which gradients are averaged.
 
-        The sums are computed on the module's device: the process group of an accelerator has no backend for the host.
+        Every process gathers the bytes of all values through the module's device, for a process group of an accelerator
+        has no backend for the host, and adds them in the order of the ranks: a device needs no float64.
         """
         world = _world_size()
         if world > 1:
-            total = torch.tensor(values, dtype=torch.float64, device=self.device)
-            dist.all_reduce(total)
-            values = total.tolist()
+            own = torch.tensor(values, dtype=torch.float64).view(torch.int32).to(self.device)
+            all_of_them = own.new_empty(world * len(own))
+            dist.all_gather_into_tensor(all_of_them, own)
+            values = all_of_them.cpu().view(torch.float64).view(world, -1).sum(0).tolist()
         return values, float(world)
 
     def in_any_process(self, flag: bool) -> bool:

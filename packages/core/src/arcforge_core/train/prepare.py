@@ -38,14 +38,14 @@ def prepare_hardware(config: RunConfig, console: Console) -> Hardware:
         console.print(f"{change.field}: {getattr(section, name)} -> {change.value} ({change.reason})")
         setattr(section, name, change.value)
     if config.trainer.precision == "auto":
-        console.print(f"trainer.precision=auto is {why_precision(hardware.device_type)}")
+        console.print(f"trainer.precision=auto is {why_precision(hardware.identity.device)}")
     return hardware
 
 
 def compute_dtype(config: RunConfig, hardware: Hardware) -> torch.dtype:
     """Returns the dtype of the activations."""
     if config.trainer.precision == "auto":
-        return DTYPES["bf16" if fast_bf16(hardware.device_type) else "fp32"]
+        return DTYPES["bf16" if fast_bf16(hardware.identity.device) else "fp32"]
     return DTYPES[config.trainer.precision]
 
 

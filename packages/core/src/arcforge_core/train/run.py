@@ -108,7 +108,7 @@ class TextTraining(Hooks):
     def callbacks(self, session: Session) -> list[L.Callback]:
         """Returns metrics, evaluations, samples and progress; measures the machine's matmul rate for MFU."""
         run_dir, console, dtype = session.run_dir, session.console, self.module.model.dtype
-        device = session.hardware.device_type
+        device = session.hardware.identity.device
         if session.first:
             write_json(run_dir / "corpus.json", self.corpus.manifest)
         if dtype == torch.bfloat16 and not fast_bf16(device):

@@ -19,12 +19,12 @@ import lightning as L
 import torch
 from rich.console import Console
 
+from arcforge_core.config.ready import check_folders
 from arcforge_core.config.schema import RunConfig
 from arcforge_core.console.result import Result
 from arcforge_core.errors import DISK_FULL, ArcforgeError
 from arcforge_core.files.lock import locked
 from arcforge_core.files.rundir import (
-    check_new,
     check_writable,
     create_run_dir,
     drop_rows_after,
@@ -147,11 +147,7 @@ class Session:
                 check_writable("resume", self.run_dir)
                 self._lock(held)
                 self.restored = find_state(config, self.console)
-            elif self.first:
-                check_writable("output_dir", Path(config.output_dir))
-                check_writable("folder", Path(config.folder or config.output_dir))
-                if config.folder is not None:
-                    check_new("folder", Path(config.folder))
+            check_folders(config)
             if (config.trainer.threads or 0) > allowed_cores():
                 wanted = f"trainer.threads={config.trainer.threads}"
                 self.console.print(f"warning: {wanted}, but this process may use {allowed_cores()} cores: slower")
@@ -204,7 +200,7 @@ class Session:
         callbacks = [*hooks.callbacks(self), checkpointing, stopping]
         self.trainer = build_trainer(self.config, self.hardware, self.run_dir, callbacks)
         if parts.module.fraction() < 1.0:
-            connect_restarted(self.hardware.distributed_backend)
+            connect_restarted(self.hardware.identity.collectives)
             try:
                 with frozen_garbage():
                     self.trainer.fit(parts.module, parts.batches)

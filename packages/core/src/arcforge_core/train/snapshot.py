@@ -39,6 +39,7 @@ class TrainingState:
         rng: random states by generator.
         extra: further state of the module.
         page: content of ``page.json``, see `arcforge_core.checkpoint.starters`.
+        files: further files of tensors by name.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class TrainingState:
     rng: dict[str, Any]
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
     page: dict[str, Any] = dataclasses.field(default_factory=dict)
+    files: dict[str, dict[str, Tensor]] = dataclasses.field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -91,6 +93,7 @@ def take_state(module: TrainingModule, run_dir: Path, options: Options, heldout:
         random_states(module.device),
         module.extra_state(),
         module.page,
+        module.tensor_files(),
     )
 
 

@@ -18,6 +18,7 @@ import torch
 
 from arcforge_core.checkpoint.adapter import write_adapter
 from arcforge_core.checkpoint.pretrained import write_pretrained
+from arcforge_core.checkpoint.shards import save_tensors
 from arcforge_core.checkpoint.starters import write_starters
 from arcforge_core.errors import CheckpointError
 from arcforge_core.eval.bits_per_byte import BitsPerByte
@@ -55,6 +56,8 @@ def write_checkpoint(
         content = {"optimizer": state.optimizer, "options": state.options, "rng": state.rng, "extra": state.extra}
         _save(content, folder / STATE_FILE)
         write_starters(folder, state.page)
+        for name, tensors in state.files.items():
+            save_tensors(tensors, folder / name)
         heldout = asdict(state.heldout) if state.heldout else None
         progress = {"progress": state.progress, "world_size": state.world_size, "heldout": heldout}
         (folder / PROGRESS_FILE).write_text(json.dumps(progress, indent=1))
@@ -70,7 +73,8 @@ def _save(content: dict[str, Any], path: Path) -> None:
         try:
             torch.save(content, file)
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # torch's own message does not say that the disk is full
+            # torch's own message says neither that the disk is full nor that Ctrl-C was pressed
+            if isinstance(error.__context__, OSError | KeyboardInterrupt):
                 raise error.__context__ from None
             raise
 

@@ -15,7 +15,7 @@ def matmul_rate(dtype: torch.dtype, device: torch.device | str = "cpu", size: in
     """Returns FLOP/s of a square matrix product with the current thread count, the median of at most `rounds`."""
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)
-    synchronize = (lambda: None) if a.device.type == "cpu" else torch.accelerator.synchronize
+    synchronize = (lambda: None) if a.device.type == "cpu" else torch.get_device_module(a.device).synchronize
     seconds: list[float] = []
     for n in range(rounds + 2):
         if n > 2 and sum(seconds) > SECONDS:

@@ -6,7 +6,6 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ import torch.distributed as dist
 from lightning.pytorch.loggers import Logger
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from arcforge_core.config.ready import check_packages
 from arcforge_core.config.schema import RunConfig
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
+from arcforge_core.train.accelerator import OnDevice, devices_of
 from arcforge_core.train.resume import restarts
 
 
@@ -29,11 +30,9 @@ def check_components(config: RunConfig) -> None:
         ConfigError: a logger needs a package that is not installed, or credentials.
         PluginError: a component cannot be imported.
     """
-    for name, logger in config.logger.items():
-        if logger.requires and find_spec(logger.requires) is None:
-            accepted = f"needs {logger.requires}: pip install 'arcforge-core[{logger.requires}]'"
-            raise ConfigError("logger", name, accepted)
-        if not int(os.environ.get("RANK", 0)):
+    check_packages(config)
+    if not int(os.environ.get("RANK", 0)):
+        for logger in config.logger.values():
             logger.check_ready()
     for kind, chosen in (("logger", config.logger), ("callback", config.callback)):
         for name in chosen:
@@ -91,15 +90,11 @@ def build_trainer(
     """
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)  # prints tips on every fit
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.pytorch\.utilities\._pytree")
-    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     settings: dict[str, Any] = {
-        "accelerator": hardware.device_type,
-        "devices": local,
-        "num_nodes": world // local,
-        "strategy": "ddp_find_unused_parameters_true" if world > 1 else "auto",
+        **devices_of(hardware),
         "max_epochs": 1,
         "logger": build_loggers(config, run_dir),
-        "callbacks": [*callbacks, *build_callbacks(config, run_dir)],
+        "callbacks": [OnDevice(hardware.identity.device), *callbacks, *build_callbacks(config, run_dir)],
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,

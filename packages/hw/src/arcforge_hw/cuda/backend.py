@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from arcforge_core.contracts.device import GENERAL, Identity
 from arcforge_core.contracts.hardware import YES, Change, Kernel, OpCall, Probe, Roofline, Verdict
 from arcforge_core.ops.hardware import sdpa_attention_varlen
 from arcforge_hw.configs import CudaConfig
 from arcforge_hw.cuda import gated_delta_rule as fla
 from arcforge_hw.cuda.launch import interpreted, missing_triton
+from arcforge_hw.cuda.vendors import NVIDIA_NAMES, other_vendor_here
 from arcforge_hw.torch_ops.kernels import kernels as torch_kernels
 from arcforge_hw.torch_ops.verdicts import first_no, on_device
 
@@ -52,22 +55,32 @@ class Cuda:
     """NVIDIA GPUs."""
 
     name = "cuda"
-    device_type = "cuda"
-    distributed_backend = "nccl"
+    identity = Identity("nvidia", "cuda", "CUDA", "nccl", triton="cuda")
+    capabilities = replace(GENERAL, fast_bf16=True)
 
     def __init__(self, config: CudaConfig) -> None:
         self.config = config
 
     def probe(self) -> Probe:
-        """Asks torch for a device; the reason names missing parts."""
+        """Asks torch for a device, and who made it; the reason names missing parts."""
         if not torch.backends.cuda.is_built():
             return Probe(False, f"torch {torch.__version__} was built without CUDA")
+        if vendor := other_vendor_here():
+            return Probe(False, f"hardware=cuda is for NVIDIA's GPUs, and these are of {vendor}")
         if not torch.cuda.is_available():
             return Probe(False, "torch finds no CUDA device (nvidia-smi shows whether the driver does)")
-        found = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
-        return Probe(
-            True, f"{found}; {missing}; torch's operators run instead" if (missing := missing_triton()) else found
-        )
+        return Probe(True, f"{torch.cuda.device_count()} CUDA devices")
+
+    def confirm(self) -> Probe:
+        """Reads the device's name, which other vendors' devices do not share, and looks for Triton."""
+        if not (probe := self.probe()).ok:
+            return probe
+        name = torch.cuda.get_device_name(0)
+        if not NVIDIA_NAMES.search(name):
+            return Probe(False, f"hardware=cuda is for NVIDIA's GPUs, and device 0 calls itself {name!r}")
+        found = f"{torch.cuda.device_count()} x {name}"
+        missing = missing_triton()
+        return Probe(True, f"{found}; {missing}; torch's operators run instead" if missing else found)
 
     def kernels(self) -> Sequence[Kernel]:
         """Returns the kernels made of torch's operators, and the Triton kernels if Triton is installed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -42,10 +43,11 @@ class Gateway(AbstractAsyncContextManager["Gateway"]):
         url: of the server.
         key: one that may open sessions, if the server has keys.
         seconds: that an answer may take.
+        patience: seconds in which a session's requests are repeated while the gateway cannot be reached.
     """
 
-    def __init__(self, url: str, key: str | None = None, seconds: float = 600.0) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, key: str | None = None, seconds: float = 600.0, patience: float = 0.0) -> None:
+        self.url, self.patience = url.rstrip("/"), patience
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None)  # the number of rollouts is bounded, and each has one at a time
         self._client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=seconds, limits=limits)
@@ -99,6 +101,8 @@ class Gateway(AbstractAsyncContextManager["Gateway"]):
     ) -> httpx.Response:
         """Sends a request, up to `ATTEMPTS` times while the gateway is busy or broken, and returns the answer.
 
+        One of a session is repeated for `patience` seconds while nobody listens: a gateway may start again.
+
         Args:
             method: of HTTP.
             path: below the gateway's URL.
@@ -112,15 +116,18 @@ class Gateway(AbstractAsyncContextManager["Gateway"]):
         """
         headers = {"authorization": f"Bearer {key}"} if key else {}
         headers |= {"idempotency-key": name} if name else {}
-        reason = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+        reason, attempt = "", 0
+        last = time.monotonic() + (self.patience if key else 0.0)
+        while attempt < ATTEMPTS:
+            if reason:
+                await asyncio.sleep(PAUSE * 2 ** max(attempt - 1, 0))
             try:
                 answer = await self._client.request(method, path, json=body, headers=headers)
             except httpx.TransportError as error:
                 reason = f"{type(error).__name__}: {error}"
+                attempt += not isinstance(error, httpx.ConnectError) or time.monotonic() > last
                 continue
+            attempt += 1
             if answer.is_success or answer.status_code in accepted:
                 final = answer.status_code != 429 or answer.headers.get("x-should-retry") == "false"
                 if final:

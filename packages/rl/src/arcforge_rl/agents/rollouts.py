@@ -16,7 +16,7 @@ from arcforge_core.contracts.environment import Environment, Episode, EpisodeFai
 from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.episodes.agent import ChatDialogue, SamplingSetup
 from arcforge_core.episodes.loops import run_to_end
-from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge, stage_of
+from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge, labels_of, stage_of
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.agents.chat import ChatSetup
@@ -103,7 +103,8 @@ class AgentRollouts:
         Raises:
             ConfigError: agent or gateway cannot work.
         """
-        async with Gateway(self.gateway_url, self.key) as gateway, build_harness(self.config) as harness:
+        asked = Gateway(self.gateway_url, self.key, patience=self.config.gateway_seconds)
+        async with asked as gateway, build_harness(self.config) as harness:
             try:
                 model = await gateway.model()
             except EpisodeFailure as error:
@@ -176,7 +177,7 @@ class AgentPlayer:
         if crash is not None:
             episode = forgiven(crash, record, self.config)
         played = rollout_of(number, task, environment.domain_of(task), episode, record)
-        return replace(played, stage=stage_of(environment, task))
+        return replace(played, stage=stage_of(environment, task), labels=labels_of(environment, task))
 
     def _imposed(self, seed: str) -> dict[str, Any]:
         """Returns what the session imposes; harnesses that ask themselves have own seeds, their environments modes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from torch import Tensor
@@ -39,8 +39,12 @@ class PolicyGradient(ABC, Generic[C]):
 
     has_ratio = True
     """Whether `terms` contains the ratio of the current policy to the old one."""
+    reads_traces = False
+    """Whether `terms` compares the tokens of a trace with each other."""
     equal_teaches = False
     """Whether a group with equal rewards still gives a gradient."""
+    components: Mapping[str, float] | None = None
+    """Weights of the components of ``components=decoupled``, which `trainer.build` takes from the reward."""
 
     def __init__(self, config: C, correction: CorrectionConfig) -> None:
         self.config = config
@@ -48,6 +52,9 @@ class PolicyGradient(ABC, Generic[C]):
         self.needs = frozenset({"reference"} if config.kl > 0 else ())
         self.compares = config.baseline in ("group", "leave_one_out") or config.scale == "group"
         reads_old = not isinstance(correction, BoundsConfig) or "old" in correction.pair
+        by_token = isinstance(correction, BoundsConfig) and correction.level == "token"
+        self.splits = by_token and not self.reads_traces
+        """Whether the loss is a sum of terms of single tokens, so that a trace may be read in parts."""
         self.uses_old = self.has_ratio or config.unbiased_kl or reads_old
         if self.has_ratio and isinstance(correction, BoundsConfig) and weighs_by_current(correction):
             raise ConfigError(
@@ -69,6 +76,8 @@ class PolicyGradient(ABC, Generic[C]):
 
     def advantages(self, traces: Sequence[Trace]) -> list[float]:
         """Returns an advantage for each trace."""
+        if self.components is not None:
+            return scoring.decoupled(traces, self.config, self.components)
         return scoring.advantages(traces, self.config)
 
     @abstractmethod

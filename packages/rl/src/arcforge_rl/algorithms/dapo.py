@@ -15,6 +15,8 @@ class Dapo(Clipped[DapoConfig]):
 
     def advantages(self, traces: Sequence[Trace]) -> list[float]:
         """Returns advantages of the rewards minus the punishment."""
+        if self.components is not None:  # then there is none
+            return super().advantages(traces)
         return scoring.advantages(traces, self.config, lambda trace: trace.reward - self.punishment(trace.num_sampled))
 
     def punishment(self, length: int) -> float:

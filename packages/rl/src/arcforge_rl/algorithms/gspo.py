@@ -13,6 +13,8 @@ from arcforge_rl.configs.algorithms import GspoConfig
 class Gspo(Clipped[GspoConfig]):
     """All tokens of a trace share one ratio, so they are clipped together."""
 
+    reads_traces = True
+
     def ratio(self, tokens: PolicyTokens) -> Tensor:
         """Returns the trace's ratio for each of its tokens."""
         return sequence_ratio(tokens)

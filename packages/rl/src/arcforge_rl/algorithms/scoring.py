@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from arcforge_core.contracts.algorithm import Branch, Trace
+from arcforge_core.episodes.rewards import TOTAL
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.configs.algorithms import ScoredConfig
 
@@ -82,16 +83,46 @@ def advantages(
     return [found[trace.rollout_id] for trace in traces]
 
 
+def decoupled(traces: Sequence[Trace], config: ScoredConfig, weights: Mapping[str, float]) -> list[float]:
+    """Returns an advantage for each trace from components that are normalised apart, as in GDPO (arXiv 2601.05242).
+
+    The advantages of each component within its group are summed by weight, and the sums are normalised over the batch.
+    So a component with a small spread counts as much as one with a great spread. One whose values are equal up to
+    rounding within a group adds 0 there.
+
+    Args:
+        traces: with the values of the components in their rewards.
+        config: how a component's values become advantages.
+        weights: of the components.
+    """
+    flat = {
+        (group[0].group_id, name): not has_spread(group, (name,))
+        for group in groups(traces).values()
+        for name in weights
+    }
+    total_N = torch.zeros(len(traces), dtype=torch.float64)
+    for name, weight in weights.items():
+        apart = advantages(traces, config, lambda trace, name=name: trace.rewards[name])  # type: ignore[misc]
+        kept = [0.0 if flat[t.group_id, name] else value for t, value in zip(traces, apart, strict=True)]
+        total_N += weight * torch.tensor(kept, dtype=torch.float64)
+    everything_N = repeated(traces, total_N.tolist())
+    found: list[float] = ((total_N - everything_N.mean()) / (deviation(everything_N) + EPSILON)).tolist()
+    return found
+
+
 def shares(traces: Sequence[Trace], config: ScoredConfig) -> list[float]:
     """Returns the weight of each trace's tokens; the weights of a batch sum to 1, except with mean=constant.
 
     ``sequence`` is eq. 1: the mean over groups of the mean over a group's traces of the mean over a trace's tokens.
+    The groups of a task's agents count as one together.
     """
     total = sum(trace.copies * trace.num_sampled for trace in traces)
     by_group = groups(traces)
+    copies = {name: sum(trace.copies for trace in group) for name, group in by_group.items()}
+    tasks = sum(sum(trace.copies / trace.parts for trace in group) / copies[name] for name, group in by_group.items())
     found = []
     for trace in traces:
-        each = trace.copies / (len(by_group) * sum(other.copies for other in by_group[trace.group_id]))
+        each = trace.copies / (tasks * copies[trace.group_id] * trace.parts)
         by_mean = {
             "sequence": each / trace.num_sampled,
             "token": trace.copies / total,
@@ -115,7 +146,10 @@ def write(traces: Sequence[Trace], name: str, values: Sequence[float]) -> None:
             branch.streams[name] = torch.full((len(branch.ids),), value, dtype=torch.float32)
 
 
-def has_spread(group: Sequence[Trace]) -> bool:
-    """Returns whether a group's rewards differ, so that its advantages are not all 0."""
-    values = [trace.reward for trace in group]
-    return max(values) - min(values) > EPSILON
+def has_spread(group: Sequence[Trace], names: Sequence[str] = (TOTAL,)) -> bool:
+    """Returns whether one of a group's rewards of these names differs, so that its advantages are not all 0."""
+    for name in names:
+        values = [trace.rewards[name] for trace in group]
+        if max(values) - min(values) > EPSILON:
+            return True
+    return False

@@ -97,7 +97,9 @@ def sample(model: CausalLM, tokenizer: Tokenizer, config: SamplingConfig) -> Sam
     else:
         environment, tasks, rejections = *tasks_of_environment(config), []
     thinking, total = config.thinking == "on", len(tasks) * config.samples
-    ended = sample_tasks(model, tokenizer, config, environment, tasks, config.samples, thinking=thinking)
+    ended = sample_tasks(
+        model, tokenizer, config, environment, tasks, config.samples, thinking=thinking, engine=config.engine
+    )
     rollouts = sorted(track(ended, "trying problems", total), key=lambda rollout: rollout.number)
     failed = failures(rollouts)
     groups = [rollouts[n : n + config.samples] for n in range(0, total, config.samples)]
@@ -112,12 +114,12 @@ def records_with_checkers(
     model: CausalLM, tokenizer: Tokenizer, config: SamplingConfig
 ) -> tuple[Environment, Sequence[Task], list[Rejection]]:
     """Returns the conversations with checkers, and the rejections of the others."""
-    for name in ("tasks", "options", "thinking"):
-        if getattr(config, name) not in (None, {}, "off"):
+    for name in ("tasks", "thinking"):
+        if getattr(config, name) not in (None, "off"):
             accepted = "is for environments without files; records have their own"
             raise ConfigError(f"{config.prefix}{name}", getattr(config, name), accepted)
     positions = model.config.max_position_embeddings
-    environment, _ = open_conversations(config, build_chat_template(tokenizer), positions)
+    environment, _ = open_conversations(config, build_chat_template(tokenizer), positions, config.environment)
     unchecked = [
         Rejection(task.file, task.line, task.source, "unchecked", "the record has no checker for its answers")
         for task in environment.tasks
@@ -132,14 +134,10 @@ def records_with_checkers(
 def tasks_of_environment(config: SamplingConfig) -> tuple[Environment, Sequence[Task]]:
     """Builds an environment without files, and returns it with its first tasks."""
     assert config.environment is not None
+    name = config.environment.name
     if config.files:
-        raise ConfigError(f"{config.prefix}files", config.files, f"environment={config.environment} plays no files")
-    component = registry().get("environment", config.environment)
-    try:
-        options = component.load_schema()(**config.options)
-    except TypeError as error:
-        raise ConfigError(f"{config.prefix}options", config.options, str(error)) from error
-    environment: Environment = component.load()(options)
+        raise ConfigError(f"{config.prefix}files", config.files, f"environment={name} plays no files")
+    environment: Environment = registry().get("environment", name).load()(config.environment)
     known, wanted = environment.num_tasks, config.tasks or TASKS
     return environment, [take_task(environment, n) for n in range(wanted if known is None else min(wanted, known))]
 

@@ -23,6 +23,7 @@ SIGNS = ("both", "outward", "negative")
 BASELINES = ("none", "group", "leave_one_out", "batch")
 SCALES = ("none", "group", "batch")
 MEANS = ("sequence", "token", "constant")
+COMPONENTS = ("summed", "decoupled")
 
 
 @dataclass
@@ -88,8 +89,15 @@ class ScoredConfig(AlgorithmConfig):
     """Weight of k3 to the reference policy in the loss."""
     unbiased_kl: bool = False
     """Whether to multiply k3 by the ratio of the current policy to the old one, as in DeepSeek-V3.2."""
+    components: str = "summed"
+    """``summed``: advantages of the reward; ``decoupled``: each component of `rewards` is normalised apart within the
+    group, their weighted sum then over the batch (GDPO)."""
 
     def __post_init__(self) -> None:
+        check_choice("algorithm.components", self.components, COMPONENTS)
+        if self.components == "decoupled" and (self.baseline, self.scale) != ("group", "group"):
+            accepted = "needs algorithm.baseline=group and algorithm.scale=group, by which components are normalised"
+            raise ConfigError("algorithm.components", "decoupled", accepted)
         check_choice("algorithm.baseline", self.baseline, BASELINES)
         check_choice("algorithm.scale", self.scale, SCALES)
         check_choice("algorithm.mean", self.mean, MEANS)
@@ -149,6 +157,9 @@ class DapoConfig(ClippedConfig):
         super().__post_init__()
         check_at_least("algorithm.overlong_tokens", self.overlong_tokens, 0)
         check_between("algorithm.overlong_buffer", self.overlong_buffer, 0, self.overlong_tokens)
+        if self.components == "decoupled" and self.overlong_tokens:
+            accepted = "must be 0: the punishment is no component that could be normalised apart"
+            raise ConfigError("algorithm.overlong_tokens", self.overlong_tokens, accepted)
 
 
 @dataclass
@@ -240,7 +251,15 @@ class OpdConfig(ClippedConfig):
     scale: str = "none"
     reward_weight: float = 0.0
     """Weight of the reward's advantage, added to the teacher's."""
+    balance: str = "prompts"
+    """Equal weights of ``prompts``, or of ``teachers``: the prompts of each have the same weight together, however many
+    and long their replies are."""
+    ratios: str = "given"
+    """Prompts of a mixture by its ``given`` weights, or by each teacher's remaining ``gap``: the policy's mean log-prob
+    of its tokens minus the teacher's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least("algorithm.reward_weight", self.reward_weight, 0.0)
+        check_choice("algorithm.balance", self.balance, ("prompts", "teachers"))
+        check_choice("algorithm.ratios", self.ratios, ("given", "gap"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from typing import Any
 
 from omegaconf import MISSING
 
@@ -13,7 +12,7 @@ from arcforge_core.config.schema import (
     EngineConfig,
     EnvironmentConfig,
     HardwareConfig,
-    PlayConfig,
+    PlayBaseConfig,
     SandboxConfig,
     check_at_least,
     check_between,
@@ -178,16 +177,19 @@ class ConversationsConfig:
 
 
 @dataclass
-class SamplingConfig(PlayConfig):
+class SamplingConfig(PlayBaseConfig):
     """Sampling of several rollouts per problem, and selection of the rollouts to keep.
 
     Problems are conversations with checkers (`files`), or the tasks of any other environment.
     """
 
+    engine: EngineConfig | None = None
+    """None selects ``paged`` if it is installed, otherwise ``simple``."""
+    environment: EnvironmentConfig | None = None
+    """None plays the records of `files`: with ``sandbox_conversations`` if they have tools and it is installed,
+    otherwise with ``conversations``."""
     tasks: int | None = None
     """For an environment without files: number of tasks, from task 0; None takes 64."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """For an environment without files: fields of its config, e.g. ``+options.digits=3``."""
     thinking: str = "off"
     """For an environment without files: ``on`` or ``off``, how the chat template begins a reply."""
     temperature: float = 1.0
@@ -225,9 +227,27 @@ class ValidateConfig:
     environment: EnvironmentConfig = MISSING
     episodes: int = 20
     """Number of tasks, from task 0; fewer if the environment has fewer."""
+    repeats: int = 1
+    """Plays of each script; one whose plays do not all earn the same is named as flaky."""
+    concurrency: int = 1
+    """Plays side by side."""
+    results: str | None = None
+    """File that gets one JSON line per play; plays that it holds are not repeated, failed ones are. null: no file."""
 
     def __post_init__(self) -> None:
-        check_at_least("episodes", self.episodes, 1)
+        check_minimums(self, "", episodes=1, repeats=1, concurrency=1)
+
+
+@dataclass
+class PlayConfig:
+    """The root of ``arcforge-env play``."""
+
+    environment: EnvironmentConfig = MISSING
+    task: int = 0
+    """Number of the task that a person works on."""
+
+    def __post_init__(self) -> None:
+        check_at_least("task", self.task, 0)
 
 
 @dataclass

@@ -46,6 +46,13 @@ class MathConfig(EnvironmentConfig):
 
 
 @dataclass
+class ReviewedMathConfig(MathConfig):
+    """The problems of ``math``, answered again after a review: ``+agents.reviewer={engine: policy, trained: true}``."""
+
+    name: str = "reviewed_math"
+
+
+@dataclass
 class ToolMathConfig(EnvironmentConfig):
     """Problems that a tool solves, with the wording of the fine-tuning data."""
 
@@ -70,7 +77,7 @@ class MixtureConfig(EnvironmentConfig):
     parts: dict[str, float] = field(
         default_factory=lambda: {"math": 1.0, "science": 1.0, "code": 1.0, "tool_math": 1.0}
     )
-    """Environments with their relative weights."""
+    """Environments with their relative weights; 0 leaves one out."""
     environments: dict[str, str] = field(default_factory=dict)
     """Environments of parts with another name, such as a stage whose prompts have a teacher of their own:
     ``+environment.parts.general=1 +environment.environments.general=math``."""
@@ -82,8 +89,9 @@ class MixtureConfig(EnvironmentConfig):
         if not any(weight > 0 for weight in self.parts.values()):
             raise ConfigError("environment.parts", self.parts, "must name an environment with a weight above 0")
         for name, weight in self.parts.items():
-            if not (math.isfinite(weight) and weight > 0):
-                raise ConfigError(f"environment.parts.{name}", weight, "must be finite and above 0")
+            if not 0 <= weight < math.inf:
+                raise ConfigError(f"environment.parts.{name}", weight, "must be finite and not below 0")
+        self.parts = {name: weight for name, weight in self.parts.items() if weight}
         for where in ("options", "environments"):
             for name in getattr(self, where):
                 check_choice(f"environment.{where}", name, tuple(self.parts))
@@ -185,6 +193,26 @@ class HumanEvalConfig(EnvironmentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("environment.seconds", self.seconds, 0.5, 60)
+
+
+@dataclass
+class SweConfig(EnvironmentConfig):
+    """Faults of repositories."""
+
+    name: str = "swe"
+    path: str = "swe"
+    """Folder that ``arcforge-env swe`` wrote."""
+    whole: bool = False
+    """Whether every instance is used; otherwise whole repositories are held out by their names."""
+    max_calls: int = 100
+    """Maximum calls per rollout."""
+    seconds: float = 300.0
+    """Wall-time limit of the hidden tests."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_minimums(self, "environment", max_calls=1)
+        check_between("environment.seconds", self.seconds, 1, 3600)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from arcforge_core.config.schema import (
+    AdapterConfig,
     AlgorithmConfig,
     CollectionConfig,
     CorrectionConfig,
@@ -24,6 +25,7 @@ from arcforge_core.config.schema import (
 )
 from arcforge_core.configs import ReportConfig
 from arcforge_core.errors import ConfigError
+from arcforge_rl.configs.launching import LauncherConfig
 from arcforge_rl.configs.others import agent_of
 from arcforge_rl.configs.teachers import teacher_of
 
@@ -43,6 +45,13 @@ class RlReportConfig(ReportConfig):
     """The report of runs that have an algorithm."""
 
     name: str = "algorithm"
+
+
+@dataclass
+class SkillsReportConfig(ReportConfig):
+    """The skill ledger of several runs, which ``arcforge-report skills`` writes."""
+
+    name: str = "skills"
 
 
 @dataclass
@@ -165,11 +174,32 @@ class MonitorConfig:
     """Warn where the mean log-prob gap is above this share of its limit (`trainer.max_gap`); of 0.05 without one."""
     idle_steps: int = 20
     """End the run with an error after this many steps in a row that trained no token; 0: never."""
+    gold_drop: float = 0.05
+    """Alarm where the reward of held-out tasks, which `environment` alone judges, is this far below its best."""
+    length_high: float = 3.0
+    """Alarm where replies have this many times the tokens of the beginning."""
+    repetition: float = 0.5
+    """Alarm where a greater share of the word 4-grams of a reply has occurred in it before."""
+    refusals: float = 0.5
+    """Alarm where a greater share of the replies refuses."""
+    malformed: float = 0.5
+    """Alarm where a greater share of the replies deviates from the chat template's format."""
+    canaries: str | None = None
+    """jsonl of prompts that are played greedily with every evaluation: ``prompt``, and regular expressions that the
+    reply must contain (``must``) or must not (``must_not``)."""
+    canary_failures: float = 0.0
+    """Alarm where a greater share of the canaries fails."""
+    action: str = "warn"
+    """Answer to an alarm: ``warn``; ``stop``: the run ends; ``rollback``: it ends with the weights that were the best
+    on held-out tasks."""
 
     def __post_init__(self) -> None:
         check_minimums(self, "monitor", window=1, entropy_high=1.0, gap=0.0, idle_steps=0)
         check_between("monitor.entropy_low", self.entropy_low, 0.0, 1.0)
-        check_between("monitor.masked", self.masked, 0.0, 1.0)
+        for name in ("masked", "gold_drop", "repetition", "refusals", "malformed", "canary_failures"):
+            check_between(f"monitor.{name}", getattr(self, name), 0.0, 1.0)
+        check_at_least("monitor.length_high", self.length_high, 1.0)
+        check_choice("monitor.action", self.action, ("warn", "stop", "rollback"))
 
 
 @dataclass
@@ -218,11 +248,14 @@ class RlConfig(RunConfig):
     correction: CorrectionConfig = MISSING
     collection: CollectionConfig = MISSING
     """How rollouts are collected: ``sync``, or ``async`` while the policy trains."""
+    launcher: LauncherConfig = MISSING
+    """Which processes the command starts: ``none`` but itself, or a server, an orchestrator and a trainer."""
     harness: HarnessConfig | None = None
     """Program around the policy, before the gateway of the server at `engine.url`; null: the environment's own, in this
     process."""
     engine: EngineConfig = MISSING
     """Samples the rollouts, in this process."""
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     trainer: PolicyTrainerConfig = field(default_factory=PolicyTrainerConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
@@ -231,7 +264,7 @@ class RlConfig(RunConfig):
     critic: CriticConfig = field(default_factory=CriticConfig)
     agents: dict[str, Any] = field(default_factory=dict)
     """Agents that the environment needs besides the policy, by name: ``{url: ...}`` or ``{engine: ...}``, see
-    `arcforge_rl.configs.others.AgentConfig`. They are never trained."""
+    `arcforge_rl.configs.others.AgentConfig`; one with ``trained: true`` is trained, too."""
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
     rewards: str | None = None
     """File that says how rewards make one in training (``reward.toml``, docs/general_rl.md); null: `environment` does.
@@ -247,6 +280,11 @@ class RlConfig(RunConfig):
         check_budget(self.trainer)
         if self.init is None and self.resume is None:
             raise ConfigError("init", None, "a checkpoint to begin with must be named, as init=outputs/latest")
+        if self.monitor.action == "rollback" and not self.evaluation.tasks:
+            raise ConfigError("monitor.action", "rollback", "needs evaluation.tasks: held-out tasks say what is best")
+        if self.monitor.action == "rollback" and self.evaluation.engine == "own":
+            accepted = "needs evaluation.engine=shared or pause: otherwise the weights have changed when it is known"
+            raise ConfigError("monitor.action", "rollback", accepted)
         if self.trainer.updates > self.rollout.groups:
             accepted = f"must be at most rollout.groups={self.rollout.groups}: an update learns from whole groups"
             raise ConfigError("trainer.updates", self.trainer.updates, accepted)
@@ -255,9 +293,25 @@ class RlConfig(RunConfig):
         if self.trainer.replay_routing == "engine" and getattr(self.engine, "name", None) not in ("paged", "arcforge"):
             accepted = "needs engine=paged, or engine=arcforge with engine.record_experts=true at the server"
             raise ConfigError("trainer.replay_routing", "engine", accepted)
+        self._check_adapter()
         self._check_evaluation()
         if self.harness is not None:
             self._check_harness(self.harness)
+
+    def _check_adapter(self) -> None:
+        if self.adapter.name == "none":
+            return
+        name, because = self.adapter.name, "the engine samples without it"
+        if self.adapter.dropout:
+            raise ConfigError("adapter.dropout", self.adapter.dropout, f"must be 0 in arcforge-rl: {because}")
+        if self.trainer.trainable:
+            accepted = f"adapter={name} trains adapters only: name the layers in adapter.targets"
+            raise ConfigError("trainer.trainable", self.trainer.trainable, accepted)
+        weights = getattr(self.engine, "weights", "none")
+        if weights != "none":
+            raise ConfigError(
+                "engine.weights", weights, f"must be none with adapter={name}: it is merged in the engine"
+            )
 
     def _check_evaluation(self) -> None:
         engine, collection = self.evaluation.engine, getattr(self.collection, "name", None)
@@ -268,9 +322,11 @@ class RlConfig(RunConfig):
             raise ConfigError("evaluation.engine", engine, accepted)
 
     def _check_harness(self, harness: HarnessConfig) -> None:
-        harness.check()
-        if getattr(self.engine, "name", None) != "arcforge":
-            accepted = "needs the gateway of a server: engine=arcforge engine.url=URL (docs/agentic.md)"
+        launched = self.launcher.name != "none"  # it names the gateway's socket, and starts the server
+        if not (launched and getattr(harness, "gateway_socket", "") is None):
+            harness.check()
+        if getattr(self.engine, "name", None) != "arcforge" and not launched:
+            accepted = "needs the gateway of a server: engine=arcforge engine.url=URL, or launcher=local"
             raise ConfigError("harness", harness.name, accepted)
         if self.agents:
             raise ConfigError("agents", sorted(self.agents), f"harness={harness.name} has no agent besides the policy")

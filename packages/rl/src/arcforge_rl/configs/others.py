@@ -15,11 +15,11 @@ POLICY = "policy"
 
 @dataclass
 class AgentConfig:
-    """An agent besides the policy. It is sampled as said here, and never trained. One of `engine` and `url`."""
+    """An agent besides the policy, sampled as said here. One of `engine` and `url`."""
 
     engine: str | None = None
     """``policy``: the policy's engine, with the weights that it has at the time; or a component such as ``paged`` that
-    takes requests one by one and runs `init` in this process."""
+    takes requests one by one and runs `init` in each process that plays its rollouts."""
     init: str | None = None
     """Checkpoint of an `engine` of its own."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -30,6 +30,9 @@ class AgentConfig:
     """Name of the model there; null omits it."""
     key_variable: str | None = None
     """Environment variable with the server's key; null sends none."""
+    trained: bool = False
+    """Whether its tokens are trained, too, apart from the solver's: by ``reward_NAME`` if the environment gives one,
+    else by the episode's reward. It is the policy, ``engine=policy``, at the policy's temperature."""
     temperature: float = 1.0
     """0 is greedy."""
     max_new_tokens: int = 256
@@ -57,6 +60,10 @@ class AgentConfig:
             raise ConfigError(
                 where, self.model or self.key_variable, "model and key_variable are of a server: name url"
             )
+        if self.trained and self.engine != POLICY:
+            raise ConfigError(f"{where}.trained", True, "needs engine=policy: the trainer has no other weights")
+        if self.trained and self.temperature != 1.0:
+            raise ConfigError(f"{where}.temperature", self.temperature, "a trained agent has that of the policy")
         check_minimums(self, where, temperature=0.0, max_new_tokens=1, attempts=1)
         check_choice(f"{where}.thinking", self.thinking, THINKING)
         if not 0.0 < self.seconds < float("inf"):

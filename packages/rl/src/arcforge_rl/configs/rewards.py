@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcforge_core.config.schema import CheckerConfig, check_at_least
+from arcforge_core.config.schema import CheckerConfig, check_at_least, check_minimums
 from arcforge_core.errors import ConfigError
 
 
@@ -34,3 +34,35 @@ class DistinctConfig(CheckerConfig):
 
     def __post_init__(self) -> None:
         check_at_least("options.words", self.words, 1)
+
+
+@dataclass
+class OrmConfig(CheckerConfig):
+    """An outcome reward model. One of `checkpoint` and `url`."""
+
+    name: str = "orm"
+    checkpoint: str | None = None
+    """Folder of a model with a scalar head, as of a run of ``arcforge-train stage=reward``; it runs in this process."""
+    url: str | None = None
+    """Server with ``/pooling``, as ``arcforge-serve`` of such a folder and vLLM."""
+    model: str | None = None
+    """Name of the model there; null omits it."""
+    key_variable: str | None = None
+    """Environment variable with the server's key; null sends none."""
+    seconds: float = 60.0
+    """That an answer may take."""
+    attempts: int = 3
+    """At a request that the server refuses as busy, fails, or does not answer in time."""
+
+    def check(self) -> None:
+        """Checks the fields together."""
+        named = [name for name in ("checkpoint", "url") if getattr(self, name)]
+        if len(named) != 1:
+            raise ConfigError("options", named, "must name one of checkpoint and url")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ConfigError("options.url", self.url, "must begin with http:// or https://")
+        if self.url is None and (self.model or self.key_variable):
+            raise ConfigError("options", self.model or self.key_variable, "model and key_variable are of a server")
+        check_minimums(self, "options", attempts=1)
+        if not 0.0 < self.seconds < float("inf"):
+            raise ConfigError("options.seconds", self.seconds, "must be finite and above 0")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Script, Task
+from arcforge_core.episodes.rollout import labels_of
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.environments import MixtureConfig
@@ -65,6 +66,10 @@ class Mixture:
         assert isinstance(task, MixtureTask)
         return task.part
 
+    def labels_of(self, task: Task) -> Sequence[str]:
+        """Returns the part's."""
+        return labels_of(*self._of(task))
+
     async def run(self, task: Task, agents: Agents) -> Episode:
         environment, own = self._of(task)
         return await environment.run(own, agents)
@@ -100,7 +105,7 @@ class Mixture:
 def build_part(name: str, config: MixtureConfig) -> Environment:
     """Builds a part, on the mixture's side of the split."""
     environment = config.environments.get(name, name)
-    if environment == "mixture":
+    if environment in ("mixture", config.name):
         raise ConfigError("environment.parts", name, "must not be a mixture itself")
     return build_with(environment, config.options.get(name) or {}, config.split, f"environment.options.{name}")
 

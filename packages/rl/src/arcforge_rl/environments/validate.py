@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from arcforge_core.episodes.scripted import SILENCE, play
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.commands import ValidateConfig
+from arcforge_rl.environments.validate_record import Play, PlayRecord
 
 
 @dataclass
@@ -45,37 +47,81 @@ def validate(config: ValidateConfig) -> Result:
 
 
 def run(config: ValidateConfig) -> dict[str, Tally]:
-    """Plays all scripts, prints a table and returns it.
+    """Plays all scripts `repeats` times, prints a table and returns it; plays that `results` holds are not repeated.
 
     Raises:
-        ArcforgeError: a script has the wrong reward; the message names the first.
+        ArcforgeError: a script has the wrong reward, or not the same each time; the message names the first.
     """
     environment: Environment = registry().get("environment", config.environment.name).load()(config.environment)
-    episodes = min(config.episodes, environment.num_tasks or config.episodes)
-    tallies: dict[str, Tally] = {}
-    for index in track(range(episodes), "checking", episodes):
-        task = environment.task(index)
-        for kind, wanted, script in scripts(environment, task):
-            tally = tallies.setdefault(kind, Tally(wanted))
-            start = time.perf_counter()
-            outcome = run_to_end(play(environment, task, script))[1]
-            tally.slowest = max(tally.slowest, time.perf_counter() - start)
-            tally.played += 1
-            failure = outcome.failure
-            if failure is None and outcome.reward == wanted:
-                tally.right += 1
-            elif failure is not None:
-                tally.example = (
-                    tally.example or f"task {index} ({task.key[:60]}) failed: {failure.kind}: {failure.reason}"
-                )
-            elif not tally.example:
+    record = PlayRecord(config)
+    plays = _plays(environment, config)
+    rows: list[Play] = []
+
+    async def work() -> None:
+        for index, task, (kind, wanted, script), number, repeat in plays:
+            known = record.played.get((index, task.key, kind, number, repeat))
+            if known is None:
+                start = time.perf_counter()
+                outcome = (await play(environment, task, script))[1]
+                seconds = time.perf_counter() - start
+                failed = outcome.failure
+                reason = f"{failed.kind}: {failed.reason}" if failed else outcome.reasons["reward"]
+                reward = None if failed else outcome.reward
                 said = " | ".join(reply.text for reply in script)[:80]
-                reason = outcome.reasons["reward"]
-                tally.example = f"task {index} ({task.key[:60]}): {said!r} earned {outcome.reward:g}: {reason}"
+                known = Play(index, task.key, kind, number, repeat, wanted, reward, reason, said, seconds)
+                record.write(known)
+            rows.append(known)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*[work() for _ in range(config.concurrency)])
+
+    run_to_end(all_of_them())
+    rows.sort(key=lambda row: (row.task, row.script, row.repeat))
+    tallies = _count(rows)
     _show(config.environment.name, tallies)
     for kind, tally in tallies.items():
         if tally.example:
-            raise ArcforgeError(f"{config.environment.name}: {kind} must earn {tally.wanted:g}: {tally.example}")
+            flaky = "".join(f"; flaky: {line}" for line in unstable(rows))
+            raise ArcforgeError(f"{config.environment.name}: {kind} must earn {tally.wanted:g}: {tally.example}{flaky}")
+    return tallies
+
+
+def unstable(rows: Sequence[Play]) -> list[str]:
+    """Returns a line for each script whose plays did not all earn the same; failures of infrastructure do not count."""
+    rewards: dict[tuple[int, str, str, int], list[float]] = {}
+    for row in rows:
+        if row.reward is not None:
+            rewards.setdefault((row.task, row.key, row.kind, row.script), []).append(row.reward)
+    return [
+        f"task {task} ({key[:60]}): {kind} earned {', '.join(f'{reward:g}' for reward in earned)}"
+        for (task, key, kind, _), earned in rewards.items()
+        if len(set(earned)) > 1
+    ]
+
+
+def _plays(
+    environment: Environment, config: ValidateConfig
+) -> Iterator[tuple[int, Task, tuple[str, float, Script], int, int]]:
+    episodes = min(config.episodes, environment.num_tasks or config.episodes)
+    for index in track(range(episodes), "checking", episodes):
+        task = environment.task(index)
+        for number, script in enumerate(scripts(environment, task)):
+            for repeat in range(config.repeats):
+                yield index, task, script, number, repeat
+
+
+def _count(rows: Sequence[Play]) -> dict[str, Tally]:
+    tallies: dict[str, Tally] = {}
+    for row in rows:
+        tally = tallies.setdefault(row.kind, Tally(row.wanted))
+        tally.slowest = max(tally.slowest, row.seconds)
+        tally.played += 1
+        if row.reward == row.wanted:
+            tally.right += 1
+        elif row.reward is None:
+            tally.example = tally.example or f"task {row.task} ({row.key[:60]}) failed: {row.reason}"
+        elif not tally.example:
+            tally.example = f"task {row.task} ({row.key[:60]}): {row.said!r} earned {row.reward:g}: {row.reason}"
     return tallies
 
 

@@ -7,8 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from arcforge_core.contracts.environment import Failure, Outcome
+from arcforge_core.episodes.rewards import TOTAL
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, judge, take_task
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.group import GroupKey, Member, MemberState, RolloutGroup
@@ -58,7 +60,7 @@ class Collector:
         services: have the tasks and score.
         player: plays.
         seed: of the run; rollouts have the names and seeds that the synchronous loop gives them.
-        drop_equal: whether groups of equal rewards are left out.
+        drop_equal: groups that are equal in all rewards of these names are left out.
         ledger: records every change.
         patience: groups left out one after the other before the run ends with an error; 0: no limit.
     """
@@ -69,7 +71,7 @@ class Collector:
         services: Services,
         player: Player,
         seed: int,
-        drop_equal: bool,
+        drop_equal: Sequence[str],
         ledger: Ledger,
         patience: int = 0,
     ) -> None:
@@ -248,6 +250,7 @@ class Collector:
             self.ledger.start(start.key, start.number)
             playing = asyncio.get_running_loop().create_task(self._run(start, self.scheduler.version))
             self._playing[start.key, start.number] = playing
+            playing.add_done_callback(partial(self._left, (start.key, start.number)))
         self._wake_later()
 
     def _choose(self, key: GroupKey, service: Service) -> None:
@@ -277,8 +280,7 @@ class Collector:
         try:
             rollout = await self._play(start, version)
             served = await self._served(start.key, rollout)
-            if self._playing.get(place) is asyncio.current_task():
-                del self._playing[place]
+            self._left(place, asyncio.current_task())
             if served:
                 self._end(start, rollout, version)
             else:
@@ -287,9 +289,12 @@ class Collector:
         except Exception as error:  # raised by `take` in the trainer's thread
             self._error = error
         finally:
-            if self._playing.get(place) is asyncio.current_task():
-                del self._playing[place]
             self._changed.set()
+
+    def _left(self, place: tuple[GroupKey, int], task: asyncio.Task[None] | None) -> None:
+        """Forgets a rollout's task, also one that was cancelled before it began; another may have its place."""
+        if self._playing.get(place) is task:
+            del self._playing[place]
 
     async def _served(self, key: GroupKey, rollout: TracedRollout) -> bool:
         """Returns whether a rollout had the processes that it needed; one that failed may have lost them."""
@@ -352,7 +357,7 @@ class Collector:
     def _at_put(self, key: GroupKey, results: Sequence[TracedRollout]) -> str | None:
         rate = sum(rollout.outcome.reward for rollout in results) / len(results)
         reason, service = left_out(results, self.drop_equal), self.services.of[key]
-        taught = left_out(results, drop_equal=True) is None
+        taught = left_out(results, self.drop_equal or (TOTAL,)) is None
         service.curriculum.learn(self._tasks[key], rate)
         if key not in self._learnt:  # a group settles again when one of its rollouts was too old, or at a restart
             service.learn(rate, taught)

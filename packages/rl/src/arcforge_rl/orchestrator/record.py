@@ -34,10 +34,11 @@ def pack(rollout: Rollout) -> bytes:
         "number": rollout.number,
         "domain": rollout.domain,
         "stage": rollout.stage,
+        "labels": list(rollout.labels),
         **episode_fields(rollout.episode),
         "truncated": rollout.truncated,
         "tools": [dict(tool.definition) for tool in rollout.tools],
-        "branches": [[branch.branch_id, len(branch.ids)] for branch in rollout.branches],
+        "branches": [[branch.branch_id, len(branch.ids), branch.agent] for branch in rollout.branches],
         "experts": [_layout(branch) for branch in rollout.branches],
     }
     text = json.dumps(head, ensure_ascii=True).encode()
@@ -68,13 +69,13 @@ def unpack(data: bytes, task: Task, outcome: Outcome) -> Rollout:
         if head["version"] != VERSION:
             raise ArcforgeError(f"a recorded rollout has version {head['version']}; this program reads {VERSION}")
         place, branches = 4 + length, []
-        for name, tokens in head["branches"]:
+        for name, tokens, *agent in head["branches"]:  # early records have none
             columns: dict[str, Any] = {}
             for column, dtype in COLUMNS.items():
                 array = np.frombuffer(raw, dtype, tokens, place)
                 columns[column] = array.tolist()
                 place += array.nbytes
-            branches.append(Branch(name, **columns))
+            branches.append(Branch(name, **columns, agent="".join(agent)))
         for branch, layout in zip(branches, head.get("experts", []), strict=False):  # early records have none
             if layout is not None:
                 shape, dtype = layout
@@ -85,8 +86,9 @@ def unpack(data: bytes, task: Task, outcome: Outcome) -> Rollout:
     except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
         raise ArcforgeError(f"a recorded rollout is damaged: {type(error).__name__}: {error}") from error
     tools = [Tool(definition) for definition in head["tools"]]
-    stage = head.get("stage", "")
-    return Rollout(head["number"], task, head["domain"], episode, outcome, branches, head["truncated"], tools, stage)
+    stage, labels = head.get("stage", ""), tuple(head.get("labels", ()))
+    known = head["number"], task, head["domain"], episode, outcome, branches
+    return Rollout(*known, head["truncated"], tools, stage, labels)
 
 
 def can_be_scored(data: bytes) -> bool:

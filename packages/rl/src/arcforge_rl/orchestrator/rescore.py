@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from arcforge_core.console.result import Result
 from arcforge_core.episodes.loops import run_to_end
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, judge, take_task
-from arcforge_core.errors import CheckpointError
+from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.ops.dispatch import default_ops
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.collection import service_of
@@ -54,6 +54,7 @@ def recorded_services(folder: Path) -> Services:
 
     Raises:
         CheckpointError: the configuration cannot be read.
+        ConfigError: a file of rewards made those of the run.
     """
     try:
         saved: Any = OmegaConf.load(folder / "config.yaml")
@@ -66,6 +67,9 @@ def recorded_services(folder: Path) -> Services:
         configs = {name: service_of(one, f"collection.services.{name}") for name, one in services.items()}
     except Exception as error:  # YAML's own errors have no base in common
         raise CheckpointError(f"cannot read how {os.path.relpath(folder)} was configured: {error}") from error
+    if saved.get("rewards") is not None:
+        accepted = "must be a run whose environment made its rewards: those of a file are not computed again"
+        raise ConfigError("run", f"{os.path.relpath(folder)} (rewards={saved['rewards']})", accepted)
     environment = with_reward_model(component.load()(config), learned, default_ops())
     (own,) = single(environment).by_name.values()
     others = [

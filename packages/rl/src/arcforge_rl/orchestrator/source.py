@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arcforge_core.console.progress import say
+from arcforge_core.contracts.engine import UnfinishedUpdateError
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.episodes.asking import Streams
 from arcforge_core.errors import ArcforgeError, ConfigError
@@ -154,7 +155,7 @@ class AsynchronousSource:
         """Hands the weights over every `push_every` steps; rollouts continue, see ``collection.push``."""
         due = step % self.config.push_every == 0
         if due:
-            hand_over(self.engine, self.config, push, self._catch_up)
+            hand_over(self.engine, self.config, push, self._catch_up, self.want)
         # after the push: a rollout that the finished step makes room for starts with the new weights
         self.finished(step if due else None)
         return due
@@ -179,8 +180,16 @@ class AsynchronousSource:
         """See `Collector.resume`."""
         self._call(self.collector.resume())
 
+    def want(self, version: int) -> None:
+        """The engine gets no rollouts until it has weights of this version, or later ones."""
+        self.on_loop(lambda: self._want(version))
+
+    def _want(self, version: int) -> None:
+        self._newest_weights = max(self._newest_weights, version)
+
     def finished(self, version: int | None) -> None:
         """See `Collector.finished_step`."""
+        self.want(self.engine.weight_version)
         self._call(_plain(self.collector.finished_step, version))
 
     def on_loop(self, work: Callable[[], None]) -> None:
@@ -238,12 +247,12 @@ class AsynchronousSource:
         """Returns when the engine's server has answered.
 
         Raises:
-            ArcforgeError: it is not there, or has started again and lacks the present weights.
+            ArcforgeError: it is not there, or lacks the present weights: it has started again, or did not confirm them.
         """
         found = (await asyncio.to_thread(self.engine.stats)).weight_version
         self.wants_weights = found < self._newest_weights
         if self.wants_weights:
-            raise ArcforgeError(f"it has started again, with weights {found} in place of {self._newest_weights}")
+            raise ArcforgeError(f"it has weights {found} in place of {self._newest_weights}")
         self._newest_weights = found
 
     # ---- watching ----------------------------------------------------------------------------------------------------
@@ -302,24 +311,30 @@ def hand_over(
     config: AsynchronousConfig,
     push: Callable[[], None],
     catch_up: Callable[[], None] | None = None,
+    want: Callable[[int], None] | None = None,
 ) -> None:
-    """Hands weights over as ``collection.push`` says; waits for an engine that is gone, as long as `Watch` does.
+    """Hands weights over as ``collection.push`` says; waits for an engine that is gone or has not confirmed them, as
+    long as `Watch` does.
 
     Args:
         engine: gets them.
         config: how, and how long to wait.
         push: gives them.
         catch_up: gives them to an engine that has others.
+        want: called with the lowest version of which the engine may get rollouts, where it did not confirm it.
 
     Raises:
         ArcforgeError: the engine refuses them, or does not come back.
     """
+    before = engine.weight_version
     try:
         _push(engine, config.push, push)
         return
     except ArcforgeError as error:
-        if catch_up is None or engine.alive:
+        if catch_up is None or (engine.alive and not isinstance(error, UnfinishedUpdateError)):
             raise
+        if want is not None:
+            want(before + 1)
         say(f"{error}; waiting for the engine")
         failed = error
     last = time.monotonic() + GIVE_UP * config.dead_seconds

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from arcforge_core.contracts.environment import Environment, Episode, Failure, Outcome, Task
+from arcforge_core.contracts.environment import Agent, Environment, Episode, Failure, NoVerdict, Outcome, Task
 from arcforge_core.episodes.rewards import failure_of
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
@@ -19,12 +21,21 @@ from arcforge_rl.rewards.learned import Rewarded
 from arcforge_rl.rewards.spec import ROOT, Measured, RewardSpec
 from arcforge_rl.rewards.toml import read_rewards
 
+ATTEMPTS = 2
+"""At a component that gives no verdict."""
+AgentOf = Callable[[str, str, Mapping[str, Any] | None], Agent]
+"""Makes an agent of the run from its name, the seed of its replies and the JSON schema that they follow."""
 VERIFIED = "verified"
 """Name of the environment's own reward among the outcomes of a hybrid one."""
 
 
 class EpisodeMeasure(Protocol):
-    """A component of kind ``reward`` that measures episodes; its target is called as ``target(config)``."""
+    """A component of kind ``reward`` that measures episodes; its target is called as ``target(config)``.
+
+    One that compares the episodes of a task has ``compares = True`` and `measure_group`. One that asks agents of the
+    run names them in ``agents``; then ``connect(agent_of, identity_of)`` is called before the first episode.
+    ``take_figures()``, if it has it, is called after every step and returns its figures since the last call.
+    """
 
     async def measure(self, task: Task, episode: Episode) -> float:
         """Returns any finite number.
@@ -48,8 +59,37 @@ class Hybrid(Judged):
     def __init__(self, environment: Environment, spec: RewardSpec, measures: Mapping[str, EpisodeMeasure]) -> None:
         super().__init__(environment)
         self.spec, self.measures = spec, dict(measures)
-        self.compares = self.compares or spec.compares
+        together = any(getattr(measure, "compares", False) for measure in self.measures.values())
+        self.compares = self.compares or spec.compares or together
+        self.asked = sorted({name for measure in self.measures.values() for name in getattr(measure, "agents", ())})
+        self.agents = tuple(dict.fromkeys([*self.agents, *self.asked]))
         self._comparable = Comparable(spec)
+        self._counts: defaultdict[str, float] = defaultdict(float)
+
+    def connect(self, agent_of: AgentOf, identity_of: Callable[[str], str]) -> None:
+        """Gives the components the agents of the run.
+
+        Args:
+            agent_of: makes agents.
+            identity_of: identifies the model of an agent and its sampling.
+        """
+        for measure in self.measures.values():
+            if hasattr(measure, "connect"):
+                measure.connect(agent_of, identity_of)
+
+    def take_figures(self) -> dict[str, float]:
+        """Returns the failures and the seconds of the measured components since the last call, and their own figures:
+        ``reward_NAME_failures``, ``reward_NAME_seconds`` per episode."""
+        counts, found = self._counts, dict[str, float]()
+        self._counts = defaultdict(float)
+        for name, measure in self.measures.items():
+            own = measure.take_figures() if hasattr(measure, "take_figures") else {}
+            found |= {f"reward_{name}_{figure}": value for figure, value in own.items()}
+            episodes = counts[f"{name}/episodes"]
+            if episodes:
+                found[f"reward_{name}_failures"] = counts[f"{name}/failures"]
+                found[f"reward_{name}_seconds"] = counts[f"{name}/seconds"] / episodes
+        return found
 
     async def score(self, task: Task, episode: Episode) -> Outcome:
         """Returns the outcome of an episode alone."""
@@ -63,8 +103,7 @@ class Hybrid(Judged):
             own: Sequence[Outcome] = await together(task, episodes)
         else:
             own = [await self.environment.score(task, episode) for episode in episodes]
-        pairs = zip(own, episodes, strict=True)
-        measured = await asyncio.gather(*[self._raw(task, episode, outcome) for outcome, episode in pairs])
+        measured = await self._raw(task, episodes, own)
         valid = [raw for raw in measured if not isinstance(raw, Outcome)]
         values = iter(self._comparable(valid))
         return [
@@ -81,28 +120,67 @@ class Hybrid(Judged):
     def reward_state(self, state: Mapping[str, Sequence[float]]) -> None:
         self._comparable.state = state
 
-    async def _raw(self, task: Task, episode: Episode, outcome: Outcome) -> dict[str, float] | Outcome:
-        """Returns the raw values of an episode's components, or the outcome of one that failed."""
-        if outcome.failure is not None:
-            return outcome
-        raw = {}
-        for name, component in self.spec.components.items():
-            if component.reward:
-                try:
-                    raw[name] = await self.measures[name].measure(task, episode)
-                except Exception as error:
-                    said = f"{name}: {type(error).__name__}: {error}"
-                    failure = failure_of(error) or Failure("verifier", said)
-                    return Outcome.failed(failure)
-                if not math.isfinite(raw[name]):
-                    return Outcome.failed(Failure("verifier", f"{name} is {raw[name]}"))
+    async def _raw(
+        self, task: Task, episodes: Sequence[Episode], own: Sequence[Outcome]
+    ) -> list[dict[str, float] | Outcome]:
+        """Returns the raw values of each episode's components, or the outcome of an episode that failed."""
+        left = [n for n, outcome in enumerate(own) if outcome.failure is None]
+        of_measures = dict(
+            zip(
+                self.measures,
+                await asyncio.gather(
+                    *[self._measured(name, task, [episodes[n] for n in left]) for name in self.measures]
+                ),
+                strict=True,
+            )
+        )
+        found: list[dict[str, float] | Outcome] = list(own)
+        for place, n in enumerate(left):
+            values = {name: of[place] for name, of in of_measures.items()}
+            failed = next((value for value in values.values() if isinstance(value, Failure)), None)
+            if failed is not None:
+                found[n] = Outcome.failed(failed)
                 continue
-            of = component.of or name
-            if of not in outcome.rewards:
-                accepted = f"the environment gives {', '.join(sorted(outcome.rewards))}"
-                raise ConfigError(component.where, of, accepted)
-            raw[name] = outcome.rewards[of]
-        return raw
+            raw = {name: value for name, value in values.items() if not isinstance(value, Failure)}
+            for name, component in self.spec.components.items():
+                if name not in raw:
+                    raw[name] = self._of_environment(component, own[n])
+            found[n] = raw
+        return found
+
+    def _of_environment(self, component: Measured, outcome: Outcome) -> float:
+        of = component.of or component.name
+        if of not in outcome.rewards:
+            accepted = f"the environment gives {', '.join(sorted(outcome.rewards))}"
+            raise ConfigError(component.where, of, accepted)
+        return outcome.rewards[of]
+
+    async def _measured(self, name: str, task: Task, episodes: Sequence[Episode]) -> Sequence[float | Failure]:
+        """Returns what a component measures of each episode, or why it does not."""
+        measure: Any = self.measures[name]
+        begun = time.monotonic()
+        values: Sequence[float | Failure]
+        if getattr(measure, "compares", False) and episodes:
+            together = await _tried(name, lambda: measure.measure_group(task, episodes))
+            values = [together] * len(episodes) if isinstance(together, Failure) else together
+        else:
+            values = await asyncio.gather(
+                *[_tried(name, lambda one=one: measure.measure(task, one)) for one in episodes]  # type: ignore[misc]
+            )
+        values = [
+            Failure("verifier", f"{name} is {value}")
+            if not isinstance(value, Failure) and not math.isfinite(value)
+            else value
+            for value in values
+        ]
+        failures = sum(isinstance(value, Failure) for value in values)
+        for figure, value in (
+            ("episodes", len(episodes)),
+            ("failures", failures),
+            ("seconds", time.monotonic() - begun),
+        ):
+            self._counts[f"{name}/{figure}"] += value
+        return values
 
     def _outcome(self, own: Outcome, raw: Mapping[str, float], values: Mapping[str, float]) -> Outcome:
         changed = {name: value for name, value in raw.items() if value != values[name]}
@@ -113,6 +191,21 @@ class Hybrid(Judged):
             {**own.reasons, VERIFIED: own.reasons.get(ROOT, ""), ROOT: said},
             raw={**own.raw, **changed},
         )
+
+
+async def _tried(name: str, measure: Callable[[], Any]) -> Any:
+    """Returns what a component measures, or its failure; one that gave no verdict is asked once more."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await measure()
+        except ConfigError:
+            raise
+        except NoVerdict as error:
+            if attempt == ATTEMPTS:
+                return error.failure
+        except Exception as error:
+            return failure_of(error) or Failure("verifier", f"{name}: {type(error).__name__}: {error}")
+    raise AssertionError("unreachable")
 
 
 def with_rewards(environment: Environment, path: str | None, collection: str) -> Environment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arcforge_core.contracts.environment import Agents, Environment, Episode, Script, Task
-from arcforge_core.episodes.rollout import stage_of
+from arcforge_core.episodes.rollout import labels_of, stage_of
 
 
 class Judged:
@@ -16,11 +16,13 @@ class Judged:
 
     Attributes:
         compares: whether a value depends on the other rollouts of a task.
+        agents: that the environment asks besides the policy.
     """
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.domain, self.num_tasks = environment, environment.domain, environment.num_tasks
         self.compares = bool(getattr(environment, "compares", False))
+        self.agents: tuple[str, ...] = tuple(getattr(environment, "agents", ()))
 
     def task(self, index: int) -> Task:
         """Returns the environment's."""
@@ -33,6 +35,10 @@ class Judged:
     def stage_of(self, task: Task) -> str:
         """Returns the environment's."""
         return stage_of(self.environment, task)
+
+    def labels_of(self, task: Task) -> Sequence[str]:
+        """Returns the environment's."""
+        return labels_of(self.environment, task)
 
     async def run(self, task: Task, agents: Agents) -> Episode:
         """Plays the task."""

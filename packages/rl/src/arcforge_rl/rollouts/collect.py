@@ -14,7 +14,7 @@ from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
 from arcforge_core.episodes.lockstep import Lockstep
 from arcforge_core.episodes.rollout import Rollout, roll_out, take_task
 from arcforge_core.errors import ArcforgeError
-from arcforge_rl.algorithms.scoring import has_spread
+from arcforge_rl.algorithms.scoring import groups, has_spread
 from arcforge_rl.configs.learning import RolloutConfig
 from arcforge_rl.processes import part, whole
 from arcforge_rl.rollouts.clock import Clock
@@ -30,9 +30,14 @@ class TracedRollout(Rollout):
 
     Attributes:
         trace: trace with the same branches.
+        traces: those that are compared and trained: one for each agent.
     """
 
     trace: Trace
+
+    @property
+    def traces(self) -> list[Trace]:
+        return self.trace.by_agent()
 
 
 @dataclass
@@ -56,7 +61,7 @@ class Collected:
     @property
     def traces(self) -> list[Trace]:
         """Returns the traces to train on."""
-        return [rollout.trace for group in self.kept for rollout in group]
+        return [trace for group in self.kept for rollout in group for trace in rollout.traces]
 
     @property
     def everything(self) -> list[TracedRollout]:
@@ -138,7 +143,7 @@ def collect(
     seed: str,
     config: RolloutConfig,
     curriculum: Curriculum,
-    drop_equal: bool,
+    drop_equal: Sequence[str],
     roll_out: RollOut = roll_out_groups,
 ) -> Collected:
     """Returns the rollouts of a step.
@@ -150,7 +155,7 @@ def collect(
         seed: seed of the step.
         config: numbers of tasks and rollouts.
         curriculum: chooses the tasks and receives their pass rates.
-        drop_equal: whether to replace groups whose rewards are all equal.
+        drop_equal: groups that are equal in all rewards of these names are replaced; none keeps all.
         roll_out: plays groups.
 
     Raises:
@@ -186,17 +191,18 @@ def collect(
     return found
 
 
-def left_out(scored: Sequence[TracedRollout], drop_equal: bool) -> str | None:
+def left_out(scored: Sequence[TracedRollout], drop_equal: Sequence[str]) -> str | None:
     """Returns why nothing can be learnt from the successful rollouts of a group, one of `COUNTS`; None if it can.
 
     Args:
         scored: the rollouts with rewards.
-        drop_equal: whether equal rewards teach nothing.
+        drop_equal: names of rewards; a group in which all of them are equal teaches nothing. None: every group teaches.
     """
     usable = [rollout for rollout in scored if rollout.trace.num_sampled]
     if not usable:
         return "nothing_sampled"
-    if not drop_equal or has_spread([rollout.trace for rollout in usable]):
+    compared = groups([trace for rollout in usable for trace in rollout.traces])
+    if not drop_equal or any(has_spread(traces, drop_equal) for traces in compared.values()):
         return None
     return {1.0: "all_right", 0.0: "all_wrong"}.get(scored[0].outcome.reward, "all_equal")
 

@@ -1,36 +1,35 @@
-"""Agents of a rollout besides the policy, on its engine, one of their own, or a server. None of them is trained."""
+"""Agents of a rollout besides the solver: the policy again, on an engine of their own, or on a server."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import os
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
-import httpx
 
 from arcforge_core.chat.openai import message_to_openai, messages_from_openai
 from arcforge_core.checkpoint.pretrained import load_with_tokenizer
+from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
+from arcforge_core.contracts.engine import Matcher
 from arcforge_core.contracts.environment import Agent, EpisodeFailure, Reply
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.data.split import key_hash
 from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup, build_dialogue
 from arcforge_core.episodes.asking import Asking, Streams
 from arcforge_core.errors import ConfigError
+from arcforge_core.files.find import find_checkpoint
 from arcforge_core.generation.engine import build_engine
 from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.configs.others import POLICY, AgentConfig
+from arcforge_rl.endpoints import JsonServer, NoAnswer, key_in
 
-PAUSE = 0.5
-"""Seconds before the second attempt at a request, doubled for each further one."""
 LENGTH = "length"
-MakeAgent = Callable[[Asking, int, str], Agent]
-"""Makes the agent of a rollout from the way to the policy's engine, its number and its seed."""
+MakeAgent = Callable[[PolicyAgent], Agent]
+"""Makes an agent of a rollout from the solver in it, which has the way to the policy's engine, number and seed."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,20 @@ class Aside:
         agent: samples.
         asking: of the policy.
         waits: whether the policy's engine waits for it, because it is the same.
+        trained: whether its tokens are trained.
     """
 
     name: str
     agent: PolicyAgent
     asking: Asking
     waits: bool
+    trained: bool = False
+
+    @property
+    def recorded(self) -> list[Branch]:
+        """Its branches that are trained."""
+        kept = self.agent.recorded if self.trained else []
+        return [branch.named(f"{self.name}.{branch.branch_id}", self.name) for branch in kept]
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
@@ -75,15 +82,24 @@ class Endpoint:
         config: where the server is, and how it samples.
         asking: of the policy, whose engine does not wait meanwhile; None outside a rollout.
         seed: reply k is sampled with ``key_hash(f"{seed}/{k}") >> 1``.
+        schema: JSON schema that the server is asked to follow; None for free text.
 
     Raises:
         ConfigError: the variable with the key is not set.
     """
 
-    def __init__(self, name: str, config: AgentConfig, asking: Asking | None, seed: str) -> None:
-        self.name, self.config, self.asking, self.seed = name, config, asking, seed
+    def __init__(
+        self,
+        name: str,
+        config: AgentConfig,
+        asking: Asking | None,
+        seed: str,
+        schema: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.config, self.asking, self.seed, self.schema = name, config, asking, seed, schema
         self._numbers = itertools.count()
-        self._headers = {} if (key := key_of(name, config)) is None else {"authorization": f"Bearer {key}"}
+        key = key_in(config.key_variable, f"agents.{name}.key_variable")
+        self._server = JsonServer(str(config.url), key, config.seconds, config.attempts)
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
@@ -104,28 +120,19 @@ class Endpoint:
         body |= {} if config.model is None else {"model": config.model}
         body |= {"tools": [{"type": "function", "function": tool.definition} for tool in tools]} if tools else {}
         body |= {"chat_template_kwargs": {"enable_thinking": True}} if thinking else {}
+        if self.schema is not None:
+            named = {"name": "reply", "schema": dict(self.schema), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
         if self.asking is None:
             return reply_of(await self._ask(body), self.name)
         with self.asking.away():
             return reply_of(await self._ask(body), self.name)
 
     async def _ask(self, body: Mapping[str, Any]) -> Any:
-        url = f"{str(self.config.url).rstrip('/').removesuffix('/v1')}/v1/chat/completions"
-        reason = ""
-        async with httpx.AsyncClient(headers=self._headers, timeout=self.config.seconds) as client:
-            for attempt in range(self.config.attempts):
-                await asyncio.sleep(PAUSE * 2 ** (attempt - 1) if attempt else 0.0)
-                try:
-                    answer = await client.post(url, json=body)
-                    if answer.is_success:
-                        return answer.json()
-                except (httpx.TransportError, ValueError) as error:
-                    reason = f"{type(error).__name__}: {error}"
-                    continue
-                reason = f"HTTP {answer.status_code}: {answer.text[:300]}"
-                if answer.status_code < 500 and answer.status_code != 429:
-                    break
-        raise EpisodeFailure("engine", f"agents.{self.name}: {url}: {reason}")
+        try:
+            return await self._server.post("/v1/chat/completions", body, lambda answer: answer)
+        except NoAnswer as error:
+            raise EpisodeFailure("engine", f"agents.{self.name}: {error}") from error
 
 
 def reply_of(answer: Any, name: str) -> Reply:
@@ -146,29 +153,14 @@ def reply_of(answer: Any, name: str) -> Reply:
     return Reply(message.content, message.reasoning or "", () if cut else message.tool_calls, LENGTH if cut else "stop")
 
 
-def key_of(name: str, config: AgentConfig) -> str | None:
-    """Returns the key of an agent's server.
-
-    Raises:
-        ConfigError: its variable is not set.
-    """
-    if config.key_variable is None:
-        return None
-    key = os.environ.get(config.key_variable)
-    if not key:
-        raise ConfigError(
-            f"agents.{name}.key_variable", config.key_variable, "must be an environment variable that is set"
-        )
-    return key
-
-
 class Others:
     """The makers of the agents of a run, and their engines.
 
     Args:
         configs: agents by name.
-        tokenizer, positions: of the policy.
-        hardware: runs engines of their own.
+        tokenizer, positions: of the policy; None and 0 where no agent is on its engine.
+        hardware: runs engines of their own; None where no agent has one.
+        deterministic: whether the replies of such engines are independent of the batch.
 
     Raises:
         ConfigError: an agent cannot be built.
@@ -176,43 +168,103 @@ class Others:
     """
 
     def __init__(
-        self, configs: Mapping[str, AgentConfig], tokenizer: Tokenizer, positions: int, hardware: Hardware
+        self,
+        configs: Mapping[str, AgentConfig],
+        tokenizer: Tokenizer | None,
+        positions: int,
+        hardware: Hardware | None,
+        deterministic: bool = False,
     ) -> None:
+        self._configs, self._hardware, self._deterministic = configs, hardware, deterministic
         self._engines: list[Any] = []
+        self._own: dict[str, tuple[Any, Tokenizer, int]] = {}
+        self._matchers: dict[tuple[str, str], Callable[[], Matcher]] = {}
         self.makers: dict[str, MakeAgent] = {
-            name: self._maker(name, config, tokenizer, positions, hardware) for name, config in configs.items()
+            name: self._maker(name, config, tokenizer, positions) for name, config in configs.items()
         }
+
+    def asked_alone(self, name: str, seed: str, schema: Mapping[str, Any] | None = None) -> Agent:
+        """Returns an agent that is asked outside of a rollout, as by a judge; it has no memory of other replies.
+
+        Args:
+            name: of the agent; it has an engine of its own or a server.
+            seed: of its replies.
+            schema: JSON schema that they follow; None for free text.
+
+        Raises:
+            ConfigError: its engine cannot follow a schema.
+        """
+        config = self._configs[name]
+        if config.url is not None:
+            return Endpoint(name, config, None, seed, schema)
+        engine, tokenizer, positions = self._own[name]
+        matcher = None
+        if schema is not None:
+            if not hasattr(engine, "json_matcher"):
+                raise ConfigError(f"agents.{name}.engine", config.engine, "must follow JSON schemas, as paged does")
+            key = name, json.dumps(schema)
+            if key not in self._matchers:
+                self._matchers[key] = engine.json_matcher(tokenizer, schema)
+            matcher = self._matchers[key]
+        dialogue = build_dialogue(tokenizer, config.thinking, f"agents.{name}.thinking")
+        setup = SamplingSetup(dialogue, config.max_new_tokens, config.temperature, positions, matcher=matcher)
+        streams = Streams(engine)
+        return Aside(name, PolicyAgent(streams, 0, setup, f"{seed}/{name}"), streams, waits=False)
+
+    def identity(self, name: str) -> str:
+        """Returns what the replies of an agent depend on besides the conversation: its model and its sampling."""
+        config = self._configs[name]
+        fields = ("engine", "init", "url", "model", "temperature", "max_new_tokens", "thinking")
+        known = {field: getattr(config, field) for field in fields}
+        if config.init is not None:  # ``outputs/latest`` names one model today and another one tomorrow
+            known["init"] = str(find_checkpoint(config.init, f"agents.{name}.init").resolve())
+        return json.dumps(known)
 
     def close(self) -> None:
         """Ends the engines."""
         for engine in self._engines:
             engine.close()
 
-    def _maker(
-        self, name: str, config: AgentConfig, tokenizer: Tokenizer, positions: int, hardware: Hardware
-    ) -> MakeAgent:
+    def _maker(self, name: str, config: AgentConfig, tokenizer: Tokenizer | None, positions: int) -> MakeAgent:
         if config.url is not None:
             Endpoint(name, config, None, "")  # the key is there
-            return lambda asking, number, seed: Endpoint(name, config, asking, f"{seed}/{name}")
+            return lambda solver: Endpoint(name, config, solver.lockstep, f"{solver.seed}/{name}")
         own: Streams | None = None
         if config.engine != POLICY:
-            own, tokenizer, positions = self._engine(name, config, hardware)
+            engine, tokenizer, positions = self._own[name] = self._engine(name, config)
+            own = Streams(engine)
+        assert tokenizer is not None
         dialogue = build_dialogue(tokenizer, config.thinking, f"agents.{name}.thinking")
         setup = SamplingSetup(dialogue, config.max_new_tokens, config.temperature, positions)
 
-        def make(asking: Asking, number: int, seed: str) -> Agent:
-            agent = PolicyAgent(own or asking, number, setup, f"{seed}/{name}")
-            return Aside(name, agent, asking, waits=own is None)
+        def make(solver: PolicyAgent) -> Agent:
+            sampled = setup
+            if config.trained:  # as the tokens of the solver
+                sampled = replace(solver.setup, dialogue=dialogue, max_new_tokens=config.max_new_tokens, others={})
+            agent = PolicyAgent(own or solver.lockstep, solver.number, sampled, f"{solver.seed}/{name}")
+            return Aside(name, agent, solver.lockstep, waits=own is None, trained=config.trained)
 
         return make
 
-    def _engine(self, name: str, config: AgentConfig, hardware: Hardware) -> tuple[Streams, Tokenizer, int]:
+    def _engine(self, name: str, config: AgentConfig) -> tuple[Any, Tokenizer, int]:
+        assert self._hardware is not None
         schema = registry().get("engine", str(config.engine)).load_schema()
         options = entry_of(schema, config.options, f"agents.{name}.options", f"engine={config.engine}")
-        model, tokenizer = load_with_tokenizer(str(config.init), hardware)
+        model, tokenizer = load_with_tokenizer(str(config.init), self._hardware, self._deterministic)
         engine: Any = build_engine(options, model.requires_grad_(False))
         if not hasattr(engine, "submit"):
             raise ConfigError(f"agents.{name}.engine", config.engine, "must take requests one by one, as paged does")
         engine.start()
         self._engines.append(engine)
-        return Streams(engine), tokenizer, model.config.max_position_embeddings
+        return engine, tokenizer, model.config.max_position_embeddings
+
+
+def check_judge(name: str, config: AgentConfig) -> None:
+    """Refuses the policy as the agent that its rewards ask.
+
+    Raises:
+        ConfigError: it samples on the policy's engine.
+    """
+    if config.engine == POLICY:
+        accepted = "must not judge itself: the scale of its verdicts would change with every step; name init or url"
+        raise ConfigError(f"agents.{name}.engine", POLICY, accepted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from arcforge_core.contracts.engine import Engine
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.episodes.agent import Dialogue, SamplingSetup
 from arcforge_core.episodes.asking import EngineUse
+from arcforge_core.episodes.rewards import TOTAL
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.collection import SynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
@@ -67,7 +68,7 @@ class Sampler:
         positions: of the model.
         training, heldout: the environment, of each side.
         curriculum: which training tasks.
-        drop_equal: whether groups whose rewards are all equal are replaced.
+        drop_equal: groups that are equal in all rewards of these names are replaced.
         roll_out: plays groups.
         open_player: opens a player of single rollouts; None: the policy in this process.
         evaluator: engine of the evaluations; None: that of the rollouts.
@@ -84,7 +85,7 @@ class Sampler:
     training: Environment
     heldout: Environment
     curriculum: Curriculum
-    drop_equal: bool = True
+    drop_equal: Sequence[str] = (TOTAL,)
     roll_out: RollOut = roll_out_groups
     open_player: OpenPlayer | None = None
     evaluator: Engine | None = None
@@ -119,6 +120,12 @@ class Sampler:
         found = dict(self.counts)
         self.counts.subtract(found)
         return {name: count for name, count in found.items() if count}
+
+    def play_greedily(self, environment: Environment, count: int) -> list[list[TracedRollout]]:
+        """Returns one greedy try at each of the first tasks of an environment."""
+        wanted = StepTasks(environment, f"{self.config.seed}/greedy", range(count), 1)
+        with self.speed.aside():
+            return self.roll_out(wanted, self.evaluator or self.engine, self._setup(0.0), Clock())
 
     def evaluate(self) -> list[list[TracedRollout]]:
         """Returns tries at held-out tasks; the same tasks and seeds each time.

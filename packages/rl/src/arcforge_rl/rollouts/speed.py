@@ -10,7 +10,7 @@ from typing import Any
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.processes import gather
 
-COUNTERS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps")
+COUNTERS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps", "busy_seconds")
 
 
 class Speed:
@@ -43,11 +43,15 @@ class Speed:
         now, counters = time.monotonic(), self._counters()
         span = max(now - self._since if self._since is not None else waited, 1e-9)
         engines = gather({name: gain(self._before.get(name, 0.0), value) for name, value in counters.items()})
-        gained = {name: sum(one[name] for one in engines) for name in counters}
+        many = 1 if hasattr(self.engine, "refresh") else len(engines)  # all processes ask one server
+        gained = {name: sum(one[name] for one in engines[:many]) for name in counters}
+        gained["busy"] = sum(one["busy"] for one in engines) / len(engines)
+        gained["busy_seconds"] = gained.get("busy_seconds", 0.0) / many
         self._since, self._before = now, counters
         figures = {"trainer_idle": min(1.0, waited / span)}
-        if counters["busy"]:  # an engine that programs ask elsewhere is never asked here
-            figures["engine_idle"] = max(0.0, 1.0 - gained["busy"] / len(engines) / span)
+        busy = "busy" if counters["busy"] else "busy_seconds"  # an engine that agents ask elsewhere is not asked here
+        if counters.get(busy):
+            figures["engine_idle"] = max(0.0, 1.0 - gained[busy] / span)
         if counters.get("generated_tokens"):
             self._trained += trained
             self._sampled += gained["generated_tokens"]

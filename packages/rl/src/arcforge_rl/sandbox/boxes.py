@@ -1,4 +1,4 @@
-"""The two ways in which the keeper confines a command: namespaces, by bubblewrap, or Landlock."""
+"""Confines the keeper's commands by namespaces, with bubblewrap; has the parts that Landlock shares."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import os
 import re
 import shutil
 import signal
-import stat
-import tempfile
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from arcforge_core.contracts.sandbox import SandboxBoundError
 from arcforge_rl.sandbox import seccomp, system
@@ -22,25 +20,22 @@ from arcforge_rl.sandbox.forks import (
     acting_as,
     children,
     drop_privileges,
-    end_all,
     end_waiting,
     inner_pid,
     own_mark,
     place,
-    supervise,
 )
 from arcforge_rl.sandbox.network import Network
-from arcforge_rl.sandbox.trees import Size, copy_tree, give, give_tree, remove_tree, size_of
+from arcforge_rl.sandbox.trees import Size, copy_tree, give, give_tree, size_of
 from arcforge_rl.sandbox.users import Users
+from arcforge_rl.sandbox.view import View
 
 STATE = "/dev/shm"
 """Covered by the keeper with its own memory file system: a directory that every Linux has, so that nothing remains."""
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
-LANDLOCK_FOLDER = "arcforge-landlock-"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-INSIDE = "1000"
-"""User and group inside the sandbox, whatever they are outside."""
+INSIDE = {False: "1000", True: "1001"}
+"""User and group inside the sandbox, whatever they are outside, of agents and of the verifier."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that a command would otherwise ignore."""
@@ -61,14 +56,20 @@ class Box:
     Attributes:
         folder: the directory.
         disk: maximum bytes of its files.
-        user: user and group of its processes and files; None: the keeper's own.
+        user: user and group of its agents' processes and files; None: the keeper's own.
+        verifier: likewise of the verifier.
+        view: paths that its commands see.
+        system: where the system's directories are that layers lie over, by path inside.
         copied: size of the base, if it was copied in.
-        network: of its processes; None: each command has an empty one of its own.
+        network: of its agents' processes; None: each command has an empty one of its own.
     """
 
     folder: str
     disk: int
     user: int | None
+    verifier: int | None
+    view: View
+    system: dict[str, str] = field(default_factory=dict)
     copied: Size = field(default_factory=Size)
     network: Network | None = None
 
@@ -81,6 +82,10 @@ class Box:
     def lower(self) -> str:
         """The base, if it lies under ``/workspace`` as a layer."""
         return f"{self.folder}/lower"
+
+    def user_of(self, verifier: bool) -> int | None:
+        """Returns the user of the verifier, or that of agents."""
+        return self.verifier if verifier else self.user
 
     def room(self) -> Size:
         """Returns the maximum size of ``/workspace``: its base, and what the sandbox may add."""
@@ -98,6 +103,7 @@ class Running:
         status: descriptor on which it reports.
         release: descriptor written to when the command may start.
         script: descriptor for the limits and the command.
+        user: its user outside; None: the keeper's own.
         child: first process of the sandbox, None until it is reported.
         handle: descriptor of that process, -1 if it has ended.
         awaited: processes that must end first: our child, and the first process of the sandbox.
@@ -110,6 +116,7 @@ class Running:
     status: int
     release: int
     script: int
+    user: int | None
     child: int | None = None
     handle: int = -1
     awaited: set[int] = field(default_factory=set)
@@ -131,7 +138,7 @@ class Boxes(Protocol):
 
     gaps: list[str]
 
-    def open(self, name: str, disk: int) -> Box:
+    def open(self, name: str, disk: int, view: View) -> Box:
         """Creates the directories of a sandbox."""
 
     def fill(self, box: Box, base: str) -> Size:
@@ -140,8 +147,11 @@ class Boxes(Protocol):
     def close(self, box: Box) -> str | None:
         """Removes them; returns a directory that is left to delete, which may take long."""
 
-    def start(self, box: Box, fds: dict[int, int]) -> int:
-        """Starts the confined shell and returns our child's pid; `fds` has the numbers above as keys, higher values."""
+    def start(self, box: Box, fds: dict[int, int], verifier: bool) -> int:
+        """Starts the confined shell of a user and returns our child's pid.
+
+        Keys of `fds` are the numbers above, values are higher.
+        """
 
     def signal(self, child: int, handle: int, number: int) -> None:
         """Signals a command, if it has not ended; `handle` is a descriptor of `child`, its first process."""
@@ -159,7 +169,6 @@ class NamespaceBoxes:
     def __init__(self, config: dict[str, Any]) -> None:
         self.users = Users()
         self.bwrap: str = config["bwrap"]
-        self.workspace: str = config["workspace"]
         end_waiting()
         uid, gid = os.getuid(), os.getgid()
         if not uid:
@@ -185,6 +194,7 @@ class NamespaceBoxes:
                 shutil.copytree(folder, f"{STATE}/bwrap/{folder.relative_to(package.parent)}")
             self.bwrap = f"{STATE}/bwrap/{package.name}/_bin/bwrap"
         make_etc(Path(STATE, "etc"))
+        self.laid: dict[tuple[str, ...], str] = {}
         Path(STATE, "filter").write_bytes(seccomp.program(network=True))
         self.name = f"bwrap-{own_mark()}"
 
@@ -213,16 +223,52 @@ class NamespaceBoxes:
             self.gaps.append(f"programs inside may lock files of {path} that programs of the host use: {error}")
             return bind(path, f"{target}-plain")
 
-    def open(self, name: str, disk: int) -> Box:
+    def lay(self, path: str, layers: list[str]) -> str:
+        """Returns where layers lie over each other, and at the paths in `SYSTEM` over the system's own.
+
+        Sandboxes with the same layers share a mount, which lasts as long as the keeper.
+
+        Raises:
+            OSError: overlays are not possible here, as before 5.11 for ordinary users.
+        """
+        below = [f"{STATE}/etc"] if path == "/etc" else []
+        if path in self.system:  # not the mount that shields it, if possible: overlays may be nested twice only
+            below = [path if mounts_in(path) == [path] else self.system[path]]
+        found = [os.stat(layer) for layer in layers]
+        key = (*below, *(f"{layer}/{one.st_dev}/{one.st_ino}" for layer, one in zip(layers, found, strict=True)))
+        if key not in self.laid:
+            lower = list(reversed([*below, *(self.bound(layer) for layer in layers)]))
+            self.shields += 1
+            target = f"{STATE}/bind/{self.shields}"
+            os.mkdir(target)
+            options = f"lowerdir={':'.join([*lower, f'{STATE}/empty'])}" + (",userxattr" if os.getuid() else "")
+            system.mount("overlay", target, "overlay", system.NO_SUID | system.NO_DEVICES, options)
+            self.laid[key] = target
+        return self.laid[key]
+
+    def bound(self, folder: str) -> str:
+        """Returns a short path of a folder of the host; a mount's options have one page."""
+        self.shields += 1
+        return bind(folder, f"{STATE}/bind/{self.shields}")
+
+    def open(self, name: str, disk: int, view: View) -> Box:
         """Mounts the sandbox's files."""
-        box = Box(f"{STATE}/{name}", disk, self.users.take())
+        over = {path: self.lay(path, layers) for path, layers in view.layers.items()}
+        box = Box(f"{STATE}/{name}", disk, self.users.take(), self.users.take(), view, over)
         os.mkdir(box.folder)
-        options = f"mode=0700,uid={box.user or os.getuid()},gid={box.user or os.getgid()}"
+        options = f"mode=0711,uid={box.user or os.getuid()},gid={box.user or os.getgid()}"
         options += f",size={disk},nr_inodes={Size.of_disk(disk).members}"
         system.mount("tmpfs", box.folder, "tmpfs", system.NO_SUID | system.NO_DEVICES, options)
-        for part in ("work", "tmp", "shm"):
-            os.mkdir(f"{box.folder}/{part}")
-            give(f"{box.folder}/{part}", box.user)
+        for parts, user, mode in (
+            (("work", *map(str, range(len(view.folders)))), box.user, 0o755),
+            (("tmp", "shm"), box.user, 0o700),
+            (("verifier-tmp", "verifier-shm"), box.verifier, 0o700),
+            ([f"verifier-{n}" for n in range(len(view.verifier_folders))], box.verifier, 0o700),
+        ):
+            for part in parts:
+                os.mkdir(f"{box.folder}/{part}")
+                os.chmod(f"{box.folder}/{part}", mode)
+                give(f"{box.folder}/{part}", user)
         return box
 
     def fill(self, box: Box, base: str) -> Size:
@@ -255,40 +301,48 @@ class NamespaceBoxes:
                 system.unmount(mounted)
         os.rmdir(box.folder)
         self.users.give_back(box.user)
+        self.users.give_back(box.verifier)
 
-    def arguments(self, box: Box) -> list[str]:
+    def arguments(self, box: Box, verifier: bool) -> list[str]:
         """Returns bubblewrap's options. Its own / and /dev are unbounded memory, therefore read-only."""
+        system_paths = {**self.system, "/etc": f"{STATE}/etc", **box.system}
+        view, own, mine = box.view, f"{box.folder}/{'verifier-' if verifier else ''}", INSIDE[verifier]
+        agents = "--ro-bind" if verifier else "--bind"
+        folders = [(agents, f"{box.folder}/{n}", path) for n, path in enumerate(view.folders)]
+        if verifier:
+            folders += [("--bind", f"{own}{n}", path) for n, path in enumerate(view.verifier_folders)]
         return [
-            *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", INSIDE, "--gid", INSIDE),
-            *(["--share-net"] if box.network else []),
+            *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", mine, "--gid", mine),
+            *(["--share-net"] if box.network and not verifier else []),
             *("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"),
             *(option for path, text in self.links.items() for option in ("--symlink", text, path)),
-            *(option for path, source in self.system.items() for option in ("--ro-bind", source, path)),
-            *("--ro-bind", f"{STATE}/etc", "/etc", "--proc", "/proc", "--remount-ro", "/proc"),
-            *("--dev", "/dev", "--bind", f"{box.folder}/shm", "/dev/shm", "--remount-ro", "/dev"),
-            *("--bind", f"{box.folder}/tmp", "/tmp", "--bind", box.work, self.workspace, "--chdir", self.workspace),
+            *(option for path, source in system_paths.items() for option in ("--ro-bind", source, path)),
+            *("--proc", "/proc", "--remount-ro", "/proc"),
+            *("--dev", "/dev", "--bind", f"{own}shm", "/dev/shm", "--remount-ro", "/dev"),
+            *("--bind", f"{own}tmp", "/tmp", agents, box.work, view.workdir, "--chdir", view.workdir),
+            *(option for options in folders for option in options),
             *(option for path, source in self.read_only.items() for option in ("--ro-bind", source, path)),
             *("--setenv", "PATH", PATH, "--setenv", "HOME", "/tmp", "--setenv", "TMPDIR", "/tmp"),
             *("--setenv", "LANG", "C.UTF-8"),
             *("--remount-ro", "/", "--seccomp", str(FILTER), "--json-status-fd", str(STATUS), "--block-fd", str(BLOCK)),
         ]  # fmt: skip
 
-    def start(self, box: Box, fds: dict[int, int]) -> int:
+    def start(self, box: Box, fds: dict[int, int], verifier: bool) -> int:
         """Starts bubblewrap as an ordinary user, without a copy of this Python process in it.
 
         Options go through a pipe, so that nothing inside can read them; bubblewrap's own environment would be readable.
         """
         options, options_end = os.pipe()
-        os.write(options_end, "\0".join(self.arguments(box)).encode())
+        os.write(options_end, "\0".join(self.arguments(box, verifier)).encode())
         os.close(options_end)
         filter_file = os.open(f"{STATE}/filter", os.O_RDONLY)
         places = {**fds, ARGS: options, FILTER: filter_file}
         arguments = [self.name, "--args", str(ARGS), "--", "/bin/sh"]
         try:
-            if box.network is not None:
+            if box.network is not None and not verifier:
                 return self._fork(box, box.network, places, arguments)
             moves = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in places.items()]
-            with acting_as(box.user):
+            with acting_as(box.user_of(verifier)):
                 return os.posix_spawn(self.bwrap, arguments, {}, file_actions=moves, setsigdef=IGNORED_BY_PYTHON)
         finally:
             os.close(options)
@@ -331,87 +385,6 @@ class NamespaceBoxes:
         """Does nothing: the mounts end with this process."""
 
 
-class LandlockBoxes:
-    """Landlock and the filter alone, in host directories; a supervisor per command kills its remaining processes."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.users = Users()
-        self.gaps = self.users.gaps()
-        for left in Path(tempfile.gettempdir()).glob(f"{LANDLOCK_FOLDER}*"):  # left by killed keepers
-            ours = stat.S_ISDIR(left.lstat().st_mode) and left.lstat().st_uid == os.getuid()
-            if ours and not os.path.exists(f"/proc/{left.name.removeprefix(LANDLOCK_FOLDER).split('-')[0]}"):
-                remove_tree(str(left))
-        self.root = tempfile.mkdtemp(prefix=f"{LANDLOCK_FOLDER}{os.getpid()}-")
-        os.chmod(self.root, 0o711)
-        self.readable = ["/usr", *config["read_only"], *SYSTEM_FOLDERS, *SYSTEM_FILES]
-        self.filter = seccomp.program(network=False)
-
-    def open(self, name: str, disk: int) -> Box:
-        """Creates the directories."""
-        box = Box(f"{self.root}/{name}", disk, self.users.take())
-        for part in ("work", "tmp"):
-            os.makedirs(f"{box.folder}/{part}", mode=0o700)
-        give_tree(box.folder, box.user)
-        return box
-
-    def fill(self, box: Box, base: str) -> Size:
-        """Copies a base."""
-        copied = copy_tree(base, box.work)
-        give_tree(box.work, box.user)
-        return copied
-
-    def close(self, box: Box) -> str:
-        """Returns the directory."""
-        self.users.give_back(box.user)
-        return box.folder
-
-    def start(self, box: Box, fds: dict[int, int]) -> int:
-        """Forks the supervisor."""
-        pid = os.fork()
-        if not pid:
-            try:
-                self._become(box, fds)
-            except BaseException:
-                os.write(fds[STDERR], traceback.format_exc().encode())
-            finally:
-                os._exit(127)
-        return pid
-
-    def _become(self, box: Box, fds: dict[int, int]) -> NoReturn:
-        """Becomes the supervisor: the confined shell is its child, and it adopts the shell's orphans."""
-        readable = [path for path in self.readable if os.path.exists(path)]
-        drop_privileges(box.user)
-        system.prctl(system.SET_SUBREAPER, 1)
-        system.prctl(system.SET_PDEATHSIG, signal.SIGTERM)
-        child = os.fork()
-        if child:
-            supervise(child, fds[STATUS])
-        os.setsid()
-        system.prctl(system.SET_PDEATHSIG, signal.SIGKILL)
-        os.chdir(box.work)
-        environment = {"PATH": PATH, "HOME": f"{box.folder}/tmp", "TMPDIR": f"{box.folder}/tmp", "LANG": "C.UTF-8"}
-        system.restrict_files(readable, DEVICES, [box.work, f"{box.folder}/tmp"])
-        place({n: fds[n] for n in (SCRIPT, STDOUT, STDERR, INPUT)})
-        for number in IGNORED_BY_PYTHON:
-            signal.signal(number, signal.SIG_DFL)
-        system.install_filter(self.filter)
-        os.execve("/bin/sh", ["sh"], environment)
-
-    def signal(self, child: int, handle: int, number: int) -> None:
-        """Signals the command."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, number)
-
-    def kill(self, pid: int, child: int) -> None:
-        """Signals the supervisor and kills its children, because a supervisor that is ending ignores the signal."""
-        os.kill(pid, signal.SIGTERM)
-        end_all(children(pid))
-
-    def end(self) -> None:
-        """Deletes the directory of all sandboxes."""
-        remove_tree(self.root)
-
-
 @contextlib.contextmanager
 def fitting(base: str, disk: int) -> Iterator[None]:
     """Raises `SandboxBoundError` if a base fills a sandbox's memory file system in the block."""
@@ -452,8 +425,9 @@ def make_etc(folder: Path) -> None:
             shutil.copytree(path, folder / os.path.basename(path), symlinks=True)
         elif os.path.exists(path):
             shutil.copyfile(path, folder / os.path.basename(path))
-    (folder / "passwd").write_text(f"sandbox:x:{INSIDE}:{INSIDE}::/tmp:/bin/sh\n")
-    (folder / "group").write_text(f"sandbox:x:{INSIDE}:\n")
+    names = {"sandbox": INSIDE[False], "verifier": INSIDE[True]}
+    (folder / "passwd").write_text("".join(f"{name}:x:{n}:{n}::/tmp:/bin/sh\n" for name, n in names.items()))
+    (folder / "group").write_text("".join(f"{name}:x:{n}:\n" for name, n in names.items()))
 
 
 def bind(source: str, target: str) -> str:

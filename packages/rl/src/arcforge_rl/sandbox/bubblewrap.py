@@ -9,9 +9,10 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from arcforge_core.contracts.sandbox import WORKSPACE, SandboxError
+from arcforge_core.contracts.sandbox import SandboxError
 from arcforge_rl.sandbox.facts import control_groups, system_call_filter, user_namespaces
 from arcforge_rl.sandbox.supervised import KeptBackend, memory_gap
+from arcforge_rl.sandbox.view import SYSTEM
 
 OLDEST = (0, 8)
 """The first version with ``--disable-userns``."""
@@ -49,13 +50,13 @@ class Bubblewrap(KeptBackend):
     """Target of ``sandbox=bubblewrap``."""
 
     name = "bubblewrap"
-    own_view = True
+    views: tuple[str, ...] | None = SYSTEM
     forwards = True
 
     def requirements(self) -> dict[str, Any]:
-        """Returns the program and the work directory as a command sees it."""
+        """Returns the program."""
         path, _, bundled = find_bwrap()
-        return {"bwrap": path, "bundled": bundled, "workspace": WORKSPACE}
+        return {"bwrap": path, "bundled": bundled}
 
     def describe(self) -> str:
         """Returns the program and its version."""

@@ -90,8 +90,8 @@ class KeeperClient:
             raise SandboxError(f"{do}: {reply['error']}")
         return reply
 
-    async def spawn(self, box: int, streams: list[int]) -> tuple[int, asyncio.Future[dict[str, Any]]]:
-        """Starts a confined process that waits for its command; takes over the `streams`.
+    async def spawn(self, box: int, user: str, streams: list[int]) -> tuple[int, asyncio.Future[dict[str, Any]]]:
+        """Starts a confined process of a user that waits for its command; takes over the `streams`.
 
         Returns:
             Its number, and a future of its end, set when all its processes are gone: ``code`` (None: the command never
@@ -100,7 +100,7 @@ class KeeperClient:
         """
         number = next(self.numbers)
         spawned, ended = self.spawned[number], self.ended[number] = self.loop.create_future(), self.loop.create_future()
-        self._send({"do": "spawn", "box": box, "exec": number}, streams)
+        self._send({"do": "spawn", "box": box, "user": user, "exec": number}, streams)
         either: list[asyncio.Future[Any]] = [spawned, ended]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

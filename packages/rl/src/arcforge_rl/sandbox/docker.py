@@ -23,6 +23,7 @@ from arcforge_core.contracts.sandbox import (
     SandboxFault,
     SandboxLimits,
     SandboxProbe,
+    SandboxUser,
 )
 from arcforge_rl.configs.commands import DockerConfig
 from arcforge_rl.sandbox import relay
@@ -31,13 +32,17 @@ from arcforge_rl.sandbox.process import StartedProcess, check_start, writer
 from arcforge_rl.sandbox.streams import Collector, Feeder, Stream
 from arcforge_rl.sandbox.supervised import checked, classify, limits_of
 from arcforge_rl.sandbox.users import UNPRIVILEGED
+from arcforge_rl.sandbox.view import View, view_of
 
 ANSWER = 30.0
 """Seconds that the daemon may take to answer a query about itself."""
 AGAIN = 0.2
 """Seconds after which a container that is to be killed is tried again."""
+VERIFIER = UNPRIVILEGED - 1
+"""User and group of verifiers."""
 RELAY_MEMORY = 256 << 20
 """Bytes of memory of the relay's container."""
+USERS = {SandboxUser.AGENT: UNPRIVILEGED, SandboxUser.VERIFIER: VERIFIER}
 
 
 class Docker:
@@ -45,6 +50,7 @@ class Docker:
 
     name = "docker"
     forwards = True
+    views: tuple[str, ...] | None = ()
 
     def __init__(self, config: DockerConfig) -> None:
         self.config = config
@@ -75,14 +81,26 @@ class Docker:
         base: Path | None = None,
         limits: SandboxLimits | None = None,
         forward: Mapping[int, Path] | None = None,
+        *,
+        layers: Sequence[tuple[Path, str]] = (),
+        folders: Sequence[str] = (),
+        verifier_folders: Sequence[str] = (),
+        workdir: str = WORKSPACE,
     ) -> DockerSandbox:
-        """Creates the volume and the container that holds it; a base is copied in."""
+        """Creates the volumes and the container that holds them; a base is copied in.
+
+        Each folder has `disk_bytes` of its own; of several layers at one path only one can be shown.
+        """
+        view = view_of(layers, folders, verifier_folders, workdir, self.name, self.views)
+        for path, given in view.layers.items():
+            if len(given) > 1:
+                raise SandboxError(f"layers: docker cannot lay {len(given)} folders over each other at {path}")
         probe = await asyncio.to_thread(self.probe)
         if not probe.ok:
             raise SandboxError(f"sandboxes cannot be created here: {probe.reason}")
         if base is not None and not base.is_dir():
             raise SandboxError(f"base {base} is not a directory")
-        sandbox = DockerSandbox(self.config, limits or self.limits, checked(forward or {}))
+        sandbox = DockerSandbox(self.config, limits or self.limits, checked(forward or {}), view)
         self.opened.append(sandbox)
         await sandbox.open()
         if base is not None:
@@ -104,9 +122,12 @@ class Docker:
 class DockerSandbox(FileOperations):
     """A memory volume, held by a sleeping container; commands are containers that share it."""
 
-    def __init__(self, config: DockerConfig, limits: SandboxLimits, forward: Mapping[int, str]) -> None:
-        self.config, self.limits, self.forward = config, limits, forward
+    def __init__(self, config: DockerConfig, limits: SandboxLimits, forward: Mapping[int, str], view: View) -> None:
+        self.config, self.limits, self.forward, self.view = config, limits, forward, view
         self.id = f"arcforge-{uuid.uuid4().hex}"
+        of_agents = {view.workdir: self.id, **{path: f"{self.id}-f{n}" for n, path in enumerate(view.folders)}}
+        of_verifier = {path: f"{self.id}-v{n}" for n, path in enumerate(view.verifier_folders)}
+        self.volumes = {SandboxUser.AGENT: of_agents, SandboxUser.VERIFIER: of_verifier}
         self.network = f"container:{self.id}" if forward else "none"
         self.stopped = False
         self.running: dict[asyncio.Task[dict[str, Any]], Callable[[], None]] = {}
@@ -115,10 +136,13 @@ class DockerSandbox(FileOperations):
     async def open(self) -> None:
         """Creates the volume, its holder, and the relay of forwarded ports."""
         files = max(64, self.limits.disk_bytes // 4096)
-        size = f"size={self.limits.disk_bytes},nr_inodes={files},uid={UNPRIVILEGED},mode=0700"
-        volume = ("--driver", "local", "--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", f"o={size}")
-        await self._docker("volume", "create", *volume, self.id)
-        holder = self._run_arguments(self.id, self.limits, Command(("sleep", "infinity")), "none")
+        for user, mode in ((SandboxUser.AGENT, "0755"), (SandboxUser.VERIFIER, "0700")):
+            for name in self.volumes[user].values():
+                size = f"size={self.limits.disk_bytes},nr_inodes={files},uid={USERS[user]},mode={mode}"
+                volume = ("--driver", "local", "--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", f"o={size}")
+                await self._docker("volume", "create", *volume, name)
+        command = Command(("sleep", "infinity"), user=SandboxUser.VERIFIER)  # which sees, and so keeps, all volumes
+        holder = self._run_arguments(self.id, self.limits, command, "none")
         await self._docker("run", "--detach", *holder)
         if self.forward:
             await self._relay()
@@ -279,17 +303,24 @@ class DockerSandbox(FileOperations):
     ) -> list[str]:
         seconds = max(1, round(limits.cpu_seconds))
         variables = {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", **command.env}
+        verifies = command.user is SandboxUser.VERIFIER
+        network = network or ("none" if verifies else self.network)
+        user, shown = USERS[command.user], [f"{folders[0]}:{at}:ro" for at, folders in self.view.layers.items()]
+        shown += [f"{volume}:{at}{':ro' if verifies else ''}" for at, volume in self.volumes[SandboxUser.AGENT].items()]
+        if verifies:
+            shown += [f"{volume}:{at}" for at, volume in self.volumes[SandboxUser.VERIFIER].items()]
         return [
-            *("--name", name, "--pull", "never", "--network", network or self.network, "--ipc", "private"),
-            *(() if self.forward else ("--hostname", "sandbox")),  # a network that is another container's has its name
+            *("--name", name, "--pull", "never", "--network", network, "--ipc", "private"),
+            # a network that is another container's has its name
+            *(() if network.startswith("container:") else ("--hostname", "sandbox")),
             *("--log-driver", "none"),  # otherwise the daemon keeps all output on the host's disk
             *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-            *("--user", f"{UNPRIVILEGED}:{UNPRIVILEGED}", "--pids-limit", str(limits.processes)),
+            *("--user", f"{user}:{user}", "--pids-limit", str(limits.processes)),
             *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
             *("--ulimit", f"cpu={seconds}:{seconds + 1}", "--ulimit", f"fsize={limits.disk_bytes}"),
             *("--ulimit", "core=0", "--ulimit", "nofile=512", "--shm-size", str(limits.disk_bytes)),
             *("--tmpfs", f"/tmp:rw,nosuid,nodev,size={limits.disk_bytes},mode=1777"),
-            *("--volume", f"{self.id}:{WORKSPACE}"),
+            *(part for one in shown for part in ("--volume", one)),
             *("--workdir", self.locate(command.cwd)),
             *(part for key, value in variables.items() for part in ("--env", f"{key}={value}")),
             *("--entrypoint", "", self.config.image, *command.argv),
@@ -297,10 +328,11 @@ class DockerSandbox(FileOperations):
 
     def locate(self, path: str) -> str:
         """Returns a path as a command sees it."""
-        return os.path.join(WORKSPACE, path)
+        relative = path.removeprefix(WORKSPACE).lstrip("/") if f"{path}/".startswith(f"{WORKSPACE}/") else path
+        return os.path.join(self.view.workdir, relative) if relative else self.view.workdir
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/workspace`` out; refuses a tree with links that leave it."""
+        """Copies the work directory out; refuses a tree with links that leave it."""
         await self._unpack(f'{SPARSE}cd "$1" && exec tar -c $holes -f - .', WORKSPACE, target)
 
     async def stop(self) -> None:
@@ -312,7 +344,9 @@ class DockerSandbox(FileOperations):
             kill()
         await asyncio.gather(*self.running, return_exceptions=True)
         relays = [("rm", "--force", f"{self.id}-relay")] if self.forward else []
-        for command in (*relays, ("rm", "--force", self.id), ("volume", "rm", "--force", self.id)):
+        volumes = [name for volumes in self.volumes.values() for name in volumes.values()]
+        removals = [("volume", "rm", "--force", name) for name in volumes]
+        for command in (*relays, ("rm", "--force", self.id), *removals):
             with contextlib.suppress(SandboxFault):  # the daemon may be gone, and the sandbox with it
                 await self._docker(*command)
         await asyncio.gather(*self.helpers, return_exceptions=True)

@@ -25,6 +25,7 @@ from arcforge_core.contracts.sandbox import (
     SandboxBoundError,
     SandboxError,
     SandboxLimits,
+    SandboxUser,
 )
 from arcforge_rl.sandbox.trees import Size, check_path
 
@@ -34,6 +35,7 @@ SPARSE = "case $(tar --version) in *GNU*) holes=--sparse;; esac 2>/dev/null; "
 PACK = f'{SPARSE}test -e "$1" || exit 67; cd "${{1%/*}}/" && exec tar -c $holes -f - -- "${{1##*/}}"'
 UNPACK = 'mkdir -p "$1" && exec tar -xmf - --no-same-owner -C "$1"'
 REASONS = {65: "is a link", 66: "is not a regular file", 67: "does not exist"}
+AGENT = SandboxUser.AGENT
 OVERHEAD = 2
 """Maximum size of an archive, as a multiple of the sandbox's limit: small files are rounded up in it."""
 
@@ -51,42 +53,47 @@ class FileOperations(ABC):
         """Returns a path of the contract as commands in this sandbox see it."""
         return path
 
-    async def read(self, path: str, limit: int = 1 << 20) -> bytes:
-        done = await self._shell(READ, [path, str(limit + 1)], output=limit + 1)
+    async def read(self, path: str, limit: int = 1 << 20, user: SandboxUser = AGENT) -> bytes:
+        done = await self._shell(READ, [path, str(limit + 1)], output=limit + 1, user=user)
         if len(done.stdout) > limit:
             raise SandboxBoundError(f"{path}: longer than {limit} bytes", "bytes", limit)
         return done.stdout
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path: str, data: bytes, user: SandboxUser = AGENT) -> None:
         """Writes a file and its parent directories."""
-        await self._shell(WRITE, [path], data)
+        await self._shell(WRITE, [path], data, user=user)
 
-    async def upload(self, source: Path, path: str) -> None:
+    async def upload(self, source: Path, path: str, user: SandboxUser = AGENT) -> None:
         """Copies a host file or directory to `path`."""
         if source.is_file() and not source.is_symlink():
-            await self.write(path, await asyncio.to_thread(source.read_bytes))
+            await self.write(path, await asyncio.to_thread(source.read_bytes), user)
             return
         if not source.is_dir():
             raise SandboxError(f"{source}: must be a file or directory")
-        await self._shell(UNPACK, [path], await asyncio.to_thread(pack, source))
+        await self._shell(UNPACK, [path], await asyncio.to_thread(pack, source), user=user)
 
-    async def download(self, path: str, target: Path) -> None:
+    async def download(self, path: str, target: Path, user: SandboxUser = AGENT) -> None:
         """Copies a file or directory of the sandbox to the new directory `target`, under its own name."""
-        await self._unpack(PACK, path.rstrip("/") or "/", target)
+        await self._unpack(PACK, path.rstrip("/") or "/", target, user)
 
-    async def _unpack(self, script: str, path: str, target: Path) -> None:
+    async def _unpack(self, script: str, path: str, target: Path, user: SandboxUser = AGENT) -> None:
         """Unpacks the archive that a script writes."""
-        done = await self._shell(script, [path], output=OVERHEAD * self.limits.disk_bytes)
+        done = await self._shell(script, [path], output=OVERHEAD * self.limits.disk_bytes, user=user)
         await asyncio.to_thread(unpack, done.stdout, target, Size.of_disk(self.limits.disk_bytes))
 
     async def _shell(
-        self, script: str, arguments: list[str], data: bytes = b"", output: int | None = None
+        self,
+        script: str,
+        arguments: list[str],
+        data: bytes = b"",
+        output: int | None = None,
+        user: SandboxUser = AGENT,
     ) -> ExecResult:
         """Runs a shell script on a path; raises `SandboxError` with the cause of a failure."""
         path = arguments[0]
         limits = self.limits if output is None else replace(self.limits, output_bytes=output)
         located = [self.locate(path), *arguments[1:]]
-        done = await self.exec(Command(("/bin/sh", "-c", script, "sh", *located), data, limits=limits))
+        done = await self.exec(Command(("/bin/sh", "-c", script, "sh", *located), data, limits=limits, user=user))
         if output is not None and done.outcome is CommandStatus.OUTPUT_LIMIT:
             raise SandboxBoundError(f"{path}: more than {output:,} bytes", "bytes", output)
         if not done.ok:

@@ -30,7 +30,7 @@ class Landlock(KeptBackend):
     """Target of ``sandbox=landlock``."""
 
     name = "landlock"
-    own_view = False
+    views: tuple[str, ...] | None = None
     forwards = False
 
     def requirements(self) -> dict[str, Any]:

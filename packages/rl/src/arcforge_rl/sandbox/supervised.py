@@ -10,9 +10,9 @@ import shlex
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from arcforge_core.contracts.sandbox import (
     SandboxFault,
     SandboxLimits,
     SandboxProbe,
+    SandboxUser,
 )
 from arcforge_rl.configs.commands import LocalSandboxConfig
 from arcforge_rl.sandbox.cgroups import find_parents
@@ -34,6 +35,7 @@ from arcforge_rl.sandbox.client import KeeperClient
 from arcforge_rl.sandbox.files import FileOperations
 from arcforge_rl.sandbox.process import StartedProcess, check_start, writer
 from arcforge_rl.sandbox.streams import Collector, Feeder, Stream
+from arcforge_rl.sandbox.view import view_of
 
 log = logging.getLogger("arcforge.sandbox")
 
@@ -63,19 +65,18 @@ class KeptSandbox(FileOperations):
     Args:
         client: the keeper.
         box: its number in the keeper.
-        work: its work directory, as the keeper sees it.
-        own_view: whether ``/workspace`` is a path inside; otherwise `work` is.
+        work: its work directory, as its commands see it.
     """
 
-    def __init__(self, client: KeeperClient, box: int, work: str, limits: SandboxLimits, own_view: bool) -> None:
-        self.client, self.box, self.work, self.limits, self.own_view = client, box, work, limits, own_view
+    def __init__(self, client: KeeperClient, box: int, work: str, limits: SandboxLimits) -> None:
+        self.client, self.box, self.work, self.limits = client, box, work, limits
         self.ready: list[Shell] = []
         self.stopped = False
 
     async def prepare(self) -> None:
-        """Starts the process of the next `exec` in advance."""
+        """Starts the process of the agent's next `exec` in advance."""
         self._check_open()
-        shell = await self._spawn()
+        shell = await self._spawn(SandboxUser.AGENT)
         if self.stopped:
             shell.close()
             self._check_open()
@@ -86,7 +87,7 @@ class KeptSandbox(FileOperations):
         self._check_open()
         script = self._script(command)
         limits = command.limits or self.limits
-        shell = self.ready.pop() if self.ready else await self._spawn()
+        shell = await self._shell_of(command.user)
         try:
             return await self._run(shell, script, command.stdin, limits)
         except asyncio.CancelledError:
@@ -100,7 +101,7 @@ class KeptSandbox(FileOperations):
         self._check_open()
         check_start(command, buffer_bytes)
         script = self._script(command)
-        shell = self.ready.pop() if self.ready else await self._spawn()
+        shell = await self._shell_of(command.user)
         try:
             stdin = await writer(shell.stdin.detach())
             self._check_open()
@@ -115,11 +116,14 @@ class KeptSandbox(FileOperations):
         send, kill = partial(self.client.signal, shell.number), partial(self.client.kill, shell.number)
         return StartedProcess(shell.ended, stdin, outputs, send, kill)
 
-    async def _spawn(self) -> Shell:
+    async def _shell_of(self, user: SandboxUser) -> Shell:
+        return self.ready.pop() if self.ready and user is SandboxUser.AGENT else await self._spawn(user)
+
+    async def _spawn(self, user: SandboxUser) -> Shell:
         (stdin, our_in), (our_out, stdout), (our_err, stderr) = os.pipe(), os.pipe(), os.pipe()
         feeder, out, err = Feeder(our_in), Collector(our_out), Collector(our_err)
         try:
-            number, ended = await self.client.spawn(self.box, [stdin, stdout, stderr])
+            number, ended = await self.client.spawn(self.box, user, [stdin, stdout, stderr])
         except BaseException:
             for stream in (feeder, out, err):
                 stream.close()
@@ -174,11 +178,10 @@ class KeptSandbox(FileOperations):
     def locate(self, path: str) -> str:
         """Returns a path as a command of this sandbox sees it."""
         relative = path.removeprefix(WORKSPACE).lstrip("/") if f"{path}/".startswith(f"{WORKSPACE}/") else path
-        root = WORKSPACE if self.own_view else self.work
-        return os.path.join(root, relative) if relative else root
+        return os.path.join(self.work, relative) if relative else self.work
 
     async def snapshot(self, target: Path) -> None:
-        """Copies ``/workspace`` into the new directory `target`."""
+        """Copies the work directory into the new directory `target`."""
         self._check_open()
         await self.client.ask("copy", box=self.box, target=str(target.absolute()))
 
@@ -209,11 +212,11 @@ def classify(code: int | None, kills: int, killed: list[CommandStatus]) -> tuple
 class KeptBackend(ABC):
     """A backend whose sandboxes a keeper owns; the keeper starts with the first sandbox.
 
-    A subclass defines `name`, `own_view`, `forwards`, `requirements`, `gaps`, `describe` and `facts`.
+    A subclass defines `name`, `views`, `forwards`, `requirements`, `gaps`, `describe` and `facts`.
     """
 
     name: str
-    own_view: bool
+    views: tuple[str, ...] | None
     forwards: bool
 
     def __init__(self, config: LocalSandboxConfig) -> None:
@@ -275,9 +278,16 @@ class KeptBackend(ABC):
         base: Path | None = None,
         limits: SandboxLimits | None = None,
         forward: Mapping[int, Path] | None = None,
+        *,
+        layers: Sequence[tuple[Path, str]] = (),
+        folders: Sequence[str] = (),
+        verifier_folders: Sequence[str] = (),
+        workdir: str = WORKSPACE,
     ) -> KeptSandbox:
         """Returns a fresh sandbox."""
         limits = limits or self.limits
+        shown = self.config.read_only
+        view = view_of(layers, folders, verifier_folders, workdir, self.name, self.views, shown)
         if base is not None and not base.is_dir():
             raise SandboxError(f"base {base} is not a directory")
         if forward and not self.forwards:
@@ -296,8 +306,10 @@ class KeptBackend(ABC):
                     log.warning("sandbox %s: %s", self.name, gap)
         number = next(self.boxes)
         base_path = None if base is None else str(base.absolute())
-        answer = await self.client.ask("open", box=number, disk=limits.disk_bytes, base=base_path, forward=ports)
-        return KeptSandbox(self.client, number, answer["work"], limits, self.own_view)
+        answer = await self.client.ask(
+            "open", box=number, disk=limits.disk_bytes, base=base_path, forward=ports, view=asdict(view)
+        )
+        return KeptSandbox(self.client, number, view.workdir if self.views is not None else answer["work"], limits)
 
     async def close(self) -> None:
         """Ends every sandbox."""

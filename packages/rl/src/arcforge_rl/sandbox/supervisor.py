@@ -37,14 +37,15 @@ from arcforge_rl.sandbox.boxes import (
     STDOUT,
     Box,
     Boxes,
-    LandlockBoxes,
     NamespaceBoxes,
     Running,
 )
 from arcforge_rl.sandbox.cgroups import Group, Parent, sweep
 from arcforge_rl.sandbox.forks import threads_of
+from arcforge_rl.sandbox.landlock_boxes import LandlockBoxes
 from arcforge_rl.sandbox.network import Network
 from arcforge_rl.sandbox.trees import Size, copy_tree, remove_tree
+from arcforge_rl.sandbox.view import View
 
 MESSAGE = 1 << 18
 PROCESSES = "{{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }}"
@@ -151,7 +152,7 @@ class Keeper:
         """Creates a sandbox."""
         number, group = message["box"], Group(self.parents, str(message["box"]))
         try:
-            box = self.boxes.open(str(number), message["disk"])
+            box = self.boxes.open(str(number), message["disk"], View(**message["view"]))
         except Exception as error:
             group.remove()
             self.send({"id": message["id"], **told(error)})
@@ -239,7 +240,8 @@ class Keeper:
         script_end, script = os.pipe()
         streams = dict(zip((INPUT, STDOUT, STDERR), fds, strict=True))
         try:
-            pid = self.boxes.start(box, {**streams, STATUS: status_end, BLOCK: block, SCRIPT: script_end})
+            places = {**streams, STATUS: status_end, BLOCK: block, SCRIPT: script_end}
+            pid = self.boxes.start(box, places, message["user"] == "verifier")
         except OSError:
             for fd in (status, release, script):
                 os.close(fd)
@@ -247,7 +249,7 @@ class Keeper:
         finally:
             for fd in (status_end, block, script_end):
                 os.close(fd)
-        self.running[name] = Running(number, pid, status, release, script)
+        self.running[name] = Running(number, pid, status, release, script, box.user_of(message["user"] == "verifier"))
         self.await_end(name, pid)
         self.selector.register(status, selectors.EVENT_READ, lambda: self.hear(name))
 
@@ -300,7 +302,7 @@ class Keeper:
 
     def run(self, running: Running, message: dict[str, Any]) -> None:
         """Sets the limits and releases the command."""
-        limits, (box, group) = message["limits"], self.opened[running.box]
+        limits, (_, group) = message["limits"], self.opened[running.box]
         running.limits = limits
         shared = [other.limits for other in self.running.values() if other.box == running.box and other.limits]
         memory, processes = (max(one[name] for one in shared) for name in ("memory_bytes", "processes"))
@@ -314,13 +316,13 @@ class Keeper:
         with contextlib.suppress(
             BrokenPipeError
         ):  # it is dead and its end will be reported; or nothing reads the release
-            script = f"{self.bounds(limits, box)}\n{message['script']}{HAND_OVER}\n"
+            script = f"{self.bounds(limits, running.user)}\n{message['script']}{HAND_OVER}\n"
             os.write(running.script, script.encode())
             os.close(running.script)
             running.script = -1
             os.write(running.release, b"1")
 
-    def bounds(self, limits: dict[str, Any], box: Box) -> str:
+    def bounds(self, limits: dict[str, Any], user: int | None) -> str:
         """Returns shell commands that set the limits of a process.
 
         The confined shell sets them itself, because processes are then counted in its own user namespace, and root in a
@@ -332,7 +334,7 @@ class Keeper:
         if self.nproc_by_namespace:
             lines.append(PROCESSES.format(processes + 1))  # the namespace's first process counts
         elif "pids" not in self.counted:
-            lines.append(PROCESSES.format(threads_of(box.user or os.getuid()) + processes))
+            lines.append(PROCESSES.format(threads_of(user or os.getuid()) + processes))
         if "memory" not in self.counted:  # with a group, it would only break programs that reserve more than they use
             lines.append(f"ulimit -v {limits['memory_bytes'] // 1024}")
         return " && ".join(["true", *lines]) + " || exit 126"

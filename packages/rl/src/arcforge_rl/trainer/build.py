@@ -9,11 +9,14 @@ from omegaconf import OmegaConf
 
 from arcforge_core.config.schema import CorrectionConfig
 from arcforge_core.contracts.algorithm import Algorithm
+from arcforge_core.contracts.environment import Environment
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.algorithms import BoundsConfig
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import OwnCorrectionConfig, RlConfig
+from arcforge_rl.rewards.hybrid import Hybrid
+from arcforge_rl.rewards.spec import ROOT
 
 OWN = {"icepop": "icepop", "double_sided": "double_sided", "opd": "icepop"}
 """Preset of ``correction=own`` by algorithm; `opd` is eq. 1 with other advantages, so pop belongs to it too."""
@@ -64,7 +67,27 @@ def check_corrected(config: RlConfig) -> None:
         raise ConfigError("correction", correction.name, f"{accepted}icepop, or collection.allow_uncorrected=true")
 
 
-def drops_equal(config: RlConfig, algorithm: Algorithm) -> bool:
-    """Returns whether to replace groups of equal rewards: only if they give no gradient and have several rollouts."""
+def decouple(algorithm: Algorithm, config: RlConfig, environment: Environment) -> None:
+    """Gives the algorithm the weights of the reward's components if ``algorithm.components=decoupled``.
+
+    Raises:
+        ConfigError: there is no hybrid reward, or its components do not simply add up.
+    """
+    if getattr(config.algorithm, "components", "summed") == "summed":
+        return
+    if not isinstance(environment, Hybrid):
+        raise ConfigError("algorithm.components", "decoupled", "needs components: rewards=FILE (docs/general_rl.md)")
+    root = environment.spec.combinations[ROOT]
+    if root.aggregation not in ("weighted-mean", "weighted-sum") or root.gates or root.vetoes or root.cap is not None:
+        accepted = f"needs a {root.where} that is a weighted-mean or weighted-sum without gates, vetoes and cap"
+        raise ConfigError("algorithm.components", "decoupled", accepted)
+    algorithm.components = root.weights  # type: ignore[attr-defined]  # of `PolicyGradient`
+
+
+def drops_equal(config: RlConfig, algorithm: Algorithm) -> tuple[str, ...]:
+    """Returns the rewards by which a group is replaced if it is equal in all of them: none where equal groups give a
+    gradient or have one rollout."""
     teaches = config.rollout.group_size == 1 or getattr(algorithm, "equal_teaches", False)
-    return config.rollout.drop_equal and not teaches
+    if not config.rollout.drop_equal or teaches:
+        return ()
+    return tuple(getattr(algorithm, "components", None) or (ROOT,))

@@ -17,11 +17,12 @@ from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars, tell_loggers
 from arcforge_core.train.callbacks.stopping import stopping_of
 from arcforge_rl.rollouts.collect import TracedRollout
-from arcforge_rl.trainer.figures import ALL, evaluation_figures, rights
+from arcforge_rl.trainer.figures import ALL, evaluation_figures, label_figures, rights
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.tensorboard import log_samples
 
 EVALUATIONS_FILE, ROLLOUTS_FILE, HELDOUT_FILE = "evaluations.csv", "rollouts.jsonl", "heldout.csv"
+LABELS_FILE = "labels.csv"
 
 
 class RolloutWriter(L.Callback):
@@ -63,7 +64,8 @@ class RolloutWriter(L.Callback):
 class Evaluations(L.Callback):
     """Evaluates on held-out tasks every `trainer.eval_every` steps.
 
-    Writes ``evaluations.csv``, one row per domain, and ``heldout.csv``, one row per task.
+    Writes ``evaluations.csv``, one row per domain, ``heldout.csv``, one row per task, and, where the environment gives
+    labels, ``labels.csv``: one row per figure of each domain, category and kind.
 
     Args:
         run_dir: folder of the files.
@@ -164,6 +166,13 @@ class Evaluations(L.Callback):
             if not any(rollout.outcome.failure for rollout in group)
         ]
         append_rows(self.run_dir / HELDOUT_FILE, rows, key=("step", "task"))
+        labelled = [
+            {"step": self.last_step, "label": label, "figure": name, "value": value}
+            for label, figures in label_figures(self.groups).items()
+            for name, value in figures.items()
+        ]
+        if labelled:
+            append_rows(self.run_dir / LABELS_FILE, labelled, key=("step", "label", "figure"))
         log_scalars(trainer, {f"heldout_{name}": value for name, value in found[ALL].items()}, self.last_step)
         rollouts = module.record.result.everything if module.record else ()
         tell_loggers(trainer, lambda logger: log_samples([logger], self.last_step, self.groups[0], rollouts))

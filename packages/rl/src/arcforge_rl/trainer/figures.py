@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from arcforge_core.contracts.algorithm import Trace
+from arcforge_core.contracts.environment import Environment
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.best_of.figures import majority_is_right, pass_figures
 from arcforge_rl.environments.unjudged import is_unjudged
+from arcforge_rl.rewards.figures import component_figures
+from arcforge_rl.rewards.hybrid import Hybrid
 from arcforge_rl.rollouts.collect import Collected, TracedRollout
+from arcforge_rl.rollouts.replies import reply_figures
 
 ALL = "all"
 RIGHT = 1.0 - 1e-9
@@ -28,12 +32,28 @@ def rollout_figures(collected: Collected) -> dict[str, float]:
         **({} if unjudged else {"reward": reward}),
         **{f"reward_{name}": value for name, value in figures.items()},
         "groups": len(collected.kept),
+        **reply_figures([rollout.episode.reply for rollout in everything]),
         **collected.counts,
         "length": sum(lengths) / len(lengths),
         "truncated": sum(rollout.trace.truncated for rollout in everything) / len(everything),
         "sampled_tokens": sum(lengths),
         **collected.figures,
     }
+
+
+def hybrid_figures(environment: Environment, collected: Collected) -> dict[str, float]:
+    """Returns the figures of each component of a hybrid reward over the rollouts of a step; none of another reward.
+
+    Args:
+        environment: of the training tasks; where another process judges them, `collected` has that one's figures.
+        collected: the rollouts.
+    """
+    if not isinstance(environment, Hybrid):
+        return {}
+    own = {**environment.take_figures(), **collected.figures}
+    whole = [*collected.kept, *collected.dropped]
+    groups = [[one.outcome.rewards for one in group if one.outcome.failure is None] for group in whole]
+    return component_figures(environment.spec, [group for group in groups if group]) | own
 
 
 def explained_variance(traces: Sequence[Trace]) -> dict[str, float]:
@@ -61,6 +81,26 @@ def evaluation_figures(groups: Sequence[Sequence[TracedRollout]]) -> dict[str, d
     for group in groups:
         domains.setdefault(group[0].domain, []).append(group)
     return {**{domain: _measure(of) for domain, of in sorted(domains.items())}, ALL: _measure(groups) | failed}
+
+
+def label_figures(groups: Sequence[Sequence[TracedRollout]]) -> dict[str, dict[str, float]]:
+    """Returns, by domain, category and kind, the number of tasks, pass@1, and the means of all rewards and metrics.
+
+    Only tasks whose environment gives labels are counted; those with a failed rollout are left out.
+    """
+    by_label: dict[str, list[Sequence[TracedRollout]]] = {}
+    for group in complete(groups):
+        if group[0].labels:
+            for label in (f"domain:{group[0].domain}", *group[0].labels):
+                by_label.setdefault(label, []).append(group)
+    found = {}
+    for label, of_label in sorted(by_label.items()):
+        rollouts = [rollout for group in of_label for rollout in group]
+        names = sorted(set.intersection(*(set(rollout.outcome.rewards) for rollout in rollouts)))
+        means = {name: sum(one.outcome.rewards[name] for one in rollouts) / len(rollouts) for name in names}
+        right = sum(map(is_right, rollouts)) / len(rollouts)
+        found[label] = {"tasks": float(len(of_label)), "pass@1": right, **means}
+    return found
 
 
 def complete(groups: Sequence[Sequence[TracedRollout]]) -> list[Sequence[TracedRollout]]:

@@ -19,21 +19,22 @@ from torch import Tensor
 
 from arcforge_core.contracts.algorithm import Algorithm, PolicyTokens, Trace
 from arcforge_core.contracts.engine import Engine
-from arcforge_core.errors import ArcforgeError
+from arcforge_core.errors import ArcforgeError, CheckpointError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.train.module import StepRecord, TrainingModule
 from arcforge_core.train.step import NonFiniteError, clip_gradients
 from arcforge_rl.configs.learning import RlConfig
-from arcforge_rl.processes import add_gradients, gather, part, share_stream
+from arcforge_rl.processes import add_gradients, gather, part, place, share_stream
 from arcforge_rl.rewards.hybrid import Hybrid
 from arcforge_rl.rollouts.collect import Collected
+from arcforge_rl.rollouts.gaps import GapCurriculum
 from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.critic import Critic
-from arcforge_rl.trainer.figures import explained_variance, rollout_figures
+from arcforge_rl.trainer.figures import explained_variance, hybrid_figures, rollout_figures
 from arcforge_rl.trainer.routing import RoutingReplay
 from arcforge_rl.trainer.streams import add_logprobs, add_stream
-from arcforge_rl.trainer.teachers import Teachers
+from arcforge_rl.trainer.teachers import Teachers, teacher_figures
 from arcforge_rl.trainer.tokens import PolicyMicro, Read, pack, read, write_stream
 from arcforge_rl.trainer.weight_sync import hand_over
 
@@ -200,6 +201,7 @@ class PolicyModule(TrainingModule):
         version = self.weight_version
         collected = self.source.take(self.progress.step)
         figures, clock = rollout_figures(collected), collected.clock
+        figures |= hybrid_figures(self.sampler.training, collected)
         if collected.kept:
             with clock("training"):
                 self._prepare(collected.traces)
@@ -210,6 +212,9 @@ class PolicyModule(TrainingModule):
                 updates = [self._update(of, sum(weights) / weight) for of, weight in zip(parts, weights, strict=True)]
                 share_stream(collected.traces, "factor")
             figures |= means_of(updates)
+            if self.teachers is not None:
+                share_stream(collected.traces, "current")
+                figures |= self._taught(collected.traces)
         self._check_idle(collected)
         self.progress.step += 1
         with clock("handover"):
@@ -221,15 +226,23 @@ class PolicyModule(TrainingModule):
         self.share_clock()
         self.record = StepRecord(figures | self.sampler.curriculum.figures | clock.figures, collected)
 
-    def begin(self, folder: Path, resumed: bool) -> None:
+    def begin(self, folder: Path, restored: Mapping[str, Any] | None) -> None:
         """Gives the engine the weights that the run begins or resumes with, and lets the source begin.
 
         Args:
             folder: of the run.
-            resumed: whether the weights are those of a checkpoint of the run.
+            restored: the `extra_state` of the checkpoint that the weights are of; None in a new run. The source and the
+                curriculum continue from it before the first rollout.
         """
-        if resumed or self.engine.weight_version:  # a server may have an earlier run's
-            self.sync_weights(None if isinstance(self.source, Sampler) else self.progress.step or None)
+        if restored is not None:
+            self.sampler.curriculum.state = restored["curriculum"]
+            self.source.restore(restored.get("source", {}))
+        # a server may have the weights of an earlier run, or later ones of this run
+        if restored is not None or self.engine.weight_version:
+            if isinstance(self.source, Sampler):
+                self.sync_weights()
+            else:  # staleness is counted in versions
+                self.sync_weights(self.progress.step, reset=True)
         self._weight_version = None
         self.source.begin(self.progress.step, folder, self.catch_up)
 
@@ -239,9 +252,27 @@ class PolicyModule(TrainingModule):
         assert isinstance(optimizer, LightningOptimizer)
         optimizer.optimizer.state.clear()
 
-    def sync_weights(self, version: int | None = None) -> None:
-        """Gives the engine the weights of this step."""
-        hand_over(self.model, self.engine, version)
+    def sync_weights(self, version: int | None = None, reset: bool = False) -> None:
+        """Gives the engine the weights of this step; with several processes all call it.
+
+        Raises:
+            CheckpointError: the engine refuses them.
+        """
+        refresh = getattr(self.engine, "refresh", None)
+        if refresh is None or place()[1] == 1:
+            hand_over(self.model, self.engine, version, reset)
+            return
+        refused: Exception | None = None  # a server that all processes ask: the first one gives
+        if place()[0] == 0:
+            try:
+                hand_over(self.model, self.engine, version, reset)
+            except ArcforgeError as error:
+                refused = error
+        said = gather(None if refused is None else str(refused))[0]
+        if said is not None:
+            raise refused or CheckpointError(said)
+        if place()[0]:
+            refresh()
 
     def pin(self) -> None:
         """Gives the engine of the evaluations, if it has one of its own, the weights of this step."""
@@ -333,7 +364,8 @@ class PolicyModule(TrainingModule):
         alone = strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
         try:
             with alone:  # processes have different numbers of micro-batches: gradients are reduced at the end
-                for micro in pack(traces, self.config.trainer.micro_batch_tokens):
+                split = getattr(self.algorithm, "splits", False)
+                for micro in pack(traces, self.config.trainer.micro_batch_tokens, split):
                     found.add(len(micro.target_S), *self._accumulate(micro.to(self.model.device), scale))
         except NonFiniteError as error:
             return str(error)
@@ -352,6 +384,8 @@ class PolicyModule(TrainingModule):
             # inside the block: with activation checkpointing, layers run again in the backward pass
             self.manual_backward(sum(parts.values(), torch.zeros((), device=found.logprobs_S.device)))
         write_stream(micro, "factor", loss.factor_T)
+        if self.teachers is not None:
+            write_stream(micro, "current", found.logprobs_S.detach())
         gap_S = (tokens.old_T - tokens.rollout_T).abs()
         means = {name: float(value) for name, value in loss.metrics.items()}
         means["entropy"] = float(found.entropy_S.mean())
@@ -361,6 +395,15 @@ class PolicyModule(TrainingModule):
         if self._moved and "old" not in micro.streams:  # not the weights that sampled
             gaps = Gaps(mixed_count=len(gap_S))
         return {f"{name}_loss": float(value.detach()) for name, value in parts.items()}, means, gaps
+
+    def _taught(self, traces: Sequence[Trace]) -> dict[str, float]:
+        """Returns the figures of each teacher; the curriculum learns the gaps if it divides prompts by them."""
+        figures = teacher_figures(traces, getattr(self.config.algorithm, "reward_weight", 0.0))
+        if isinstance(self.sampler.curriculum, GapCurriculum):
+            ends = [name for name in figures if name.endswith("_gap")]
+            gaps = {name.removeprefix("teacher_").removesuffix("_gap"): figures[name] for name in ends}
+            self.sampler.curriculum.learn_gaps(gaps)
+        return figures
 
     def _check_gap(self, gap: float) -> None:
         limit = gap_limit(self.config)
@@ -387,9 +430,7 @@ class PolicyModule(TrainingModule):
         return {**state, "rewards": rewards}
 
     def restore_extra(self, state: Mapping[str, Any]) -> None:
-        """Restores the result of `extra_state`."""
-        self.sampler.curriculum.state = state["curriculum"]
-        self.source.restore(state.get("source", {}))
+        """Restores the rest of `extra_state`, after `begin`."""
         if isinstance(self.sampler.training, Hybrid):
             self.sampler.training.reward_state = state.get("rewards", {})
         if self.critic is not None:
@@ -422,8 +463,8 @@ def means_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def parts_of(collected: Collected, updates: int) -> list[list[Trace]]:
     """Returns the traces of each update: whole groups, round-robin. Fewer groups than updates give fewer updates."""
-    parts = [[rollout.trace for group in collected.kept[n::updates] for rollout in group] for n in range(updates)]
-    return [part for part in parts if part]
+    parts = [[rollout for group in collected.kept[n::updates] for rollout in group] for n in range(updates)]
+    return [[trace for rollout in part for trace in rollout.traces] for part in parts if part]
 
 
 def weight_of(traces: Sequence[Trace]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from arcforge_rl.configs.learning import MonitorConfig
 from arcforge_rl.trainer.module import GAPS, PolicyModule, gap_limit
 
 WARNINGS_FILE = "warnings.csv"
+ALARMS = ("gold", "length", "repetition", "refusals", "malformed", "canaries")
+"""Figures that say that the reward is exploited; `monitor.action` answers them."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Warned:
 
     Attributes:
         step: step of the warning.
-        figure: ``entropy``, ``masked`` or ``logprob_gap``.
+        figure: ``entropy``, ``masked``, ``logprob_gap``, or one of `ALARMS`.
         value: its mean over the last steps.
         limit: the exceeded limit.
         message: text of the warning.
@@ -74,6 +76,46 @@ class Monitor:
         if gap is not None:
             said = f"log-prob gap {gap:.2g} nats a token, above {limit:.2g}: engine and trainer come apart"
             found += self._crossed("gap", gap > limit, step, "logprob_gap", gap, limit, said)
+        return [*found, *self._replies(step, figures)]
+
+    def _replies(self, step: int, figures: Mapping[str, float]) -> list[Warned]:
+        """Returns the alarms about the form of replies."""
+        config, found = self.config, list[Warned]()
+        length = self._mean("length", figures.get("length", math.nan))
+        begun = self._beginning.get("length")
+        if length is not None and begun is not None:
+            most = config.length_high * begun
+            said = (
+                f"replies of {length:.0f} tokens, above {config.length_high:g} x those of the beginning ({begun:.0f})"
+            )
+            found += self._crossed("length", length > most, step, "length", length, most, said)
+        for name, limit, said in (
+            ("repetition", config.repetition, "of a reply repeats itself"),
+            ("refusals", config.refusals, "of the replies refuse"),
+            ("malformed", config.malformed, "of the replies are malformed"),
+        ):
+            share = self._mean(name, figures.get(name, math.nan))
+            if share is not None:
+                text = f"{share:.0%} {said}, above {limit:.0%}"
+                found += self._crossed(name, share > limit, step, name, share, limit, text)
+        return found
+
+    def measured(self, step: int, gold: float, best: float, canaries: float | None) -> list[Warned]:
+        """Adds an evaluation and returns its alarms.
+
+        Args:
+            step: of the evaluation.
+            gold: mean reward of held-out tasks.
+            best: the best so far.
+            canaries: share of the canaries that fail; None without any.
+        """
+        limit = best - self.config.gold_drop
+        said = f"held-out reward {gold:.3f}, more than {self.config.gold_drop:g} below its best ({best:.3f})"
+        found = self._crossed("gold", gold < limit, step, "gold", gold, limit, said)
+        if canaries is not None:
+            limit = self.config.canary_failures
+            said = f"{canaries:.0%} of the canaries fail, above {limit:.0%}"
+            found += self._crossed("canaries", canaries > limit, step, "canaries", canaries, limit, said)
         return found
 
     def _mean(self, name: str, value: float) -> float | None:
@@ -103,12 +145,17 @@ class Monitoring(L.Callback):
         run_dir: folder of ``metrics.csv``.
         metrics: name of that file.
         console: prints the warnings.
+
+    Attributes:
+        count: warnings so far.
+        alarmed: whether one of them, of this process, was of `ALARMS`.
     """
 
     def __init__(self, run_dir: Path, metrics: str, console: Console) -> None:
         self.run_dir, self.metrics, self.console = run_dir, metrics, console
         self.monitor: Monitor | None = None
         self.count = 0
+        self.alarmed = False
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Adds the steps before a resumed run."""
@@ -126,7 +173,12 @@ class Monitoring(L.Callback):
     ) -> None:
         """Adds the step."""
         assert isinstance(module, PolicyModule) and module.record is not None and self.monitor is not None
-        for warning in self.monitor.add(module.progress.step, module.record.figures):
+        self.tell(self.monitor.add(module.progress.step, module.record.figures))
+
+    def tell(self, warnings: Sequence[Warned]) -> None:
+        """Prints and writes warnings."""
+        for warning in warnings:
             self.count += 1
+            self.alarmed = self.alarmed or warning.figure in ALARMS
             self.console.print(f"warning: step {warning.step}: {warning.message}")
             append_row(self.run_dir / WARNINGS_FILE, asdict(warning))

@@ -68,5 +68,5 @@ def _models(module: PolicyModule) -> Iterator[tuple[str, nn.Module]]:
         yield f"teacher {number + 1}", teacher
     training = module.sampler.training
     training = training.environment if isinstance(training, Hybrid) else training
-    if isinstance(training, Rewarded):
+    if isinstance(training, Rewarded) and training.model is not None:
         yield "reward model", training.model.model

@@ -12,7 +12,7 @@ import lightning as L
 import torch
 from omegaconf import OmegaConf
 
-from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained, open_checkpoint
 from arcforge_core.console.progress import working
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.algorithm import Algorithm
@@ -27,6 +27,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.processor import allowed_cores
 from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_core.train.adapter import put_on
 from arcforge_core.train.callbacks.console import ConsoleProgress
 from arcforge_core.train.callbacks.metrics import METRICS_FILE, MetricsWriter
 from arcforge_core.train.prepare import compute_dtype, freeze
@@ -35,22 +36,28 @@ from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.environments.unjudged import Unjudged
-from arcforge_rl.rewards.hybrid import with_rewards
-from arcforge_rl.rewards.learned import with_reward_model
-from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.gaps import curriculum_of
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
 from arcforge_rl.rollouts.source import Source
-from arcforge_rl.trainer.build import build_algorithm, drops_equal
-from arcforge_rl.trainer.callbacks import EVALUATIONS_FILE, HELDOUT_FILE, Evaluations, RolloutWriter
+from arcforge_rl.rollouts.tasks import (
+    agents_of_trainer,
+    check_judges,
+    connect_judges,
+    plays_apart,
+    training_environment,
+)
+from arcforge_rl.trainer.build import build_algorithm, decouple, drops_equal
+from arcforge_rl.trainer.callbacks import EVALUATIONS_FILE, HELDOUT_FILE, LABELS_FILE, Evaluations, RolloutWriter
 from arcforge_rl.trainer.critic import build_critic
 from arcforge_rl.trainer.dashboard import Dashboard
 from arcforge_rl.trainer.figures import ALL
+from arcforge_rl.trainer.gold import GoldWatch
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.monitor import WARNINGS_FILE, Monitoring
 from arcforge_rl.trainer.report.page import write_report
 from arcforge_rl.trainer.roles import roles_of
-from arcforge_rl.trainer.teachers import build_teachers
+from arcforge_rl.trainer.teachers import build_teachers, check_prompts
 
 SHOWN = {
     "reward": "reward {:.3f}",
@@ -86,15 +93,19 @@ def run(config: RlConfig) -> Result:
 
 
 def with_resolved(config: RlConfig) -> RlConfig:
-    """Returns the configuration with the folders of critic and reward model: when it is resumed, ``outputs/latest`` is
-    the run itself."""
+    """Returns the configuration with the folders of critic, reward model and agents: when it is resumed, or an
+    orchestrator starts again, ``outputs/latest`` is the run itself."""
 
     def resolved(named: str | None, field: str) -> str | None:
         return None if named is None else str(find_checkpoint(named, field).resolve())
 
     critic = replace(config.critic, init=resolved(config.critic.init, "critic.init"))
     checkpoint = resolved(config.reward_model.checkpoint, "reward_model.checkpoint")
-    return replace(config, critic=critic, reward_model=replace(config.reward_model, checkpoint=checkpoint))
+    reward_model = replace(config.reward_model, checkpoint=checkpoint)
+    agents = {
+        name: replace(agent, init=resolved(agent.init, f"agents.{name}.init")) for name, agent in config.agents.items()
+    }
+    return replace(config, critic=critic, reward_model=reward_model, agents=agents)
 
 
 def with_shared_cores(config: RlConfig, cores: int) -> RlConfig:
@@ -110,10 +121,10 @@ class PolicyTraining(Hooks):
 
     # fields without which the earlier steps would mean something else
     fixed: tuple[str, ...] = (
-        "algorithm.name", "critic.model", "curriculum.", "environment.", "optimizer.name", "reward_model.", "rollout.",
-        "seed",
+        "adapter.", "algorithm.name", "critic.model", "curriculum.", "environment.", "optimizer.name", "reward_model.",
+        "rollout.", "seed",
     )  # fmt: skip
-    tables: tuple[str, ...] = (METRICS_FILE, EVALUATIONS_FILE, HELDOUT_FILE, WARNINGS_FILE)
+    tables: tuple[str, ...] = (METRICS_FILE, EVALUATIONS_FILE, HELDOUT_FILE, LABELS_FILE, WARNINGS_FILE)
 
     def __init__(self, config: RlConfig, algorithm: Algorithm) -> None:
         self.config, self.algorithm = config, algorithm
@@ -139,17 +150,19 @@ class PolicyTraining(Hooks):
 
     def callbacks(self, session: Session) -> list[L.Callback]:
         """Returns metrics, rollouts, evaluations and progress; the engine gets the weights that the fit starts from."""
-        self.module.begin(session.run_dir, session.restored is not None)
+        self.module.begin(session.run_dir, None if session.restored is None else session.restored.extra)
         run_dir, console = session.run_dir, session.console
         live = console.is_terminal
         self.evaluations = Evaluations(run_dir, None if live else console)
+        check_alone(self.config)
         if not session.first:
             return [self.evaluations]
         monitoring, metrics = Monitoring(run_dir, METRICS_FILE, console), MetricsWriter(run_dir)
         writers = [monitoring, metrics, RolloutWriter(run_dir, self.tokenizer)]
+        gold = GoldWatch(run_dir, self.evaluations, monitoring, self.tokenizer, self.config.monitor.canaries)
         if live:
-            return [*writers, self.evaluations, Dashboard(console, self.evaluations, monitoring)]
-        return [*writers, ConsoleProgress(console, metrics, SHOWN, pause=0.0), self.evaluations]
+            return [*writers, self.evaluations, gold, Dashboard(console, self.evaluations, monitoring)]
+        return [*writers, ConsoleProgress(console, metrics, SHOWN, pause=0.0), self.evaluations, gold]
 
     def finish(self, session: Session) -> None:
         """Ends the collection of rollouts, and evaluates, unless the last step did."""
@@ -170,6 +183,21 @@ class PolicyTraining(Hooks):
             page = write_report(session.run_dir)
         session.console.print(f"report {os.path.relpath(page)}")
         return {**figures}
+
+
+def check_alone(config: RlConfig) -> None:
+    """Refuses options that one of several processes would follow alone.
+
+    Raises:
+        ConfigError: alarms end the run, or canaries are played.
+    """
+    monitor = config.monitor
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return
+    if monitor.action != "warn":
+        raise ConfigError("monitor.action", monitor.action, "must be warn in several processes")
+    if monitor.canaries is not None:
+        raise ConfigError("monitor.canaries", monitor.canaries, "must be null in several processes")
 
 
 def summarise(module: PolicyModule, evaluations: Evaluations) -> dict[str, float]:
@@ -267,10 +295,14 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         raise CheckpointError(f"init={config.init}: {folder} has no tokenizer.json")
     tokenizer = Tokenizer.load(folder)
     dialogue = build_dialogue(tokenizer, config.rollout.thinking)
-    training, heldout = build_environment(config.environment), build_environment(config.environment, "heldout")
+    heldout, apart = build_environment(config.environment, "heldout"), plays_apart(config)
+    training = training_environment(config, None if apart else Ops(hardware, config.trainer.deterministic))
     check_agents(config, training)
-    training = with_reward_model(training, config.reward_model, Ops(hardware, config.trainer.deterministic))
-    training = with_rewards(training, config.rewards, config.collection.name)
+    check_judges(config, training)
+    tasks = training
+    if "teacher" in algorithm.needs:
+        check_prompts(config.teachers, tasks)
+    decouple(algorithm, config, training)
     if not getattr(algorithm, "counts_rewards", True):
         training = unjudged(config, training)
     check_compares(config, training)
@@ -278,12 +310,17 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
 
     def load(kept: torch.dtype = torch.float32, folder: Path = folder) -> CausalLM:
         model = load_pretrained(folder, kept, Ops(hardware, config.trainer.deterministic))
-        model = model.to(hardware.device_type)
+        model = model.to(hardware.identity.device)
         model.set_compute_dtype(dtype)
         return model
 
     model = load().train()
-    freeze(model, config.trainer.trainable)
+    if config.adapter.name == "none":
+        freeze(model, config.trainer.trainable)
+    else:
+        # no loss here trains the MTP module
+        targets = [rf"^(?!mtp\.).*(?:{each})" for each in config.adapter.targets]
+        put_on(model, replace(config.adapter, targets=targets), open_checkpoint(folder))
     if config.trainer.freeze_indexer:
         for name, parameter in model.named_parameters():
             if ".indexer." in name:
@@ -299,11 +336,14 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             raise ConfigError("evaluation.engine", "own", "must be shared in several processes")
         evaluator = build_engine(config.engine, load(dtype).requires_grad_(False))
-    curriculum = Curriculum(config.curriculum, config.seed)
+    curriculum = curriculum_of(config, tasks)
     positions = model.config.max_position_embeddings
     drop_equal = drops_equal(config, algorithm)
     sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
-    sampler.others = Others(config.agents, tokenizer, positions, hardware)
+    agents_here = agents_of_trainer(config, heldout)
+    sampler.others = Others(agents_here, tokenizer, positions, hardware, config.trainer.deterministic)
+    if not apart:
+        connect_judges(training, sampler.others)
     sampler.evaluator = evaluator
     if config.harness is not None:
         url, key = config.engine.url, os.environ.get("ARCFORGE_ENGINE_KEY")  # type: ignore[attr-defined]  # checked

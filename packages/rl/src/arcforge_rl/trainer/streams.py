@@ -32,7 +32,7 @@ def add_stream(
         device: device of the computation.
         value_of: returns the numbers of a micro-batch, [S].
     """
-    for micro in pack(traces, max_tokens):
+    for micro in pack(traces, max_tokens, split=True):
         write_stream(micro, name, value_of(micro.to(device)))
 
 

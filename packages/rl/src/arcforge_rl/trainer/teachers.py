@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,11 +21,14 @@ from arcforge_core.checkpoint.pretrained import find_checkpoint
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.contracts.engine import Engine, SamplingParams
+from arcforge_core.contracts.environment import Environment
+from arcforge_core.episodes.rollout import FailedTask, stage_of, take_task
 from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
 from arcforge_core.generation.engine import build_engine
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_rl.algorithms.opd import teacher_of as counted_as
 from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.configs.teachers import TeacherConfig
 from arcforge_rl.trainer.streams import add_logprobs, check_tokenizer
@@ -35,6 +38,8 @@ STREAM = "teacher"
 PROBE = "The quick brown fox jumps over 13 lazy dogs; (a + b) * c == 42?\n"
 """Text whose log-probs tell a teacher's weights from others."""
 CACHED_TOKENS = 4_000_000
+CHECKED = 128
+"""Prompts whose teachers are looked up before work starts."""
 PAUSE = 1.0
 """Seconds before the second attempt at a server, doubled for each further one."""
 KEY = "ARCFORGE_ENGINE_KEY"
@@ -205,6 +210,57 @@ class Teachers:
         wanted = trace.stage or trace.teacher
         accepted = f"none for {wanted!r}: add +teachers.{wanted} or +teachers.{DEFAULT}"
         raise ConfigError("teachers", sorted(self.by_name), accepted)
+
+
+def check_prompts(names: Collection[str], environment: Environment) -> None:
+    """Checks that the first prompts of an environment have teachers; a mixture's parts come within them.
+
+    Args:
+        names: of the teachers.
+        environment: of the training tasks.
+
+    Raises:
+        ConfigError: a prompt has none.
+    """
+    if not names or DEFAULT in names:
+        return
+    for task in (take_task(environment, number) for number in range(environment.num_tasks or CHECKED)[:CHECKED]):
+        if isinstance(task, FailedTask):
+            continue
+        stage, domain = stage_of(environment, task), environment.domain_of(task)
+        if stage not in names and domain not in names:
+            accepted = f"none for prompts of {stage or domain}: add +teachers.{stage or domain} or +teachers.{DEFAULT}"
+            raise ConfigError("teachers", sorted(names), accepted)
+
+
+def teacher_figures(traces: Sequence[Trace], reward_weight: float) -> dict[str, float]:
+    """Returns tokens, share of the weights, loss and gap of each teacher, and writes the advantages that were used.
+
+    The gap is the mean of the policy's log-prob minus the teacher's: an estimate of the KL divergence that is left. The
+    loss is that of the step's beginning, where every ratio is 1.
+
+    Args:
+        traces: with the streams ``teacher``, ``current``, ``weights``, ``advantages`` and ``factor``.
+        reward_weight: of the reward's advantage.
+    """
+    sums: dict[str, list[float]] = {}
+    for trace in traces:
+        of_teacher = sums.setdefault(counted_as(trace), [0.0] * 4)
+        for branch in trace.branches:
+            stream, index_T = branch.streams, branch.index_T
+            gap_T = (stream["current"] - stream["teacher"]).double()
+            stream["advantages"] = (reward_weight * stream["advantages"] - gap_T).float()
+            weight_T = stream["weights"].double()
+            loss_T = -weight_T * stream["factor"] * stream["advantages"]
+            parts = (torch.ones_like(gap_T), weight_T, loss_T, gap_T)
+            for place, part_T in enumerate(parts):
+                of_teacher[place] += float(part_T[index_T].sum())
+    found: dict[str, float] = {}
+    whole = sum(weight for _, weight, _, _ in sums.values())
+    for name, (tokens, weight, loss, gap) in sorted(sums.items()):
+        values = {"tokens": tokens, "weight": weight / whole, "loss": loss, "gap": gap / tokens}
+        found |= {f"teacher_{name}_{figure}": value for figure, value in values.items()}
+    return found
 
 
 def build_teachers(

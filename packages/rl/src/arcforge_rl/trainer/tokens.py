@@ -23,7 +23,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class PolicyMicro:
-    """Whole traces as one ragged batch.
+    """Whole traces as one ragged batch, or part of the branches of one.
 
     Attributes:
         tokens_T: int64, every branch up to the token before its last sampled one.
@@ -36,6 +36,7 @@ class PolicyMicro:
         trace_S: int64, indices into `traces`.
         streams: fp32 [S] by name.
         traces: the traces in order.
+        segments: the branches in order.
     """
 
     tokens_T: Tensor
@@ -48,6 +49,7 @@ class PolicyMicro:
     trace_S: Tensor
     streams: Mapping[str, Tensor]
     traces: Sequence[Trace]
+    segments: Sequence[Branch]
 
     def to(self, device: torch.device | str) -> PolicyMicro:
         """Returns a copy with its tensors on a device."""
@@ -63,21 +65,41 @@ class PolicyMicro:
 
     def branches(self) -> list[Branch]:
         """Returns the branches with sampled tokens, in segment order."""
-        return [branch for trace in self.traces for branch in trace.branches if branch.num_sampled]
+        return [*self.segments]
 
 
-def pack(traces: Sequence[Trace], max_tokens: int) -> list[PolicyMicro]:
-    """Returns micro-batches of at most `max_tokens` tokens; a longer trace gets its own. Traces are never cut."""
-    parts: list[list[Trace]] = []
+def pack(traces: Sequence[Trace], max_tokens: int, split: bool = False) -> list[PolicyMicro]:
+    """Returns micro-batches of at most `max_tokens` tokens; a longer trace gets its own.
+
+    With `split` one of several branches, such as the contexts of a long conversation, gets several of its own, none of
+    them longer than `max_tokens` or one branch. Branches are never cut.
+    """
+    parts: list[list[tuple[Trace, Sequence[Branch]]]] = []
     room = 0
     for trace in traces:
-        length = sum(_length(branch) for branch in trace.branches)
-        if not parts or length > room:
-            parts.append([])
-            room = max_tokens
-        parts[-1].append(trace)
-        room -= length
+        branches = [branch for branch in trace.branches if branch.num_sampled]
+        length = sum(map(_length, branches))
+        for piece in pieces(branches, max_tokens) if split and length > max_tokens else [branches]:
+            size = sum(map(_length, piece))
+            if not parts or size > room:
+                parts.append([])
+                room = max_tokens
+            parts[-1].append((trace, piece))
+            room -= size
     return [_micro(part) for part in parts]
+
+
+def pieces(branches: Sequence[Branch], max_tokens: int) -> list[list[Branch]]:
+    """Returns branches in order, in lists of at most `max_tokens` tokens or one branch."""
+    found: list[list[Branch]] = []
+    room = 0
+    for branch in branches:
+        if not found or _length(branch) > room:
+            found.append([])
+            room = max_tokens
+        found[-1].append(branch)
+        room -= _length(branch)
+    return found
 
 
 @dataclass(frozen=True)
@@ -150,15 +172,13 @@ def _length(branch: Branch) -> int:
     return int(branch.index_T[-1]) if branch.num_sampled else 0
 
 
-def _micro(traces: list[Trace]) -> PolicyMicro:
+def _micro(parts: Sequence[tuple[Trace, Sequence[Branch]]]) -> PolicyMicro:
     tokens: list[Tensor] = []
     lengths: list[int] = []
     rows, targets, rollout, versions, begun, owners = [], [], [], [], [], []
     streams: dict[str, list[Tensor]] = {}
-    for number, trace in enumerate(traces):
-        for branch in trace.branches:
-            if not branch.num_sampled:
-                continue
+    for number, (_, branches) in enumerate(parts):
+        for branch in branches:
             index_S = branch.index_T
             rows.append(index_S - 1 + sum(lengths))
             lengths.append(_length(branch))
@@ -179,6 +199,7 @@ def _micro(traces: list[Trace]) -> PolicyMicro:
         torch.cat(versions),
         torch.cat(begun),
         torch.cat(owners),
-        {name: torch.cat(parts) for name, parts in streams.items()},
-        traces,
+        {name: torch.cat(values) for name, values in streams.items()},
+        [trace for trace, _ in parts],
+        [branch for _, branches in parts for branch in branches],
     )

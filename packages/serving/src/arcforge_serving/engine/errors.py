@@ -22,7 +22,7 @@ class TurnedAwayError(RemoteError):
 
 
 class RemoteTimeoutError(RemoteError):
-    """An external server took longer than ``engine.timeout_seconds``."""
+    """An external server took longer than ``engine.timeout_seconds``, or another limit that the text names."""
 
 
 class IntegrityError(RuntimeError):

@@ -40,7 +40,7 @@ class Engine(PagedEngine):
             backend, folder = build_hardware(hardware or AutoHardwareConfig()), find_checkpoint(model)
             checkpoint = open_checkpoint(folder)
             check_engine(config, checkpoint.config, checkpoint.attention)
-            model = load_pretrained(folder, ops=Ops(backend)).to(backend.device_type)
+            model = load_pretrained(folder, ops=Ops(backend)).to(backend.identity.device)
         super().__init__(config, model)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,11 +30,13 @@ class StepLoop:
     Attributes:
         paused: no step is launched.
         closed: nothing can be posted any more.
+        busy_seconds: time in which there were steps.
         lock: guards `closed`, the queues and the caller's own count of posted requests.
     """
 
     def __init__(self, driver: Driver, on_fault: Callable[[Exception], None]) -> None:
         self.driver, self.paused, self.closed = driver, False, False
+        self.busy_seconds = 0.0
         self.lock = threading.Lock()
         self._on_fault = on_fault
         self._actions: deque[Action] = deque()
@@ -61,7 +64,10 @@ class StepLoop:
         """
         with self._driving:
             self._run_posted()
-            return not self.paused and self.driver.advance()
+            began = time.perf_counter()
+            worked = not self.paused and self.driver.advance()
+            self.busy_seconds += time.perf_counter() - began if worked else 0.0
+            return worked
 
     def close(self, last: Action) -> None:
         """Refuses further actions, and returns when those posted, and then `last`, have run."""

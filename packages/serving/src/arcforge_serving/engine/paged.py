@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from arcforge_core.config.schema import check_choice
-from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
+from arcforge_core.contracts.engine import GenerationOutput, Matcher, SamplingParams
 from arcforge_core.contracts.serving_engine import EngineLimits, EngineStats
 from arcforge_core.errors import ConfigError
 from arcforge_core.generation.engine import params_per_prompt
@@ -20,10 +20,12 @@ from arcforge_core.generation.weights import install_weights, next_version, stag
 from arcforge_core.model.adapt.quantised import quantise_model
 from arcforge_core.model.adapt.state import ordinary_shapes
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.configs import PagedEngineConfig
 from arcforge_serving.engine.driver import Driver
 from arcforge_serving.engine.errors import IntegrityError, QueueFullError
 from arcforge_serving.engine.exchange import PageExchange
+from arcforge_serving.engine.grammar import Grammars
 from arcforge_serving.engine.loop import StepLoop
 from arcforge_serving.engine.sequence import SequenceState
 from arcforge_serving.engine.stream import Stream
@@ -55,6 +57,8 @@ class PagedEngine:
         prefill: fetches the pages of prompts before they are queued; None computes every prompt here.
         trace: times of the last steps.
     """
+
+    takes_adapters = True
 
     def __init__(self, config: PagedEngineConfig, model: CausalLM) -> None:
         quantise_model(model, config.weights)
@@ -302,12 +306,29 @@ class PagedEngine:
     def _resume(self) -> None:
         self.loop.paused = False
 
+    def json_matcher(self, tokenizer: Tokenizer, schema: Mapping[str, Any]) -> Callable[[], Matcher]:
+        """Returns a `SamplingParams.matcher` for replies that are JSON of a schema.
+
+        Args:
+            tokenizer: of the model.
+            schema: JSON schema.
+
+        Raises:
+            ConfigError: see `Grammars.json_schema`.
+        """
+        return Grammars(tokenizer, self.limits.vocabulary).json_schema(schema)
+
     def flush(self) -> None:
         """Forgets all prefixes; running requests keep their own."""
         self.loop.between_steps(self.scheduler.tree.turn)
 
     def update_weights(
-        self, state: Mapping[str, Tensor], *, version: int | None = None, checksum: str | None = None
+        self,
+        state: Mapping[str, Tensor],
+        *,
+        version: int | None = None,
+        checksum: str | None = None,
+        reset: bool = False,
     ) -> None:
         """Replaces the weights between two steps; see the contract.
 
@@ -315,9 +336,13 @@ class PagedEngine:
         have no token yet compute their prompts again, and later ones find no prefix of the old weights: a first token
         never depends on two versions. Sessions that began before are excepted with ``engine.prefix_at_update=keep``.
         """
-        what = f"weight update {next_version(self.weight_version, version)}"
-        staged = stage_weights(self.model, state, what, checksum)  # while generation continues
-        self.loop.between_steps(partial(self._install, staged, version))
+        new = next_version(self.weight_version, version, reset)
+        staged = stage_weights(self.model, state, f"weight update {new}", checksum)  # while generation continues
+        self.loop.between_steps(partial(self._reset, staged, new) if reset else partial(self._install, staged, version))
+
+    def _reset(self, staged: Mapping[str, Tensor], version: int) -> None:
+        self.driver.weight_version = version - 1
+        self._install(staged, version)
 
     def _install(self, staged: Mapping[str, Tensor], version: int | None) -> None:
         new = next_version(self.weight_version, version)
@@ -328,7 +353,7 @@ class PagedEngine:
         self.scheduler.updated()
 
     def update_weights_from(
-        self, folder: str | Path, *, version: int | None = None, checksum: str | None = None
+        self, folder: str | Path, *, version: int | None = None, checksum: str | None = None, reset: bool = False
     ) -> None:
         """`update_weights` from the folder of a checkpoint or run.
 
@@ -336,7 +361,7 @@ class PagedEngine:
             CheckpointError: also when the folder holds another model, or none.
         """
         state = state_in(folder, self.model)
-        self.update_weights(state, version=version, checksum=checksum)
+        self.update_weights(state, version=version, checksum=checksum, reset=reset)
 
     # ---- inspection --------------------------------------------------------------------------------------------------
 
@@ -352,6 +377,7 @@ class PagedEngine:
             page_size=self.config.page_size, prefix_reuse=self.driver.prefix_reuse,
             evicted_pages=scheduler.tree.evicted,
             generated_tokens=self.driver.generated, steps=self.driver.steps,
+            busy_seconds=self.loop.busy_seconds,
             speculation=self.driver.drafting, drafts=drafts,
             draft_tokens=sum(k * times for k, times in list(speculation.checked.items())),
             accepted_by_position=accepted, accepted_length=1 + sum(accepted) / drafts if drafts else 1.0,

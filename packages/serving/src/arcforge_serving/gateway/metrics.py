@@ -23,7 +23,9 @@ class SessionCollector(Collector):
         sessions, memories = self.sessions, self.sessions.memories
         gauges = (
             ("gateway_sessions", "Open sessions", len(sessions)),
+            ("gateway_recorded_tokens", "Tokens of the open sessions", sessions.recorded),
             ("gateway_memory_bytes", "Parsed parts of clients' histories that are kept", memories.bytes),
+            ("gateway_replies_bytes", "Replies that are kept, for repeated requests or as stored", sessions.kept.bytes),
         )
         for name, what, value in gauges:
             gauge = GaugeMetricFamily(f"{PREFIX}{name}", what, labels=[LABEL])
@@ -31,6 +33,7 @@ class SessionCollector(Collector):
             yield gauge
         counters = (
             ("gateway_memory_forgotten", "Parsed parts that made room for others", memories.forgotten),
+            ("gateway_replies_forgotten", "Replies that made room for others", sessions.kept.forgotten),
             ("gateway_log_failures", "Lines not written to disk", sessions.log_failures),
         )
         for name, what, value in counters:

@@ -113,7 +113,7 @@ class SessionPaths:
                 await self._app(scope, _again(body, receive), keep_and_send)
         finally:
             turn.finish()
-            reply.end(is_whole)
+            session.replies.end(key, reply, is_whole)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

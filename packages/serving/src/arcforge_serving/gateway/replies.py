@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import deque
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -11,14 +11,17 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Send
 
 from arcforge_core.errors import ConfigError
+from arcforge_serving.server.shared.memories import Memories
 
 KEPT = 32
 """Replies of a session; clients repeat their last requests only."""
+REPLY_BYTES = 2048
+"""Of a reply, besides its body."""
 RETRY_COUNT, IDEMPOTENCY_KEY = "x-stainless-retry-count", "idempotency-key"
 REPLAYED = (b"x-arcforge-replayed", b"true")
 
 
-@dataclass
+@dataclass(eq=False)
 class Reply:
     """The reply to a request, as the application sends it.
 
@@ -56,10 +59,16 @@ class Reply:
 
 
 class Replies:
-    """The last replies by their requests."""
+    """The last replies of a session by their requests.
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, Reply] = OrderedDict()
+    Args:
+        memories: of the replies of all sessions; those that were not used for longest are forgotten first.
+    """
+
+    def __init__(self, memories: Memories) -> None:
+        self._memories, self._holder = memories, memories.holder()
+        self._begun: dict[bytes, Reply] = {}
+        self._ended: deque[bytes] = deque()
 
     async def find(self, headers: Headers, path: str, body: bytes) -> Reply | None:
         """Returns the reply that a repeated request had, after its end; None for a request that is new.
@@ -71,7 +80,7 @@ class Replies:
             ConfigError: the key was another request's.
         """
         key, digest = _key(headers, path, body)
-        kept = self._kept.get(key)
+        kept: Reply | None = self._begun.get(key) or self._memories.get((self._holder, Reply, key))
         if kept is None or not (IDEMPOTENCY_KEY in headers or headers.get(RETRY_COUNT, "0") != "0"):
             return None
         if kept.digest != digest:
@@ -80,18 +89,30 @@ class Replies:
         return kept if kept.is_whole else None
 
     def begin(self, headers: Headers, path: str, body: bytes) -> tuple[bytes, Reply]:
-        """Returns a key and a place for the reply to a request; `Reply.end` must follow."""
+        """Returns a key and a place for the reply to a request; `end` must follow."""
         key, digest = _key(headers, path, body)
-        reply = Reply(digest)
-        self.keep(key, reply)
+        reply = self._begun[key] = Reply(digest)
         return key, reply
 
+    def end(self, key: bytes, reply: Reply, is_whole: bool) -> None:
+        """Lets requests that wait for the reply continue, and keeps a whole one."""
+        if self._begun.get(key) is reply:
+            del self._begun[key]
+        if is_whole:
+            self.keep(key, reply)
+        reply.end(is_whole)
+
     def keep(self, key: bytes, reply: Reply) -> None:
-        """Keeps a reply, in place of the oldest one."""
-        self._kept[key] = reply
-        self._kept.move_to_end(key)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        """Keeps a whole reply, in place of the one before it and of the session's oldest one."""
+        self._memories.remove((self._holder, Reply, key))
+        self._memories.put((self._holder, Reply, key), reply, len(reply.body) + REPLY_BYTES)
+        self._ended.append(key)
+        if len(self._ended) > KEPT and (oldest := self._ended.popleft()) not in self._ended:
+            self._memories.remove((self._holder, Reply, oldest))
+
+    def close(self) -> None:
+        """Forgets all replies."""
+        self._memories.drop(self._holder)
 
 
 def _key(headers: Headers, path: str, body: bytes) -> tuple[bytes, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from arcforge_serving.server.shared.memories import Memories
 from arcforge_serving.server.shared.response_store import ResponseStore
 
 Line = dict[str, Any]
@@ -15,10 +16,11 @@ class WrittenResponses(ResponseStore):
 
     Args:
         write: takes a line.
+        memories: of the replies of all sessions.
     """
 
-    def __init__(self, write: Callable[[Line], None]) -> None:
-        super().__init__()
+    def __init__(self, write: Callable[[Line], None], memories: Memories) -> None:
+        super().__init__(memories, "gateway.replies_mb")
         self._write = write
 
     def put(

@@ -27,7 +27,8 @@ from arcforge_serving.gateway.restore import Line, reply_line, restore_turn, res
 from arcforge_serving.gateway.tree import Attachment, SessionTree
 from arcforge_serving.server.gate.auth import digest_of
 from arcforge_serving.server.shared.errors import NotKeptError
-from arcforge_serving.server.shared.memory import Memories, Memory
+from arcforge_serving.server.shared.memories import Memories
+from arcforge_serving.server.shared.memory import Memory
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.turns import Cancellable
 
@@ -60,8 +61,10 @@ class AgentSession:
         secret: of the agent; empty in a session that was restored, which has its digest alone.
         digest: of the secret.
         file: on disk; None for a session in memory alone.
-        memories: of all sessions; None for its own.
+        memories: of the parsed parts of all sessions; None for its own.
+        kept: the replies of all sessions; None for its own.
         experts: whether the engine records the experts of tokens.
+        recorded: tokens of the tree.
     """
 
     template: ChatTemplate
@@ -75,6 +78,7 @@ class AgentSession:
     digest: bytes = b""
     file: SessionFile | None = None
     memories: Memories | None = None
+    kept: Memories | None = None
     experts: bool = False
 
     def __post_init__(self) -> None:
@@ -82,12 +86,14 @@ class AgentSession:
         match: Match = "strict" if self.limits.match == "strict" else "loose"
         self.tree = SessionTree(self.template, match, self.limits.fork_threshold_tokens)
         self.turns: list[TurnRecord] = []
-        self.responses, self.replies, self.memory = WrittenResponses(self._write), Replies(), Memory(self.memories)
+        kept = self.kept or Memories()
+        self.responses, self.replies = WrittenResponses(self._write, kept), Replies(kept)
+        self.memory = Memory(self.memories)
         self.lock = threading.Lock()  # prompts are made in threads
         self.is_closed = False
         self._began, self._final = self.clock(), False
         self._open: list[Turn] = []
-        self._sampled = 0
+        self._sampled = self.recorded = 0
 
     def create_file(self, log: SessionLog) -> None:
         """Begins the session's file.
@@ -117,6 +123,7 @@ class AgentSession:
                 turn = restore_turn(self.tree, line)
                 self.turns.append(turn)
                 self._sampled += turn.completion_tokens
+                self.recorded += 0 if turn.node is None else len(self.tree.nodes[turn.node].tokens)
                 self._final = self._final or (line["final"] and turn.node is not None)
             elif "reply" in line:
                 key, reply = restored_reply(line)
@@ -172,7 +179,8 @@ class AgentSession:
                 self.file.close()
         for turn in [*self._open]:
             turn.cancel()
-        self.memory.close()
+        for each in (self.memory, self.responses, self.replies):
+            each.close()
 
     def ended(self, turn: Turn) -> None:
         """Takes note of a finished turn; called once for each."""
@@ -194,6 +202,7 @@ class AgentSession:
         node = self.tree.node_of(at, output, reply)
         self._write(turn_line(turn, is_final, node, at.chain))
         self.tree.add(node, at.chain, at.within)
+        self.recorded += len(node.tokens)
         self.turns.append(turn)
         self._sampled += len(output.token_ids)
 

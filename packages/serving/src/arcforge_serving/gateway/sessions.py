@@ -18,7 +18,7 @@ from arcforge_serving.gateway.restore import Line, limits_of
 from arcforge_serving.gateway.session import CLOSED, PREFIX, AgentSession
 from arcforge_serving.server.gate.auth import digest_of
 from arcforge_serving.server.shared.errors import NotKeptError
-from arcforge_serving.server.shared.memory import Memories
+from arcforge_serving.server.shared.memories import Memories
 
 
 class Sessions:
@@ -36,7 +36,7 @@ class Sessions:
 
     def __init__(self, template: ChatTemplate, config: GatewayConfig, model: str = "", experts: bool = False) -> None:
         self.template, self.config, self.experts = template, config, experts
-        self.memories = Memories(config.memory_mb * 2**20)
+        self.memories, self.kept = Memories(config.memory_mb * 2**20), Memories(config.replies_mb * 2**20)
         self._by_id: dict[str, AgentSession] = {}
         self._by_secret: dict[bytes, AgentSession] = {}
         self._check(config)
@@ -71,16 +71,20 @@ class Sessions:
 
         Raises:
             ConfigError: an option has a value that is not accepted.
-            HTTPException: 429, too many are open.
+            HTTPException: 429, too many are open, or have too many tokens.
             NotKeptError: it cannot be written to disk.
         """
         if len(self) >= self.config.sessions:
             raise HTTPException(429, f"{len(self)} sessions are open, as many as gateway.sessions allows; close some")
+        most = self.config.recorded_tokens
+        if most is not None and self.recorded >= most:
+            said = f"the open sessions have {self.recorded} tokens, gateway.recorded_tokens allows {most}; close some"
+            raise HTTPException(429, said)
         limits = replace(self.config, **options)
         self._check(limits)
         session = AgentSession(
             self.template, limits, owner, metadata, imposed=imposed or Imposed(), memories=self.memories,
-            experts=self.experts,
+            kept=self.kept, experts=self.experts,
         )  # fmt: skip
         if self._log is not None:
             try:
@@ -101,12 +105,17 @@ class Sessions:
             session = AgentSession(
                 self.template, limits, own["owner"], own["metadata"], id=own["id"], secret="",
                 digest=bytes.fromhex(own["secret"]), memories=self.memories, imposed=imposed_of(own["imposed"]),
-                experts=self.experts,
+                kept=self.kept, experts=self.experts,
             )  # fmt: skip
             session.restore(file, lines[1:], own["opened"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise log.damaged(file.path, f"{type(error).__name__}: {error}") from error
         self._add(session)
+
+    @property
+    def recorded(self) -> int:
+        """Tokens of the open sessions."""
+        return sum(session.recorded for session in self._by_id.values())
 
     @property
     def log_failures(self) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from arcforge_core.checkpoint.pretrained import own_config
 from arcforge_core.checkpoint.shards import WEIGHTS, save_tensors
-from arcforge_core.contracts.engine import GenerationOutput, PartialUpdateError
+from arcforge_core.contracts.engine import GenerationOutput, PartialUpdateError, UnfinishedUpdateError
 from arcforge_core.contracts.experts import experts_of
 from arcforge_core.contracts.serving_engine import SESSION_HEADER, EngineLimits, EngineStats
 from arcforge_core.errors import CheckpointError, ConfigError
@@ -29,8 +29,10 @@ from arcforge_core.files.atomic import replacing
 from arcforge_core.files.find import CONFIG
 from arcforge_core.files.rundir import write_json
 from arcforge_core.generation.weights import checksum as checksum_of
+from arcforge_core.model.adapt.low_rank import is_low_rank, without_adapters
 from arcforge_serving.configs import ArcforgeEngineConfig
 from arcforge_serving.engine.errors import RemoteError
+from arcforge_serving.remote.client import UPDATE
 from arcforge_serving.remote.engine import Answer, RemoteCall, RemoteEngine, header_of
 from arcforge_serving.remote.folder import weights_folder
 
@@ -52,6 +54,7 @@ class ArcforgeEngine(RemoteEngine):
     config: ArcforgeEngineConfig
     bounds: ClassVar = {}
     may_record_experts: ClassVar = True
+    takes_adapters: ClassVar = True
 
     def _label(self) -> str:
         return str(self._status()["weight_version"])
@@ -123,25 +126,31 @@ class ArcforgeEngine(RemoteEngine):
     # ---- weights -----------------------------------------------------------------------------------------------------
 
     def update_weights(
-        self, state: Mapping[str, Tensor], *, version: int | None = None, checksum: str | None = None
+        self,
+        state: Mapping[str, Tensor],
+        *,
+        version: int | None = None,
+        checksum: str | None = None,
+        reset: bool = False,
     ) -> None:
         """Gives the server a state dict; see the contract.
 
         Raises:
             PartialUpdateError: one of several engines refused; `weight_version` is that of the others.
-            CheckpointError: see the contract. If the server broke off, `weight_version` is what it says it has; if it
-                says nothing, that of before.
+            UnfinishedUpdateError: the server broke off, or did not answer in time. `weight_version` is what it says it
+                has; if it says nothing, that of before.
+            CheckpointError: see the contract.
         """
         try:
-            super().update_weights(state, version=version, checksum=checksum)
+            super().update_weights(state, version=version, checksum=checksum, reset=reset)
         except PartialUpdateError as error:
             self.weight_version = error.version
             raise
 
-    def _install(self, staged: Mapping[str, Tensor], version: int) -> None:
+    def _install(self, staged: Mapping[str, Tensor], version: int, reset: bool) -> None:
         what, checksum = f"weight update {version}", checksum_of(staged)
         try:
-            reply = self._hand_over(staged, version, checksum)
+            reply = self._hand_over(staged, version, checksum, reset)
         except ConfigError as error:  # refused: nothing has changed
             raise CheckpointError(f"{what}: {error}") from error
         except RemoteError as error:  # it may have been done
@@ -150,20 +159,22 @@ class ArcforgeEngine(RemoteEngine):
         if refused := reply.get("refused"):
             raise PartialUpdateError(version, refused)
 
-    def _hand_over(self, staged: Mapping[str, Tensor], version: int, checksum: str) -> dict[str, Any]:
-        if self.config.weights_dir is None:
+    def _hand_over(self, staged: Mapping[str, Tensor], version: int, checksum: str, reset: bool) -> dict[str, Any]:
+        adapters = is_low_rank(staged) and not without_adapters(staged)
+        if self.config.weights_dir is None or is_low_rank(staged):
             with tempfile.TemporaryDirectory(prefix="arcforge-weights-") as temporary:
                 file = Path(temporary) / WEIGHTS
                 save_tensors(dict(staged), file)
-                query = {"version": version, "checksum": checksum}
+                query: dict[str, Any] = {"version": version, "checksum": checksum}
+                query |= {name: True for name, set_ in (("adapters", adapters), ("reset", reset)) if set_}
                 uploaded: dict[str, Any] = self._client.upload(f"{RL}/update_weights/tensors", file, **query)
                 return uploaded
         folder = weights_folder(self.config.weights_dir) / f"version-{version}"
         with replacing(folder, marker=CONFIG) as partial:
             write_json(partial / CONFIG, own_config(self.model.config, self.model.attention))
             save_tensors(dict(staged), partial / WEIGHTS)
-        body = {"path": str(folder), "version": version, "checksum": checksum}
-        read: dict[str, Any] = self._client.post(f"{RL}/update_weights", body)
+        body = {"path": str(folder), "version": version, "checksum": checksum, "reset": reset}
+        read: dict[str, Any] = self._client.post(f"{RL}/update_weights", body, UPDATE)
         for older in folder.parent.glob("version-*"):  # a server that restarts reads the last one again
             if older != folder:
                 shutil.rmtree(older)
@@ -173,15 +184,15 @@ class ArcforgeEngine(RemoteEngine):
         """Asks which weights the server has after an update that broke off; returns if it has the new ones.
 
         Raises:
-            CheckpointError: it has not.
+            UnfinishedUpdateError: it has not.
         """
         try:
             found = int(self._label())
         except (RemoteError, ConfigError) as silence:
-            raise CheckpointError(f"{what}: {error}; which weights it has is unknown: {silence}") from error
+            raise UnfinishedUpdateError(f"{what}: {error}; which weights it has is unknown: {silence}") from error
         if found != version:
             self.weight_version = found
-            raise CheckpointError(f"{what}: {error}; it has version {found}") from error
+            raise UnfinishedUpdateError(f"{what}: {error}; it has version {found}") from error
 
 
 def _pairs(top: Any) -> list[tuple[int, float]]:

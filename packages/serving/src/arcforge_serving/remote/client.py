@@ -28,6 +28,8 @@ PAUSE = 0.25
 """Seconds before the first further attempt; each next one waits twice as long."""
 NOT_FINITE = "not_finite"
 """Code of a sequence whose logits are not finite, of our server."""
+REQUEST, UPDATE, ANSWER = "timeout_seconds", "update_seconds", "answer_seconds"
+"""Fields of the config: seconds that a request, a weight update and an answer about the server's state may take."""
 PART = 2**20
 DATA, DONE = "data: ", "[DONE]"
 
@@ -42,6 +44,7 @@ class Client:
 
     def __init__(self, config: RemoteEngineConfig, key: str) -> None:
         self._config = config
+        self._seconds = {REQUEST: config.timeout_seconds, UPDATE: config.update_seconds, ANSWER: config.answer_seconds}
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
         limits = httpx.Limits(max_connections=None)  # the engine bounds its requests
@@ -74,16 +77,16 @@ class Client:
         return self.spawn(work).result()
 
     def get(self, path: str) -> Any:
-        """Returns the JSON that a path gives; see `ask`."""
-        return self.run(self.ask("GET", path))
+        """Returns the JSON of a path that says what the server does; see `ask`."""
+        return self.run(self.ask("GET", path, limit=ANSWER))
 
     def text(self, path: str, method: str = "GET") -> str:
-        """Returns what a path gives; see `ask`."""
-        return self.run(self._whole(method, path, None, {}, {})).text
+        """Returns the text of such a path; see `ask`."""
+        return self.run(self._whole(method, path, None, {}, {}, ANSWER)).text
 
-    def post(self, path: str, body: dict[str, Any] | None = None, **query: Any) -> Any:
+    def post(self, path: str, body: dict[str, Any] | None = None, limit: str = REQUEST, **query: Any) -> Any:
         """Posts an object and returns the JSON of the answer, None for an empty one; see `ask`."""
-        return self.run(self.ask("POST", path, body or {}, query))
+        return self.run(self.ask("POST", path, body or {}, query, limit=limit))
 
     async def ask(
         self,
@@ -92,8 +95,9 @@ class Client:
         body: dict[str, Any] | None = None,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        limit: str = REQUEST,
     ) -> Any:
-        """Returns the JSON of an answer, None for an empty one.
+        """Returns the JSON of an answer, None for an empty one, within the seconds of the config's field `limit`.
 
         Only a request that the server has surely not begun (no connection, or turned away) is repeated,
         ``engine.retries`` times.
@@ -105,26 +109,32 @@ class Client:
             RemoteTimeoutError: it took too long.
             RemoteError: it failed or hung up; the request may have been executed.
         """
-        response = await self._whole(method, path, body, query or {}, headers or {})
+        response = await self._whole(method, path, body, query or {}, headers or {}, limit)
         try:
             return response.json() if response.content else None
         except ValueError as error:
             raise RemoteError(f"{path} of {self._config.url} does not answer with JSON") from error
 
     def upload(self, path: str, file: Path, **query: Any) -> Any:
-        """Posts a file's bytes and returns the JSON of the answer; see `ask`."""
+        """Posts the bytes of a weight update and returns the JSON of the answer; see `ask`."""
 
         async def work() -> Any:
-            async with self._answer("POST", path, {"content": lambda: _parts(file)}, query, {}) as response:
+            async with self._answer("POST", path, {"content": lambda: _parts(file)}, query, {}, UPDATE) as response:
                 return json.loads(await response.aread())
 
         return self.run(work())
 
     async def _whole(
-        self, method: str, path: str, body: dict[str, Any] | None, query: Mapping[str, Any], headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+        query: Mapping[str, Any],
+        headers: Mapping[str, str],
+        limit: str,
     ) -> httpx.Response:
         given = {} if body is None else {"json": lambda: body}
-        async with self._answer(method, path, given, query, headers) as response:
+        async with self._answer(method, path, given, query, headers, limit) as response:
             await response.aread()
             return response
 
@@ -160,14 +170,16 @@ class Client:
         body: Mapping[str, Callable[[], Any]],
         query: Mapping[str, Any],
         headers: Mapping[str, str],
+        limit: str = REQUEST,
     ) -> AsyncIterator[httpx.Response]:
         """Yields an answer that is a success; the block reads it within the request's time.
 
         `body` makes httpx's keyword arguments for each attempt.
         """
         config = self._config
+        seconds = self._seconds[limit]
         try:
-            async with asyncio.timeout(config.timeout_seconds):
+            async with asyncio.timeout(seconds):
                 for attempt in range(config.retries + 1):
                     last = attempt == config.retries
                     try:
@@ -189,8 +201,7 @@ class Client:
                             await response.aclose()
                     await asyncio.sleep(PAUSE * 2**attempt)
         except TimeoutError as error:
-            limit = f"engine.timeout_seconds={config.timeout_seconds}"
-            raise RemoteTimeoutError(f"{path} of {config.url} took longer than {limit}") from error
+            raise RemoteTimeoutError(f"{path} of {config.url} took longer than engine.{limit}={seconds}") from error
         except httpx.TransportError as error:
             raise RemoteError(f"{config.url} hung up in the middle of {path}: {error}") from error
 

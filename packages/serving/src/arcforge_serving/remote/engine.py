@@ -21,7 +21,8 @@ from arcforge_core.contracts.engine import GenerationOutput, SamplingParams, Tok
 from arcforge_core.contracts.serving_engine import EngineLimits, EngineStats
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.generation.engine import check_no_experts, params_per_prompt
-from arcforge_core.generation.weights import next_version, stage_weights
+from arcforge_core.generation.weights import check_update, next_version, stage_weights
+from arcforge_core.model.adapt.low_rank import is_low_rank
 from arcforge_core.model.adapt.state import ordinary_shapes
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import RemoteEngineConfig
@@ -116,6 +117,7 @@ class RemoteEngine(ABC):
     """Whether the server may report the experts of tokens."""
     unsupported: ClassVar[tuple[str, ...]] = ()
     """Keywords of `submit` that the server does not know."""
+    takes_adapters: ClassVar[bool] = False
     started = True
 
     def __init__(self, config: RemoteEngineConfig, model: CausalLM) -> None:
@@ -150,8 +152,8 @@ class RemoteEngine(ABC):
         """Has the server end a sequence."""
 
     @abstractmethod
-    def _install(self, staged: Mapping[str, Tensor], version: int) -> None:
-        """Has the server take new weights, and name them by their version.
+    def _install(self, staged: Mapping[str, Tensor], version: int, reset: bool) -> None:
+        """Has the server take new weights, and name them by their version, which may be any with `reset`.
 
         Raises:
             CheckpointError: it has not taken them.
@@ -415,22 +417,32 @@ class RemoteEngine(ABC):
         """Returns state and counters, as far as the server reports them."""
 
     def update_weights(
-        self, state: Mapping[str, Tensor], *, version: int | None = None, checksum: str | None = None
+        self,
+        state: Mapping[str, Tensor],
+        *,
+        version: int | None = None,
+        checksum: str | None = None,
+        reset: bool = False,
     ) -> None:
         """Gives the server a state dict; see the contract.
 
         Raises:
             ConfigError, CheckpointError: see the contract.
         """
-        version = next_version(self.weight_version, version)
-        self._install(stage_weights(self.model, state, f"weight update {version}", checksum), version)
+        version = next_version(self.weight_version, version, reset)
+        what = f"weight update {version}"
+        if self.takes_adapters and is_low_rank(state):  # merged at the server
+            check_update(self.model, state, what, checksum)
+            self._install({name: value.detach().contiguous() for name, value in state.items()}, version, reset)
+        else:
+            self._install(stage_weights(self.model, state, what, checksum), version, reset)
         self.weight_version = version
 
     def update_weights_from(
-        self, folder: str | Path, *, version: int | None = None, checksum: str | None = None
+        self, folder: str | Path, *, version: int | None = None, checksum: str | None = None, reset: bool = False
     ) -> None:
         """`update_weights` from the folder of a checkpoint or run on this machine."""
-        self.update_weights(state_in(folder, self.model), version=version, checksum=checksum)
+        self.update_weights(state_in(folder, self.model), version=version, checksum=checksum, reset=reset)
 
 
 def each_of(params: SamplingParams) -> list[SamplingParams]:

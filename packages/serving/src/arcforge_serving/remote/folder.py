@@ -9,10 +9,12 @@ from pathlib import Path
 from torch import Tensor
 
 from arcforge_core.checkpoint.hf.folder import write_hf
-from arcforge_core.errors import ConfigError
+from arcforge_core.contracts.engine import UnfinishedUpdateError
+from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.files.atomic import replacing
 from arcforge_core.files.find import CONFIG
 from arcforge_core.generation.weights import next_version
+from arcforge_serving.engine.errors import RemoteError
 from arcforge_serving.remote.engine import RemoteEngine
 
 
@@ -33,23 +35,34 @@ class FolderEngine(RemoteEngine):
     _folder: Path | None = None
 
     def update_weights(
-        self, state: Mapping[str, Tensor], *, version: int | None = None, checksum: str | None = None
+        self,
+        state: Mapping[str, Tensor],
+        *,
+        version: int | None = None,
+        checksum: str | None = None,
+        reset: bool = False,
     ) -> None:
         """Writes a state dict below ``engine.weights_dir`` and has the server read it; see the contract.
 
         Raises:
             ConfigError: see the contract; there is no such folder; the architecture has no name among others.
-            CheckpointError: see the contract. One that says that the server failed leaves open which weights it has.
+            CheckpointError: see the contract.
+            UnfinishedUpdateError: the server failed, or took too long.
         """
-        next_version(self.weight_version, version)
+        next_version(self.weight_version, version, reset)
         weights_folder(self.config.weights_dir)
-        super().update_weights(state, version=version, checksum=checksum)
+        super().update_weights(state, version=version, checksum=checksum, reset=reset)
 
-    def _install(self, staged: Mapping[str, Tensor], version: int) -> None:
+    def _install(self, staged: Mapping[str, Tensor], version: int, reset: bool) -> None:
         folder = weights_folder(self.config.weights_dir) / f"version-{version}"
         with replacing(folder, marker=CONFIG) as partial:
             write_hf(partial, self.model.config, self.model.attention, dict(staged))
-        self._load(folder, version)
+        try:
+            self._load(folder, version)
+        except RemoteError as error:
+            raise UnfinishedUpdateError(f"weight update {version}: {error}") from error
+        except ConfigError as error:
+            raise CheckpointError(f"weight update {version}: {error}") from error
         if self._folder is not None and self._folder != folder:
             shutil.rmtree(self._folder)  # the one before: the server has read the new one
         self._folder = folder

@@ -28,10 +28,10 @@ from typing import Any, ClassVar
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.engine import SamplingParams, TopLogprobs
 from arcforge_core.contracts.serving_engine import EngineStats
-from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import SglangEngineConfig
-from arcforge_serving.engine.errors import RemoteError
+from arcforge_serving.remote.client import UPDATE
 from arcforge_serving.remote.engine import Answer, RemoteCall, check_biases, header_of
 from arcforge_serving.remote.folder import FolderEngine
 
@@ -116,14 +116,12 @@ class SglangEngine(FolderEngine):
         await self._client.ask("POST", "/abort_request", {"rid": name})
 
     def _load(self, folder: Path, version: int) -> None:
-        self._client.post("/pause_generation", {"mode": self.config.pause})
+        self._client.post("/pause_generation", {"mode": self.config.pause}, UPDATE)
         try:
             body = {"model_path": str(folder), "weight_version": str(version), "flush_cache": True}
-            self._client.post("/update_weights_from_disk", body)
-        except (RemoteError, ConfigError) as error:
-            raise CheckpointError(f"weight update {version}: {error}") from error
+            self._client.post("/update_weights_from_disk", body, UPDATE)
         finally:
-            self._client.post("/continue_generation", {})
+            self._client.post("/continue_generation", {}, UPDATE)
 
     def _pause(self, mode: str) -> None:
         if mode == "wait":  # it has no such mode: further requests wait here meanwhile

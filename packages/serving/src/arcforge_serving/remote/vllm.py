@@ -22,10 +22,11 @@ from typing import Any, ClassVar
 
 from arcforge_core.contracts.engine import SamplingParams, TopLogprobs
 from arcforge_core.contracts.serving_engine import SESSION_HEADER, EngineStats
-from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_serving.configs import VllmEngineConfig
 from arcforge_serving.engine.errors import RemoteError
+from arcforge_serving.remote.client import UPDATE
 from arcforge_serving.remote.engine import Answer, RemoteCall, check_biases, header_of
 from arcforge_serving.remote.folder import FolderEngine
 
@@ -98,16 +99,14 @@ class VllmEngine(FolderEngine):
         await self._client.ask("POST", "/inference/v1/abort_requests", {"request_ids": [name]})
 
     def _load(self, folder: Path, version: int) -> None:
-        self._client.post("/pause", mode=self.config.pause)
+        self._client.post("/pause", None, UPDATE, mode=self.config.pause)
         try:
             kwargs = {"weights_path": str(folder)}
-            self._client.post("/collective_rpc", {"method": "reload_weights", "kwargs": kwargs})
+            self._client.post("/collective_rpc", {"method": "reload_weights", "kwargs": kwargs}, UPDATE)
             self._reset()
-            self._client.post("/update_weight_version", {"new_version": str(version)})
-        except (RemoteError, ConfigError) as error:
-            raise CheckpointError(f"weight update {version}: {error}") from error
+            self._client.post("/update_weight_version", {"new_version": str(version)}, UPDATE)
         finally:
-            self._client.post("/resume")
+            self._client.post("/resume", None, UPDATE)
 
     def _pause(self, mode: str) -> None:
         self._client.post("/pause", mode=mode)
@@ -125,7 +124,7 @@ class VllmEngine(FolderEngine):
         self._reset()
 
     def _reset(self) -> None:
-        reset = self._client.post("/reset_prefix_cache", reset_running_requests=True)
+        reset = self._client.post("/reset_prefix_cache", None, UPDATE, reset_running_requests=True)
         if not (reset or {}).get("success"):
             raise RemoteError("the prefix cache still holds entries of the old weights")
 

@@ -60,18 +60,32 @@ class Call:
         query = httpx.QueryParams(self.query.decode()).set("version", version)
         return Call(self.method, self.path, str(query).encode(), self.headers, upload=self.upload)
 
-    async def send(self, member: Member) -> httpx.Response:
-        """Asks an engine.
+    @property
+    def has_adapters_alone(self) -> bool:
+        """Whether it is an update that needs the one of the base before it."""
+        return httpx.QueryParams(self.query.decode()).get("adapters", "").lower() in ("1", "on", "true", "yes")
+
+    async def send(self, member: Member, seconds: float) -> httpx.Response:
+        """Asks an engine; gives it `seconds` for an update.
 
         Raises:
-            httpx.TransportError: it died, or is dead.
+            httpx.TransportError: it died, is dead, or took longer.
         """
         if member.http is None or member.process is None:
             raise httpx.ConnectError(member.problem)
         url = engine_url(self.path.encode(), self.query)
         content = self.content if self.upload is None else _parts(self.upload)
         headers = [*self.headers, (b"authorization", f"Bearer {member.process.key}".encode())]
-        return await member.http.request(self.method, url, headers=headers, content=content)
+        try:
+            async with asyncio.timeout(seconds if self.is_update else None):
+                return await member.http.request(self.method, url, headers=headers, content=content)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"{self.path} took longer than router.update_seconds={seconds:g}") from error
+
+    @property
+    def is_update(self) -> bool:
+        """Whether it has weights."""
+        return self.path in (UPDATE, UPLOAD)
 
 
 async def _parts(path: Path) -> AsyncIterator[bytes]:
@@ -97,9 +111,10 @@ class FleetControl:
     """
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
-        self._fleet, self._folder = fleet, folder
+        self._fleet, self._folder, self._seconds = fleet, folder, fleet.config.update_seconds
         self.operation: str | None = None
         self._update: Call | None = None  # what every new engine gets first
+        self._adapters: Call | None = None  # then this, if adapters were the last update
         self._pause: Call | None = None
         self._uploads = 0
         fleet.bring_up = self.bring_up
@@ -123,10 +138,10 @@ class FleetControl:
         Raises:
             EngineError: it does not take it.
         """
-        for call in (self._update, self._pause):
+        for call in (self._update, self._adapters, self._pause):
             if call is None:
                 continue
-            answer = await call.send(member)
+            answer = await call.send(member, self._seconds)
             if answer.status_code != 200:
                 raise EngineError(f"{call.path} again: {answer.status_code} {answer.text[:500]}")
 
@@ -160,7 +175,7 @@ class FleetControl:
                 self._pause = Call(call.method, PAUSE, b"", call.headers, b'{"mode": "keep"}')
             elif done and call.path == RESUME:
                 self._pause = None
-            elif done and call.path in (UPDATE, UPLOAD):
+            elif done and call.is_update:
                 version = max(int(answer.json()["weight_version"]) for answer in done.values())
                 self._keep(call.with_version(version))
                 # an engine that did not apply it gets it in its next life
@@ -168,27 +183,37 @@ class FleetControl:
             elif call.upload is not None:
                 call.upload.unlink()
             refused: dict[str, str] = {}
-            if done:
+            if done or call.is_update:
                 for member in self._fleet.present:
-                    if member.number not in done and member.process is not None:
-                        answer = answers.get(member.number)
-                        said = "it died" if answer is None else f"{answer.status_code} {answer.text[:200]}"
+                    answer = answers.get(member.number)
+                    # without an answer nobody knows which weights it has
+                    if member.number not in done and member.process is not None and (done or answer is None):
+                        said = self._silent(call) if answer is None else f"{answer.status_code} {answer.text[:200]}"
                         refused[member.name] = said
                         member.problem = f"{call.path} failed on it"
                         self._fleet.drop(member)
-            if refused:
+            if refused and done:
                 return JSONResponse({**next(iter(done.values())).json(), "refused": refused})
             return _first(answers)
 
+    def _silent(self, call: Call) -> str:
+        """Returns why an engine has not answered."""
+        return f"it died, or took longer than router.update_seconds={self._seconds:g}" if call.is_update else "it died"
+
     def _keep(self, call: Call) -> None:
-        if self._update is not None and self._update.upload is not None:
-            self._update.upload.unlink()
-        self._update = call
+        for old in (self._adapters,) if call.has_adapters_alone else (self._adapters, self._update):
+            if old is not None and old.upload is not None:
+                old.upload.unlink()
+        if call.has_adapters_alone:
+            self._adapters = call
+        else:
+            self._update, self._adapters = call, None
 
     async def _all(self, call: Call) -> dict[int, httpx.Response]:
         """Asks all engines that answer; one that dies meanwhile has no answer."""
         members = self._fleet.present
-        answers = await asyncio.gather(*(call.send(member) for member in members), return_exceptions=True)
+        asked = (call.send(member, self._seconds) for member in members)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         found = {}
         for member, answer in zip(members, answers, strict=True):
             if isinstance(answer, httpx.Response):
@@ -236,7 +261,7 @@ class FleetControl:
 
 
 def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns one status for those of several engines: counts are added, the version is the oldest."""
+    """Returns one status for those of several engines: counts are added, times averaged, the version is the oldest."""
     first, whole = parts[0], {}
     for name, value in first.items():
         if name in OF_ONE:
@@ -245,6 +270,8 @@ def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
             whole[name] = all(part[name] for part in parts)
         elif isinstance(value, int):
             whole[name] = sum(part[name] for part in parts)
+        elif isinstance(value, float):
+            whole[name] = sum(part[name] for part in parts) / len(parts)
         elif isinstance(value, list):
             whole[name] = [sum(values) for values in zip(*(part[name] for part in parts), strict=True)]
     whole["weight_version"] = min(part["weight_version"] for part in parts)

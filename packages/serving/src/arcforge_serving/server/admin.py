@@ -22,8 +22,10 @@ from starlette.requests import ClientDisconnect
 
 from arcforge_core.checkpoint.pretrained import WEIGHTS, find_checkpoint
 from arcforge_core.checkpoint.shards import ShardReader
+from arcforge_core.contracts.engine import PartialUpdateError, UnfinishedUpdateError
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.errors import CheckpointError, ConfigError
+from arcforge_core.model.adapt.low_rank import is_low_rank, without_adapters
 from arcforge_serving.server.gate.auth import Level
 from arcforge_serving.server.gate.guard import GuardedRoute, declare
 from arcforge_serving.server.shared.errors import RESPONSES, ErrorBody
@@ -35,7 +37,7 @@ SLACK = 16 * MIB
 """What names and shapes of a safetensors file may take."""
 
 T = TypeVar("T")
-Version = Annotated[int | None, Query(ge=1, lt=2**63)]
+Version = Annotated[int | None, Query(ge=0, lt=2**63)]
 Checksum = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$")]
 
 
@@ -66,8 +68,9 @@ class UpdateRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     path: str = Field(min_length=1)
-    version: int | None = Field(None, ge=1, lt=2**63)
+    version: int | None = Field(None, ge=0, lt=2**63)
     checksum: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    reset: bool = Field(False, description="the version may be any: the run begins, or repeats steps")
 
 
 @dataclass
@@ -133,8 +136,14 @@ class Control:
     def update(self, what: str, work: Callable[[], None]) -> dict[str, Any]:
         """Updates the weights, and says what came of it in the words of HTTP."""
         start = time.monotonic()
+        refused: dict[str, str] = {}
         try:
             work()
+        except PartialUpdateError as error:  # of a server before which this one is
+            refused = error.refused
+        except UnfinishedUpdateError as error:
+            self.metrics.updated(what, "refused", time.monotonic() - start)
+            raise HTTPException(502, str(error)) from error
         except CheckpointError as error:
             self.metrics.updated(what, "refused", time.monotonic() - start)
             raise HTTPException(400, f"the weights are as before: {error}") from error
@@ -143,7 +152,18 @@ class Control:
             raise HTTPException(409, f"the weights are as before: {error}") from error
         seconds = time.monotonic() - start
         self.metrics.updated(what, "done", seconds)
-        return {"weight_version": self.engine.weight_version, "seconds": seconds}
+        done = {"weight_version": self.engine.weight_version, "seconds": seconds}
+        return {**done, "refused": refused} if refused else done
+
+
+def check_version(version: int | None, reset: bool) -> None:
+    """Refuses version 0, which servers begin with, unless a run begins or repeats steps.
+
+    Raises:
+        ConfigError: it is given.
+    """
+    if version == 0 and not reset:
+        raise ConfigError("version", 0, "must be at least 1 without reset=true")
 
 
 def upload_limit(engine: ServingEngine) -> int:
@@ -248,15 +268,24 @@ def admin_routes(control: Control) -> APIRouter:
     @router.post("/update_weights")
     @declare(Level.ADMIN)
     async def update_weights(body: UpdateRequest) -> dict[str, Any]:
+        check_version(body.version, body.reset)
+
         def work() -> None:
             folder = control.folder(body.path)
-            engine.update_weights_from(folder, version=body.version, checksum=body.checksum)
+            engine.update_weights_from(folder, version=body.version, checksum=body.checksum, reset=body.reset)
 
         return await control.run("an update", lambda: control.update("directory", work))
 
     @router.post("/update_weights/tensors", openapi_extra={"requestBody": SAFETENSORS})
     @declare(Level.ADMIN, streams=True)
-    async def update_tensors(request: Request, version: Version = None, checksum: Checksum = None) -> dict[str, Any]:
+    async def update_tensors(
+        request: Request,
+        version: Version = None,
+        checksum: Checksum = None,
+        adapters: bool = False,
+        reset: bool = False,
+    ) -> dict[str, Any]:
+        check_version(version, reset)
         with control.doing("an update"), TemporaryDirectory(prefix="arcforge-weights-") as folder:
             try:
                 await store(request.stream(), Path(folder) / WEIGHTS, control.most_bytes)
@@ -264,7 +293,10 @@ def admin_routes(control: Control) -> APIRouter:
                 raise HTTPException(400, "the upload broke off") from error
 
             def work() -> None:
-                engine.update_weights(dict(ShardReader(Path(folder))), version=version, checksum=checksum)
+                state = dict(ShardReader(Path(folder)))
+                if adapters != (is_low_rank(state) and not without_adapters(state)):  # a router goes by the query
+                    raise CheckpointError(f"adapters={adapters} says otherwise than the tensors")
+                engine.update_weights(state, version=version, checksum=checksum, reset=reset)
 
             return await in_thread(lambda: control.update("tensors", work))
 

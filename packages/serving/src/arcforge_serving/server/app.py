@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from arcforge_core import __version__
-from arcforge_serving.server import info, metrics, tokens
+from arcforge_serving.server import info, metrics, pooling, tokens
 from arcforge_serving.server.admin import Control, admin_routes
 from arcforge_serving.server.anthropic import routes as anthropic
 from arcforge_serving.server.gate.access import Access
@@ -51,7 +51,7 @@ def create_app(
     control = Control(state.engine, state.metrics, state.weights_root)
     dialects = (chat.router, completions.router, anthropic.router, responses.router)
     pages = (info.router, metrics.router, lesson.router, page.router)
-    for router in (*dialects, *pages, tokens.router, admin_routes(control), *routers):
+    for router in (*dialects, *pages, pooling.router, tokens.router, admin_routes(control), *routers):
         app.include_router(router)
 
     def answered(path: str, status: int, seconds: float, record: RequestRecord) -> None:

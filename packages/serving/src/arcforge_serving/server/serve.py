@@ -14,10 +14,13 @@ from fastapi import FastAPI
 
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer, open_checkpoint
+from arcforge_core.checkpoint.reward_model import RewardModel
+from arcforge_core.checkpoint.scalar import HEAD
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.errors import ConfigError
 from arcforge_core.generation.engine import build_engine, check_engine
+from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.configs import ServeConfig
@@ -27,6 +30,7 @@ from arcforge_serving.server.gate.guard import Guard
 from arcforge_serving.server.gate.listening import listen, listen_unix, url
 from arcforge_serving.server.gate.logs import log_config
 from arcforge_serving.server.shared.lesson import Lesson
+from arcforge_serving.server.shared.memories import Memories
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.starters import read_starters
 from arcforge_serving.server.shared.state import ServerState
@@ -76,11 +80,14 @@ def load_state(config: ServeConfig) -> ServerState:
     engine = cast(ServingEngine, build_engine(config.engine, model))  # the config has checked that it is one
     state = state_of(engine, tokenizer, name)
     state.guard, state.weights_root, state.starters = guard, root, starters
+    if (folder / HEAD).is_file():
+        state.reward = RewardModel(folder, Ops(hardware, config.deterministic), "checkpoint")
+        say(f"{state.name} is a reward model: POST /pooling scores conversations")
     if config.lesson:
         state.lesson = Lesson(config.lesson, engine.update_weights_from)
     state.share_prefixes = config.share_prefixes
     state.owners = "owner" not in getattr(engine, "unsupported", ())
-    state.token_id_style, state.responses = config.token_id_style, ResponseStore(config.responses_mb * 2**20)
+    state.token_id_style, state.responses = config.token_id_style, ResponseStore(Memories(config.responses_mb * 2**20))
     return state
 
 

@@ -20,6 +20,7 @@ from arcforge_core.checkpoint.hf.glm4_moe_lite import Glm4MoeLite
 from arcforge_core.checkpoint.hf.glm_moe_dsa import GlmMoeDsa
 from arcforge_core.checkpoint.hf.links import MTP_OWN_HEAD, links
 from arcforge_core.checkpoint.hf.llama import Llama
+from arcforge_core.checkpoint.packed import METHOD, QUANTISED, PackedShards
 from arcforge_core.checkpoint.sections import meta_model, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import SHARD_BYTES, LazyState, ShardReader, ShardWriter
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
@@ -27,6 +28,7 @@ from arcforge_core.contracts.checkpoint import Link
 from arcforge_core.errors import CheckpointError, nearest
 from arcforge_core.files.find import CONFIG
 from arcforge_core.model.adapt.state import check_shapes, state_of
+from arcforge_core.ops.quant import Format, Quantised
 from arcforge_core.plugins.loader import registry
 
 if TYPE_CHECKING:
@@ -63,6 +65,15 @@ class LinkedState(Mapping[str, Tensor]):
         link = self.links[name]
         return link.join([self.shards[part] for part in link.theirs])
 
+    def quantised(self, name: str) -> tuple[Quantised, Format] | None:
+        """Returns the stored integers of a tensor and their format; None if it is stored as floats."""
+        link = self.links[name]
+        if not isinstance(self.shards, PackedShards) or not self.shards.is_packed(link.theirs[0]):
+            return None
+        parts = [self.shards.quantised(part) for part in link.theirs]
+        values = Quantised(*(link.join([part[field] for part, _ in parts]) for field in (0, 1)))
+        return values, parts[0][1]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.links)
 
@@ -98,18 +109,23 @@ def hf_layout(directory: Path, config: Mapping[str, Any]) -> Layout:
     """
     where = str(directory / CONFIG)
     architecture = find_architecture(config.get("model_type"), where)
+    packed = config.get(QUANTISED)
+    if isinstance(packed, dict) and packed.get("quant_method") == METHOD:  # others are refused by name
+        config = {name: value for name, value in config.items() if name != QUANTISED}
     translated, own = architecture.read(config, where), _own_section(config, architecture, where)
-    shards = ShardReader(directory)
+    shards: LazyState = ShardReader(directory)
+    if packed is not None:
+        shards = PackedShards(shards, packed, where)
     mtp = f"model.layers.{translated.model['num_hidden_layers']}."
     values = {**translated.model, **own["model"]}
-    if not any(name.startswith(mtp) for name in shards):  # config.json says 1 even where the module was dropped
+    if not any(name.startswith(mtp) for name in shards.shapes):  # config.json says 1 even where the module was dropped
         values["mtp"] = {**values["mtp"], "depths": 0}
     model_config = typed(ModelConfig, values, "model", where)
     rotated = architecture.rotated(config, model_config)
 
     def arrange(state: Mapping[str, Tensor]) -> LazyState:
         shapes = {name: tensor.shape for name, tensor in state.items()}
-        found = list(links(shapes, model_config.num_hidden_layers, rotated, shards.__contains__))
+        found = list(links(shapes, model_config.num_hidden_layers, rotated, shards.shapes.__contains__))
         ignored = _ignored(shards, model_config, mtp)
         stored = {name: shape for name, shape in shards.shapes.items() if name not in ignored}
         check_shapes(dict(_parts(found, state)), stored, str(directory))
@@ -144,7 +160,7 @@ def _parts(found: Iterable[Link], state: Mapping[str, Tensor]) -> Iterator[tuple
             yield name, part.shape
 
 
-def _ignored(shards: ShardReader, config: ModelConfig, mtp: str) -> set[str]:
+def _ignored(shards: LazyState, config: ModelConfig, mtp: str) -> set[str]:
     """Returns the names of redundant tensors.
 
     Raises:
@@ -155,8 +171,8 @@ def _ignored(shards: ShardReader, config: ModelConfig, mtp: str) -> set[str]:
         ignored.add("lm_head.weight")
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     for copy, main in zip(MTP_OWN_HEAD, ("model.embed_tokens.weight", head), strict=True):
-        if mtp + copy in shards:
-            if main in shards and not torch.equal(shards[mtp + copy], shards[main]):
+        if mtp + copy in shards.shapes:
+            if main in shards.shapes and not torch.equal(shards[mtp + copy], shards[main]):
                 raise CheckpointError(f"{mtp}{copy} differs from {main}: the MTP module must share the main model's")
             ignored.add(mtp + copy)
     return ignored

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from arcforge_core.config.sources import check_paths
 from arcforge_core.configs import FilesDataConfig, HubDataConfig, MixtureDataConfig, StdlibDataConfig
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.data import Document, DocumentSource, EncodingSource, QuotingSource
@@ -101,6 +102,7 @@ class FilesSource:
     def __init__(self, config: FilesDataConfig) -> None:
         if not config.paths:
             raise DataError("data.paths=[]: name at least one file or folder, e.g. data.paths=[my_texts]")
+        check_paths(config.paths)
         self._config = config
         self._files: list[tuple[str, Path, bool]] = []  # key, file, named by the user
         for name in config.paths:
@@ -108,10 +110,8 @@ class FilesSource:
             if path.is_dir():
                 found = [(f"{path.resolve().name}/{p.relative_to(path).as_posix()}", p, False) for p in walk(path)]
                 self._files += [f for f in found if not config.suffixes or f[1].suffix in config.suffixes]
-            elif path.is_file():
-                self._files.append((path.as_posix(), path, True))
             else:
-                raise DataError(f"data.paths={name!r}: no such file or directory")
+                self._files.append((path.as_posix(), path, True))
         if not self._files:
             only = f" with a suffix in {config.suffixes}" if config.suffixes else ""
             raise DataError(f"data.paths={config.paths}: contains no file{only}")

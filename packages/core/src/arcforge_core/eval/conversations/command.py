@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from arcforge_core.checkpoint.pretrained import find_checkpoint, load_with_tokenizer
-from arcforge_core.config.schema import EvalConfig, PlayConfig
+from arcforge_core.config.schema import EvalConfig, PlayBaseConfig
 from arcforge_core.configs import ConversationsSuiteConfig
 from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError, ConfigError
@@ -43,7 +43,7 @@ def measure_conversations(config: EvalConfig) -> Result:
     return Result(folder, headline(report.figures))
 
 
-def check_files(config: PlayConfig) -> None:
+def check_files(config: PlayBaseConfig) -> None:
     """Raises ConfigError if the configuration names no files."""
     if not config.files:
         accepted = "name files or folders, as files=[outputs/conversations/heldout]"

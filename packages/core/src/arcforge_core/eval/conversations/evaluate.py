@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from arcforge_core.chat.load import build_chat_template
-from arcforge_core.config.schema import PlayConfig
+from arcforge_core.config.kinds import EngineConfig, EnvironmentConfig
+from arcforge_core.config.schema import PlayBaseConfig, PlayConfig
 from arcforge_core.console.progress import say, track
 from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.contracts.engine import Engine
@@ -80,8 +81,9 @@ def evaluate(model: CausalLM, tokenizer: Tokenizer, config: PlayConfig, *, quiet
         ConfigError: the tokenizer has no chat template, or a component is missing or cannot work here.
         DataError: no conversation can be played.
     """
-    environment, read = open_conversations(config, build_chat_template(tokenizer), model.config.max_position_embeddings)
-    ended = sample_tasks(model, tokenizer, config, environment, environment.tasks)
+    positions = model.config.max_position_embeddings
+    environment, read = open_conversations(config, build_chat_template(tokenizer), positions, config.environment)
+    ended = sample_tasks(model, tokenizer, config, environment, environment.tasks, engine=config.engine)
     rollouts = sorted(
         ended if quiet else track(ended, "playing conversations", len(environment.tasks)),
         key=lambda rollout: rollout.number,
@@ -116,11 +118,15 @@ def check_evaluation(config: PlayConfig) -> None:
         ConfigError, DataError: see `evaluate`.
     """
     registry().get("engine", config.engine or _first("engine", ENGINES))
-    build_environment(config, load_tasks(config.files, f"{config.prefix}files", config.limit, config.seed))
+    loaded = load_tasks(config.files, f"{config.prefix}files", config.limit, config.seed)
+    build_environment(config, loaded, config.environment)
 
 
 def open_conversations(
-    config: PlayConfig, template: ChatTemplate, positions: int
+    config: PlayBaseConfig,
+    template: ChatTemplate,
+    positions: int,
+    chosen: str | EnvironmentConfig | None = None,
 ) -> tuple[ConversationEnvironment, dict[str, int]]:
     """Returns an environment with the playable tasks, and the number of records by source; prints the rejections.
 
@@ -128,7 +134,7 @@ def open_conversations(
         ConfigError, DataError: see `evaluate`.
     """
     loaded = load_tasks(config.files, f"{config.prefix}files", config.limit, config.seed)
-    environment = build_environment(config, loaded)
+    environment = build_environment(config, loaded, chosen)
     kept = []
     for task in environment.tasks:
         flaw = _prompt_flaw(task, template, positions)
@@ -158,12 +164,13 @@ def _prompt_flaw(task: ConversationTask, template: ChatTemplate, positions: int)
 def sample_tasks(
     model: CausalLM,
     tokenizer: Tokenizer,
-    config: PlayConfig,
+    config: PlayBaseConfig,
     environment: Environment,
     tasks: Sequence[Task],
     samples: int = 1,
     *,
     thinking: bool = False,
+    engine: str | EngineConfig | None = None,
 ) -> Iterator[Rollout]:
     """Yields `samples` rollouts of each task as they end; rollout `number` belongs to task ``number // samples``.
 
@@ -174,7 +181,7 @@ def sample_tasks(
     setup = SamplingSetup(dialogue, config.max_new_tokens, config.temperature, positions)
     tries = [(task, sample) for task in tasks for sample in range(samples)]
     with evaluating(model):
-        lockstep = Lockstep(default_engine(config.engine, model), waits_for_tools=True)
+        lockstep = Lockstep(default_engine(engine, model), waits_for_tools=True)
         agents = (
             PolicyAgent(lockstep, number, setup, f"{config.seed}/{_name(task)}/{sample}")
             for number, (task, sample) in enumerate(tries)
@@ -187,20 +194,24 @@ def _name(task: Task) -> str:
     return f"{task.source}/{task.line}" if isinstance(task, ConversationTask) else task.key
 
 
-def default_engine(name: str | None, model: CausalLM) -> Engine:
-    """Builds an engine, the default one if `name` is None, with its default options."""
-    component = registry().get("engine", name or _first("engine", ENGINES))
-    engine: Engine = component.load()(component.load_schema()(), model)
+def default_engine(chosen: str | EngineConfig | None, model: CausalLM) -> Engine:
+    """Builds an engine: the chosen one, by name with its default options; the default one for None."""
+    name = chosen.name if isinstance(chosen, EngineConfig) else chosen or _first("engine", ENGINES)
+    component = registry().get("engine", name)
+    config = chosen if isinstance(chosen, EngineConfig) else component.load_schema()()
+    engine: Engine = component.load()(config, model)
     return engine
 
 
-def build_environment(config: PlayConfig, loaded: Loaded) -> ConversationEnvironment:
-    """Builds the configured environment over loaded records; the plain one by default if no record has tools.
+def build_environment(
+    config: PlayBaseConfig, loaded: Loaded, chosen: str | EnvironmentConfig | None = None
+) -> ConversationEnvironment:
+    """Builds the chosen environment over loaded records; by default the plain one if no record has tools.
 
     Raises:
         ConfigError: the environment does not play records, or cannot work here.
     """
-    name = config.environment
+    name = chosen.name if isinstance(chosen, EnvironmentConfig) else chosen
     if name is None:
         calls = any(task.conversation.tools for task in loaded.tasks)
         name = _first("environment", ENVIRONMENTS) if calls else ENVIRONMENTS[-1]
@@ -211,15 +222,26 @@ def build_environment(config: PlayConfig, loaded: Loaded) -> ConversationEnviron
         accepted = f"must play conversation records, like {' and '.join(ENVIRONMENTS)}"
         raise ConfigError(f"{config.prefix}environment", name, accepted)
     component = registry().get("environment", name)
-    options = {"limit": config.limit, "max_calls": config.max_calls, "seed": config.seed, "split": "all"}
-    environment: ConversationEnvironment = component.load()(
-        component.load_schema()(files=list(config.files), **options), loaded
-    )
+    own = {name: getattr(config, name) for name in ("files", "limit", "max_calls", "seed")}
+    schema = component.load_schema()()
+    if isinstance(chosen, EnvironmentConfig):
+        _refuse_unread(chosen, schema, own)
+        schema = chosen
+    environment: ConversationEnvironment = component.load()(replace(schema, **own, split="all"), loaded)
     return environment
 
 
-def plays_records(name: str | None) -> bool:
+def _refuse_unread(chosen: EnvironmentConfig, unset: EnvironmentConfig, own: Mapping[str, Any]) -> None:
+    """Refuses fields of the environment that are the command's own, and its split: all records are played."""
+    for name in (entry.name for entry in fields(chosen) if entry.name in (*own, "split")):
+        if (value := getattr(chosen, name)) != getattr(unset, name):
+            instead = "all records are played" if name == "split" else f"is the command's own field: write {name}=VALUE"
+            raise ConfigError(f"environment.{name}", value, instead)
+
+
+def plays_records(chosen: str | EnvironmentConfig | None) -> bool:
     """Returns whether an environment plays conversation records; None, the default, does."""
+    name = chosen.name if isinstance(chosen, EnvironmentConfig) else chosen
     target = ConversationEnvironment if name is None else registry().get("environment", name).load()
     return isinstance(target, type) and issubclass(target, ConversationEnvironment)
 

@@ -5,15 +5,15 @@ Shapes: T tokens, D hidden, K a token's experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig, check_weights
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.adapt.lora import adapter_of
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
@@ -126,8 +126,13 @@ class QuantMLP(DenseMLP):
         self.swiglu = op(reference.swiglu, width=width)
         self.fused = Fused("quant_mlp", self.projections, (QuantLinear,), hidden=hidden, width=width)
 
+    @staticmethod
+    def of(source: DenseMLP) -> tuple[nn.Module, ...]:
+        """Returns the gate, up and down projections of a layer."""
+        return source.gate_proj, source.up_proj, source.down_proj
+
     def _parts(self) -> tuple[QuantLinear, ...]:
-        return self.gate_proj, self.up_proj, self.down_proj  # type: ignore[return-value]
+        return self.of(self)  # type: ignore[return-value]
 
     def weights(self) -> list[Tensor]:
         """Returns weights and scales of the gate, up and down projections."""
@@ -216,8 +221,10 @@ def quantise_model(model: CausalLM, weights: str) -> None:
     """
     check_weights("engine.weights", weights)
     state = quantised_state(model)
+    if state is not None and weights == "none" and state.mode == STORED:
+        return
     if state is not None and state.mode != weights:
-        accepted = f"must be {state.mode}: the model is already quantised"
+        accepted = f"must be {'none' if state.mode == STORED else state.mode}: the model is already quantised"
         raise ConfigError("engine.weights", weights, accepted)
     if weights == "none" or state is not None:
         return
@@ -226,30 +233,81 @@ def quantise_model(model: CausalLM, weights: str) -> None:
         raise ConfigError("engine.weights", weights, "must be none in training mode, which needs the original weights")
     if adapter_of(model) is not None:
         raise ConfigError("engine.weights", weights, "must be none with adapters: merge them first (arcforge-convert)")
-    mode = MODES[weights]
-    forms: dict[str, Format] = {}
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    for parent, path, module, form in _chosen(model, mode):
-        name = path.rpartition(".")[2]
-        kept = (QuantExperts if isinstance(module, Experts) else QuantLinear)(module, form, mode.rounds)  # type: ignore[arg-type]
+    if model.config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    mode = MODES[weights]
+    forms = _replace(model, [(path, module, form) for _, path, module, form in _chosen(model, mode)], mode.rounds)
+    model.__dict__[_STATE] = QuantisedState(weights, shapes, forms)
+    model.rebind()
+
+
+def _replace(model: CausalLM, chosen: Iterable[tuple[str, nn.Module, Format]], rounds: bool) -> dict[str, Format]:
+    """Replaces modules by quantised ones and returns the formats by name of the weight."""
+    forms: dict[str, Format] = {}
+    for path, module, form in chosen:
+        parent, _, name = path.rpartition(".")
+        kept = (QuantExperts if isinstance(module, Experts) else QuantLinear)(module, form, rounds)  # type: ignore[arg-type]
         forms |= {f"{path}.{key}": form for key, parameter in module.named_parameters() if parameter.ndim > 1}
-        setattr(parent, name, kept)
+        setattr(model.get_submodule(parent), name, kept)
     for path, module in list(model.named_modules()):
         made: nn.Module | None = None
-        if isinstance(module, DenseMLP) and isinstance(module.gate_proj, QuantLinear):
+        if isinstance(module, DenseMLP) and all(isinstance(p, QuantLinear) for p in QuantMLP.of(module)):
             made = QuantMLP(module)
         elif isinstance(module, MoE) and type(module.experts) is not Experts:
             made = QuantMoE(module)
         if made is not None:
             setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], made)
+    return forms
+
+
+@torch.no_grad()
+def install_quantised(model: CausalLM, stored: Mapping[str, tuple[Quantised, Format]], rounds: bool) -> None:
+    """Gives a model the integers of a quantised checkpoint, in place; ordinary updates are quantised on arrival.
+
+    Args:
+        model: on any device, also meta.
+        stored: integers and their format by name of the weight.
+        rounds: whether activations are rounded to int8 per token.
+
+    Raises:
+        CheckpointError: a name is not a weight that can be quantised, or only half of the experts' weights are.
+    """
+    paths = {name.removesuffix(".weight") if name.endswith(".weight") else name.rpartition(".")[0] for name in stored}
+    chosen = []
+    for path in sorted(paths):
+        module = model.get_submodule(path)
+        names = ("gate_up_proj", "down_proj") if isinstance(module, Experts) else ("weight",)
+        formats = {stored[f"{path}.{name}"][1] for name in names if f"{path}.{name}" in stored}
+        whole = all(f"{path}.{name}" in stored for name in names)
+        if not isinstance(module, Linear | Experts) or len(formats) != 1 or not whole:
+            raise CheckpointError(f"{path} is quantised, but cannot be served so")
+        chosen.append((path, module, formats.pop()))
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         del shapes["lm_head.weight"]
-    model.__dict__[_STATE] = QuantisedState(weights, shapes, forms)
-    model.rebind()
+    forms = _replace(model, chosen, rounds)
+    integers = {name: values.values for name, (values, _) in stored.items()}
+    scales = {f"{name}_scale": values.scale.float() for name, (values, _) in stored.items()}
+    model.load_state_dict(integers | scales, strict=False, assign=True)
+    model.__dict__[_STATE] = QuantisedState(STORED, shapes, forms)
 
 
+STORED = "stored"
+"""The mode of a model whose integers came from a checkpoint."""
 _STATE = "quantised"
 """The attribute that marks a quantised model; the model code does not know about it."""
+
+
+def prepare_updates(
+    model: CausalLM,
+    shapes: Mapping[str, torch.Size],
+    prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
+) -> None:
+    """Declares that updates of a quantised model have other `shapes` and pass `prepare` before they are rounded."""
+    state = quantised_state(model)
+    assert state is not None
+    model.__dict__[_STATE] = replace(state, shapes=shapes, prepare=prepare)
 
 
 def quantised_state(model: nn.Module) -> QuantisedState | None:
@@ -266,15 +324,18 @@ class QuantisedState:
         mode: name of the mode.
         shapes: shapes of the ordinary state dict, without a tied head.
         forms: formats by ordinary name.
+        prepare: applied to an ordinary state dict before rounding, e.g. the rotations of a quantizer.
     """
 
     mode: str
     shapes: Mapping[str, torch.Size]
     forms: Mapping[str, Format]
+    prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
 
     def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the model's state dict for an ordinary one."""
         stored: dict[str, Tensor] = {}
+        state = state if self.prepare is None else self.prepare(state)
         tied = {} if "lm_head.weight" in state else {"lm_head.weight": state["model.embed_tokens.weight"]}
         for name, tensor in {**state, **tied}.items():
             if name in self.forms:

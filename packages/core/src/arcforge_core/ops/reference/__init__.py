@@ -6,10 +6,6 @@ Causal is bottom-right: query j of a segment of q queries and s keys sees its fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from arcforge_core.contracts.op_names import OP_NAMES
 from arcforge_core.ops.quant import to_records
 from arcforge_core.ops.reference.argmax_logprob import argmax_logprob
 from arcforge_core.ops.reference.attention_decode import attention_decode
@@ -44,11 +40,8 @@ from arcforge_core.ops.reference.sparse_mla import sparse_mla
 from arcforge_core.ops.reference.swiglu import swiglu
 from arcforge_core.ops.reference.window_attention import window_attention
 
-OPS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in OP_NAMES}
-"""All ops by name: a kernel has the name, signature and semantics of its reference."""
-
 __all__ = [
-    "OPS", "argmax_logprob", "attention_decode", "attention_varlen", "causal_mask", "check_one_scale",
+    "argmax_logprob", "attention_decode", "attention_varlen", "causal_mask", "check_one_scale",
     "gated_delta_rule", "hadamard", "hadamard_matrix", "head_linear", "index_prolog", "index_scores", "indexer_kl",
     "indexer_kl_of_rows", "indexer_topk", "kl", "laid_out", "linear", "linear_cross_entropy", "mean_softmax",
     "mla_absorb", "mla_decode", "mla_epilog", "mla_prolog", "mlp", "moe", "moe_experts", "newton_schulz", "noise",

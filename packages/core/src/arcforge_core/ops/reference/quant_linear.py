@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -29,10 +32,29 @@ def quant_linear(
         return F.linear(x, dequantise(Quantised(weight_NK, scale_NG), x.dtype), bias_N)
     check_one_scale(scale_NG)
     q_TK, scale_T1 = quantise(x.flatten(0, -2), INT8)
-    sum_TN = q_TK.double() @ weight_NK.double().mT  # exact: below 2**53
-    out_TN = sum_TN.to(scale_T1.dtype) * scale_T1 * scale_NG[:, 0].to(scale_T1.dtype)
+    out_TN = exact_product(q_TK, weight_NK).to(scale_T1.dtype) * scale_T1 * scale_NG[:, 0].to(scale_T1.dtype)
     out: Tensor = out_TN.to(x.dtype).unflatten(0, x.shape[:-1])
     return out if bias_N is None else out + bias_N
+
+
+EXACT_COLUMNS = 1024
+"""Columns whose products of int8 (at most 127 each) sum to less than 2**24, which fp32 holds exactly."""
+MOST_COLUMNS = 2**31 // 127**2
+"""Columns whose sum an int32 holds."""
+
+
+def exact_product(x_TK: Tensor, weight_NK: Tensor) -> Tensor:
+    """Returns ``x @ weight.T`` of integers from -127 to 127 exactly, int32 [T, N]; needs neither int64 nor float64.
+
+    Raises:
+        ValueError: rows so long that a sum may exceed an int32.
+    """
+    if (columns := x_TK.shape[1]) > MOST_COLUMNS:
+        raise ValueError(f"rows of {columns} must have at most {MOST_COLUMNS} columns: their sums must fit an int32")
+    parts = zip(x_TK.split(EXACT_COLUMNS, 1), weight_NK.split(EXACT_COLUMNS, 1), strict=True)
+    sums = [(x.float() @ weight.float().mT).to(torch.int32) for x, weight in parts]
+    total: Tensor = functools.reduce(torch.add, sums)
+    return total
 
 
 def check_one_scale(scale_NG: Tensor) -> None:

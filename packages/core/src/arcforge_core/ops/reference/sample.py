@@ -20,14 +20,14 @@ def sample(logits_NV: Tensor, temperature_N: Tensor, seed_N: Tensor, place_N: Te
     Returns:
         int64 [N], the lowest id among equals.
     """
-    wide_NV = logits_NV.double()
-    weights_NV = ((wide_NV - wide_NV.amax(-1, keepdim=True)) / temperature_N.double()[:, None]).exp()
+    wide_NV = logits_NV.cpu().double()  # the noise is the host's, and most accelerators have no float64
+    weights_NV = ((wide_NV - wide_NV.amax(-1, keepdim=True)) / temperature_N.cpu().double()[:, None]).exp()
     pairs = zip(seed_N.tolist(), place_N.tolist(), strict=True)
     drawn = [
-        (weights_V / noise(seed, place, len(weights_V)).to(weights_V.device)).argmax()
+        (weights_V / noise(seed, place, len(weights_V))).argmax()
         for weights_V, (seed, place) in zip(weights_NV, pairs, strict=True)
     ]
-    return torch.stack(drawn) if drawn else seed_N.new_empty(0)
+    return torch.stack(drawn).to(logits_NV.device) if drawn else seed_N.new_empty(0)
 
 
 def noise(seed: int, place: int, vocabulary: int, ids_K: Tensor | slice = slice(None)) -> Tensor:

@@ -117,7 +117,8 @@ class Checkpointing(L.Callback):
             asynchronous = module.device.type != "cpu"  # on the CPU, writing would compete with training for cores
         if asynchronous:
             moments = [t for of_one in state.optimizer["state"].values() for t in of_one.values()]
-            state = host_copy(state, [t for t in moments if isinstance(t, Tensor)])
+            further = [tensor for file in state.files.values() for tensor in file.values()]
+            state = host_copy(state, [*further, *(t for t in moments if isinstance(t, Tensor))])
             model = host_copy(model, [*model.parameters(), *model.buffers()])
             self._writing = self._writer.submit(self._write, state, model, keep, module.progress.tokens)
         else:

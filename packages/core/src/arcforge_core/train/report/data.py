@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from arcforge_core.eval.python_functions import FunctionReport, FunctionSample
 from arcforge_core.report.files import METRICS, Columns, FileReader, RunFiles, read_columns, read_object
 
 EVALUATIONS = "eval.csv"
+SAMPLES, FUNCTIONS, CONVERSATIONS = "samples.json", "functions.json", "generation.json"
 FILES = {
     "config.yaml": "resolved configuration",
     "versions.json": "versions of the run's dependencies",
@@ -23,11 +27,13 @@ FILES = {
     "metrics.csv": "training, one row every few steps",
     "eval.csv": "held-out text",
     "experts.csv": "share of each expert's tokens",
-    "samples.json": "continuations before and after",
-    "functions.json": "sampled Python functions before and after",
-    "generation.json": "held-out conversations, played by generation",
+    SAMPLES: "continuations before and after",
+    FUNCTIONS: "sampled Python functions before and after",
+    CONVERSATIONS: "held-out conversations, played by generation",
     "summary.json": "final figures",
 }
+ASKED = {SAMPLES: "trainer.samples", FUNCTIONS: "trainer.python_functions", CONVERSATIONS: "generation.files"}
+"""File -> the field without which no run writes it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,16 @@ class Run(RunFiles):
     generation: list[dict[str, Any]]
 
     @property
+    def left_out(self) -> set[str]:
+        """The files that are absent because the configuration asked for none."""
+        try:
+            config = OmegaConf.create(self.config)
+        except (yaml.YAMLError, OmegaConfBaseException):
+            return set()  # unreadable: every file is expected
+        absent = {name: OmegaConf.select(config, field) for name, field in ASKED.items() if name in self.problems}
+        return {name for name, value in absent.items() if self.problems[name] == "missing" and value in (0, [])}
+
+    @property
     def tables(self) -> dict[str, Columns]:
         """The CSV files by name, held-out figures first."""
         return {EVALUATIONS: self.evaluation, METRICS: self.metrics}
@@ -84,9 +100,9 @@ def read_run(run_dir: Path) -> Run:
         corpus=reader.read("corpus.json", read_object, {}),
         evaluation=reader.read(EVALUATIONS, read_columns, {}),
         experts=reader.read("experts.csv", read_columns, {}),
-        samples=reader.read("samples.json", _samples, {}),
-        functions=reader.read("functions.json", _functions, {}),
-        generation=reader.read("generation.json", _generation, []),
+        samples=reader.read(SAMPLES, _samples, {}),
+        functions=reader.read(FUNCTIONS, _functions, {}),
+        generation=reader.read(CONVERSATIONS, _generation, []),
     )
 
 

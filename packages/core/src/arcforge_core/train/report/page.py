@@ -30,7 +30,7 @@ from arcforge_core.report.html import (
 )
 from arcforge_core.report.page import Page, Section, run_page
 from arcforge_core.train.report.charts import CHARTS, experts_map
-from arcforge_core.train.report.data import FILES, Run, TextSample, read_run
+from arcforge_core.train.report.data import CONVERSATIONS, FILES, FUNCTIONS, SAMPLES, Run, TextSample, read_run
 from arcforge_core.train.report.generation import generation_section
 from arcforge_core.train.threads import busy_text
 
@@ -44,22 +44,27 @@ def write_report(run_dir: Path) -> Path:
 
 
 def page_of(run: Run) -> Page:
-    """Returns the page of a run."""
+    """Returns the page of a run, without parts that its configuration did not ask for."""
+    left_out = run.left_out
+    headline = "\n".join([_quality(run), *([_functions_headline(run)] * (FUNCTIONS not in left_out)), _speed(run)])
+    parts = {
+        SAMPLES: Section("Samples", _samples(run)),
+        FUNCTIONS: Section("Python functions", _functions(run)),
+        CONVERSATIONS: Section("Conversations", _generation(run)),
+    }
     return run_page(
         run,
         "training run",
         _subtitle(run),
         [
-            Section("", f"{_quality(run)}\n{_functions_headline(run)}\n{_speed(run)}", headline=True),
+            Section("", headline, headline=True),
             Section("Curves", chart_cards(CHARTS, run)),
             Section("Expert load", _experts(run)),
-            Section("Samples", _samples(run)),
-            Section("Python functions", _functions(run)),
-            Section("Conversations", _generation(run)),
+            *(section for name, section in parts.items() if name not in left_out),
             Section("Corpus", _corpus(run)),
         ],
-        FILES,
-        run.problems,
+        {name: words for name, words in FILES.items() if name not in left_out},
+        {name: problem for name, problem in run.problems.items() if name not in left_out},
         footer=FOOTER,
     )
 

@@ -13,7 +13,7 @@ import signal
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,14 +28,20 @@ from arcforge_core.console.progress import say
 from arcforge_core.episodes.agent import build_dialogue
 from arcforge_core.errors import ArcforgeError
 from arcforge_core.generation.engine import build_engine
+from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.environments.unjudged import Unjudged
 from arcforge_rl.orchestrator.heartbeats import TRAINER
 from arcforge_rl.orchestrator.source import AsynchronousSource
+from arcforge_rl.rewards.hybrid import Hybrid
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.curriculum import Curriculum
+from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.player import OpenPlayer
-from arcforge_rl.rollouts.sampler import Sampler, build_environment
+from arcforge_rl.rollouts.sampler import Sampler
+from arcforge_rl.rollouts.tasks import connect_judges, has_models, training_environment
 
 ENDING_SECONDS = 10.0
 """For the end of rollouts and services once the trainer is gone; then the process ends without them."""
@@ -50,14 +56,16 @@ class Given:
         checkpoint: folder with the sizes of the model, and the tokenizer.
         positions, drop_equal: see `Sampler`.
         variables: of the trainer's environment.
+        unjudged: whether no verifier runs, see `Unjudged`.
         open_player, counts: see `Sampler`; where they count into each other, they do so in the process, too.
     """
 
     config: RlConfig
     checkpoint: Path
     positions: int
-    drop_equal: bool
+    drop_equal: Sequence[str]
     variables: Mapping[str, str]
+    unjudged: bool = False
     open_player: OpenPlayer | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -66,7 +74,8 @@ Build = Callable[[Given], AsynchronousSource]
 
 
 def build_source(given: Given) -> AsynchronousSource:
-    """Builds the source around a client of the engine's server; no weights are read.
+    """Builds the source around a client of the engine's server. Weights of the policy are not read; those of agents
+    with an engine of their own and of a reward model are.
 
     Raises:
         ConfigError: a part cannot be built.
@@ -74,11 +83,19 @@ def build_source(given: Given) -> AsynchronousSource:
     config = given.config
     opened = open_checkpoint(given.checkpoint)
     engine = build_engine(config.engine, meta_model(opened.config, opened.attention, str(given.checkpoint)))
-    dialogue = build_dialogue(Tokenizer.load(given.checkpoint), config.rollout.thinking)
-    tasks, curriculum = build_environment(config.environment), Curriculum(config.curriculum, config.seed)
+    tokenizer = Tokenizer.load(given.checkpoint)
+    dialogue = build_dialogue(tokenizer, config.rollout.thinking)
+    curriculum = Curriculum(config.curriculum, config.seed)
+    hardware = build_hardware(config.hardware) if has_models(config) else None  # a machine of workers may have no chip
+    tasks = training_environment(config, Ops(hardware, config.trainer.deterministic))
+    others = Others(config.agents, tokenizer, given.positions, hardware, config.trainer.deterministic)
+    connect_judges(tasks, others)
+    if given.unjudged:
+        tasks = Unjudged(tasks)
     # held-out tasks are the trainer's
     sampler = Sampler(config, engine, dialogue, given.positions, tasks, tasks, curriculum, given.drop_equal)
     sampler.open_player, sampler.counts = given.open_player, given.counts
+    sampler.others = others
     return AsynchronousSource(config.collection, sampler)  # type: ignore[arg-type]  # one of this kind is here
 
 
@@ -94,7 +111,8 @@ def run_orchestrator(given: Given, build: Build, pipe: Connection, dead_seconds:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends this process in order
     os.environ.clear()
     os.environ.update(given.variables)  # not those of the process that this one was forked from
-    torch.set_num_threads(1)  # it computes nothing
+    config = given.config
+    torch.set_num_threads((config.trainer.threads if has_models(config) else None) or 1)
     Child(given, build, pipe).serve(dead_seconds)
 
 
@@ -129,6 +147,7 @@ class Child:
             last.start()
             self._source.stop(reason)
             self._source.engine.close()
+            self._close_others()
 
     def _beat(self) -> None:
         if self._source is None:
@@ -174,8 +193,11 @@ class Child:
         assert self._source is not None
         return self._source
 
-    def begin(self, step: int, version: int, folder: Path, run: str | None, curriculum: Mapping[str, Any]) -> str:
-        """See `Source.begin`; returns the identity of the ledger."""
+    def begin(
+        self, step: int, version: int, weights: int, folder: Path, run: str | None, curriculum: Mapping[str, Any]
+    ) -> str:
+        """See `Source.begin`; `weights` is the version that the engine has. Returns the identity of the ledger."""
+        self.source.want(weights)
         self.source.sampler.curriculum.state = dict(curriculum)
         self.source.restore({"ledger": run})
         self.source.begin(step, folder, version=version)
@@ -183,11 +205,19 @@ class Child:
 
     def take(self, step: int) -> tuple[Collected, Mapping[str, Any]]:
         """See `Source.take`; also returns the state of the curriculum."""
-        return self.source.take(step), self.source.sampler.curriculum.state
+        collected, sampler = self.source.take(step), self.source.sampler
+        if isinstance(sampler.training, Hybrid):
+            collected.figures |= sampler.training.take_figures()
+        return collected, sampler.curriculum.state
 
-    def finished(self, version: int | None) -> None:
-        """See `Collector.finished_step`."""
+    def finished(self, version: int | None, weights: int) -> None:
+        """See `Collector.finished_step`; `weights` is the version that the engine was given."""
+        self.source.want(weights)
         self.source.finished(version)
+
+    def want(self, version: int) -> None:
+        """See `AsynchronousSource.want`."""
+        self.source.want(version)
 
     def drain(self) -> bool:
         """See `Collector.drain`; returns whether starts were paused before."""
@@ -201,6 +231,12 @@ class Child:
         """Ends everything that runs."""
         if self._source is not None:  # it could be built
             self._source.close()
+            self._close_others()
+
+    def _close_others(self) -> None:
+        """Ends the engines of agents."""
+        if self.source.sampler.others is not None:
+            self.source.sampler.others.close()
 
 
 def portable(error: Exception) -> Exception:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from arcforge_rl.orchestrator.process.child import Build, Given, run_orchestrator
+from arcforge_rl.orchestrator.process.child import Build, Given
+from arcforge_rl.orchestrator.process.start import Begun
 
-IMPORTED = ["arcforge_rl.orchestrator.process.child"]
 ENDING_SECONDS = 10.0
 """For its orderly end."""
 
@@ -23,9 +22,8 @@ class LifeEnded(Exception):
 class Life:
     """A process, a thread that hears it, and calls to it.
 
-    Processes are forked from one that has imported everything, so that one that replaces another is there immediately.
-
     Args:
+        start: gives the process, see `arcforge_rl.orchestrator.process.start`.
         given, build: see `run_orchestrator`.
         interval: seconds from one heartbeat to the next.
         dead_seconds: after which a silent process is killed.
@@ -38,20 +36,19 @@ class Life:
     """
 
     def __init__(
-        self, given: Given, build: Build, interval: float, dead_seconds: float, on_end: Callable[[Life], None]
+        self,
+        start: Callable[[Given, Build, float], Begun],
+        given: Given,
+        build: Build,
+        interval: float,
+        dead_seconds: float,
+        on_end: Callable[[Life], None],
     ) -> None:
         self.began, self.why, self.wants_weights = time.monotonic(), "", False
         self._interval, self._dead_seconds, self._on_end = interval, dead_seconds, on_end
         self._answers: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._calling, self._sending, self._stopping = threading.Lock(), threading.Lock(), False
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(IMPORTED)
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=run_orchestrator, args=(given, build, theirs, dead_seconds), name="arcforge-orchestrator"
-        )
-        self._process.start()
-        theirs.close()
+        self._process, self._pipe = start(given, build, dead_seconds)
         self._thread = threading.Thread(target=self._hear, name="arcforge-orchestrator", daemon=True)
         self._thread.start()
 

@@ -19,8 +19,11 @@ from arcforge_core.console.progress import say
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.configs.collection import AsynchronousConfig
+from arcforge_rl.environments.unjudged import Unjudged
+from arcforge_rl.orchestrator.heartbeats import GIVE_UP
 from arcforge_rl.orchestrator.process.child import Build, Given, build_source
 from arcforge_rl.orchestrator.process.life import Life, LifeEnded
+from arcforge_rl.orchestrator.process.start import Meeting, forked
 from arcforge_rl.orchestrator.source import AsynchronousSource, bring_up, check_collected, hand_over
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.sampler import Sampler
@@ -30,8 +33,18 @@ SETTLED = 60.0
 """A life of this many seconds is replaced without a pause."""
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before the third life in a row; each later one waits longer."""
+ENGINE_URL = "engine.url"
+"""Field that an engine's client names when the server cannot be reached."""
 MOST_SHORT_LIVES = 8
 """After as many shorter lives in a row the run ends."""
+
+_MEETINGS: list[Meeting] = []
+"""Where orchestrators come that a launcher starts, for the whole process; empty: the trainer forks its own."""
+
+
+def expect_orchestrators(meeting: Meeting) -> None:
+    """Takes the orchestrators of this process's runs from a meeting, in place of forking them."""
+    _MEETINGS[:] = [meeting]
 
 
 def asynchronous(config: AsynchronousConfig, sampler: Sampler) -> Source:
@@ -64,12 +77,9 @@ class ProcessSource:
         self.config, self.sampler, self.resets_optimizer = config, sampler, config.reset_optimizer
         self.engine: ServingEngine = sampler.engine  # type: ignore[assignment]  # checked
         folder = find_checkpoint(str(sampler.config.init), "init").resolve()
-        if sampler.config.agents:
-            accepted = "are models of the trainer's process: leave collection.orchestrator=thread"
-            raise ConfigError("agents", sorted(sampler.config.agents), accepted)
         self._given = Given(
             sampler.config, folder, sampler.positions, sampler.drop_equal, dict(os.environ),
-            sampler.open_player, sampler.counts,
+            isinstance(sampler.training, Unjudged), sampler.open_player, sampler.counts,
         )  # fmt: skip
         self._build = build
         self.restarts = self._reported = self._short_lives = 0
@@ -120,15 +130,19 @@ class ProcessSource:
         """Hands the weights over every `push_every` steps, then says so to the orchestrator."""
         due = step % self.config.push_every == 0
         if due:
-            hand_over(self.engine, self.config, push, self._catch_up)
+            hand_over(self.engine, self.config, push, self._catch_up, self._want)
         with self._changed:
             self._trained, self._version = step, step if due else self._version
             life = self._present()
             try:
-                life.call("finished", step if due else None)
+                life.call("finished", step if due else None, self.engine.weight_version)
             except LifeEnded:
                 return due  # the next life begins with it
         return due
+
+    def _want(self, version: int) -> None:
+        with suppress(LifeEnded):  # the next life asks the engine first
+            self._present().call("want", version)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -177,7 +191,8 @@ class ProcessSource:
     def _start(self) -> Life:
         """Returns a further life, whose source is built."""
         config = self.config
-        life = Life(self._given, self._build, config.heartbeat_seconds, config.dead_seconds, self._replace)
+        start = _MEETINGS[0].begun if _MEETINGS else forked
+        life = Life(start, self._given, self._build, config.heartbeat_seconds, config.dead_seconds, self._replace)
         try:
             life.answer()
         except LifeEnded:
@@ -190,7 +205,8 @@ class ProcessSource:
 
     def _begin(self, life: Life) -> None:
         curriculum = self.sampler.curriculum.state
-        self._run = life.call("begin", self._trained, self._version, self._folder, self._run, curriculum)
+        weights = self.engine.weight_version
+        self._run = life.call("begin", self._trained, self._version, weights, self._folder, self._run, curriculum)
 
     def _replace(self, life: Life) -> None:
         """Puts another life in the place of one that ended by itself; runs in the thread of that one."""
@@ -217,11 +233,23 @@ class ProcessSource:
         say(f"the orchestrator {life.why}; restarting")
         self.restarts += 1
         try:
-            following = self._start()
+            following = self._start_again()
             self._begin(following)
         except LifeEnded:
             return None
         return following
+
+    def _start_again(self) -> Life:
+        """Returns a further life; an engine that has ended, too, is waited for as long as rollouts wait for it."""
+        last = time.monotonic() + GIVE_UP * self.config.dead_seconds
+        while True:
+            try:
+                return self._start()
+            except ConfigError as error:
+                if error.field != ENGINE_URL or self._closing or time.monotonic() > last:
+                    raise
+                say(f"the orchestrator waits for the engine: {error}")
+                self._changed.wait(PAUSE)
 
     def _bring_up(self) -> None:
         """Gives the present weights to an engine that has started again."""

@@ -27,12 +27,15 @@ FILES = {
     "metrics.csv": "one row per step",
     "evaluations.csv": "held-out tasks, one row per domain",
     "heldout.csv": "held-out tasks, one row per task",
+    "labels.csv": "held-out tasks by category and kind",
     "warnings.csv": "figures outside their bounds",
     "rollouts.jsonl": "one line per rollout",
     "summary.json": "final figures",
 }
-OPTIONAL = ("warnings.csv",)
-"""Files that only runs with warnings have."""
+OPTIONAL = ("warnings.csv", "labels.csv")
+"""Files that only runs with warnings, or with labelled tasks, have."""
+Labels = dict[str, dict[str, tuple[float, float]]]
+"""By label and figure: the value at the first and at the last evaluation."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,14 @@ class RlRun(RunFiles):
         tasks: share of right rollouts of each held-out task by step and domain, [N].
         tries: rollouts per held-out task.
         warnings: rows of ``warnings.csv``.
+        labels: first and last values of ``labels.csv``.
     """
 
     evaluations: dict[str, Columns]
     tasks: Tasks
     tries: int
     warnings: list[tuple[int, str, str]]
+    labels: Labels
 
     @property
     def domains(self) -> list[str]:
@@ -122,6 +127,7 @@ def read_run(run_dir: Path) -> RlRun:
         tasks=tasks,
         tries=tries,
         warnings=reader.read("warnings.csv", _warnings, []),
+        labels=reader.read("labels.csv", _labels, {}),
     )
 
 
@@ -157,3 +163,11 @@ def _tasks(text: str) -> tuple[Tasks, int]:
 
 def _warnings(text: str) -> list[tuple[int, str, str]]:
     return [(int(row["step"]), row["figure"], row["message"]) for row in _rows(text)]
+
+
+def _labels(text: str) -> Labels:
+    found: Labels = {}
+    for row in _rows(text):
+        of_label, value = found.setdefault(row["label"], {}), float(row["value"])
+        of_label[row["figure"]] = of_label.get(row["figure"], (value, value))[0], value
+    return found

@@ -46,6 +46,7 @@ def page_of(run: RlRun, shown: Shown) -> Page:
             *([Section("", _warnings(run))] if run.warnings else []),
             Section("Curves", chart_cards(charts_of(run), run)),
             Section("Held-out tasks", _heldout(run)),
+            *([Section("Held-out tasks by category and kind", _labelled(run))] if run.labels else []),
             Section("Rollouts", _rollouts(shown)),
         ],
         FILES,
@@ -197,6 +198,17 @@ def _heldout(run: RlRun) -> str:
                 [escape(domain), f"{figures['step'][when]:,.0f}", f"{figures['tasks'][when]:,.0f}", *cells, told]
             )
     return card("", table(["domain", "step", "tasks", *(escape(name) for name in names), "pass@1 gained"], rows))
+
+
+def _labelled(run: RlRun) -> str:
+    """Returns the figures of each domain, category and kind, at the first and the last evaluation."""
+    rows = []
+    for label, figures in run.labels.items():
+        tasks = figures["tasks"][1]
+        others = [name for name in figures if name not in ("tasks", "pass@1", "reward")]
+        said = ", ".join(f"{escape(name)} {figures[name][0]:.2f} → {figures[name][1]:.2f}" for name in others)
+        rows.append([escape(label), f"{tasks:,.0f}", *(share(value) for value in figures["pass@1"]), said])
+    return card("", table(["label", "tasks", "pass@1 first", "last", "means of rewards and metrics"], rows))
 
 
 def _rollouts(shown: Shown) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Discriminator, Field, Tag, TypeAdapter
 
 from arcforge_core.errors import ConfigError
 from arcforge_serving.server.openai.chat_request import ChatRequest
@@ -14,7 +15,7 @@ from arcforge_serving.server.openai.translate import chat_request, without_none
 from arcforge_serving.server.responses.items import Item, ItemReference, chat_messages, listed
 from arcforge_serving.server.shared.body import Body, OpenBody, Text
 from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, ONE_TIER, UNMODERATED, Seed
-from arcforge_serving.server.shared.ignored import Refused, ignored
+from arcforge_serving.server.shared.ignored import PRINTABLE, Ignored, Refused, WalkedOnce, ignored
 from arcforge_serving.server.shared.usage import Json
 
 ITEMS = TypeAdapter(list[Item])
@@ -32,6 +33,28 @@ class FunctionTool(OpenBody):
     allowed_callers: list[Text] | None = ignored("tools are called by the model alone")
     defer_loading: bool | None = ignored("prompts show all tools")
     output_schema: dict[str, Any] | None = ignored("prompts show the parameters alone")
+
+
+class OtherTool(OpenBody, WalkedOnce):
+    """A tool that OpenAI's servers run, or a group of tools; the model does not see it."""
+
+    type: Text
+
+    @cached_property
+    def without_effect(self) -> tuple[Ignored, ...]:
+        """Its type."""
+        return (Ignored(self.type if PRINTABLE.fullmatch(self.type) else "?", "*"),)
+
+
+def kind_of_tool(given: Any) -> str:
+    """Returns which of the two classes reads a tool."""
+    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    return "other" if isinstance(kind, str) and kind != "function" else "function"
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")], Discriminator(kind_of_tool)
+]
 
 
 class NamedFunction(OpenBody):
@@ -89,7 +112,7 @@ class Prompt(Body):
     input: Text | Annotated[list[Item], Field(min_length=1, max_length=MOST_MESSAGES)]
     instructions: Text | None = None
     previous_response_id: Text | None = Field(default=None, description="continue from a stored reply")
-    tools: list[FunctionTool] | None = None
+    tools: list[AnyTool] | None = Field(default=None, description="those that are no functions have no effect")
     tool_choice: Literal["auto", "none", "required"] | NamedFunction | AllowedFunctions | None = None
     parallel_tool_calls: bool = True
     text: TextOptions | None = None
@@ -152,12 +175,21 @@ class Prompt(Body):
         return chat_request(
             without_none(
                 model=self.model, messages=[*instructions, *messages],
-                tools=None if self.tools is None else [chat_tool(tool) for tool in self.tools],
+                tools=self._functions(),
                 tool_choice=None if self.tool_choice is None else chat_choice(self.tool_choice),
                 parallel_tool_calls=self.parallel_tool_calls, response_format=self._format(), thinking=thinking,
                 reasoning_effort=reasoning.effort, chat_template_kwargs=self.chat_template_kwargs, **others,
             )
         )  # fmt: skip
+
+    def _functions(self) -> list[Json] | None:
+        if self.tools is None:
+            return None
+        found = [chat_tool(tool) for tool in self.tools if isinstance(tool, FunctionTool)]
+        if self.tools and not found:
+            kinds = sorted({tool.type for tool in self.tools})
+            raise ConfigError("tools", kinds, "must have one of type function: this server runs no tools itself")
+        return found
 
     def _format(self) -> Json | None:
         form = None if self.text is None else self.text.format
@@ -183,6 +215,7 @@ class ResponsesRequest(Prompt):
     metadata: dict[str, Any] | None = Field(default=None, description="shown in the reply")
     background: Literal[False] | None = None
     include: list[Text] | None = ignored("replies hold all that there is")
+    client_metadata: dict[str, Any] | None = ignored("nothing is kept of clients")
     max_tool_calls: int | None = ignored("it limits tools that the server runs, and there are none")
     prompt_cache_key: Text | None = ignored(CACHED)
     prompt_cache_options: dict[str, Any] | None = ignored(CACHED)

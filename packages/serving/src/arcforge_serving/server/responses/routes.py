@@ -50,8 +50,7 @@ def _before(body: Prompt, server: ServerState, owner: str) -> list[Json]:
         return []
     stored = server.responses.get(body.previous_response_id, owner)
     if stored is None:
-        kept = f"this server keeps the last {server.responses.most // 2**20} MiB of them (responses_mb)"
-        raise UnknownReplyError(body.previous_response_id, kept)
+        raise UnknownReplyError(body.previous_response_id, server.responses.bound)
     return stored.messages
 
 

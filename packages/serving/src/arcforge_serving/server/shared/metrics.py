@@ -171,6 +171,7 @@ def counters(stats: EngineStats) -> Figures:
         ("prefix_cache_hits", "Tokens found there", stats.cached_tokens),
         ("num_preemptions", "Preempted sequences", stats.preemptions),
         ("engine_steps", "Steps computed", stats.steps),
+        ("engine_busy_seconds", "Seconds in which steps were computed", stats.busy_seconds),
         ("spec_decode_num_drafts", "Verifications of a sequence's drafts", stats.drafts),
         ("spec_decode_num_draft_tokens", "Drafts verified", stats.draft_tokens),
         ("spec_decode_num_accepted_tokens", "Drafts accepted", sum(stats.accepted_by_position)),

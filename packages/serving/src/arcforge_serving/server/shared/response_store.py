@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from arcforge_serving.server.shared.memories import Key, Memories
 
 
 @dataclass(frozen=True)
@@ -17,14 +19,12 @@ class Stored:
         owner: the key whose holders may read it.
         messages: the conversation up to its end, as messages of a chat, without the instructions.
         response: the reply.
-        size: bytes of all as JSON.
         items: the input that came with the request, each with an id.
     """
 
     owner: str
     messages: list[dict[str, Any]]
     response: dict[str, Any]
-    size: int
     items: Sequence[dict[str, Any]] = ()
 
     @property
@@ -37,17 +37,23 @@ class ResponseStore:
     """Keeps the most recently used replies in memory.
 
     Args:
-        most: bytes of JSON; beyond it the least recently used replies are dropped. 0 stores none.
+        memories: where, with those of other stores; their bytes are those of JSON.
+        option: that bounds them.
     """
 
-    def __init__(self, most: int = 64 * 2**20) -> None:
-        self.most, self.size = most, 0
-        self._kept: OrderedDict[str, Stored] = OrderedDict()
+    def __init__(self, memories: Memories, option: str = "responses_mb") -> None:
+        self.memories, self._option = memories, option
+        self._holder = memories.holder()
         self._items: dict[str, str] = {}
         """Ids of replies by those of the items of their output and input."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return self.memories.size_of(self._holder)
+
+    @property
+    def bound(self) -> str:
+        """The bound in words."""
+        return f"this server keeps the last {self.memories.most_bytes // 2**20} MiB of them ({self._option})"
 
     def put(
         self,
@@ -56,20 +62,24 @@ class ResponseStore:
         response: dict[str, Any],
         items: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """Stores a reply under its id, unless it exceeds `most` by itself."""
-        size = len(json.dumps([messages, response, items]))
-        if size > self.most:
-            return
-        stored = Stored(owner, messages, response, size, items)
-        self._kept[response["id"]] = stored
+        """Stores a reply under its id, unless it exceeds the bound by itself."""
+        stored = Stored(owner, messages, response, items)
         self._items.update((item["id"], response["id"]) for item in stored.all_items)
-        self.size += size
-        while self.size > self.most:
-            self._forget(next(iter(self._kept)))
+        size = len(json.dumps([messages, response, items]))
+        if size > self.memories.most_bytes:
+            self._forget(stored)
+        else:
+            self.memories.put(self._key(response["id"]), stored, size, partial(self._forget, stored))
 
-    def _forget(self, id_: str) -> None:
-        stored = self._kept.pop(id_)
-        self.size -= stored.size
+    def close(self) -> None:
+        """Forgets all replies."""
+        self.memories.drop(self._holder)
+        self._items.clear()
+
+    def _key(self, id_: str) -> Key:
+        return self._holder, Stored, id_
+
+    def _forget(self, stored: Stored) -> None:
         for item in stored.all_items:
             self._items.pop(item["id"], None)
 
@@ -80,15 +90,14 @@ class ResponseStore:
 
     def get(self, id_: str, owner: str) -> Stored | None:
         """Returns a reply; None if it is not stored or has another owner."""
-        found = self._kept.get(id_)
-        if found is None or found.owner != owner:
-            return None
-        self._kept.move_to_end(id_)
-        return found
+        found: Stored | None = self.memories.get(self._key(id_))
+        return None if found is None or found.owner != owner else found
 
     def drop(self, id_: str, owner: str) -> bool:
         """Forgets a reply; returns whether it was stored."""
-        if self.get(id_, owner) is None:
+        stored = self.get(id_, owner)
+        if stored is None:
             return False
-        self._forget(id_)
+        self.memories.remove(self._key(id_))
+        self._forget(stored)
         return True

@@ -11,12 +11,14 @@ from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
+from arcforge_core.checkpoint.reward_model import RewardModel
 from arcforge_core.contracts.chat import ChatTemplate
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.engine.grammar import Grammars
 from arcforge_serving.server.gate.guard import SESSION, Guard
 from arcforge_serving.server.shared.lesson import Lesson
+from arcforge_serving.server.shared.memories import Memories
 from arcforge_serving.server.shared.metrics import Metrics
 from arcforge_serving.server.shared.response_store import ResponseStore
 from arcforge_serving.server.shared.starters import Starters
@@ -60,6 +62,7 @@ class ServerState:
         lesson: training that the page may start; None offers none.
         open: generations that have not ended, by the ids of their requests.
         turns: makes the prompts of conversations.
+        reward: the model with its scalar head, if it is a reward model.
         owners: whether the engine schedules requests of different owners in turn; some external servers do not.
     """
 
@@ -75,12 +78,13 @@ class ServerState:
     weights_root: Path | None = None
     share_prefixes: bool = False
     token_id_style: str = "vllm"
-    responses: ResponseStore = field(default_factory=ResponseStore)
+    responses: ResponseStore = field(default_factory=lambda: ResponseStore(Memories(64 * 2**20)))
     life: str = ""
     starters: Starters = field(default_factory=Starters)
     lesson: Lesson | None = None
     open: dict[str, list[Cancellable]] = field(default_factory=dict)
     turns: Turns = field(default_factory=RenderedTurns)
+    reward: RewardModel | None = None
     owners: bool = True
 
     def __post_init__(self) -> None:

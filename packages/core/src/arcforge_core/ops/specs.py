@@ -1,0 +1,108 @@
+"""The specification of every op: its meaning, fixed sizes, outputs, accuracy and test cases, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from arcforge_core.contracts.op_names import OP_NAMES
+from arcforge_core.ops import reference
+
+SAME, WIDE, INDEX, RECORDS = "same", "wide", "index", "records"
+"""Dtypes of an output: that of the activations; fp32 or wider; int64; int8."""
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-10}
+"""Relative error allowed against float64, by dtype; integers are always exact."""
+
+ATTENTION, FUSED, QUANTISED = ("attention_inputs", "fused_inputs", "quant_inputs")
+"""Modules of `arcforge_core.testing` that draw cases."""
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One op.
+
+    Attributes:
+        name: also the reference's.
+        sizes: names of the fixed sizes that a module passes when it binds the op, in this order.
+        outputs: dtype of each output.
+        cases_in: module of `arcforge_core.testing` whose function ``{name}_cases(generator)`` draws calls.
+        jumps: whether intermediate results are rounded to integers or choose experts, so that an error in the last bit
+            changes one result in a million visibly.
+        tolerance: see `TOLERANCE`.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    outputs: tuple[str, ...] = (SAME,)
+    cases_in: str = "op_inputs"
+    jumps: bool = False
+    tolerance: Mapping[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """The naive implementation, which defines the op."""
+        function: Callable[..., Any] = getattr(reference, self.name)
+        return function
+
+    @property
+    def cases(self) -> Callable[[torch.Generator], list[Any]]:
+        """Draws the op's calls, `arcforge_core.testing.op_case.OpCase`, from a generator."""
+        function: Callable[[torch.Generator], list[Any]] = getattr(
+            import_module(f"arcforge_core.testing.{self.cases_in}"), f"{self.name}_cases"
+        )
+        return function
+
+    def output_dtype(self, number: int, dtype: torch.dtype) -> torch.dtype:
+        """Returns the dtype of an output of a call whose activations are `dtype`."""
+        wide = torch.promote_types(dtype, torch.float32)
+        return {SAME: dtype, WIDE: wide, INDEX: torch.int64, RECORDS: torch.int8}[self.outputs[number]]
+
+
+def _specs() -> dict[str, OpSpec]:
+    heads, sparse = ("heads", "kv_heads", "key_dim", "value_dim"), ("heads", "key_dim", "latent_dim", "topk")
+    moe = ("experts", "hidden", "width", "shared")
+    specs = (
+        OpSpec("rms_norm", ("width",)),
+        OpSpec("rope", ("dim",)),
+        OpSpec("linear", ("inputs", "outputs")),
+        OpSpec("head_linear", ("heads",)),
+        OpSpec("swiglu", ("width",)),
+        OpSpec("attention_varlen", heads, cases_in=ATTENTION),
+        OpSpec("window_attention", (*heads, "window"), cases_in=ATTENTION),
+        OpSpec("attention_decode", heads, cases_in=ATTENTION),
+        OpSpec("mla_decode", sparse[:3], cases_in=ATTENTION),
+        OpSpec("indexer_topk", ("heads", "head_dim", "topk"), (INDEX,), ATTENTION),
+        OpSpec("sparse_mla", sparse, cases_in=ATTENTION),
+        OpSpec("selected_attention", (*heads, "topk"), cases_in=ATTENTION),
+        OpSpec("indexer_kl", ("heads", "key_dim", "index_heads", "index_dim", "topk"), (WIDE,), ATTENTION),
+        OpSpec("gated_delta_rule", ("heads", "key_dim", "value_dim"), (SAME, WIDE), ATTENTION),
+        OpSpec("router_scores", ("width", "experts"), (WIDE,)),
+        OpSpec("moe_experts", ("experts", "hidden", "width")),
+        OpSpec("linear_cross_entropy", ("width", "vocab"), (WIDE,)),
+        OpSpec("argmax_logprob", ("vocab",), (INDEX, WIDE)),
+        OpSpec("sample", ("vocab",), (INDEX,)),
+        OpSpec("newton_schulz", ("rows", "columns")),
+        OpSpec("hadamard", ("width",)),
+        OpSpec("to_records", ("width",), (RECORDS,), QUANTISED),
+        OpSpec("quant_linear", ("inputs", "outputs", "bits", "groups"), cases_in=QUANTISED),
+        OpSpec("quant_experts", ("experts", "hidden", "width", "bits"), cases_in=QUANTISED, jumps=True),
+        OpSpec("mla_prolog", ("hidden", "latent"), (SAME, SAME), FUSED),
+        OpSpec("mla_absorb", ("heads", "latent"), cases_in=FUSED),
+        OpSpec("mla_epilog", ("heads", "latent"), cases_in=FUSED),
+        OpSpec("index_prolog", ("heads", "head_dim", "hidden"), (SAME, SAME, SAME), FUSED),
+        OpSpec("mlp", ("hidden", "width"), cases_in=FUSED),
+        OpSpec("quant_mlp", ("hidden", "width"), cases_in=QUANTISED, jumps=True),
+        OpSpec("moe", moe, cases_in=FUSED, jumps=True),
+        OpSpec("quant_moe", moe, cases_in=QUANTISED, jumps=True),
+    )
+    return {spec.name: spec for spec in specs}
+
+
+SPECS: dict[str, OpSpec] = _specs()
+"""All ops by name, in the order of `OP_NAMES`."""
+assert tuple(SPECS) == OP_NAMES

@@ -1,0 +1,1 @@
+"""Huawei's Ascend NPUs. Nothing here has run on one."""

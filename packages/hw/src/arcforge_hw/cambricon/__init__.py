@@ -1,0 +1,1 @@
+"""Cambricon's MLUs. Nothing here has run on one."""

@@ -1,0 +1,1 @@
+"""Enflame's GCUs. Nothing here has run on one."""

@@ -1,0 +1,1 @@
+"""Moore Threads' GPUs. Nothing here has run on one."""

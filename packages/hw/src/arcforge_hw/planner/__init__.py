@@ -1,0 +1,1 @@
+"""Plans for machines that are not here, from chip data with sources."""

@@ -1,0 +1,101 @@
+"""The best layout for a training step: bf16 weights, fp32 master weights and optimizer state, everything recomputed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from arcforge_hw.planner.counts import ModelCount
+from arcforge_hw.planner.layout import Layout, expert_share, layer_share, layouts
+from arcforge_hw.planner.machine import Machine
+from arcforge_hw.planner.step import Load, Seconds, forward, known
+
+WORKING = 4
+"""Bytes per value of weights and gradients in bf16."""
+OPTIMIZER = 12
+"""Bytes per value of master weights and two moments in fp32, divided among replicas (ZeRO-1)."""
+PASSES = 4
+"""Forward, the same once more for what was not kept, and two products backward."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training step.
+
+    Attributes:
+        layout: degrees.
+        seconds: of a step.
+        memory: bytes on the fullest device.
+        flops: that the step needs, recomputation not counted.
+        parts: seconds of one forward pass of a stage over one micro-batch.
+    """
+
+    layout: Layout
+    seconds: float
+    memory: float
+    flops: float
+    parts: Seconds
+
+
+def state_bytes(count: ModelCount, layout: Layout) -> float:
+    """Returns the bytes of weights, gradients and optimizer on the fullest device."""
+    experts = count.config.n_routed_experts
+    shared = sum(layer.attention.values + layer.mlp.values for layer in count.layers)
+    routed = sum(layer.expert.values * experts for layer in count.layers if layer.expert)
+    ends = count.embedding.values + count.head.values + count.mtp.values
+    alone = (shared * layer_share(count, layout) + ends) / layout.tp
+    spread = routed * layer_share(count, layout) * expert_share(count, layout)
+    copies = layout.stage / layout.ep(experts)
+    return alone * (WORKING + OPTIMIZER / (layout.dp * layout.cp)) + spread * (WORKING + OPTIMIZER / copies)
+
+
+def training_step(count: ModelCount, machine: Machine, layout: Layout, batch: int, sequence: int) -> Training:
+    """Returns a step of `batch` tokens, each micro-batch one sequence per group.
+
+    The group's micro-batches pass the stages one after another (1F1B); gradients are added up over replicas at the end.
+    """
+    own = batch / sequence / layout.dp  # micro-batches of a group
+    load = Load(sequence / layout.cp, (sequence - sequence / layout.cp) / 2, 1.0, sequence / layout.cp)
+    parts = forward(count, machine, layout, load)
+    mtp = count.config.mtp
+    cost = count.training((sequence + 1) / 2)
+    more = 1 + mtp.depths * mtp.fraction * cost.mtp_depth / cost.main if count.mtp.values else 1.0
+    compute = (parts.total - parts.collectives) * PASSES + parts.collectives * (PASSES - 1)
+    seconds = compute * more * (own + layout.pp - 1) + _gradients(count, machine, layout)
+    kept = sequence / layout.cp / layout.tp * count.config.hidden_size * 2
+    kept *= len(count.layers) * layer_share(count, layout) * min(layout.pp, own)
+    flops = batch * (cost.main + (mtp.depths * mtp.fraction * cost.mtp_depth if count.mtp.values else 0.0))
+    return Training(layout, seconds, state_bytes(count, layout) + kept, flops, parts)
+
+
+def _gradients(count: ModelCount, machine: Machine, layout: Layout) -> float:
+    """Returns the time of adding up gradients over replicas and handing out the new weights."""
+    replicas = layout.dp * layout.cp
+    if replicas == 1:
+        return 0.0
+    values = sum(times * (x.attention.values + x.mlp.values) for x, times in Counter(count.layers).items())
+    size = 2 * values * layer_share(count, layout) / layout.tp
+    rate = known(machine.link if layout.nodes == 1 else machine.network, "network")
+    return machine.latency + 2 * (replicas - 1) / replicas * size / rate
+
+
+def best_training(
+    count: ModelCount, machine: Machine, nodes: int, devices: int, batch: int, sequence: int
+) -> Training | None:
+    """Returns the fastest layout that fits; None if none does.
+
+    Args:
+        count: the model in bf16 or fp32.
+        machine: the chip.
+        nodes: servers.
+        devices: per server.
+        batch: tokens of a step.
+        sequence: tokens of a sequence.
+    """
+    found = [
+        training_step(count, machine, layout, batch, sequence)
+        for layout in layouts(count, nodes, devices, cp=True, copies=False)
+        if layout.dp * sequence <= batch and layout.cp <= sequence
+    ]
+    fits = [each for each in found if machine.memory is not None and each.memory <= machine.memory]
+    return min(fits, key=lambda each: each.seconds, default=None)

@@ -1,0 +1,1 @@
+"""Quantises checkpoints: folds, rotations, smoothing, rounding."""

@@ -1,0 +1,60 @@
+"""Schemas of ``arcforge-quantize``, torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from arcforge_core.config.checks import check_at_least, check_choice
+from arcforge_core.config.schema import ComponentConfig
+from arcforge_core.errors import ConfigError
+
+WEIGHTS = ("w8a8", "w4a8", "int4")
+ROUNDINGS = ("nearest", "ssz")
+
+
+@dataclass
+class QuantizerConfig(ComponentConfig):
+    """Base of quantizers' configs."""
+
+
+@dataclass
+class QuarotConfig(QuantizerConfig):
+    """Folds, rotations and integers, without calibration text."""
+
+    name: str = "quarot"
+    weights: str = "w4a8"
+    """``w8a8``; ``w4a8``, routed experts in int4; ``int4``, groups of 32 with activations left as they are."""
+    rotate: bool = True
+    """Fold norms and rotate the residual stream, latents and values; the function stays the same."""
+    seed: int = 1234
+    """Of the rotations' signs."""
+    rounding: str = "ssz"
+    """``nearest``, scales from the largest value; ``ssz``, scales fitted to the least square error."""
+    steps: int = 10
+    """Fits of ``ssz``."""
+    keep: list[str] = field(default_factory=list)
+    """Globs of further weights that stay floats, e.g. ``model.layers.0.*``; each must match."""
+
+    def __post_init__(self) -> None:
+        check_choice("quantizer.weights", self.weights, WEIGHTS)
+        check_choice("quantizer.rounding", self.rounding, ROUNDINGS)
+        check_at_least("quantizer.steps", self.steps, 1)
+        check_at_least("quantizer.seed", self.seed, 0)
+
+
+@dataclass
+class QuantizeConfig:
+    """The root of ``arcforge-quantize``."""
+
+    quantizer: QuantizerConfig = MISSING
+    checkpoint: str | None = None
+    """A run's folder, ``outputs/latest``, or a model's folder."""
+    output: str | None = None
+    """The directory to create, in the format of transformers; a killed command resumes."""
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint", "output"):
+            if getattr(self, name) is None:
+                raise ConfigError(name, None, f"must name a directory, e.g. {name}=outputs/{name}")

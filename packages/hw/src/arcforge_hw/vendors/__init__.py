@@ -1,0 +1,1 @@
+"""Signs of the chips of seven vendors, and the common part of their backends. No code here has run on any of them."""

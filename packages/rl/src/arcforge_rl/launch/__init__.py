@@ -1,0 +1,1 @@
+"""Starts the processes of a run with one command, watches them, and ends them."""

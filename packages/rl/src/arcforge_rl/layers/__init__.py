@@ -1,0 +1,1 @@
+"""Toolchains as folders that sandboxes show over the system, fetched without root and without changing it."""

@@ -1,0 +1,30 @@
+"""Layers by name, recipe, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from arcforge_rl.layers.debian import fetch_debian
+from arcforge_rl.layers.recipes import Recipe
+from arcforge_rl.layers.store import Layer, LayerStore
+from arcforge_rl.layers.wheels import fetch_folder, fetch_installed, fetch_wheels
+
+LISTS = "debian-lists"
+BY_SOURCE = {"wheels": fetch_wheels, "installed": fetch_installed, "folder": fetch_folder}
+
+
+def ensure(recipe: Recipe, store: LayerStore | None = None) -> Layer:
+    """Returns the layer of a recipe, fetched if the store has none.
+
+    Raises:
+        LayerError: it cannot be fetched.
+    """
+    store = store or LayerStore()
+
+    def fetch(recipe: Recipe, tree: Path) -> Sequence[str]:
+        if recipe.source == "debian":
+            return fetch_debian(recipe, tree, store.folder / LISTS)
+        return BY_SOURCE[recipe.source](recipe, tree)
+
+    return store.ensure(recipe, fetch)

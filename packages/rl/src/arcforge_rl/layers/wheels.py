@@ -1,0 +1,120 @@
+"""Layers of wheels and of folders of this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from arcforge_rl.layers.debian import SPACE
+from arcforge_rl.layers.recipes import Recipe
+from arcforge_rl.layers.store import LayerError, remove
+
+SECONDS = 1800.0
+OF_THE_INSTALLER = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
+"""Files that say who unpacked a wheel, and where."""
+
+
+def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
+    """Unpacks distributions and what they need into a folder; no source is built.
+
+    Raises:
+        LayerError: the index cannot be reached or has no such wheel, there is no space, or pip and uv are missing.
+    """
+    target = tree / recipe.prefix.lstrip("/")
+    target.mkdir(parents=True)
+    command = [*_installer(recipe), "--target", str(target), "--only-binary", ":all:", *recipe.packages]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise LayerError("registry", f"layer {recipe.name}: the index gave no answer in {SECONDS:g} s") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        reason = next((line for line in lines if line.startswith("ERROR:")), (lines or ["no reason given"])[-1])
+        kind = "space" if any(sign in done.stderr for sign in SPACE) else "registry"
+        raise LayerError(kind, f"layer {recipe.name}: {reason.removeprefix('ERROR: ')}")
+    return _cleaned(target)
+
+
+def _installer(recipe: Recipe) -> Sequence[str]:
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--no-input"]
+    uv = shutil.which("uv")
+    if uv is None:
+        raise LayerError("tool", f"layer {recipe.name}: neither pip nor uv was found")
+    return [uv, "pip", "install", "--python", sys.executable]
+
+
+def _cleaned(target: Path) -> list[str]:
+    """Removes what differs between installations of the same wheels; returns names and versions."""
+    found = []
+    for info in sorted(target.glob("*.dist-info")):
+        name, _, version = info.name.removesuffix(".dist-info").partition("-")
+        found.append(f"{name}=={version}")
+        for file in OF_THE_INSTALLER:
+            (info / file).unlink(missing_ok=True)
+    for path in [*target.rglob("__pycache__"), target / "bin"]:  # scripts there name this machine's interpreter
+        if path.is_dir():
+            remove(path)
+    (target / ".lock").unlink(missing_ok=True)
+    return found
+
+
+def fetch_installed(recipe: Recipe, tree: Path) -> list[str]:
+    """Copies distributions of this interpreter's environment, with all that they need.
+
+    Raises:
+        LayerError: one is not installed, or not from a wheel.
+    """
+    target, found, left = tree / recipe.prefix.lstrip("/"), dict[str, str](), list(recipe.packages)
+    while left:
+        name = re.sub(r"[-_.]+", "-", left.pop()).lower()
+        if name in found:
+            continue
+        try:
+            one = metadata.distribution(name)
+        except metadata.PackageNotFoundError as error:
+            reason = f"{name} is not installed in {sys.prefix}"
+            raise LayerError("missing", f"layer {recipe.name}: {reason}") from error
+        found[name] = f"{name}=={one.version}"
+        left += [re.split(r"[^\w.-]", line)[0] for line in one.requires or () if _needed(line)]
+        for file in one.files or ():
+            skipped = ".." in file.parts or "__pycache__" in file.parts or file.name in OF_THE_INSTALLER
+            if not skipped and os.path.isfile(file.locate()):
+                place = target / file
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(os.fspath(file.locate()), place)
+    return sorted(found.values())
+
+
+def _needed(requirement: str) -> bool:
+    """Returns whether a requirement applies here, without extras."""
+    marker = Requirement(requirement).marker
+    return marker is None or marker.evaluate({"extra": ""})
+
+
+def fetch_folder(recipe: Recipe, tree: Path) -> list[str]:
+    """Copies a folder of this machine, such as a toolchain below a home.
+
+    Raises:
+        LayerError: it is none.
+    """
+    source = Path(recipe.packages[0]).expanduser()
+    if not source.is_dir():
+        raise LayerError("missing", f"layer {recipe.name}: {source} is not a directory")
+    shutil.copytree(source, tree / recipe.prefix.lstrip("/"), symlinks=True, ignore=_special)
+    return [os.fspath(source)]
+
+
+def _special(folder: str, names: list[str]) -> set[str]:
+    """Returns the names of devices, pipes and sockets."""
+    paths = {name: Path(folder, name) for name in names}
+    return {name for name, path in paths.items() if not (path.is_symlink() or path.is_file() or path.is_dir())}

@@ -1,0 +1,1 @@
+"""Instruction following: kinds of constraints that a program can check, and their composition."""

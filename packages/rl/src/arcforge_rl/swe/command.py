@@ -1,0 +1,109 @@
+"""``arcforge-env swe``: builds instances of ``environment=swe``, and reads and writes SWE-bench's form.
+
+``bugs SOURCE`` puts faults into a repository whose tests pass; ``releases OLD NEW`` runs a release's tests on the code
+of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one checked-out repository; ``export FOLDER``
+prints instances in that form. A source is a folder or an archive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from arcforge_core.cli.errors import Parser
+from arcforge_core.errors import ArcforgeError, DataError
+from arcforge_rl.swe.build import compare, inject, set_up
+from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
+from arcforge_rl.swe.patches import apply, paths_of
+from arcforge_rl.swe.prepared import copy_clean, log_attempts, source_tree
+
+LOG = "attempts.jsonl"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Raises:
+        ArcforgeError: an argument is wrong, or nothing could be built, with the reason.
+    """
+    parser = Parser(prog="arcforge-env swe", description=__doc__)
+    parser.add_argument("action", choices=("bugs", "releases", "import", "export"))
+    parser.add_argument("sources", nargs="+", type=Path, help="see above")
+    parser.add_argument("--to", type=Path, default=Path("swe"), help="folder of the environment (default: swe)")
+    parser.add_argument("--repo", default="", help="name of the repository (default: that of the source)")
+    parser.add_argument("--version", default="", help="its version")
+    parser.add_argument("--count", type=int, default=8, help="faults to put in (default: 8)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="bound of one run of the tests (default: 120)")
+    parser.add_argument("--seed", type=int, default=0, help="decides which faults are tried (default: 0)")
+    options = parser.parse_args(argv)
+    wanted = {"bugs": 1, "releases": 2, "import": 2, "export": 1}[options.action]
+    if len(options.sources) != wanted:
+        raise ArcforgeError(f"{options.action}: takes {wanted} sources, not {len(options.sources)}")
+    if options.count < 1 or options.seconds <= 0:
+        raise ArcforgeError("--count must be at least 1, --seconds above 0")
+    options.to.mkdir(parents=True, exist_ok=True) if options.action != "export" else None
+    name = options.repo or options.sources[0].name.split(".tar")[0]
+    if options.action == "export":
+        for one in read_instances(options.sources[0]):
+            print(json.dumps({key: value for key, value in one.as_row().items() if key != OURS}))
+    elif options.action == "import":
+        print(f"{take(options.sources[0], options.sources[1], options.to)} instances in {options.to}")
+    elif options.action == "bugs":
+        with source_tree(options.sources[0]) as tree:
+            made = asyncio.run(_bugs(tree, name, options))
+        print(f"{made} instances of {name} in {options.to}")
+    else:
+        with source_tree(options.sources[0]) as old, source_tree(options.sources[1]) as new:
+            print(f"{asyncio.run(_release(old, new, name, options))} in {options.to}")
+    return 0
+
+
+async def _prepared(tree: Path, name: str, options) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+    packages, attempts = await set_up(tree, options.seconds)
+    log_attempts(options.to / LOG, name, attempts)
+    if attempts[-1].reason:
+        raise DataError(f"{name} cannot be set up: {attempts[-1].reason} ({len(attempts)} attempts, see {LOG})")
+    return packages
+
+
+async def _bugs(tree: Path, name: str, options) -> int:  # type: ignore[no-untyped-def]
+    packages = await _prepared(tree, name, options)
+    made = await inject(tree, name, options.version, packages, options.to, options.count, options.seconds, options.seed)
+    if not made:
+        raise DataError(f"{name}: no fault was noticed by its tests")
+    return len(made)
+
+
+async def _release(old: Path, new: Path, name: str, options) -> str:  # type: ignore[no-untyped-def]
+    packages = await _prepared(new, name, options)
+    return (await compare(old, new, name, options.version, packages, options.to, options.seconds)).instance_id
+
+
+def take(path: Path, repository: Path, to: Path) -> int:
+    """Adds the SWE-bench instances of a file, whose repository is checked out in a folder.
+
+    Raises:
+        DataError: a row is malformed, or its patches do not fit the repository.
+    """
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    rows = (
+        json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line]
+    )
+    if not rows:
+        raise DataError(f"{path} has no instance")
+    known = {one.instance_id for one in read_instances(to)} if (to / FILE).exists() else set()
+    lines = []
+    for number, row in enumerate(rows, 1):
+        one = instance_of(row, f"{path}:{number}")
+        if one.instance_id in known:
+            raise DataError(f"{path}:{number}: {one.instance_id} is in {to} already")
+        tests = apply(one.test_patch, {name: read_text(repository / name) for name in paths_of(one.test_patch)})
+        one.repair(repository)
+        ours = {"tree": one.instance_id, "tests": {k: v for k, v in tests.items() if v is not None}, "kind": "import"}
+        copy_clean(repository, to / "trees" / one.instance_id)
+        lines.append(json.dumps({**row, OURS: {**ours, "layers": []}}) + "\n")
+    with (to / FILE).open("a", encoding="utf-8") as file:
+        file.writelines(lines)
+    return len(lines)

@@ -1,0 +1,256 @@
+"""``environment=swe``: a solver repairs a repository in a sandbox; hidden tests judge its files in a fresh one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from arcforge_core.contracts.chat import Message, Tool, ToolCall
+from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
+from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend, SandboxError, SandboxFault
+from arcforge_core.data.split import is_heldout_task
+from arcforge_core.episodes.base import EnvironmentBase
+from arcforge_core.episodes.rewards import metric, reward
+from arcforge_core.episodes.tools import converse
+from arcforge_core.errors import ConfigError
+from arcforge_rl.configs.environments import SweConfig
+from arcforge_rl.sandbox.sync import shared_desk
+from arcforge_rl.swe.instance import PROTECTED, Instance, is_test, read_instances
+from arcforge_rl.swe.prepared import layers_of
+from arcforge_rl.swe.results import TestRun
+from arcforge_rl.swe.running import WORKDIR, opened, run_tests
+
+LONGEST_FILE = 1 << 20
+MOST_FILES = 200
+LIST = r"find . -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -printf '%P\0'"
+
+
+def _tool(name: str, description: str, *parameters: str) -> Tool:
+    schema = {"type": "object", "properties": {p: {"type": "string"} for p in parameters}, "required": [*parameters]}
+    return Tool({"type": "function", "function": {"name": name, "description": description, "parameters": schema}})
+
+
+TOOLS = (
+    _tool("bash", "Runs a command in the repository; each call has a shell of its own.", "command"),
+    _tool("edit", "Replaces a text that occurs once in a file; an empty one creates the file.", "path", "old", "new"),
+)
+
+
+@dataclass(frozen=True)
+class SweTask(Task):
+    """A task; the answer is the repair as a patch."""
+
+    instance: Instance
+
+
+class Swe(EnvironmentBase):
+    """Instances of a folder, which ``arcforge-env swe`` writes.
+
+    A repository with all of its instances is on one side of the split.
+
+    Raises:
+        DataError: the folder has no usable instances.
+        ConfigError: no instance is on this side of the split, or a layer is missing.
+    """
+
+    domain = "swe"
+    judges_work = True
+
+    def __init__(self, config: SweConfig) -> None:
+        super().__init__(config)
+        self.folder = Path(config.path).expanduser()
+        found = read_instances(self.folder)
+        heldout = config.split == "heldout"
+        self.instances = [one for one in found if is_heldout_task(f"swe/{one.repo}") == heldout or config.whole]
+        if not self.instances:
+            repositories = ", ".join(sorted({one.repo for one in found}))
+            raise ConfigError("environment.split", config.split, f"none of {repositories or 'no repository'} is there")
+        self.num_tasks: int | None = len(self.instances)
+
+    def task(self, index: int) -> Task:
+        """Returns the task of an instance."""
+        one = self.instances[index % len(self.instances)]
+        return SweTask(one.instance_id, one.problem_statement, one.patch, one)
+
+    async def run(self, task: Task, agents: Agents) -> Episode:
+        """Lets the solver work in a sandbox; the episode holds the files that differ from the repository's."""
+        assert isinstance(task, SweTask)
+        tree = self.folder / "trees" / task.instance.tree
+        desk = shared_desk()
+        layers = layers_of(task.instance)
+        sandbox = await desk.do(lambda backend: opened(backend, tree, layers))
+
+        async def use(call: ToolCall) -> str:
+            given = {name: str(value) for name, value in call.arguments.items()}
+            work = _bash(sandbox, **given) if call.name == "bash" else _edit(sandbox, **given)
+            return await desk.do(lambda _: work)
+
+        try:
+            messages = [Message("user", task.prompt)]
+            episode = await converse(agents, messages, TOOLS, use, max_calls=self.config.max_calls)
+            files, flaw = await desk.do(lambda _: changed(sandbox, tree))
+        finally:
+            await desk.do(lambda _: sandbox.stop())
+        return Episode(episode.messages, episode.reply, episode.finish_reason, {"files": files, "flaw": flaw})
+
+    @reward(timeout=None)
+    async def resolved(self, task: Task, episode: Episode) -> Score:
+        """Runs the tests over the solver's files in a fresh sandbox: all that it must turn and keep must pass."""
+        assert isinstance(task, SweTask)
+        if flaw := episode.artefacts.get("flaw"):
+            return Score(0.0, str(flaw))
+        files: Mapping[str, str | None] = episode.artefacts.get("files") or {}
+        return verdict(task.instance, await self.tested(task.instance, files))
+
+    @metric(timeout=None)
+    def files_changed(self, task: Task, episode: Episode) -> int:
+        """Counts the files that differ."""
+        return len(episode.artefacts.get("files") or ())
+
+    async def tested(self, instance: Instance, files: Mapping[str, str | None]) -> TestRun:
+        """Returns the run of an instance's tests over some files.
+
+        Raises:
+            SandboxFault: the sandbox broke, twice.
+        """
+        tree, layers = self.folder / "trees" / instance.tree, layers_of(instance)
+        python = shared_desk().python
+
+        async def attempt(backend: SandboxBackend) -> TestRun:
+            sandbox = await opened(backend, tree, layers)
+            try:
+                await lay(sandbox, {**allowed(files, tree, instance), **instance.tests})
+                return await run_tests(sandbox, python, sorted(instance.tests), seconds=self.config.seconds)
+            finally:
+                await sandbox.stop()
+
+        try:
+            return await shared_desk().do(attempt)
+        except SandboxFault:
+            return await shared_desk().do(attempt)
+
+    def oracle(self, task: Task) -> Script:
+        """Returns the calls that write the repair."""
+        assert isinstance(task, SweTask)
+        return [*writing(task.instance.repair(self.folder / "trees" / task.instance.tree)), Reply("Done.")]
+
+    def cheats(self, task: Task) -> Sequence[Script]:
+        """Returns attempts to pass without a repair; see `cheating`."""
+        assert isinstance(task, SweTask)
+        from arcforge_rl.swe.cheating import cheats
+
+        tree = self.folder / "trees" / task.instance.tree
+        return [[*writing(files), Reply("Done.")] for files in cheats(task.instance, tree)]
+
+
+def verdict(instance: Instance, run: TestRun) -> Score:
+    """Returns 1 if every test of both lists passed; one that was not reported has failed."""
+    if not run.whole:
+        return Score(0.0, run.reason)
+    for name, tests in (("FAIL_TO_PASS", instance.FAIL_TO_PASS), ("PASS_TO_PASS", instance.PASS_TO_PASS)):
+        missed = [test for test in tests if not run.passed(test)]
+        if missed:
+            how = run.outcomes.get(missed[0], "not reported")
+            return Score(0.0, f"{len(missed)} of {len(tests)} tests in {name} did not pass: {missed[0]} ({how})")
+    return Score(1.0, f"{len(instance.FAIL_TO_PASS)} tests turned, {len(instance.PASS_TO_PASS)} kept")
+
+
+def allowed(files: Mapping[str, str | None], tree: Path, instance: Instance) -> dict[str, str | None]:
+    """Returns the solver's files without tests and without files that decide what pytest does."""
+    return {path: text for path, text in files.items() if not is_test(path) and _free(path, tree)}
+
+
+def _free(path: str, tree: Path) -> bool:
+    name = PurePosixPath(path).name
+    return name not in PROTECTED and not name.endswith(".pth") and name not in ("sitecustomize.py", "usercustomize.py")
+
+
+async def lay(sandbox: Sandbox, files: Mapping[str, str | None]) -> None:
+    """Writes files into the repository; None deletes one."""
+    for path, text in files.items():
+        if text is None:
+            await sandbox.exec(Command(("rm", "-f", "--", path), cwd=WORKDIR))
+        else:
+            await sandbox.write(f"{WORKDIR}/{path}", text.encode())
+
+
+async def changed(sandbox: Sandbox, tree: Path) -> tuple[dict[str, str | None], str]:
+    """Returns the text files of the work directory that differ from a tree, and why they cannot be judged.
+
+    Raises:
+        SandboxFault: the sandbox broke.
+    """
+    done = await sandbox.exec(Command(("/bin/sh", "-c", LIST), cwd=WORKDIR))
+    names = {name for name in done.stdout.decode(errors="surrogateescape").split("\0") if name}
+    if not done.ok:
+        return {}, "the files of the repository cannot be listed"
+    before = await asyncio.to_thread(texts_of, tree)
+    found: dict[str, str | None] = {name: None for name in before if name not in names}
+    sums = await sandbox.exec(Command(("/bin/sh", "-c", f"{LIST} | xargs -0 -r sha256sum -z --"), cwd=WORKDIR))
+    if not sums.ok:
+        return {}, "the files of the repository cannot be read"
+    hashes = dict(_pairs(sums.stdout))
+    for name in sorted(names):
+        known = before.get(name)
+        if known is not None and sha256(known).hexdigest() == hashes.get(name):
+            continue
+        if len(found) >= MOST_FILES:
+            return {}, f"more than {MOST_FILES} files differ"
+        try:
+            found[name] = (await sandbox.read(f"{WORKDIR}/{name}", LONGEST_FILE)).decode()
+        except SandboxFault:
+            raise
+        except (SandboxError, UnicodeDecodeError):
+            continue  # binary files and such as are too long belong to no repair
+    return found, ""
+
+
+def _pairs(data: bytes) -> list[tuple[str, str]]:
+    rows = [row.decode(errors="surrogateescape") for row in data.split(b"\0") if row]
+    return [(row[66:], row[:64]) for row in rows]
+
+
+def texts_of(tree: Path) -> dict[str, bytes]:
+    """Returns the contents of the files of a tree."""
+    paths = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path.relative_to(tree)): path.read_bytes() for path in paths}
+
+
+def writing(files: Mapping[str, str | None]) -> list[Reply]:
+    """Returns the turns that write files."""
+    turns: list[dict[str, Any]] = []
+    for path, text in files.items():
+        turns.append({"command": f"rm -f -- '{path}'"})
+        if text is not None:
+            turns.append({"path": path, "old": "", "new": text})
+    return [Reply(calls=(ToolCall("bash" if "command" in turn else "edit", turn),)) for turn in turns]
+
+
+async def _bash(sandbox: Sandbox, command: str) -> str:
+    done = await sandbox.exec(Command(("/bin/sh", "-c", command), cwd=WORKDIR))
+    ending = "" if done.ok else f"\n[{done.outcome.value}{'' if done.code is None else f' {done.code}'}]"
+    return (done.stdout + done.stderr).decode(errors="replace").rstrip("\n") + ending
+
+
+async def _edit(sandbox: Sandbox, path: str, old: str, new: str) -> str:
+    try:
+        try:
+            text = (await sandbox.read(path, LONGEST_FILE)).decode(errors="replace")
+        except SandboxFault:
+            raise
+        except SandboxError:
+            text = ""
+        if text and (not old or text.count(old) != 1):
+            return f"Error: the text must occur once in {path}; it occurs {text.count(old) if old else 0} times"
+        if not text and old:
+            return f"Error: there is no text in {path}"
+        await sandbox.write(path, (text.replace(old, new) if old else new).encode())
+    except SandboxFault:
+        raise
+    except SandboxError as error:
+        return f"Error: {error}"
+    return f"{path} is written"

@@ -1,0 +1,105 @@
+"""Distillation from several teachers equals a scalar formula, with branches and tokens of an environment between."""
+
+import math
+from collections import defaultdict
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcforge_core.errors import ConfigError
+from arcforge_core.testing.traces import add_stream, make_traces, tokens_of
+from arcforge_rl.algorithms.opd import Opd
+from arcforge_rl.configs.algorithms import OpdConfig
+from arcforge_rl.trainer.build import preset
+
+
+def weights_by_formula(traces, balance):
+    """Returns the weight of each token of a trace: equal prompts, or equal teachers."""
+    groups, stages = defaultdict(list), defaultdict(float)
+    for trace in traces:
+        groups[trace.group_id].append(trace)
+    of = {t.rollout_id: 1 / (len(groups) * len(groups[t.group_id]) * t.num_sampled) for t in traces}
+    for trace in traces:
+        stages[trace.stage] += of[trace.rollout_id] * trace.num_sampled
+    if balance == "teachers":
+        of = {t.rollout_id: of[t.rollout_id] / stages[t.stage] / len(stages) for t in traces}
+    return of
+
+
+def formula(logprob, start, old, rollout, teacher, reward):
+    """Eq. 1 of one token with eq. 2's advantage: pop with beta 2, clip 0.2 and 0.28. `start` has no gradient."""
+    ratio = math.exp(old - rollout)
+    pop = ratio if 0.5 <= ratio <= 2.0 else 0.0
+    advantage = (teacher - start) + reward
+    r = math.exp(logprob - old)
+    return -pop * min(r * advantage, min(max(r, 0.8), 1.28) * advantage)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10**4),
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    branches=st.integers(1, 3),
+    balance=st.sampled_from(["prompts", "teachers"]),
+    reward_weight=st.sampled_from([0.0, 0.7]),
+    spread=st.sampled_from([0.0, 0.3]),
+)
+def test_loss_and_gradient_equal_the_formula(seed, sizes, branches, balance, reward_weight, spread):
+    algorithm = Opd(OpdConfig(balance=balance, reward_weight=reward_weight), preset("icepop"))
+    traces = make_traces(seed, sizes, branches)
+    for number, trace in enumerate(traces):
+        trace.stage = ("sft", "reasoning", "general")[number % 3]
+    for number, name in enumerate(("old", "teacher")):
+        add_stream(traces, name, seed + number)
+    algorithm.score(traces)
+    draw = torch.Generator().manual_seed(seed)
+    leaves = {
+        b.branch_id: (b.streams["old"] + spread * torch.randn(len(b.ids), generator=draw, dtype=torch.float64))
+        .detach()
+        .requires_grad_()
+        for t in traces
+        for b in t.branches
+    }
+    loss = sum(algorithm.loss(tokens_of(traces, leaves)).parts.values())
+    loss.backward()
+    weights, wanted = weights_by_formula(traces, balance), 0.0
+    assert sum(weights[t.rollout_id] * t.num_sampled for t in traces) == pytest.approx(1.0)
+    for trace in traces:
+        for branch in trace.branches:
+            current, stream = leaves[branch.branch_id], branch.streams
+            for n, sampled in enumerate(branch.sampled):
+                if not sampled:
+                    assert current.grad[n] == 0.0
+                    continue
+                known = float(stream["old"][n]), branch.logprobs[n], float(stream["teacher"][n])
+                reward, at, step = reward_weight * trace.reward, float(current[n].detach()), 1e-6
+                up, down = (formula(at + d, at, *known, reward) for d in (step, -step))
+                wanted += weights[trace.rollout_id] * formula(at, at, *known, reward)
+                slope = weights[trace.rollout_id] * (up - down) / (2 * step)
+                r = math.exp(at - known[0])
+                if min(abs(r - 0.8), abs(r - 1.28)) > 1e-4:
+                    assert float(current.grad[n]) == pytest.approx(slope, rel=1e-4, abs=1e-7)
+    assert float(loss.detach()) == pytest.approx(wanted, rel=2e-5, abs=2e-6)
+
+
+def test_long_replies_do_not_starve_a_teacher():
+    traces = make_traces(0, (1, 1, 1, 1))
+    for trace, stage in zip(traces, ("long", "long", "long", "short"), strict=True):
+        trace.stage = stage
+        add_stream([trace], "teacher", 1)
+    shares = {}
+    for mean in ("sequence", "token"):
+        for balance in ("prompts", "teachers"):
+            Opd(OpdConfig(balance=balance, mean=mean), preset("icepop")).score(traces)
+            short = [b for t in traces if t.stage == "short" for b in t.branches]
+            shares[mean, balance] = sum(float(b.streams["weights"][b.index_T].sum()) for b in short)
+    assert shares["sequence", "prompts"] == pytest.approx(0.25)
+    assert shares["sequence", "teachers"] == pytest.approx(0.5) == shares["token", "teachers"]
+
+
+@pytest.mark.parametrize("field", ["balance", "ratios"])
+def test_bad_options_are_named(field):
+    with pytest.raises(ConfigError, match=rf"algorithm\.{field}='tokens'"):
+        OpdConfig(**{field: "tokens"})

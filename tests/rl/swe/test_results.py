@@ -1,0 +1,66 @@
+"""Reports are believed only whole, signed and in order; a test without a report has failed."""
+
+import hashlib
+import hmac
+import json
+
+from arcforge_rl.swe.results import TestRun, read_run, stable, turned
+from arcforge_rl.swe.running import canary, without_canaries
+
+KEY = "k"
+
+
+def report(*events, key=KEY):
+    lines = []
+    for number, event in enumerate(events):
+        text = json.dumps({"number": number, **event}).encode()
+        lines.append(hmac.new(key.encode(), text, hashlib.sha256).hexdigest().encode() + b" " + text + b"\n")
+    return b"".join(lines)
+
+
+def ran(test, outcome):
+    return {"test": test, "when": "call", "outcome": outcome, "text": "E  1" if outcome == "failed" else ""}
+
+
+def test_a_whole_run():
+    run = read_run(report(ran("t::a", "passed"), ran("t::b", "failed"), {"end": 1}), KEY)
+    assert run.whole and run.passed("t::a") and not run.passed("t::b") and not run.passed("t::c")
+    assert run.texts == {"t::b": "E  1"}
+
+
+def test_runs_that_are_not_whole():
+    good = report(ran("t::a", "passed"), {"end": 0})
+    first, second = good.splitlines(keepends=True)
+    for output, reason in (
+        (first, "did not end by itself"),
+        (report(ran("t::a", "passed"), {"end": 0}, key="other"), "not signed"),
+        (b"forged\n" + good, "line 0 of the report is not signed"),
+        (second + first, "out of order"),
+        (first + second + second, "out of order"),
+        (b"", "did not end"),
+    ):
+        run = read_run(output, KEY)
+        assert not run.whole and reason in run.reason
+
+
+def test_a_test_that_is_reported_twice_has_failed():
+    run = read_run(report(ran("t::a", "passed"), ran("t::a", "passed"), {"end": 0}), KEY)
+    assert run.outcomes == {"t::a": "failed"}
+
+
+def test_flaky_tests_are_left_out():
+    runs = [TestRun({"a": "passed", "b": first, "c": "failed"}) for first in ("passed", "failed", "passed")]
+    assert stable(runs) == {"a": "passed", "c": "failed"}
+    after = [TestRun({"a": "passed", "b": "passed", "c": "passed", "new": "passed"})] * 3
+    assert turned(runs, after) == (["c", "new"], ["a"])
+
+
+def test_planted_tests_must_be_reported_as_failed():
+    name, text, count = canary()
+    planted = {f"tests/{name}": count}
+    failing = {f"tests/{name}::{n}": "failed" for n in range(count)}
+    assert text.count("def test_") == count >= 1
+    good = without_canaries(TestRun({**failing, "t::a": "passed"}, whole=True), planted)
+    assert good.whole and good.outcomes == {"t::a": "passed"}
+    for forged in ({**failing, f"tests/{name}::0": "passed"}, {"t::a": "passed"}):
+        assert not without_canaries(TestRun(forged, whole=True), planted).whole
