@@ -23,6 +23,7 @@ from arcforge_core.files.find import NAMED
 from arcforge_core.files.rundir import point_name
 
 ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "packages/core/src/arcforge_core/demo_model"
 WHOLE = (LIMIT := os.environ.get("ARCFORGE_PRINTED", "60")) == "whole"
 BOUND = math.inf if WHOLE else int(LIMIT)
 """Processor seconds of a long command after its first step, or since its start if it takes none."""
@@ -61,7 +62,7 @@ def clone(tmp_path_factory):
     code, said = run(f"arcforge-train experiment=mini {BASE}", folder, stops=False)
     assert code == 0, said[-3000:]
     for name in ("sft_mini", "sft_expressions"):
-        point_name(folder / "outputs", name, ROOT / "packages/core/src/arcforge_core/demo_model")
+        point_name(folder / "outputs", name, DEMO)
     return folder
 
 
@@ -80,6 +81,7 @@ def name_of(page):
 @pytest.mark.timeout(24 * 3600)  # every command has a limit of its own
 @pytest.mark.nightly(reason="whole trainings, stopped after a minute where their page says how long they take")
 def test_the_commands_of_a_page_run_as_printed(page, pages, clone):
+    point_name(clone / "outputs", "mini", DEMO)  # whose turns end, so that evaluations of chat end soon
     for block in pages[page]:
         if block.language == "bash" and not block.needs:
             run_block(block, clone, says_how_long(page, block))
