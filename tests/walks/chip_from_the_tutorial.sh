@@ -1,23 +1,24 @@
-# A chip vendor types the files of docs/tutorial_chip_plugin.md, sees the kernels pass, breaks one and sees its name.
+# A chip vendor has a package written, sees its kernel pass, adds the tutorial's second one, breaks it and sees its name.
 set -euo pipefail
-export ACME_NPU_SIMULATE=1
+
+arcforge-plugins new hardware acme_npu
+install_here acme-npu-arcforge
+arcforge-plugins | grep "acme-npu-arcforge 0.1.0"
+arcforge-conformance hardware=acme_npu --quick > written.txt
+grep -qE "rms_norm +acme_npu.rms_norm +float32 .*pass$" written.txt
 
 python - <<'PY'
 import os, pathlib, re
 page = pathlib.Path(os.environ["REPOSITORY"], "docs/tutorial_chip_plugin.md").read_text()
 for name, text in re.findall(r"```\w+ title=(\S+)\n(.*?)```", page, re.DOTALL):
-    file = pathlib.Path("acme_npu", name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-pathlib.Path("acme_npu/src/acme_arcforge_npu/__init__.py").write_text("")
+    pathlib.Path("acme-npu-arcforge", name).write_text(text)
 PY
-install_here acme_npu
-arcforge-plugins | grep "acme-arcforge-npu 0.1.0"
+install_here acme-npu-arcforge
 arcforge-conformance hardware=acme_npu > passed.txt
 grep -qE "swiglu +acme_npu.swiglu +float32 .*pass$" passed.txt
 
-sed -i 's/(1 + gate \* (1 - sigmoid))/(gate * (1 - sigmoid))/' acme_npu/src/acme_arcforge_npu/kernels.py
-install_here acme_npu
+sed -i 's/(1 + gate \* (1 - sigmoid))/(gate * (1 - sigmoid))/' acme-npu-arcforge/src/acme_npu_arcforge/kernels.py
+install_here acme-npu-arcforge
 set +e
 arcforge-conformance hardware=acme_npu > broken.txt 2>&1
 code=$?

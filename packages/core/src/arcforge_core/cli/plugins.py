@@ -1,12 +1,14 @@
-"""``arcforge-plugins``: lists plugins, their components, and faults."""
+"""``arcforge-plugins``: lists plugins, their components, and faults; ``new`` writes a package of your own."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from arcforge_core.cli.errors import Parser, run_main
+from arcforge_core.cli.new_plugin import KINDS, new_plugin
 from arcforge_core.config.search_path import conflicts
 from arcforge_core.plugins.hookspecs import PLUGIN_API
 from arcforge_core.plugins.loader import LoadedPlugins, PluginInfo, load_plugins
@@ -71,9 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="arcforge-plugins", description="List installed plugins and components.")
     parser.add_argument("--json", action="store_true", help="machine-readable listing")
     parser.add_argument("--timings", action="store_true", help="add the time to import and register each")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    new = actions.add_parser("new", help="write a package of your own", description="Write a package of your own.")
+    new.add_argument("kind", help=f"kind of its component: {', '.join(KINDS)}")
+    new.add_argument("name", help="the component's name, e.g. acme for hardware=acme")
+    new.add_argument("--folder", type=Path, default=Path(), help="where the package's folder is made; default: here")
     options = parser.parse_args(argv)
     loaded = load_plugins()
-    if options.json:
+    if options.action == "new":
+        written = new_plugin(options.kind, options.name, options.folder, loaded.registry)
+        print(f"{written}: pip install -e {written}, then arcforge-conformance {options.kind}={options.name} --quick")
+    elif options.json:
         print(json.dumps(as_json(loaded, options.timings), indent=2))
     else:
         print("\n".join(as_text(loaded, options.timings)))
