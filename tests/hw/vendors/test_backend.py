@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from arcforge_core.contracts.device import TRAINING, Capabilities, Identity
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.plugins.loader import registry
 from arcforge_hw.cuda.vendors import other_vendor
+from arcforge_hw.vendors.backend import VendorChip
 from arcforge_hw.vendors.evidence import Evidence
 from arcforge_hw.vendors.machine import here
 from arcforge_hw.vendors.signs import SIGNS
@@ -92,3 +94,14 @@ def test_a_vendor_has_its_other_name(alias):
 
 def test_this_machine_s_evidence_is_gathered_once_and_names_torch():
     assert here() is here() and here().distributions["torch"].startswith(torch.__version__.partition("+")[0])
+
+
+def test_a_chip_says_only_in_what_it_differs_from_a_common_one():
+    chip = type("Chip", (VendorChip,), {}, vendor="acme", triton="acme", device="acme", distributed="accl")
+    assert chip.identity == Identity("acme", "acme", "PrivateUse1", "accl", "acme") and chip.module == "torch_acme"
+    assert chip.capabilities == Capabilities(int64=True, bf16=True, collectives=TRAINING)
+    shared = type("Shared", (VendorChip,), {}, vendor="acme", triton="acme", float64=True, int64=False)
+    assert shared.identity == Identity("acme", "cuda", "CUDA", "nccl", "acme") and shared.module == ""
+    assert shared.capabilities == Capabilities(float64=True, bf16=True, collectives=TRAINING)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'float65'"):
+        type("Misspelt", (VendorChip,), {}, vendor="acme", triton="acme", float65=True)

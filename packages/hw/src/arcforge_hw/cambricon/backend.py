@@ -1,4 +1,4 @@
-"""Cambricon's MLUs: detected, described, and served by kernels made of torch's operators.
+"""Cambricon's MLUs.
 
 Sources: FlagGems' vendor table (no float64, int64). Published peak rates contradict each other, so float32 stays
 the default.
@@ -6,14 +6,8 @@ the default.
 
 from __future__ import annotations
 
-from arcforge_core.contracts.device import TRAINING, Capabilities, Identity
 from arcforge_hw.vendors.backend import VendorChip
 
 
-class Cambricon(VendorChip):
+class Cambricon(VendorChip, vendor="cambricon", triton="mlu", device="mlu", distributed="cncl"):
     """Cambricon's MLUs."""
-
-    name = "cambricon"
-    identity = Identity("cambricon", "mlu", "PrivateUse1", "cncl", triton="mlu")
-    capabilities = Capabilities(int64=True, bf16=True, collectives=TRAINING)
-    module = "torch_mlu"

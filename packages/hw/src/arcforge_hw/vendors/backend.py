@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
 
 from arcforge_core.config.schema import HardwareConfig
-from arcforge_core.contracts.device import Capabilities, Identity
+from arcforge_core.contracts.device import TRAINING, Capabilities, Identity
 from arcforge_core.contracts.hardware import Change, Kernel, OpCall, Probe, Roofline, Verdict
 from arcforge_hw.torch_ops.kernels import kernels as torch_kernels
 from arcforge_hw.torch_ops.verdicts import on_device
@@ -17,12 +18,16 @@ from arcforge_hw.vendors.evidence import Evidence
 from arcforge_hw.vendors.machine import here
 from arcforge_hw.vendors.signs import SIGNS
 
+COMMON = Capabilities(int64=True, bf16=True, collectives=TRAINING)
 UNSURE = ("quant_linear", "moe_experts")
 """Ops whose portable kernels call operators that a vendor's torch may lack: ``_int_mm`` and ``grouped_mm``."""
 
 
 class VendorChip:
-    """The base of a backend; a subclass sets the attributes.
+    """The base of a backend; the class line of a subclass says in what its chip differs from a common one.
+
+    A common chip has an extension of torch called ``torch_DEVICE``, or is ``cuda`` to torch, which then is the vendor's
+    own build with collectives called ``nccl``. It has int64 and bfloat16, no float64, and the collectives of training.
 
     Attributes:
         module: torch's extension, imported by `confirm`; empty if torch itself is the vendor's build.
@@ -31,7 +36,25 @@ class VendorChip:
     name: ClassVar[str]
     identity: Identity
     capabilities: Capabilities
-    module: ClassVar[str] = ""
+    module: ClassVar[str]
+
+    def __init_subclass__(
+        cls, vendor: str, triton: str, device: str = "cuda", distributed: str = "nccl", **abilities: Any
+    ) -> None:
+        """Describes a chip.
+
+        Args:
+            vendor: the name of the vendor, of its signs and of the backend.
+            triton: Triton's name of the target.
+            device: torch's name of the device.
+            distributed: its backend of `torch.distributed`.
+            abilities: fields of `Capabilities` that differ from `COMMON`.
+        """
+        super().__init_subclass__()
+        shared = device == "cuda"
+        cls.name, cls.module = vendor, "" if shared else f"torch_{device}"
+        cls.identity = Identity(vendor, device, "CUDA" if shared else "PrivateUse1", distributed, triton)
+        cls.capabilities = replace(COMMON, **abilities)
 
     def __init__(self, config: HardwareConfig, machine: Evidence | None = None) -> None:
         self.config, self._machine = config, machine
