@@ -75,9 +75,9 @@ def missing(name):
 def methods(text):
     """Yields (line, name) of attributes that tensors of the installed torch have: methods of unknown values too."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Attribute) and not node.attr.startswith("__") and node.attr not in OURS:
-            if hasattr(torch.Tensor, node.attr):
-                yield node.lineno, node.attr
+        known = isinstance(node, ast.Attribute) and not node.attr.startswith("__") and node.attr not in OURS
+        if known and hasattr(torch.Tensor, node.attr):
+            yield node.lineno, node.attr
 
 
 def faults(files):

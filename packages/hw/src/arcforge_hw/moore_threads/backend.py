@@ -10,6 +10,11 @@ from arcforge_hw.vendors.backend import VendorChip
 
 
 class MooreThreads(
-    VendorChip, vendor="moore_threads", triton="musa", device="musa", distributed="mccl", fast_bf16=True
+    VendorChip,
+    vendor="moore_threads",
+    triton="musa",
+    device="musa",
+    distributed="mccl",
+    fast_bf16=True,
 ):
     """Moore Threads' GPUs."""
