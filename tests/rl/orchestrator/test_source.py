@@ -124,7 +124,7 @@ def test_a_run_that_is_resumed_trains_on_the_recorded_batches_again(small_run: C
     assert "dropped: skipped" not in checked(again.dir / "ledger.sqlite"), "rollouts that waited are lost"
     shares = [float(row["trained_per_sampled"] or 0.0) for row in metrics(again.dir)]
     assert shares[2:4] == [0.0, 0.0], "replayed ones are not sampled, nor are those that waited"
-    assert 0.0 < shares[7] <= 1.0, "those that waited last two steps at most"
+    assert 0.0 < shares[7] <= 1.0, "eta + 1 = 3 steps at most are of those that waited"
 
 
 @pytest.mark.nightly(reason="three runs")
