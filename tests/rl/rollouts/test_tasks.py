@@ -20,8 +20,7 @@ from arcforge_rl.orchestrator.process import child
 from arcforge_rl.orchestrator.process import source as process_source
 from arcforge_rl.orchestrator.process.child import Given
 from arcforge_rl.rollouts.tasks import agents_of_trainer, has_models, training_environment
-from arcforge_rl.trainer.run import run
-from support.orchestrated import build_learnable, serving
+from support.orchestrated import build_learnable, runs_of_both
 from support.policies import save_scorer
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]
@@ -82,15 +81,8 @@ def test_learned_and_hybrid_rewards_of_a_process_end_in_the_weights_of_a_thread(
     read, init = [], RewardModel.__init__
     monkeypatch.setattr(RewardModel, "__init__", lambda model, *given: read.append(given) or init(model, *given))
     (tmp_path / "reward.toml").write_text(REWARD)
-    shared = ("evaluation.tasks=0", "trainer.deterministic=true", "algorithm=double_sided", "rollout.refills=9")
-    shared += ("collection=async", "collection.eta=0", "collection.reset_optimizer=false")
-    shared += (f"rewards={tmp_path / 'reward.toml'}", f"reward_model.checkpoint={save_scorer(tmp_path / 'scorer')}")
-    folders = []
-    for orchestrator in ("thread", "process"):
-        with serving(policy) as (address, _):
-            options = (*shared, "engine=arcforge", f"engine.url={address}", "engine.stream=false")
-            options += (f"collection.orchestrator={orchestrator}", f"output_dir={tmp_path / orchestrator}")
-            folders.append(run(small_run(*options)).dir)
+    options = (f"rewards={tmp_path / 'reward.toml'}", f"reward_model.checkpoint={save_scorer(tmp_path / 'scorer')}")
+    folders = runs_of_both(small_run, policy, tmp_path, options)
     first, second = map(weights, folders)
     assert all(torch.equal(first[name], second[name]) for name in first)
     texts = [(folder / "rollouts.jsonl").read_text() for folder in folders]

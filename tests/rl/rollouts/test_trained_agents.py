@@ -31,7 +31,7 @@ from arcforge_rl.orchestrator.record import pack, unpack
 from arcforge_rl.rollouts.collect import left_out, traced
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.trainer.run import run
-from support.orchestrated import build_pair, serving
+from support.orchestrated import build_pair, runs_of_both
 from support.policies import PAIR
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]
@@ -147,15 +147,8 @@ def test_in_a_process_of_the_orchestrator_they_end_in_the_same_weights(
     built, engines = [], Others._engine
     monkeypatch.setattr(Others, "_engine", lambda others, *given: built.append(given) or engines(others, *given))
     own = f"engine: paged, init: {policy}, options: {{cache_tokens: 4096, prefix_cache: false}}, max_new_tokens: 2"
-    shared = ("evaluation.tasks=0", "trainer.deterministic=true", "algorithm=double_sided", "rollout.refills=9")
-    shared += ("collection=async", "collection.eta=0", "collection.reset_optimizer=false")
-    shared += (OTHER if kind == "trained" else f"+agents.other={{{own}}}",)
-    folders = []
-    for orchestrator in ("thread", "process"):
-        with serving(policy) as (address, _):
-            options = (*shared, "engine=arcforge", f"engine.url={address}", "engine.stream=false")
-            options += (f"collection.orchestrator={orchestrator}", f"output_dir={tmp_path / orchestrator}")
-            folders.append(run(small_run(*options)).dir)
+    other = OTHER if kind == "trained" else f"+agents.other={{{own}}}"
+    folders = runs_of_both(small_run, policy, tmp_path, (other,))
     first, second = map(weights, folders)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert lines(folders[0]) == lines(folders[1])

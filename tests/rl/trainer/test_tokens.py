@@ -26,7 +26,7 @@ def traces_of(seed: int, branches: int = 2) -> list[Trace]:
 
 @given(seed=st.integers(0, 1000), room=st.integers(1, 80), split=st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_every_sampled_token_is_in_one_micro_batch_behind_what_was_read(seed: int, room: int, split: bool) -> None:
+def test_every_sampled_token_is_in_one_micro_batch_after_what_was_read(seed: int, room: int, split: bool) -> None:
     traces = traces_of(seed, branches=3)
     micros = pack(traces, room, split)
     order = dict.fromkeys(trace.rollout_id for micro in micros for trace in micro.traces)
