@@ -22,7 +22,6 @@ from arcforge_rl.orchestrator.process.child import Given, build_source
 from arcforge_rl.orchestrator.source import AsynchronousSource
 from arcforge_rl.rollouts.curriculum import Curriculum
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
-from arcforge_rl.trainer.run import run
 from support.policies import PAIR, reward_even
 
 ADMIN = "admin-of-the-run"
@@ -66,22 +65,6 @@ def serving(policy: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     finally:
         del os.environ["ARCFORGE_ENGINE_KEY"]
         present.close()
-
-
-def runs_of_both(
-    small_run: Callable[..., RlConfig], policy: Path, folder: Path, options: Sequence[str]
-) -> tuple[Path, Path]:
-    """Returns the folders of two runs of the same options: the orchestrator is a thread of the first and a process of
-    the second. Each asks a server of its own; without staleness and chance both must end in the same bits."""
-    shared = (*options, "evaluation.tasks=0", "trainer.deterministic=true", "algorithm=double_sided")
-    shared += ("rollout.refills=9", "collection=async", "collection.eta=0", "collection.reset_optimizer=false")
-    folders = []
-    for orchestrator in ("thread", "process"):
-        with serving(policy) as (address, _):
-            own = (f"collection.orchestrator={orchestrator}", f"output_dir={folder / orchestrator}")
-            engine = ("engine=arcforge", f"engine.url={address}", "engine.stream=false")
-            folders.append(run(small_run(*shared, *engine, *own)).dir)
-    return folders[0], folders[1]
 
 
 def build_learnable(given: Given) -> AsynchronousSource:

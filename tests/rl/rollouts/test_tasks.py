@@ -20,7 +20,8 @@ from arcforge_rl.orchestrator.process import child
 from arcforge_rl.orchestrator.process import source as process_source
 from arcforge_rl.orchestrator.process.child import Given
 from arcforge_rl.rollouts.tasks import agents_of_trainer, has_models, training_environment
-from support.orchestrated import build_learnable, runs_of_both
+from support.both_orchestrators import runs_of_both
+from support.orchestrated import build_learnable
 from support.policies import save_scorer
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]

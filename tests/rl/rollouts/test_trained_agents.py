@@ -31,7 +31,8 @@ from arcforge_rl.orchestrator.record import pack, unpack
 from arcforge_rl.rollouts.collect import left_out, traced
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.trainer.run import run
-from support.orchestrated import build_pair, runs_of_both
+from support.both_orchestrators import runs_of_both
+from support.orchestrated import build_pair
 from support.policies import PAIR
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]
