@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 
 import pytest
 
@@ -131,8 +132,15 @@ def test_a_folder_that_cannot_be_written_is_named(serve, bench, tmp_path):
 
 
 def test_the_concurrency_without_a_rate_is_sixteen(serve, answer, bench):
-    server = serve(lambda body: answer(texts=["a"], delay=0.2))
-    assert bench(server, "workload.requests=24", "workload.input_tokens=[2,2]", "warmup=0")[0] == 0
+    together = threading.Barrier(16)
+
+    def reply(body):
+        if len(server.bodies) > 1:  # but for the request that looks whether the server answers
+            together.wait(timeout=30)
+        return answer(texts=["a"])
+
+    server = serve(reply)
+    assert bench(server, "workload.requests=32", "workload.input_tokens=[2,2]", "warmup=0")[0] == 0
     assert server.most == 16
 
 
