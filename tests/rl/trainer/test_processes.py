@@ -64,10 +64,14 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
             ("algorithm=ppo", "trainer.updates=2", "trainer.max_steps=2"),
             marks=pytest.mark.nightly(reason="as the other case, with a critic"),
         ),
+        ("anchor.weight=0.5", "anchor.batch=3", "trainer.max_steps=2"),
     ],
-    ids=["icepop", "ppo and two updates"],
+    ids=["icepop", "ppo and two updates", "anchors"],
 )
 def test_two_processes_learn_what_one_learns(tmp_path: Path, policy: Path, options: tuple[str, ...]) -> None:
+    if "anchor.weight=0.5" in options:
+        (tmp_path / "anchors.jsonl").write_text('{"prompt": "a", "reply": "one two"}\n{"prompt": "b", "reply": "3"}\n')
+        options = (*options, f"anchor.files=[{tmp_path / 'anchors.jsonl'}]")
     two = learn(tmp_path / "two", policy, TWO, *options)
     one = learn(tmp_path / "one", policy, [], *options)
     for name, weight in weights(one).items():

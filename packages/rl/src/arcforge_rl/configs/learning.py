@@ -25,6 +25,7 @@ from arcforge_core.config.schema import (
 )
 from arcforge_core.configs import ReportConfig
 from arcforge_core.errors import ConfigError
+from arcforge_rl.configs.anchors import AnchorConfig
 from arcforge_rl.configs.launching import LauncherConfig
 from arcforge_rl.configs.others import agent_of
 from arcforge_rl.configs.teachers import teacher_of
@@ -262,6 +263,7 @@ class RlConfig(RunConfig):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
+    anchor: AnchorConfig = field(default_factory=AnchorConfig)
     agents: dict[str, Any] = field(default_factory=dict)
     """Agents that the environment needs besides the policy, by name: ``{url: ...}`` or ``{engine: ...}``, see
     `arcforge_rl.configs.others.AgentConfig`; one with ``trained: true`` is trained, too."""

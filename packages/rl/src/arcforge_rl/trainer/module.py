@@ -30,6 +30,7 @@ from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.gaps import GapCurriculum
 from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.rollouts.source import Source
+from arcforge_rl.trainer.anchors import Anchors
 from arcforge_rl.trainer.critic import Critic
 from arcforge_rl.trainer.figures import explained_variance, hybrid_figures, rollout_figures
 from arcforge_rl.trainer.routing import RoutingReplay
@@ -152,6 +153,7 @@ class PolicyModule(TrainingModule):
         reference: the initial policy; required if the algorithm uses it.
         teachers: required if the algorithm uses them.
         critic: required if the algorithm uses the stream ``values``.
+        anchors: expert-written replies whose likelihood every update raises, too.
     """
 
     def __init__(
@@ -164,12 +166,13 @@ class PolicyModule(TrainingModule):
         reference: CausalLM | None = None,
         teachers: Teachers | None = None,
         critic: Critic | None = None,
+        anchors: Anchors | None = None,
     ) -> None:
         super().__init__(model, config)
         self.config, self.algorithm, self.sampler, self.source = config, algorithm, sampler, source
         self.teachers = teachers
         self.reference = [reference]  # in a list, so that it is not trained, moved or saved as a submodule
-        self.critic = critic
+        self.critic, self.anchors = critic, anchors
         replayed = config.trainer.replay_routing
         self._routing = None if replayed == "none" else RoutingReplay(model, of_engine=replayed == "engine")
         self._mine: set[str] = set()  # rollouts that this process learns from
@@ -367,6 +370,8 @@ class PolicyModule(TrainingModule):
                 split = getattr(self.algorithm, "splits", False)
                 for micro in pack(traces, self.config.trainer.micro_batch_tokens, split):
                     found.add(len(micro.target_S), *self._accumulate(micro.to(self.model.device), scale))
+                if self.anchors is not None:
+                    found.merge(Sums({"anchor_loss": self.anchors.accumulate(self.model, self.manual_backward)}))
         except NonFiniteError as error:
             return str(error)
         return found
@@ -423,16 +428,19 @@ class PolicyModule(TrainingModule):
             )
 
     def extra_state(self) -> dict[str, Any]:
-        """Returns additional state for checkpoints: the curriculum and the critic."""
+        """Returns additional state for checkpoints: of the curriculum, the critic, the rewards and the anchors."""
         critic = None if self.critic is None else self.critic.state()
         rewards = getattr(self.sampler.training, "reward_state", {})
         state = {"curriculum": self.sampler.curriculum.state, "critic": critic, "source": dict(self.source.state)}
-        return {**state, "rewards": rewards}
+        cursor = 0 if self.anchors is None else self.anchors.cursor
+        return {**state, "rewards": rewards, "anchors": cursor}
 
     def restore_extra(self, state: Mapping[str, Any]) -> None:
         """Restores the rest of `extra_state`, after `begin`."""
         if isinstance(self.sampler.training, Hybrid):
             self.sampler.training.reward_state = state.get("rewards", {})
+        if self.anchors is not None:
+            self.anchors.cursor = state.get("anchors", 0)
         if self.critic is not None:
             self.critic.restore(state["critic"])
 

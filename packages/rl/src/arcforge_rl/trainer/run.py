@@ -47,6 +47,7 @@ from arcforge_rl.rollouts.tasks import (
     plays_apart,
     training_environment,
 )
+from arcforge_rl.trainer.anchors import build_anchors, prompts_of
 from arcforge_rl.trainer.build import build_algorithm, decouple, drops_equal
 from arcforge_rl.trainer.callbacks import EVALUATIONS_FILE, HELDOUT_FILE, LABELS_FILE, Evaluations, RolloutWriter
 from arcforge_rl.trainer.critic import build_critic
@@ -121,8 +122,8 @@ class PolicyTraining(Hooks):
 
     # fields without which the earlier steps would mean something else
     fixed: tuple[str, ...] = (
-        "adapter.", "algorithm.name", "critic.model", "curriculum.", "environment.", "optimizer.name", "reward_model.",
-        "rollout.", "seed",
+        "adapter.", "algorithm.name", "anchor.batch", "anchor.files", "critic.model", "curriculum.", "environment.",
+        "optimizer.name", "reward_model.", "rollout.", "seed",
     )  # fmt: skip
     tables: tuple[str, ...] = (METRICS_FILE, EVALUATIONS_FILE, HELDOUT_FILE, LABELS_FILE, WARNINGS_FILE)
 
@@ -362,4 +363,7 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         critic = build_critic(config.critic, model, str(config.init), tokenizer)
     elif config.critic.model != "shared":
         raise ConfigError("critic.model", config.critic.model, f"algorithm={config.algorithm.name} has no critic")
-    return PolicyModule(model, config, algorithm, sampler, source, reference, teachers, critic), tokenizer
+    known = prompts_of(heldout, config.evaluation.tasks) if config.anchor.weight else {}
+    anchors = build_anchors(config.anchor, dialogue, model, known, config.seed, config.trainer.micro_batch_tokens)
+    module = PolicyModule(model, config, algorithm, sampler, source, reference, teachers, critic, anchors)
+    return module, tokenizer
