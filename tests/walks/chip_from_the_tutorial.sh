@@ -24,4 +24,4 @@ arcforge-conformance hardware=acme_npu > broken.txt 2>&1
 code=$?
 set -e
 test $code = 2
-grep -q "failed: swiglu" broken.txt
+grep -q "failed: model training, swiglu" broken.txt

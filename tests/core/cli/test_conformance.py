@@ -25,7 +25,7 @@ def kernels(monkeypatch):
 def test_a_failing_op_is_named_and_the_code_is_2(kernels, capsys):
     assert conformance.main(["hardware=torch_cpu"]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "failed: swiglu"
+    assert lines[-1] == "failed: model training, swiglu"
     row = next(line for line in lines if line.startswith("swiglu") and "float32" in line)
     assert "over tolerance 2e-05" in row
 

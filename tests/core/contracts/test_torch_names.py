@@ -14,7 +14,7 @@ CORE = Path(__file__).parents[3] / "packages" / "core"
 SOURCE = CORE / "src" / "arcforge_core"
 KIT = (
     "hardware_suite", "hardware_checks", "device_checks", "conformance_report", "case_export", "op_case", "op_inputs",
-    "large_inputs", "fused_inputs", "quant_inputs", "attention_inputs",
+    "large_inputs", "fused_inputs", "quant_inputs", "attention_inputs", "model_checks",
 )  # fmt: skip
 FILES = sorted(
     [

@@ -45,4 +45,4 @@ def test_what_a_runtime_raises_is_a_fault():
     def broken(device):
         raise RuntimeError("no such stream\nstack")
 
-    assert device_checks._fault(broken, "cpu") == "it raises RuntimeError: no such stream"
+    assert device_checks.fault_in(broken, "cpu") == "it raises RuntimeError: no such stream"

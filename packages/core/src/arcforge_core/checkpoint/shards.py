@@ -143,10 +143,13 @@ class ShardWriter:
 def save_tensors(tensors: dict[str, Tensor], path: Path, notes: Mapping[str, str] | None = None) -> None:
     """Writes one file; `notes` are added to its metadata.
 
+    Tensors of a device are copied to the host first: safetensors reads their storage, which not every device has.
+
     Raises:
         OSError: it cannot be written.
     """
+    here = {name: tensor.cpu() for name, tensor in tensors.items()}
     try:
-        save_file(tensors, path, metadata={"format": "pt", **(notes or {})})
+        save_file(here, path, metadata={"format": "pt", **(notes or {})})
     except SafetensorError as error:  # an OSError whose type was lost in Rust
         raise OSError(str(error)) from error

@@ -1,4 +1,4 @@
-"""``arcforge-conformance hardware=NAME``: tests a backend's kernels against the float64 reference."""
+"""``arcforge-conformance hardware=NAME``: tests a backend's kernels, its device, and a small model on it."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from arcforge_core.testing.conformance_report import write_report
     from arcforge_core.testing.device_checks import check_device
     from arcforge_core.testing.hardware_checks import DECLINED, FAIL, PASS, CheckResult, check_hardware
+    from arcforge_core.testing.model_checks import check_model
 
     hardware = build_hardware(config.hardware)
     draws = 1 if options.quick else 5 if options.full else 2
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{'op':<22}{'kernel':<34}{'dtype':<10}{'error':>9}{'allowed':>9}  verdict")
     results: list[CheckResult] = []
     kernels = check_hardware(hardware, options.op, seed, draws)
-    for result in kernels if options.op else itertools.chain(check_device(hardware), kernels):
+    others = itertools.chain(check_device(hardware), check_model(hardware, seed))
+    for result in kernels if options.op else itertools.chain(others, kernels):
         results.append(result)
         if options.json:
             print(json.dumps({**asdict(result), "seed": seed}), flush=True)

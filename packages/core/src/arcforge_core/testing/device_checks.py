@@ -25,20 +25,24 @@ def check_device(hardware: Hardware) -> Iterator[CheckResult]:
         "fused_adamw": (claims.fused_adamw, _fused_adamw),
     }
     for name, (claimed, probe) in dtypes.items():
-        fault = _fault(probe, device)
+        fault = fault_in(probe, device)
         if claimed:
-            yield _result(name, fault and f"capabilities say {name}, but {fault}")
+            yield property_result(f"device {name}", fault and f"capabilities say {name}, but {fault}")
         else:
-            yield _result(name, "" if fault else f"capabilities say no {name}, but the device has it")
+            yield property_result(
+                f"device {name}", "" if fault else f"capabilities say no {name}, but the device has it"
+            )
     for name, probe in (("copies", _copies), ("rng", _rng), ("save", _saved), ("aliasing", _aliasing)):
-        yield _result(name, _fault(probe, device))
+        yield property_result(f"device {name}", fault_in(probe, device))
 
 
-def _result(name: str, fault: str) -> CheckResult:
-    return CheckResult(f"device {name}", "", "", 0.0, 0.0, FAIL if fault else PASS, fault)
+def property_result(op: str, fault: str) -> CheckResult:
+    """Returns the result of a check that belongs to no kernel; it fails if there is a fault."""
+    return CheckResult(op, "", "", 0.0, 0.0, FAIL if fault else PASS, fault)
 
 
-def _fault(probe: Callable[[str], str], device: str) -> str:
+def fault_in(probe: Callable[[str], str], device: str) -> str:
+    """Returns the fault that a probe of a device finds, or what it raises; empty if there is none."""
     try:
         return probe(device)
     except Exception as error:  # whatever the vendor's runtime raises

@@ -147,7 +147,8 @@ def _moved(x: Tensor, kwargs: dict[str, Any]) -> Tensor:
     here = isinstance(x, ChipTensor)
     if here and target.type != one.name and kwargs.get("dtype") is not None:  # the chip converts before it sends
         one.limits.refuse(one.name, "_to_copy", [torch.empty(0, dtype=kwargs["dtype"])])
-    out: Tensor = torch.ops.aten._to_copy.default(_raw(x), **kwargs)
+    copy = torch.ops.aten._to_copy.default
+    out: Tensor = one.kernels.get(copy, copy)(_raw(x), **kwargs)
     if target.type != one.name:
         return out
     one.limits.refuse(one.name, "_to_copy", [out])

@@ -1,0 +1,28 @@
+"""Run by test_model_faults.py in a process of its own: prints what the kit finds on the chip, clean and with faults."""
+
+import json
+import sys
+
+import torch
+
+from arcforge_core.testing import model_checks
+from arcforge_core.testing.device_checks import fault_in
+from arcforge_core.testing.fake_chip.backend import FakeChip
+from arcforge_core.testing.fake_chip.device import install
+from arcforge_core.testing.fake_chip.faults import injected
+
+install("npu")
+backend, found = FakeChip(), {}
+probes = {
+    "training": lambda _: model_checks.curve_fault(backend, torch.float32, 0),
+    "save": lambda _: model_checks.save_fault(backend, 0),
+    "weight update": lambda _: model_checks.update_fault(backend, 0),
+    "greedy decode": lambda _: model_checks.decode_fault(backend, 0),
+}
+for check, fault in json.loads(sys.argv[1]):
+    if fault is None:
+        found[check] = fault_in(probes[check], "npu")
+    else:
+        with injected(fault):
+            found[fault] = fault_in(probes[check], "npu")
+print(json.dumps(found))
