@@ -22,6 +22,8 @@ COMPONENTS = {
             "Questions from files: jsonl, parquet, GSM8K, MATH, TACO, Codeforces"),
         "swe": ("swe.environment:Swe", "configs.environments:SweConfig",
             "Faults of repositories, repaired in a sandbox and judged by hidden tests"),
+        "slides": ("slides.environment:Slides", "configs.slides:SlidesConfig",
+            "Briefs answered by decks of HTML pages, judged by named rules (extra)"),
         "reasoning_gym": ("environments.reasoning_gym:ReasoningGym", "configs.environments:ReasoningGymConfig",
             "Puzzles of reasoning-gym (extra)"),
         "human_eval": ("environments.human_eval:HumanEval", "configs.environments:HumanEvalConfig",

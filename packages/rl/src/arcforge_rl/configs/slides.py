@@ -1,0 +1,28 @@
+"""The schema of ``environment=slides``; torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arcforge_core.config.schema import EnvironmentConfig, check_at_least, check_between
+
+
+@dataclass
+class SlidesConfig(EnvironmentConfig):
+    """Decks of HTML pages."""
+
+    name: str = "slides"
+    fewest: int = 3
+    """Minimum number of pages, that of the title included."""
+    most: int = 5
+    """Maximum number of pages."""
+    points: int = 4
+    """Maximum number of points on a page."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between("environment.fewest", self.fewest, 2, 7)
+        check_between("environment.most", self.most, self.fewest, 7)
+        check_between("environment.points", self.points, 2, 5)
+        check_at_least("environment.seed", self.seed, 0)

@@ -1,0 +1,1 @@
+"""Slide decks: briefs with facts, answered by HTML decks that rules judge from markup and parsed CSS."""

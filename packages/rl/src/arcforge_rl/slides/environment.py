@@ -1,0 +1,91 @@
+"""``environment=slides``: a brief is answered by a deck of HTML pages, judged by named rules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
+from arcforge_core.episodes.base import GeneratedEnvironment
+from arcforge_core.episodes.rewards import metric, reward
+from arcforge_core.errors import DataError
+from arcforge_rl.configs.slides import SlidesConfig
+from arcforge_rl.slides.brief import Brief, draw_brief, prompt_of
+
+FENCED = "```html\n{}\n```"
+SECONDS = 20.0
+"""Bound of a verdict."""
+
+
+@dataclass(frozen=True)
+class SlidesTask(Task):
+    """A brief; the answer is a deck that keeps every rule."""
+
+    brief: Brief
+
+
+class Slides(GeneratedEnvironment):
+    """Decks earn the mean of their pages; a page earns the share of grades that it keeps, or 0 if it is defective.
+
+    A deck that breaks a rule about tricks earns 0.
+
+    Raises:
+        DataError: the parsers are not installed.
+    """
+
+    domain = "slides"
+
+    def __init__(self, config: SlidesConfig) -> None:
+        super().__init__(config)
+        try:
+            from arcforge_rl.slides import judge, oracle
+        except ImportError as error:
+            raise DataError(f"environment=slides needs pip install 'arcforge-rl[slides]' ({error})") from error
+        self._rules, self._writer = judge, oracle
+
+    def draw(self, draw: random.Random) -> tuple[str, Task]:
+        """Returns a brief; those with one title are on one side of the split."""
+        brief = draw_brief(draw, self.config.fewest, self.config.most, self.config.points)
+        prompt = prompt_of(brief)
+        title = brief.pages[0].title
+        key = f"slides/{title}/{sha256(prompt.encode()).hexdigest()[:16]}"
+        return f"slides/{title}", SlidesTask(key, prompt, FENCED.format(self._writer.deck_of(brief)), brief)
+
+    @reward(timeout=SECONDS)
+    def deck(self, task: Task, episode: Episode) -> Score:
+        """Judges the deck."""
+        assert isinstance(task, SlidesTask)
+        document = self._document(episode)
+        if not document:
+            return Score(0.0, "the reply is no HTML document")
+        verdict = self._rules.judge(document, task.brief)
+        return Score(verdict.score, verdict.reason)
+
+    @metric(timeout=SECONDS)
+    def strict_16_9(self, task: Task, episode: Episode) -> Score:
+        """Returns the share of the pages asked for that are 1280 by 720 px, with everything on them."""
+        assert isinstance(task, SlidesTask)
+        found = self._rules.judge(self._document(episode), task.brief)
+        return Score(found.strict_share(len(task.brief.pages)), "of the pages asked for")
+
+    @metric(timeout=SECONDS)
+    def trivial(self, task: Task, episode: Episode) -> Score:
+        """Returns 1 for a deck without structure: no page has two boxes and something besides text."""
+        assert isinstance(task, SlidesTask)
+        found = self._rules.judge(self._document(episode), task.brief)
+        return Score(float(found.trivial), "without structure" if found.trivial else "with structure")
+
+    def _document(self, episode: Episode) -> str:
+        if episode.finish_reason != "stop":
+            return ""
+        document: str = self._rules.document_of(episode.reply.text)
+        return document
+
+    def cheats(self, task: Task) -> Sequence[Script]:
+        """Returns the known hacks."""
+        from arcforge_rl.slides.hacks import decks
+
+        assert isinstance(task, SlidesTask)
+        return [[Reply(FENCED.format(deck))] for _, deck in decks(task.brief)]
