@@ -105,7 +105,7 @@ def test_a_killed_command_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(CheckpointError, match="other settings"):
         command.run(config(tmp_path / "again", steps=3))
     command.run(config(tmp_path / "again"))
-    assert len(calls) == 5  # embedding, killed; then two layers and the MTP module
+    assert len(calls) == 6  # embedding, killed; then two layers, the MTP module, norm and head
     for file in sorted(whole.glob("*.safetensors")):
         assert file.read_bytes() == (tmp_path / "again" / "out" / file.name).read_bytes()
 

@@ -22,6 +22,8 @@ COMPONENTS = {
     "quantizer": {
         "quarot": ("quantization.quarot:Quarot", "quantization.configs:QuarotConfig",
             "Folds, rotations and integers, without calibration text"),
+        "calibrated": ("quantization.calibrated:Calibrated", "quantization.configs:CalibratedConfig",
+            "Folds, rotations, smoothing and integers, fitted to calibration text"),
     },
 }  # fmt: skip
 """Kind -> name -> target, schema and summary; import strings are relative to the package."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def run(config: QuantizeConfig) -> Result:
 
     Raises:
         CheckpointError: the source is missing, or quantised already; the target exists or cannot be written.
-        ConfigError: the recipe does not fit the model.
+        ConfigError: the recipe does not fit the model, or the calibration text does not.
+        DataError: the calibration text cannot be read.
     """
     source, target = find_checkpoint(str(config.checkpoint)), Path(str(config.output)).resolve()
     if QUANTISED in read_json(source):
@@ -52,20 +54,32 @@ def run(config: QuantizeConfig) -> Result:
     shapes = made.state.shapes
     every = links(shapes, made.model.num_hidden_layers, architecture.rotated(written, made.model))
     stages = _stages(list(every))
-    settings = {"source": str(source), "quantizer": asdict(config.quantizer)}
-    work = target.with_name(f".{target.name}.unfinished")
+    settings: dict[str, Any] = {"source": str(source), "quantizer": asdict(config.quantizer)}
+    work, calibration = target.with_name(f".{target.name}.unfinished"), None
+    if hasattr(made, "calibration"):
+        calibration = made.calibration(config.data, source, work)
+        settings["data"] = asdict(config.data)
     try:
-        figures = _write(work, settings, made, stages)
+        figures = _write(work, settings, made, stages, calibration)
+        if calibration is not None:
+            calibration.finish()
+        stored = opened.state[next(iter(opened.state.shapes))].dtype
+        figures["original_bytes"] = float(sum(shapes[name].numel() for name in made.formats) * stored.itemsize)
         own = {"version": arcforge_core.__version__, **architecture.own_section(made.model, opened.attention)}
-        dtype = str(opened.state[next(iter(opened.state.shapes))].dtype).removeprefix("torch.")
         forms = {part: made.formats[link.ours] for stage in stages for link in stage if link.ours in made.formats
             for part in link.theirs}  # fmt: skip
         kept = [part for stage in stages for link in stage if link.ours not in made.formats and
             len(shapes[link.ours]) > 1 for part in link.theirs]  # fmt: skip
         packed = {**describe(forms, made.rounds, kept), OWN: made.section}
-        written |= {"dtype": dtype, **write_tokenizer(source, work), OWN: own, QUANTISED: packed}
+        written |= {
+            "dtype": str(stored).removeprefix("torch."),
+            **write_tokenizer(source, work),
+            OWN: own,
+            QUANTISED: packed,
+        }
         (work / CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-        _verify(work, packed, made, stages)
+        _verify(work, packed, [link for stage in stages for link in stage if link.ours in made.formats])
+        _clean(work, calibration)
         (work / SETTINGS).unlink()
         work.rename(target)
     except OSError as error:
@@ -76,37 +90,45 @@ def run(config: QuantizeConfig) -> Result:
 
 
 def _stages(every: Sequence[Link]) -> list[list[Link]]:
-    """Returns the tensors that are made together: a layer each, everything else first."""
+    """Returns the tensors that are made together: the embedding, a layer each, the MTP module, norm and head."""
     stages: dict[str, list[Link]] = {}
     for link in every:
-        found = re.match(r"model\.layers\.\d+|mtp", link.ours)
+        found = re.match(r"model\.layers\.\d+|mtp|model\.embed_tokens", link.ours)
         stages.setdefault(found[0] if found else "", []).append(link)
-    return list(stages.values())
+    last = stages.pop("")
+    return [*stages.values(), last]
 
 
-def _write(work: Path, settings: dict[str, Any], made: Any, stages: list[list[Link]]) -> dict[str, float]:
+def _write(
+    work: Path, settings: dict[str, Any], made: Any, stages: list[list[Link]], calibration: Any
+) -> dict[str, float]:
     """Writes a file per stage and the index; stages whose file exists are kept."""
     work.mkdir(parents=True, exist_ok=True)
-    known = work / SETTINGS
+    known, settings = work / SETTINGS, {**settings, "stages": [stage[0].ours for stage in stages]}
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != settings:
         raise CheckpointError(f"{work} was made with other settings: remove it, or choose another output")
     write_json(known, settings)
+    if calibration is not None:
+        calibration.resume()
     weight_map: dict[str, str] = {}
-    sums = {"bytes": 0.0, "quantised_bytes": 0.0, "original_bytes": 0.0, "error": 0.0}
+    sums = {"bytes": 0.0, "quantised_bytes": 0.0, "error": 0.0}
     for number, stage in enumerate(track(stages, "quantising")):
         path = work / f"model-{number + 1:05d}-of-{len(stages):05d}.safetensors"
         notes = path.with_suffix(".json")
         if not notes.is_file():
-            tensors, figures = _quantised(made, stage)
+            if calibration is not None:
+                calibration.enter(stage[0].ours)
+            tensors, figures, digests = _quantised(made, stage)
             partial = path.with_suffix(".partial")
             save_tensors(tensors, partial)
             partial.rename(path)
-            write_json(notes, {"names": list(tensors), **figures})
+            write_json(notes, {"names": list(tensors), **figures, "digests": digests})
+        if calibration is not None:
+            calibration.leave(stage[0].ours)
         found = json.loads(notes.read_text(encoding="utf-8"))
         weight_map |= dict.fromkeys(found["names"], path.name)
         sums["bytes"] += path.stat().st_size
         sums["quantised_bytes"] += found["stored"]
-        sums["original_bytes"] += found["original"]
         sums["error"] = max(sums["error"], found["error"])
         if found["error"]:
             say(f"{stage[0].ours}: relative error of the worst weight {found['error']:.4f}")
@@ -115,25 +137,35 @@ def _write(work: Path, settings: dict[str, Any], made: Any, stages: list[list[Li
     return sums
 
 
-def _quantised(made: Any, stage: list[Link]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Returns a stage's stored tensors, and the largest relative error of a weight with the bytes of the integers."""
-    tensors: dict[str, Tensor] = {}
-    figures = {"stored": 0.0, "original": 0.0, "error": 0.0}
+def _quantised(made: Any, stage: list[Link]) -> tuple[dict[str, Tensor], dict[str, float], dict[str, str]]:
+    """Returns a stage's stored tensors, the largest relative error of a weight with the bytes of integers, digests."""
+    tensors, digests = dict[str, Tensor](), dict[str, str]()
+    figures = {"stored": 0.0, "error": 0.0}
+    unrounded = getattr(made.state, "unrounded", made.state.__getitem__)
     for link in stage:
-        tensor = made.state[link.ours]
         if link.ours not in made.formats:
-            parts = zip(link.theirs, link.split(tensor), strict=True)
+            parts = zip(link.theirs, link.split(made.state[link.ours]), strict=True)
             tensors |= {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts}
             continue
+        tensor = unrounded(link.ours)
         integers = made.round(link.ours, tensor)
         lost = (dequantise(integers) - tensor.float()).norm() / tensor.float().norm().clamp(min=1e-30)
         figures["error"] = max(figures["error"], float(lost))
-        figures["original"] += tensor.nbytes
         for name, part in _parts(link, integers):
+            digests[name] = _digest(part)
             stored = encode(name, part)
             figures["stored"] += sum(x.nbytes for x in stored.values())
             tensors |= {key: x.clone(memory_format=torch.contiguous_format) for key, x in stored.items()}
-    return tensors, figures
+    return tensors, figures, digests
+
+
+def _digest(integers: Quantised) -> str:
+    """Returns a hash of integers and their scales as they are stored, in float32."""
+    found = hashlib.sha256()
+    for part in (integers.values, integers.scale.float()):
+        found.update(repr((part.dtype, part.shape)).encode())
+        found.update(part.contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _parts(link: Link, integers: Quantised) -> list[tuple[str, Quantised]]:
@@ -141,14 +173,25 @@ def _parts(link: Link, integers: Quantised) -> list[tuple[str, Quantised]]:
     return [(name, Quantised(*pair)) for name, *pair in zip(link.theirs, values, scales, strict=True)]
 
 
-def _verify(work: Path, packed: dict[str, Any], made: Any, stages: list[list[Link]]) -> None:
-    """Unpacks every file and compares it with the rounded weights, layer by layer."""
+def _verify(work: Path, packed: dict[str, Any], quantised: Iterable[Link]) -> None:
+    """Unpacks every file and compares the integers with those that were rounded."""
     shards = PackedShards(ShardReader(work), packed, str(work))
-    for link in track([link for stage in stages for link in stage if link.ours in made.formats], "verifying"):
-        for name, wanted in _parts(link, made.round(link.ours, made.state[link.ours])):
-            found = shards.quantised(name)[0]
-            if not all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True)):
+    wanted: dict[str, str] = {}
+    for notes in _notes(work):
+        wanted |= json.loads(notes.read_text(encoding="utf-8"))["digests"]
+    for link in track(list(quantised), "verifying"):
+        for name in link.theirs:
+            if _digest(shards.quantised(name)[0]) != wanted[name]:
                 raise CheckpointError(f"{name} differs after writing: the disk or its file system is at fault")
-    for notes in work.glob("model-*.json"):
-        if notes.name != INDEX:
-            notes.unlink()
+
+
+def _clean(work: Path, calibration: Any) -> None:
+    """Removes what only a killed command needs, so that one killed here starts at worst again."""
+    for notes in _notes(work):
+        notes.unlink()
+    if calibration is not None:
+        calibration.clean()
+
+
+def _notes(work: Path) -> list[Path]:
+    return [notes for notes in work.glob("model-*.json") if notes.name != INDEX]

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from arcforge_core.config.checks import check_at_least, check_choice
-from arcforge_core.config.schema import ComponentConfig
+from arcforge_core.config.checks import check_at_least, check_choice, check_minimums
+from arcforge_core.config.schema import ComponentConfig, DataConfig
 from arcforge_core.errors import ConfigError
 
 WEIGHTS = ("w8a8", "w4a8", "int4")
 ROUNDINGS = ("nearest", "ssz")
+SMOOTHINGS = ("none", "migrate", "awq")
 
 
 @dataclass
@@ -45,6 +46,27 @@ class QuarotConfig(QuantizerConfig):
 
 
 @dataclass
+class CalibratedConfig(QuarotConfig):
+    """Folds, rotations, smoothing and integers, fitted to the layers' inputs on calibration text."""
+
+    name: str = "calibrated"
+    smoothing: str = "awq"
+    """``migrate``, factors ``sqrt(a / w)`` of each channel's largest activation and weight; ``awq``, the best of a grid
+    of exponents, tried with the rounding itself; ``none``."""
+    grid: int = 10
+    """Exponents of ``awq`` between 0 and 1."""
+    rows: int = 32
+    """Rows of calibration text, taken from the training side of ``data``."""
+    sequence_length: int = 512
+    """Tokens of a row."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("quantizer.smoothing", self.smoothing, SMOOTHINGS)
+        check_minimums(self, "quantizer", grid=1, rows=1, sequence_length=2)
+
+
+@dataclass
 class QuantizeConfig:
     """The root of ``arcforge-quantize``."""
 
@@ -53,6 +75,8 @@ class QuantizeConfig:
     """A run's folder, ``outputs/latest``, or a model's folder."""
     output: str | None = None
     """The directory to create, in the format of transformers; a killed command resumes."""
+    data: DataConfig = MISSING
+    """The corpus of quantizers that calibrate; they read its training side only."""
 
     def __post_init__(self) -> None:
         for name in ("checkpoint", "output"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
 from torch import Tensor
 
 from arcforge_core.checkpoint.pretrained import Checkpoint
@@ -46,7 +47,8 @@ class Quarot:
             ConfigError: an attention without rules, or the recipe does not fit; see `chosen_formats`.
         """
         seed = config.seed if config.rotate else None
-        transform = Transform(opened.config, opened.attention, seed)
+        untied = opened.config.tie_word_embeddings and MODES[config.weights].head is not None
+        transform = Transform(opened.config, opened.attention, seed, untied=untied)
         state = transform.of(opened.state)
         formats = chosen_formats(state.shapes, config.weights, config.keep)
         section = {"quantizer": config.name, "seed": seed, "tied": opened.config.tie_word_embeddings}
@@ -72,5 +74,11 @@ class Quarot:
         tied = bool(section["tied"]) or config.tie_word_embeddings
         mtp = replace(config.mtp, rotated=False) if seed is not None else config.mtp
         original = replace(config, tie_word_embeddings=tied, mtp=mtp)
-        transform = Transform(original, attention, seed)
-        return original, lambda state: dict(transform.of(state))
+        found = load_file(folder / str(section["factors"])) if section.get("factors") else {}
+        transform = Transform(original, attention, seed, found, untied=tied and not config.tie_word_embeddings)
+
+        def prepare(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+            made = transform.of(state)
+            return {name: made.unrounded(name) for name in made}
+
+        return original, prepare

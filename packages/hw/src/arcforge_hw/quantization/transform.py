@@ -51,14 +51,16 @@ class Transform:
         config, attention: the original model.
         seed: of the rotations; None rotates and folds nothing.
         factors: smoothing factors by the place of their channels: ``LAYER.input_layernorm``,
-            ``LAYER.post_attention_layernorm`` [D], ``LAYER.self_attn.value`` [heads * V], ``LAYER.mlp.up``,
-            ``LAYER.mlp.shared_experts.up`` [F], ``LAYER.mlp.experts.up`` [E, F].
+            ``LAYER.post_attention_layernorm`` [D], ``LAYER.self_attn.q_a_layernorm`` [Q], ``LAYER.self_attn.value``
+            [heads * V], ``LAYER.mlp.up``, ``LAYER.mlp.shared_experts.up`` [F], ``LAYER.mlp.experts.up`` [E, F].
+        untied: a tied head becomes a matrix of its own without rotations too, so that it can be quantised.
     """
 
     config: ModelConfig
     attention: AttentionConfig
     seed: int | None = 1234
     factors: dict[str, Tensor] = field(default_factory=dict)
+    untied: bool = False
 
     def __post_init__(self) -> None:
         form_of(self.attention)
@@ -72,11 +74,11 @@ class Transform:
     def transformed(self) -> ModelConfig:
         """Returns the sizes of the transformed model: a tied head is untied, an MTP module has its two rotations."""
         if self.seed is None:
-            return self.config
+            return replace(self.config, tie_word_embeddings=self.config.tie_word_embeddings and not self.untied)
         mtp = replace(self.config.mtp, rotated=self.config.mtp.depths > 0)
         return replace(self.config, tie_word_embeddings=False, mtp=mtp)
 
-    def of(self, state: LazyState) -> TransformedState:
+    def of(self, state: LazyState | Mapping[str, Tensor]) -> TransformedState:
         """Returns the transformed tensors of a state dict under its names, computed on access."""
         return TransformedState(self, state)
 
@@ -91,16 +93,15 @@ class TransformedState(Mapping[str, Tensor]):
         ConfigError: on access to the MTP module's rotation, if the final norm has a gain of 0, which has no inverse.
     """
 
-    def __init__(self, transform: Transform, state: LazyState) -> None:
+    def __init__(self, transform: Transform, state: LazyState | Mapping[str, Tensor]) -> None:
         self.transform, self.state = transform, state
         self.config, self.rotations = transform.config, transform.rotations
-        shapes = dict(getattr(state, "shapes", None) or {name: state[name].shape for name in state})  # type: ignore[attr-defined]
-        if self.rotations is not None:
-            if self.config.tie_word_embeddings:
-                shapes[HEAD] = shapes[EMBEDDING]
-            if self.config.mtp.depths:
-                square = torch.Size([self.config.hidden_size] * 2)
-                shapes |= {MTP_ROT: square, MTP_HEAD_ROT: square}
+        shapes = dict(getattr(state, "shapes", None) or {name: state[name].shape for name in state})  # type: ignore[union-attr]
+        if self.config.tie_word_embeddings and not transform.transformed.tie_word_embeddings:
+            shapes[HEAD] = shapes[EMBEDDING]
+        if self.rotations is not None and self.config.mtp.depths:
+            square = torch.Size([self.config.hidden_size] * 2)
+            shapes |= {MTP_ROT: square, MTP_HEAD_ROT: square}
         self.shapes: dict[str, torch.Size] = shapes
 
     def __iter__(self) -> Iterator[str]:
@@ -113,9 +114,15 @@ class TransformedState(Mapping[str, Tensor]):
         return name in self.shapes
 
     def __getitem__(self, name: str) -> Tensor:
+        return self._made(name)
+
+    def unrounded(self, name: str) -> Tensor:
+        """Returns a tensor in float32 or wider: bfloat16 would round it a first time before the integers do."""
+        return self._made(name, torch.float32)
+
+    def _made(self, name: str, least: torch.dtype | None = None) -> Tensor:
         if self.rotations is not None and name in (MTP_ROT, MTP_HEAD_ROT):
-            dtype = self.state[NORM].dtype
-            return self._between_bases(name).to(dtype)
+            return self._between_bases(name).to(_wider(self.state[NORM].dtype, least))
         tied = name == HEAD and self.config.tie_word_embeddings
         tensor = self.state[EMBEDDING if tied else name]
         if not tensor.is_floating_point() or name.endswith("e_score_correction_bias"):
@@ -123,7 +130,7 @@ class TransformedState(Mapping[str, Tensor]):
         wide = tensor.double()
         if self.rotations is not None:
             wide = self._rotated(name, wide, self.rotations)
-        return self._smoothed(name, wide).to(tensor.dtype)
+        return self._smoothed(name, wide).to(_wider(tensor.dtype, least))
 
     # ---- folds and rotations -----------------------------------------------------------------------------------------
 
@@ -230,3 +237,7 @@ class TransformedState(Mapping[str, Tensor]):
     def _factors(self, place: str) -> Tensor | None:
         found = self.transform.factors.get(place)
         return None if found is None else found.double()
+
+
+def _wider(dtype: torch.dtype, least: torch.dtype | None) -> torch.dtype:
+    return dtype if least is None else torch.promote_types(dtype, least)
