@@ -32,7 +32,7 @@ EXPERTS, CHOSEN = "mlp.experts", "experts of each token"
 
 @dataclass
 class LayerInputs:
-    """What the matrices of a layer read, in float32.
+    """Inputs of a layer's matrices, in float32.
 
     Attributes:
         linear: [N, K] by name of the projection in the layer, e.g. ``self_attn.o_proj``; of `EXPERTS`, all tokens.
