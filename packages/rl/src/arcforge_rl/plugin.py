@@ -61,6 +61,7 @@ COMPONENTS = {
             "Full marks of a reasoning-gym puzzle (extra)"),
         "words": ("rewards.rules:Words", "configs.rewards:WordsConfig", "A reply within bounds on its words"),
         "distinct": ("rewards.rules:Distinct", "configs.rewards:DistinctConfig", "A reply without repeated n-grams"),
+        "style": ("rewards.style.style:Style", "configs.rewards:StyleConfig", "Nearness to texts that people wrote"),
         "orm": ("rewards.orm:OutcomeRewardModel", "configs.rewards:OrmConfig",
             "The score of a reward model, here or on a server"),
         "grm": ("rewards.judge.judge:GenerativeJudge", "configs.judge:JudgeConfig",

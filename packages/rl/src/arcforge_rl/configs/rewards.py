@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from arcforge_core.config.schema import CheckerConfig, check_at_least, check_minimums
 from arcforge_core.errors import ConfigError
@@ -34,6 +34,21 @@ class DistinctConfig(CheckerConfig):
 
     def __post_init__(self) -> None:
         check_at_least("options.words", self.words, 1)
+
+
+@dataclass
+class StyleConfig(CheckerConfig):
+    """Nearness to texts that people wrote."""
+
+    name: str = "style"
+    files: list[str] = field(default_factory=list)
+    """Their texts: files of records (their ``reply``, ``text`` or last message), plain texts, or folders; empty: the
+    prose of the reference pages that ship with Python."""
+    least: int = 5
+    """Words of a reply at least; a shorter one has no style, and earns 0."""
+
+    def __post_init__(self) -> None:
+        check_at_least("options.least", self.least, 1)
 
 
 @dataclass
