@@ -26,8 +26,9 @@ from arcforge_core.errors import ArcforgeError, ConfigError, DataError
 from arcforge_core.files.find import find_checkpoint
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_rl.configs.anchors import AnchorConfig
+from arcforge_rl.rewards.anchors import conversation_of, prompts_of
 from arcforge_rl.trainer import module as module_of
-from arcforge_rl.trainer.anchors import Anchors, build_anchors, conversation_of, encoded, prompts_of
+from arcforge_rl.trainer.anchors import Anchors, build_anchors, encoded
 from arcforge_rl.trainer.run import run
 
 REPLIES = [("say it", "one two"), ("and this", "three"), ("more", "two two 1 2 3"), ("x", "y"), ("why", "one, one")]

@@ -241,3 +241,49 @@ def test_bad_rubrics_and_options_are_named(tmp_path: Path, rubric: str, options:
     with pytest.raises((ConfigError, DataError), match=refused):
         config = JudgeConfig(**{"rubric": write_rubric(tmp_path, rubric), "uncalibrated": True, **options})
         GenerativeJudge(config).connect(Scripted(), str)
+
+
+def experts(folder: Path, *records: Any) -> str:
+    (folder / "experts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder / "experts.jsonl")
+
+
+def test_replies_are_compared_with_those_of_experts_where_there_are_some(tmp_path: Path) -> None:
+    path = experts(tmp_path, {"prompt": " say a number ", "reply": "5"}, {"prompt": "say a number", "reply": "8"})
+    agents = Scripted()
+    judge = judge_of(tmp_path, agents, mode="pairwise", opponents=path)
+    texts = ["9", "6", "1", "5", "6"]
+    assert values(judge, texts) == [1.0, 0.5, 0.0, 0.25, 0.5]
+    figures = judge.take_figures()
+    assert figures["against_experts"] == 5 and figures["requests"] == 2 * (4 * 2 - 1)
+    assert values(judge, texts[::-1]) == [0.5, 0.25, 0.0, 0.5, 1.0] and judge.take_figures()["requests"] == 0
+    biased = judge_of(tmp_path, Scripted(first_wins), mode="pairwise", opponents=path)
+    assert values(biased, ["9", "1"]) == [0.5, 0.5] and biased.take_figures()["flips"] == 4
+    other = Task("u", "another prompt", "")
+    found = asyncio.run(judge.measure_group(other, [episode(text) for text in ("1", "2", "3")]))
+    figures = judge.take_figures()
+    assert figures["against_experts"] == 0 and figures["requests"] == 4 and set(found) > {0.0}
+
+
+def test_a_missing_verdict_against_an_expert_is_a_failure_of_its_reply_alone(tmp_path: Path) -> None:
+    def moody(messages: Sequence[Message], schema: Mapping[str, Any], seed: str) -> str:
+        return "ten of ten" if "7" in quotations(messages)[1:] else honest(messages, schema, seed)
+
+    path = experts(tmp_path, {"prompt": "say a number", "reply": "5"})
+    judge = judge_of(tmp_path, Scripted(moody), mode="pairwise", opponents=path)
+    assert values(judge, ["9", "7", "1"]) == [1.0, "1 of 1 verdicts are missing", 0.0]
+
+
+def test_opponents_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"options\.opponents='x': are of mode=pairwise"):
+        JudgeConfig(rubric="r", opponents="x")
+    for record, refused in (
+        ({"prompt": "p"}, "prompt and reply must be texts"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "must be a prompt and one reply"),
+        ({"text": "a"}, "must have messages"),
+    ):
+        path = experts(tmp_path, {"prompt": "p", "reply": "r"}, record)
+        with pytest.raises(DataError, match=rf"options\.opponents=.*:2: .*{refused}"):
+            judge_of(tmp_path, Scripted(), mode="pairwise", opponents=path)
+    with pytest.raises(DataError, match="has no reply"):
+        judge_of(tmp_path, Scripted(), mode="pairwise", opponents=experts(tmp_path))

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from tests.rl.trainer.conftest import Compose, learnable, no_drawing, policy, small_run  # noqa: F401  # fixtures
 
+from arcforge_core.configs import CopyConfig
 from arcforge_core.contracts.chat import Message
+from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ConfigError
+from arcforge_rl.rewards.anchors import prompts_of
 from arcforge_rl.trainer.run import run
 from support.judges import first_wins, judge_server, write_rubric
 
@@ -82,3 +85,11 @@ def test_what_cannot_judge_is_refused_before_the_run(small_run: Compose, tmp_pat
         found = run(small_run(f"rewards={path}", f"+agents.judge.url={url}", *size))
     rows = [json.loads(line) for line in (found.dir / "rollouts.jsonl").read_text().splitlines()]
     assert asked and {row["rewards"]["liked"] for row in rows} == {0.5}, "position bias is no reward"
+
+
+def test_held_out_prompts_are_no_opponents(small_run: Compose, tmp_path: Path) -> None:  # noqa: F811
+    (asked,) = [prompt for prompt, n in prompts_of(CopyEnvironment(CopyConfig(split="heldout")), 4).items() if n == 3]
+    (tmp_path / "experts.jsonl").write_text(json.dumps({"prompt": asked, "reply": "r"}) + "\n")
+    path = reward_file(tmp_path, mode="pairwise", opponents=str(tmp_path / "experts.jsonl"))
+    with pytest.raises(ConfigError, match=r"component\.liked\.options\.opponents.*the prompt of held-out task 3"):
+        run(small_run(f"rewards={path}", "+agents.judge.url=http://127.0.0.1:1"))

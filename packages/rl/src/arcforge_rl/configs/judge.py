@@ -29,6 +29,9 @@ class JudgeConfig(CheckerConfig):
     orders; judges that change their mind with the order say that it is a tie."""
     comparisons: str = "linear"
     """Of ``pairwise``: ``linear``: each reply with the same one of the group; ``full``: each with each."""
+    opponents: str | None = None
+    """Of ``pairwise``: file of expert-written replies (``prompt`` and ``reply``). Replies to such a prompt are compared
+    with those alone, so that the value is their rate of winning; other prompts as ``comparisons`` says."""
     samples: int = 1
     """Verdicts of each judge that are averaged."""
     attempts: int = 2
@@ -54,6 +57,8 @@ class JudgeConfig(CheckerConfig):
             raise ConfigError("options.judges", self.judges, "must name at least one agent, and none twice")
         if self.mode == "pointwise" and self.comparisons != "linear":
             raise ConfigError("options.comparisons", self.comparisons, "are of mode=pairwise")
+        if self.mode == "pointwise" and self.opponents is not None:
+            raise ConfigError("options.opponents", self.opponents, "are of mode=pairwise")
 
 
 @dataclass

@@ -231,6 +231,13 @@ def with_rewards(environment: Environment, path: str | None, collection: str) ->
     return Hybrid(environment, spec, measures)
 
 
+def opponents_of(environment: Environment) -> dict[str, Sequence[str]]:
+    """Returns the prompts of expert-written replies by the component whose judge compares with them."""
+    measures: Mapping[str, Any] = environment.measures if isinstance(environment, Hybrid) else {}
+    found = {name: tuple(getattr(measure, "opponents", ())) for name, measure in measures.items()}
+    return {name: prompts for name, prompts in found.items() if prompts}
+
+
 def known_names(environment: Environment) -> list[str] | None:
     """Returns the names of an environment's rewards and metrics; None where they are unknown before it plays."""
     learned = isinstance(environment, Rewarded)

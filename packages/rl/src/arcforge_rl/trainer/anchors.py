@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,20 +18,18 @@ from torch import Tensor
 
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.conversation import BadRecord, Conversation
 from arcforge_core.contracts.data import Example
-from arcforge_core.contracts.environment import Environment
 from arcforge_core.data.conversations.encode import LengthLimits, make_example, turns
-from arcforge_core.data.conversations.parse import parse
-from arcforge_core.data.conversations.records import Row, find_files, read_rows
+from arcforge_core.data.conversations.records import find_files, read_rows
 from arcforge_core.episodes.agent import ChatDialogue, Dialogue, TextDialogue
-from arcforge_core.errors import ConfigError, DataError
+from arcforge_core.errors import DataError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.train.losses import cross_entropy
 from arcforge_core.train.step import NonFiniteError
 from arcforge_rl.configs.anchors import AnchorConfig
 from arcforge_rl.processes import part
+from arcforge_rl.rewards.anchors import check_unseen, conversation_of
 
 
 class Anchors:
@@ -152,11 +149,8 @@ def build_anchors(
         for row in read_rows(path):
             try:
                 conversation = conversation_of(row)
-                for message in conversation.messages:
-                    number = heldout.get(message.content.strip()) if message.role == "user" else None
-                    if number is not None:
-                        accepted = f"has the prompt of held-out task {number}: {message.content.strip()[:60]!r}"
-                        raise ConfigError("anchor.files", f"{row.file}:{row.line}", accepted)
+                asked = [message.content for message in conversation.messages if message.role == "user"]
+                check_unseen(asked, heldout, "anchor.files", f"{row.file}:{row.line}")
                 examples += encoded(conversation, dialogue, limits)
             except BadRecord as error:
                 left_out[str(error)] += 1
@@ -166,26 +160,6 @@ def build_anchors(
     if said:
         say(f"anchors: {len(examples):,} conversations; {said}")
     return Anchors(examples, config, seed, micro_batch_tokens)
-
-
-def conversation_of(row: Row) -> Conversation:
-    """Returns the conversation of a record.
-
-    Raises:
-        BadRecord: it is none, or ends without a reply.
-    """
-    record: Any = row.record
-    if record is None:
-        raise BadRecord(row.reason)
-    if "prompt" in record or "reply" in record:
-        prompt, reply = record.get("prompt"), record.get("reply")
-        if not isinstance(prompt, str) or not isinstance(reply, str) or not prompt.strip() or not reply.strip():
-            raise BadRecord("prompt and reply must be texts")
-        return Conversation((Message("user", prompt), Message("assistant", reply)))
-    found = parse(record, "auto", "interleaved", mask_errors=True)
-    if not any(message.role == "assistant" and message.trained for message in found.messages):
-        raise BadRecord("no reply of an assistant")
-    return found
 
 
 def encoded(conversation: Conversation, dialogue: Dialogue, limits: LengthLimits) -> list[Example]:
@@ -208,9 +182,3 @@ def encoded(conversation: Conversation, dialogue: Dialogue, limits: LengthLimits
     if len(prompt) + len(own) > limits.max_tokens:
         raise BadRecord(f"{len(prompt) + len(own)} tokens are more than {limits.max_tokens}")
     return [Example([*prompt, *own], len(reply.content.encode()), trained=[False] * len(prompt) + [True] * len(own))]
-
-
-def prompts_of(environment: Environment, count: int) -> dict[str, int]:
-    """Returns the numbers of an environment's first tasks by their prompts, without surrounding space."""
-    most = count if environment.num_tasks is None else min(count, environment.num_tasks)
-    return {environment.task(number).prompt.strip(): number for number in range(most)}

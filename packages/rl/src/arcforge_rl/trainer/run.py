@@ -36,6 +36,8 @@ from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.environments.unjudged import Unjudged
+from arcforge_rl.rewards.anchors import check_unseen, prompts_of
+from arcforge_rl.rewards.hybrid import opponents_of
 from arcforge_rl.rollouts.gaps import curriculum_of
 from arcforge_rl.rollouts.others import Others
 from arcforge_rl.rollouts.sampler import Sampler, build_environment
@@ -47,7 +49,7 @@ from arcforge_rl.rollouts.tasks import (
     plays_apart,
     training_environment,
 )
-from arcforge_rl.trainer.anchors import build_anchors, prompts_of
+from arcforge_rl.trainer.anchors import build_anchors
 from arcforge_rl.trainer.build import build_algorithm, decouple, drops_equal
 from arcforge_rl.trainer.callbacks import EVALUATIONS_FILE, HELDOUT_FILE, LABELS_FILE, Evaluations, RolloutWriter
 from arcforge_rl.trainer.critic import build_critic
@@ -299,6 +301,10 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     heldout, apart = build_environment(config.environment, "heldout"), plays_apart(config)
     training = training_environment(config, None if apart else Ops(hardware, config.trainer.deterministic))
     check_agents(config, training)
+    opponents = opponents_of(training)
+    known = prompts_of(heldout, config.evaluation.tasks) if config.anchor.weight or opponents else {}
+    for name, prompts in opponents.items():
+        check_unseen(prompts, known, f"component.{name}.options.opponents", "expert-written replies")
     check_judges(config, training)
     tasks = training
     if "teacher" in algorithm.needs:
@@ -363,7 +369,6 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         critic = build_critic(config.critic, model, str(config.init), tokenizer)
     elif config.critic.model != "shared":
         raise ConfigError("critic.model", config.critic.model, f"algorithm={config.algorithm.name} has no critic")
-    known = prompts_of(heldout, config.evaluation.tasks) if config.anchor.weight else {}
     anchors = build_anchors(config.anchor, dialogue, model, known, config.seed, config.trainer.micro_batch_tokens)
     module = PolicyModule(model, config, algorithm, sampler, source, reference, teachers, critic, anchors)
     return module, tokenizer

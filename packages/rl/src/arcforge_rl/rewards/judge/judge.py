@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from arcforge_core.contracts.environment import Agent, Episode, EpisodeFailure, Failure, Task
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.judge import JudgeConfig
+from arcforge_rl.rewards.anchors import read_replies
 from arcforge_rl.rewards.judge.cache import VerdictCache
 from arcforge_rl.rewards.judge.question import (
     TIE,
@@ -42,6 +43,7 @@ class GenerativeJudge:
     Attributes:
         agents: that it asks.
         compares: whether it compares the replies of a task.
+        opponents: expert-written replies by prompt.
 
     Raises:
         ConfigError, DataError: the rubric, the cache or the calibration cannot be used.
@@ -52,6 +54,8 @@ class GenerativeJudge:
             raise ConfigError("options.rubric", "", "must name a file with criteria (docs/general_rl.md)")
         self.config, self.rubric = config, read_rubric(Path(config.rubric))
         self.agents, self.compares = tuple(config.judges), config.mode == "pairwise"
+        opponents = config.opponents
+        self.opponents = {} if opponents is None else read_replies(opponents, "options.opponents")
         self.cache = VerdictCache(None if config.cache is None else Path(config.cache))
         self._agent_of: AgentOf | None = None
         self._identities: dict[str, str] = {}
@@ -77,9 +81,11 @@ class GenerativeJudge:
 
     def take_figures(self) -> dict[str, float]:
         """Returns counts since the last call: requests, verdicts from the cache, those that were asked for again, that
-        are missing and that abstain, and pairs that changed with their order. Then the budget is whole again."""
+        are missing and that abstain, pairs that changed with their order, and, if there are expert-written opponents,
+        replies that were compared with them. Then the budget is whole again."""
         found, self._counts = self._counts, Counter()
         names = ("requests", "cached", "retries", "missing", "abstained", "flips")
+        names += ("against_experts",) if self.opponents else ()
         return {name: float(found[name]) for name in names}
 
     async def measure(self, task: Task, episode: Episode) -> float:
@@ -102,8 +108,11 @@ class GenerativeJudge:
         return await self._panel(value)
 
     async def measure_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[float | Failure]:
-        """Returns the value of each reply of a task among the others."""
+        """Returns the value of each reply of a task among the others, or against expert-written ones."""
         texts = [episode.reply.text for episode in episodes]
+        opponents = self.opponents.get(task.prompt.strip())
+        if opponents:
+            return await self._against(task, texts, opponents)
         pairs = comparisons(texts, self.config.comparisons)
         scores = dict(zip(pairs, await asyncio.gather(*[self._compared(task, *pair) for pair in pairs]), strict=True))
         found: list[float | Failure] = []
@@ -122,6 +131,21 @@ class GenerativeJudge:
             except EpisodeFailure as error:
                 found.append(error.failure)
         return found
+
+    async def _against(self, task: Task, texts: Sequence[str], opponents: Sequence[str]) -> list[float | Failure]:
+        """Returns the mean score of each reply against expert-written ones."""
+        self._counts["against_experts"] += len(texts)
+
+        async def score(text: str) -> float | Failure:
+            scores = [DRAW if text.strip() == other else await self._compared(task, text, other) for other in opponents]
+            try:
+                return self._mean(scores)
+            except EpisodeFailure as error:
+                return error.failure
+
+        different = list(dict.fromkeys(texts))
+        found = dict(zip(different, await asyncio.gather(*map(score, different)), strict=True))
+        return [found[text] for text in texts]
 
     async def compare(self, task: Task, one: str, other: str) -> list[tuple[float | None, float | None]]:
         """Returns for each verdict the score of `one` when it came first, and when it came second."""
