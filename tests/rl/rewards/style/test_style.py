@@ -1,4 +1,4 @@
-"""Nearness to people's texts: what lowers it, where the texts come from, and the figures of a step."""
+"""Nearness to people's texts: its causes, the source of the texts, and the figures of a step."""
 
 from __future__ import annotations
 

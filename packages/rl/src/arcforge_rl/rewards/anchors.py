@@ -1,4 +1,4 @@
-"""Records of expert-written replies: what they hold, and that no held-out task is among them."""
+"""Reads expert-written replies, and refuses those to held-out tasks."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ class GenerativeJudge:
         are missing and that abstain, pairs that changed with their order, and, if there are expert-written opponents,
         replies that were compared with them. Then the budget is whole again."""
         found, self._counts = self._counts, Counter()
-        names = ("requests", "cached", "retries", "missing", "abstained", "flips")
-        names += ("against_experts",) if self.opponents else ()
+        names = ["requests", "cached", "retries", "missing", "abstained", "flips"]
+        names += ["against_experts"] if self.opponents else []
         return {name: float(found[name]) for name in names}
 
     async def measure(self, task: Task, episode: Episode) -> float:

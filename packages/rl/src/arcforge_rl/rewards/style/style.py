@@ -55,7 +55,7 @@ class Reference:
     def distances(self, x_NF: Array) -> Array:
         """Returns how far texts are from the mean style, float64 [N].
 
-        The mean |z| of each group of features is divided by what is usual; the distance is the norm of order 4 of the
+        The mean |z| of each group of features is divided by its usual value; the distance is the norm of order 4 of the
         groups: the strangest one decides, and it does not fall by another one that is normal.
         """
         share_NG = by_group((x_NF - self.mean_F) / self.spread_F) / self.usual_G
