@@ -6,15 +6,23 @@ from arcforge_core.cli import conformance
 from arcforge_core.contracts.hardware import YES, Kernel, Verdict
 from arcforge_core.ops import reference
 from arcforge_core.ops.hardware import TorchCpu
+from arcforge_core.testing import collective_checks, model_checks
 
 
 def wrong_swiglu(gate, up):
-    return reference.swiglu(gate, up) * 1.001
+    return reference.swiglu(gate, up) * 1.01
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Leaves out the exchanges, which start three processes, and trains for three steps."""
+    monkeypatch.setattr(model_checks, "STEPS", 3)
+    monkeypatch.setattr(collective_checks, "check_collectives", lambda *_: iter(()))
 
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """Gives `torch_cpu` two kernels: rope is right, swiglu is off by a thousandth."""
+    """Gives `torch_cpu` two kernels: rope is right, swiglu is off by a hundredth."""
     found = [
         Kernel("rope", "test.rope", reference.rope, lambda call: YES),
         Kernel("swiglu", "test.swiglu", wrong_swiglu, lambda call: YES),
@@ -44,7 +52,7 @@ def test_a_report_is_written_for_people_and_programs(kernels, tmp_path, capsys):
     )
     data = json.loads((tmp_path / "r" / "report.json").read_text())
     assert data["hardware"] == "torch_cpu" and data["about"]["seed"] == 3 and data["capabilities"]["float64"] is True
-    assert {row["verdict"] for row in data["results"]} == {"fail", "pass"}  # 1e-3 is within bfloat16's tolerance
+    assert {row["verdict"] for row in data["results"]} == {"fail", "pass"}  # 1e-2 is within bfloat16's tolerance
     text, page = ((tmp_path / "r" / name).read_text() for name in ("report.md", "report.html"))
     assert "| swiglu | test.swiglu | float32 |" in text and "test.swiglu" in page
     assert "report.html" in capsys.readouterr().err

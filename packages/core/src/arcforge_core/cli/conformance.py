@@ -1,7 +1,8 @@
-"""``arcforge-conformance hardware=NAME``: tests a backend's kernels, its device, and a small model on it."""
+"""``arcforge-conformance hardware=NAME``: tests a backend's kernels, device and collectives, and a model on it."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import random
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     from arcforge_core.ops.hardware import build_hardware  # imports torch, which no refusal above needs
+    from arcforge_core.testing.collective_checks import check_collectives
     from arcforge_core.testing.conformance_report import write_report
     from arcforge_core.testing.device_checks import check_device
     from arcforge_core.testing.hardware_checks import DECLINED, FAIL, PASS, CheckResult, check_hardware
@@ -60,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{'op':<22}{'kernel':<34}{'dtype':<10}{'error':>9}{'allowed':>9}  verdict")
     results: list[CheckResult] = []
     kernels = check_hardware(hardware, options.op, seed, draws)
-    others = itertools.chain(check_device(hardware), check_model(hardware, seed))
+    exchanges = check_collectives(hardware, functools.partial(build_hardware, config.hardware), seed)
+    others = itertools.chain(check_device(hardware), exchanges, check_model(hardware, seed))
     for result in kernels if options.op else itertools.chain(others, kernels):
         results.append(result)
         if options.json:

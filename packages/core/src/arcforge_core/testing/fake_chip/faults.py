@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.testing.fake_chip.device import chip
+from arcforge_core.testing.fake_chip.exchange_faults import EXCHANGE_FAULTS
 
 aten = torch.ops.aten
 
@@ -91,6 +92,7 @@ FAULTS: Mapping[str, Mapping[Any, Callable[..., Any]]] = {
     "positions have six bits": {aten.index_select.default: _six_bits},
     "argmax is coarse": {aten.argmax.default: _coarse},
     "sorts ascend": {aten.sort.stable: _ascending},
+    **EXCHANGE_FAULTS,
 }
 
 
