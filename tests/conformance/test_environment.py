@@ -12,6 +12,7 @@ QUESTIONS = Path(__file__).with_name("questions.jsonl")
 PROGRAMS = Path(__file__).with_name("programs.jsonl")
 CONVERSATIONS = Path(__file__).with_name("conversations.jsonl")
 REPOSITORIES = Path(__file__).with_name("repositories")
+SEARCH = Path(__file__).with_name("search")
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "math": [{"kinds": ["quadratics", "fractions"]}],
     "dataset": [
@@ -21,9 +22,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "conversations": [{"files": [str(CONVERSATIONS)]}],
     "sandbox_conversations": [{"files": [str(CONVERSATIONS)]}],
     "swe": [{"path": str(REPOSITORIES)}],
+    "search": [{"path": str(SEARCH)}],
 }
 """Further variants of a component, beside its defaults."""
-NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "swe")
+NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "search", "swe")
 """Components that have nothing to do without options."""
 
 

@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 from arcforge_core.config.compose import compose
 
 ROOT = Path(__file__).parents[2]
+SEARCHED = ROOT / "tests/conformance/search/pages.jsonl"
 CHEAP = {
     "arcforge-eval": {
         "data": "files",
@@ -125,6 +126,9 @@ def short(script, arguments, cheap_run):
     """Returns the arguments with what makes the command long replaced."""
     if set(arguments) & set(LOOKS_ONLY):
         return arguments
+    if arguments[:1] == ["search"]:
+        few = ["--corpus", str(SEARCHED), "--count", "24"]
+        return [*arguments, *few] if arguments[1] == "build" else arguments
     if script == "arcforge-conformance":
         return [*arguments, "--op", "rms_norm"]
     if arguments[:2] == ["demo", "rl"]:

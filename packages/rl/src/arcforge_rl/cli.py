@@ -1,7 +1,7 @@
 """``arcforge-env``: rolls out an environment (``run``, or nothing), lists all (``list``), checks one (``validate``),
 lets a person play (``play``), offers one as a task service (``serve``), compares a judge with labels (``calibrate``),
 lets people judge (``label``), starts one (``new``), keeps toolchains for sandboxes (``layers``), builds software
-engineering (``swe``).
+engineering (``swe``) and questions for searchers (``search``).
 
 ``arcforge-rl``: trains (nothing), or computes the rewards of recorded rollouts again (``rescore``).
 """
@@ -27,6 +27,7 @@ OTHERS = {
     "list": "arcforge_rl.environments.by_hand:list_environments",
     "layers": "arcforge_rl.layers.command:main",
     "swe": "arcforge_rl.swe.command:main",
+    "search": "arcforge_rl.search.command:main",
 }
 COMMANDS = ("run", *JOBS, *OTHERS)
 

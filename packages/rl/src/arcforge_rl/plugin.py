@@ -24,6 +24,8 @@ COMPONENTS = {
             "Faults of repositories, repaired in a sandbox and judged by hidden tests"),
         "slides": ("slides.environment:Slides", "configs.slides:SlidesConfig",
             "Briefs answered by decks of HTML pages, judged by named rules (extra)"),
+        "search": ("search.environment:Search", "configs.environments:SearchConfig",
+            "Questions of several hops over pages, answered with search tools"),
         "reasoning_gym": ("environments.reasoning_gym:ReasoningGym", "configs.environments:ReasoningGymConfig",
             "Puzzles of reasoning-gym (extra)"),
         "human_eval": ("environments.human_eval:HumanEval", "configs.environments:HumanEvalConfig",

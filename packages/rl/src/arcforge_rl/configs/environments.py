@@ -216,6 +216,21 @@ class SweConfig(EnvironmentConfig):
 
 
 @dataclass
+class SearchConfig(EnvironmentConfig):
+    """Questions of several hops, answered with search tools."""
+
+    name: str = "search"
+    path: str = "search"
+    """Folder that ``arcforge-env search build`` wrote."""
+    max_calls: int = 40
+    """Maximum calls per rollout; one more call scores 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_minimums(self, "environment", max_calls=1)
+
+
+@dataclass
 class SandboxConversationsConfig(ConversationEnvironmentConfig):
     """Conversation records with checkers, whose tools run in sandboxes."""
 

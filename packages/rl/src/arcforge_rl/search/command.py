@@ -1,0 +1,120 @@
+"""``arcforge-env search``: makes the questions of ``environment=search``.
+
+``build`` reads pages (``--corpus python``, the documentation of the running Python's standard library, or jsonl files),
+draws questions, filters them and writes a folder; ``show FOLDER`` prints how its questions came about. Without
+``--url`` the filters ask scripted agents; with it a model on a server of OpenAI's chat completions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from arcforge_core.cli.errors import Parser
+from arcforge_core.errors import ArcforgeError, DataError
+from arcforge_rl.configs.others import AgentConfig
+from arcforge_rl.rollouts.others import Endpoint
+from arcforge_rl.search.build import Built, build
+from arcforge_rl.search.filters import MakeAgent
+from arcforge_rl.search.library import library_pages
+from arcforge_rl.search.pages import Page, read_pages
+from arcforge_rl.search.questions import QUESTIONS, REPORT, write_folder
+
+PYTHON = "python"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Raises:
+        ArcforgeError: an argument is wrong, or no question was made.
+    """
+    parser = Parser(prog="arcforge-env search", description=__doc__)
+    parser.add_argument("action", choices=("build", "show"))
+    parser.add_argument("folder", nargs="?", type=Path, help="of show (default: search)", default=Path("search"))
+    parser.add_argument("--corpus", nargs="+", default=[PYTHON], help="python, or jsonl files (default: python)")
+    parser.add_argument("--to", type=Path, default=Path("search"), help="folder of the environment (default: search)")
+    parser.add_argument("--count", type=int, default=240, help="questions that are wanted (default: 240)")
+    parser.add_argument("--seed", type=int, default=0, help="of all draws (default: 0)")
+    parser.add_argument("--shared", type=int, default=1, help="rare entities in two questions, at most (default: 1)")
+    parser.add_argument("--url", help="server of the agent that the filters ask")
+    parser.add_argument("--model", help="its name there")
+    parser.add_argument("--key-variable", help="environment variable with the server's key")
+    options = parser.parse_args(argv)
+    if options.action == "show":
+        return show(options.folder)
+    if options.count < 1 or options.seed < 0 or options.shared < 0:
+        raise ArcforgeError("--count must be at least 1, --seed and --shared not below 0")
+    if options.url is None and (options.model or options.key_variable):
+        raise ArcforgeError("--model and --key-variable are of a server: name --url")
+    if (options.to / QUESTIONS).exists():
+        raise ArcforgeError(f"{options.to} has questions already; choose another folder with --to")
+    agent = _server(options) if options.url else None
+    pages = _pages(options.corpus)
+    built = asyncio.run(build(pages, options.count, options.seed, agent, agent, options.shared))
+    if not built.questions:
+        raise DataError(f"no question: {built.report['draws']} draws, {_most(built)}")
+    report = {"corpus": options.corpus, "agents": options.model or options.url or "scripted", **built.report}
+    try:
+        write_folder(options.to, pages, built.questions, built.corrections, report)
+    except OSError as error:
+        raise ArcforgeError(f"cannot write {error.filename or options.to}: {error.strerror}") from error
+    return show(options.to)
+
+
+def _pages(corpus: Sequence[str]) -> list[Page]:
+    found: dict[str, Page] = {}
+    for name in corpus:
+        for page in library_pages() if name == PYTHON else read_pages(Path(name)):
+            if page.title in found:
+                raise DataError(f"{name}: the title {page.title!r} is in another file, too")
+            found[page.title] = page
+    return list(found.values())
+
+
+def _server(options: Namespace) -> MakeAgent:
+    config = AgentConfig(
+        url=options.url, model=options.model, key_variable=options.key_variable, max_new_tokens=1024, seconds=300.0
+    )
+    config.check("--url")
+    return lambda key, number: Endpoint("filter", config, None, f"{key}/{number}")
+
+
+def _most(built: Built) -> str:
+    counts: dict[str, int] = built.report["draws without a question"] | built.report["reasons"]
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda pair: -pair[1])[:3])
+
+
+def show(folder: Path) -> int:
+    """Prints the report of a folder.
+
+    Raises:
+        DataError: it has none.
+    """
+    try:
+        report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        filters, drawn = report["filters"], report["draws without a question"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / REPORT} cannot be read: {error}") from error
+    table = Table()
+    for column in ("filter", "asked", "refused", "share"):
+        table.add_column(column, justify="left" if column == "filter" else "right")
+    refused = sum(drawn.values())
+    table.add_row("draws", str(report["draws"]), str(refused), f"{refused / max(1, report['draws']):.1%}")
+    for name, counts in filters.items():
+        table.add_row(name, str(counts["asked"]), str(counts["refused"]), f"{counts['share']:.1%}")
+    console = Console()
+    console.print(f"{report['questions']} questions in {folder}, {report['heldout']} of them held out", highlight=False)
+    console.print(table)
+    for title, counts in (("draws", drawn), ("filters", report["reasons"])):
+        for reason, count in counts.items():
+            console.print(f"{title}: {count} {reason}", highlight=False)
+    console.print(f"corrections of the graph: {report['corrections']}", highlight=False)
+    return 0
