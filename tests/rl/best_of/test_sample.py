@@ -17,10 +17,11 @@ from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.eval.conversations import evaluate
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_rl.best_of.figures import pass_at
-from arcforge_rl.best_of.sample import KEPT, as_record, sample
+from arcforge_rl.best_of.sample import sample
 from arcforge_rl.configs.commands import ArithmeticConfig, SamplingConfig
 from arcforge_rl.configs.environments import ToolMathConfig
 from arcforge_rl.problems.tools import definition
+from arcforge_rl.rollouts.records import KEPT, as_record
 from support.scripted_engine import ScriptedEngine
 
 USER = "<|user|>"

@@ -7,7 +7,9 @@ import torch
 
 from arcforge_core import save_pretrained
 from arcforge_core.config.compose import compose_config
+from arcforge_core.config.sources import ConversationsDataConfig
 from arcforge_core.contracts.environment import Agents, Episode, Task
+from arcforge_core.data.conversations.source import ConversationsSource
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
@@ -69,6 +71,26 @@ def test_environments_are_checked_without_a_model(
     assert "tokens/s" not in result.figures
     assert [row["branches"] for row in rows(result.dir)] == [[]] * 3
     assert str(result.dir / "rollouts.jsonl") in capsys.readouterr().out
+
+
+def test_rollouts_that_earned_1_become_records(tmp_path: Path) -> None:
+    """Of an environment with tools and one without; what a run of `data=conversations` reads."""
+    unused = [f"environment.parts.{name}=0" for name in ("math", "science", "code")]
+    parts = ["+environment.parts.copy=1", "environment.parts.tool_math=1", *unused]
+    for agent in ("oracle", "noop"):
+        options = (f"agent={agent}", "environment=mixture", *parts, "episodes=6", "records=true")
+        result = run(config(tmp_path / agent, *options))
+        assert len(rows(result.dir)) == 6
+    assert not list(tmp_path.glob("noop/**/kept")), "silence earns nothing"
+    (folder,) = tmp_path.glob("oracle/**/kept")
+    (plain,), (tools,) = [list((folder / corpus).iterdir()) for corpus in ("reasoning", "agent")]
+    records, calls = ([json.loads(line) for line in file.read_text().splitlines()] for file in (plain, tools))
+    assert len(records) == len(calls) == 3
+    assert [message["role"] for message in records[0]["messages"]] == ["user", "assistant"]
+    assert records[0]["thinking"] == "off" and "tools" not in records[0]
+    assert calls[0]["tools"] and any(message.get("tool_calls") for message in calls[0]["messages"])
+    source = ConversationsSource(ConversationsDataConfig(folders=[str(folder)]))
+    assert len([source.conversation(document) for document in source.documents()]) == 6
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,12 @@ def test_missing_and_unused_agents_are_refused(agents: dict[str, Any], refused: 
         class environment:
             name = "talk"
 
+        class evaluation:
+            environment = None
+
     Config.agents = agents  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=refused):
-        check_agents(Config, Conversation())  # type: ignore[arg-type]
+        check_agents(Config, Conversation(), Conversation())  # type: ignore[arg-type]
 
 
 def test_an_agent_that_is_asked_alone_follows_a_schema() -> None:

@@ -103,9 +103,26 @@ def test_permits_bound_the_tries_at_a_time(small_run: Compose, monkeypatch: pyte
     assert sizes == [4, 4, 2, 3, 4, 4, 2], "before training, one step, after it"
 
 
+def test_held_out_tasks_may_be_of_another_environment(small_run: Compose) -> None:
+    """Those of skills that the run does not train: here it trains copying and is evaluated on science, too."""
+    parts = "+evaluation.options.parts={copy: 1, science: 1}"
+    options = ("evaluation.environment=mixture", parts, "trainer.max_steps=1", "rollout.drop_equal=false")
+    ended = run(small_run(*options, "evaluation.tasks=4"))
+    domains = {line.split(",")[2] for line in (ended.dir / "evaluations.csv").read_text().splitlines()[1:]}
+    assert domains == {"all", "copy", "science"}
+    assert {"pass@1_science_before", "pass@1_science_after"} <= ended.figures.keys()
+
+
+def test_an_option_of_the_held_out_tasks_is_known(small_run: Compose) -> None:
+    config = small_run("evaluation.environment=arithmetic", "+evaluation.options.digit=3")
+    with pytest.raises(ConfigError, match=r"evaluation\.options='digit': arithmetic takes .*digits"):
+        run(config)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("+evaluation.options.digits=3",), r"evaluation\.options=.*are of evaluation\.environment: name one"),
         (("evaluation.engine=mine",), r"evaluation\.engine='mine': must be one of shared, pause, own"),
         (("evaluation.engine=pause",), r"evaluation\.engine='pause': needs collection=async"),
         (("evaluation.concurrency=0",), r"evaluation\.concurrency=0"),

@@ -379,6 +379,11 @@ class PipelineConfig:
     stages: dict[str, Any] = field(default_factory=dict)
     """Stages in their order. A stage is a list of overrides, or has ``job`` and ``overrides``; a group has ``repeat``
     and ``stages``. On the command line ``stages.NAME.FIELD=VALUE`` adds to one."""
+    distill: dict[str, Any] = field(default_factory=dict)
+    """Adds stages in which the model is taught by the checkpoints of earlier ones: ``prompts``, by stage (``init``: the
+    checkpoint that the pipeline starts from) the overrides that add its prompts; ``overrides`` of every such stage;
+    ``job``, ``rl`` by default; ``after_each``: distill after each stage from the second in `prompts` on, and not only
+    after the last."""
     init: str | None = None
     """Checkpoint of the first training stage and of the stages before it."""
     check: bool = False

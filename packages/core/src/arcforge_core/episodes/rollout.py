@@ -228,7 +228,8 @@ async def play(environment: Environment, number: int, task: Task, agent: Agent, 
     failure = (policy.failure if policy else None) or (episode if isinstance(episode, Failure) else None)
     outcome = UNSCORED if failure is None else Outcome.failed(failure)
     episode = Episode((), Reply(finish_reason="error"), "error") if isinstance(episode, Failure) else episode
-    branches, truncated, tools = (policy.recorded, policy.truncated, policy.tools) if policy else ((), False, ())
+    branches, truncated = (policy.recorded, policy.truncated) if policy else ((), False)
+    tools = getattr(agent, "tools", ())
     trained = [branch for other in others.values() for branch in getattr(other, "recorded", ())]
     branches = [*branches, *trained] if trained else branches
     domain = environment.domain if isinstance(task, FailedTask) else environment.domain_of(task)

@@ -12,14 +12,20 @@ SILENCE: Script = (Reply(),)
 
 
 class ScriptedAgent:
-    """Gives the replies of a script, one per turn, and empty replies after the last one."""
+    """Gives the replies of a script, one per turn, and empty replies after the last one.
+
+    Attributes:
+        tools: those that it was offered in its last turn.
+    """
 
     def __init__(self, script: Script) -> None:
         self._rest = iter(script)
+        self.tools: Sequence[Tool] = ()
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
     ) -> Reply:
+        self.tools = tuple(tools)
         return next(self._rest, Reply())
 
 

@@ -17,7 +17,8 @@ from arcforge_core.config.compose import compose_config
 from arcforge_core.config.schema import RunConfig
 from arcforge_core.configs import PipelineConfig
 from arcforge_core.errors import ArcforgeError, ConfigError, nearest
-from arcforge_core.pipeline.recipe import PLACEHOLDER, Template, refer, templates
+from arcforge_core.pipeline.distill import add_distillation
+from arcforge_core.pipeline.recipe import PLACEHOLDER, Template, quoted, refer, templates
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.registry import JobEntry
 
@@ -131,11 +132,11 @@ def plan_stages(config: PipelineConfig, line: CommandLine) -> list[Stage]:
             cannot have.
         ArcforgeError: a stage cannot be composed; it is named.
     """
-    found = templates(config, line.stages)
-    known = {*config.stages, *(template.name for template in found)}
+    found = add_distillation(config.distill, templates(config, line.stages), config.init)
+    known = list(dict.fromkeys([*config.stages, *(template.name for template in found)]))
     for name, given in line.stages.items():
         if name not in known:
-            accepted = f"no stage of that name; there are {', '.join(config.stages)}{nearest(name, known)}"
+            accepted = f"no stage of that name; there are {', '.join(known)}{nearest(name, known)}"
             raise ConfigError(f"stages.{name}", given, accepted)
     stages: list[Stage] = []
     before: dict[str, list[str]] = {}
@@ -199,12 +200,6 @@ def _stage(
         overrides.append(f"seed={composed.seed + template.round - 1}")
         composed.seed += template.round - 1
     return Stage(number, name, job, tuple(overrides), composed)
-
-
-def quoted(value: str) -> str:
-    """Returns a text as the value of an override, quoted if it has special characters."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return value if re.fullmatch(r"[\w./-]+", value) else f"'{escaped}'"
 
 
 def _refuse(stage: str, overrides: Sequence[str]) -> None:

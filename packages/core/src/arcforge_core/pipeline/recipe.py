@@ -117,6 +117,12 @@ def refer(override: str, stage: str, before: Mapping[str, Sequence[str]]) -> str
     return REFERENCE.sub(placeholders, override)
 
 
+def quoted(value: str) -> str:
+    """Returns a text as the value of an override, quoted if it has special characters."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return value if re.fullmatch(r"[\w./-]+", value) else f"'{escaped}'"
+
+
 def filled(value: Any, places: Mapping[str, str]) -> Any:
     """Returns a copy of a configuration with folders for the placeholders of stages that have one in `places`."""
     if isinstance(value, str):

@@ -14,8 +14,9 @@ from arcforge_core.eval.conversations.command import check_files
 from arcforge_core.eval.conversations.evaluate import plays_records
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_rl.best_of.figures import ALL, figures_of
-from arcforge_rl.best_of.sample import FIGURES_FILE, KEPT, REJECTED_FILE, Sampled, sample
+from arcforge_rl.best_of.sample import FIGURES_FILE, REJECTED_FILE, Sampled, sample
 from arcforge_rl.configs.commands import SampleConfig
+from arcforge_rl.rollouts.records import KEPT
 
 
 def run(config: SampleConfig) -> Result:

@@ -11,7 +11,6 @@ from typing import Any
 
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.console.progress import track
-from arcforge_core.contracts.conversation import INTERLEAVED, OFF
 from arcforge_core.contracts.environment import Environment, Task
 from arcforge_core.data.conversations.rejections import Rejection
 from arcforge_core.episodes.conversation_tasks import ConversationTask
@@ -25,10 +24,11 @@ from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_rl.best_of.figures import ALL, by_source
 from arcforge_rl.best_of.select import Selection, select
 from arcforge_rl.configs.commands import SamplingConfig
+from arcforge_rl.rollouts.records import write_records
 
 TASKS = 64
 """Default number of tasks of an environment without files."""
-KEPT, FIGURES_FILE, REJECTED_FILE = "kept", "sampling.json", "rejected.jsonl"
+FIGURES_FILE, REJECTED_FILE = "sampling.json", "rejected.jsonl"
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,7 @@ class Sampled:
 
     def write(self, folder: Path, settings: dict[str, Any]) -> None:
         """Writes ``kept/{reasoning,agent}/<source>.jsonl``, figures, and a line per rejected rollout."""
-        lines: dict[Path, list[str]] = {}
-        for found in self.selections:
-            for one in found.kept:
-                corpus = "agent" if one.tools else "reasoning"
-                path = folder / KEPT / corpus / f"{one.domain}.jsonl"
-                lines.setdefault(path, []).append(json.dumps(as_record(one, self.thinking), ensure_ascii=False))
-        for path, records in lines.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("\n".join(records) + "\n", encoding="utf-8")
+        write_records(folder, [one for found in self.selections for one in found.kept], self.thinking)
         with (folder / REJECTED_FILE).open("w", encoding="utf-8") as file:
             for found in self.selections:
                 for one, reason in found.rejected:
@@ -140,34 +132,3 @@ def tasks_of_environment(config: SamplingConfig) -> tuple[Environment, Sequence[
     environment: Environment = registry().get("environment", name).load()(config.environment)
     known, wanted = environment.num_tasks, config.tasks or TASKS
     return environment, [take_task(environment, n) for n in range(wanted if known is None else min(wanted, known))]
-
-
-def as_record(one: Rollout, thinking: bool = False) -> dict[str, Any]:
-    """Returns a rollout as a training record, with the checkers of its original record.
-
-    Args:
-        one: the rollout.
-        thinking: the mode of a task that does not come from a record.
-    """
-    rollout, task = one.record(), one.task
-    messages: list[dict[str, Any]] = rollout["messages"]
-    for message in messages:
-        if not message.get("reasoning_content", "-"):
-            del message["reasoning_content"]
-    if not isinstance(task, ConversationTask):
-        mode = INTERLEAVED if thinking else OFF
-        shared: dict[str, Any] = {name: rollout[name] for name in ("messages", "task", "tools") if name in rollout}
-        return {"source": one.domain, "thinking": mode, **shared}
-    conversation = task.conversation
-    answers = [n for n, m in enumerate(one.episode.messages) if m.role == "assistant" and not m.tool_calls]
-    for place, question in zip(answers, task.questions, strict=True):
-        if question.check is not None:
-            messages[place]["checker"] = {"name": question.check.name, "arguments": dict(question.check.arguments)}
-    record: dict[str, Any] = {"source": task.source, "thinking": conversation.mode, "messages": messages}
-    if conversation.task is not None:
-        record["task"] = conversation.task
-    if conversation.tools:
-        record["tools"] = [dict(tool.definition) for tool in conversation.tools]
-    if conversation.files is not None:
-        record["files"] = dict(conversation.files)
-    return record

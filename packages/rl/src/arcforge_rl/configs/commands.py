@@ -305,6 +305,9 @@ class EnvConfig:
     """``on`` or ``off``: how the chat template begins a reply."""
     seed: int = 0
     """Sampling seed; each rollout derives its own from it and the rollout number."""
+    records: bool = False
+    """Also write the rollouts that earned 1 as conversations for ``data=conversations``, below ``kept`` in the
+    folder."""
     output_dir: str = "outputs"
 
     def __post_init__(self) -> None:

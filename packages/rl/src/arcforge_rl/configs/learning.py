@@ -119,8 +119,14 @@ class EvaluationConfig:
     same, once these have ended; ``own``: another one, with the step's weights, while training continues."""
     concurrency: int = 256
     """Tries that are sampled at a time, of all processes together."""
+    environment: str | None = None
+    """Has the held-out tasks, for skills that a run does not train, too; null: the training environment."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Fields of `environment`."""
 
     def __post_init__(self) -> None:
+        if self.options and self.environment is None:
+            raise ConfigError("evaluation.options", self.options, "are of evaluation.environment: name one")
         check_minimums(self, "evaluation", tasks=0, samples=1, temperature=0.0, concurrency=1)
         check_choice("evaluation.engine", self.engine, ("shared", "pause", "own"))
         if self.temperature == 0.0 and self.samples > 1:

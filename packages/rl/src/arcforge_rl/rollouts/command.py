@@ -23,6 +23,7 @@ from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.commands import EnvConfig
 from arcforge_rl.rollouts.collect import check_some_worked
+from arcforge_rl.rollouts.records import write_records
 
 WIDTH = 64
 """Concurrent rollouts."""
@@ -51,9 +52,12 @@ def run(config: EnvConfig) -> Result:
             for one in track(ended, "rolling out", total):
                 file.write(json.dumps(one.as_row(), ensure_ascii=True) + "\n")
                 played.append(one)
+        check_some_worked(played)
+        if config.records:
+            earned = [one for one in played if one.outcome.failure is None and one.outcome.reward == 1.0]
+            write_records(folder, sorted(earned, key=lambda one: one.number), config.thinking == "on")
     except OSError as error:
         raise ArcforgeError(f"cannot write {error.filename or config.output_dir}: {error.strerror}") from error
-    check_some_worked(played)
     figures = Result(folder, measure(played, time.perf_counter() - start))
     figures.show(f"{config.environment.name}, agent {config.agent}")
     print(folder / "rollouts.jsonl")

@@ -35,6 +35,7 @@ from arcforge_core.train.session import Hooks, Parts, Session
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
 from arcforge_rl.configs.learning import RlConfig
+from arcforge_rl.environments.mixture import build_with
 from arcforge_rl.environments.unjudged import Unjudged
 from arcforge_rl.rewards.anchors import check_unseen, prompts_of
 from arcforge_rl.rewards.hybrid import opponents_of
@@ -270,14 +271,28 @@ def check_compares(config: RlConfig, environment: Environment) -> None:
         raise ConfigError("environment", name, f"needs collection=sync and no harness: {because}")
 
 
-def check_agents(config: RlConfig, environment: Environment) -> None:
-    """Checks that the configured agents are those that the environment needs.
+def heldout_environment(config: RlConfig) -> Environment:
+    """Returns the environment of the held-out tasks.
+
+    Raises:
+        ConfigError: `evaluation.environment` is unknown, or does not have an option.
+    """
+    evaluation = config.evaluation
+    if evaluation.environment is None:
+        return build_environment(config.environment, "heldout")
+    return build_with(evaluation.environment, evaluation.options, "heldout", "evaluation.options")
+
+
+def check_agents(config: RlConfig, environment: Environment, heldout: Environment) -> None:
+    """Checks that the configured agents are those that the environments of training and evaluation need.
 
     Raises:
         ConfigError: one is missing, or would be used by nobody.
     """
-    needed = set(getattr(environment, "agents", ()))
+    needed = set(getattr(environment, "agents", ())) | set(getattr(heldout, "agents", ()))
     name = config.environment.name
+    if config.evaluation.environment is not None:
+        name += f" with evaluation.environment={config.evaluation.environment}"
     for missing in sorted(needed - set(config.agents)):
         accepted = f"environment={name} needs {missing}: +agents.{missing}.url=URL, or an engine"
         raise ConfigError("agents", sorted(config.agents), accepted)
@@ -298,9 +313,9 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         raise CheckpointError(f"init={config.init}: {folder} has no tokenizer.json")
     tokenizer = Tokenizer.load(folder)
     dialogue = build_dialogue(tokenizer, config.rollout.thinking)
-    heldout, apart = build_environment(config.environment, "heldout"), plays_apart(config)
+    heldout, apart = heldout_environment(config), plays_apart(config)
     training = training_environment(config, None if apart else Ops(hardware, config.trainer.deterministic))
-    check_agents(config, training)
+    check_agents(config, training, heldout)
     opponents = opponents_of(training)
     known = prompts_of(heldout, config.evaluation.tasks) if config.anchor.weight or opponents else {}
     for name, prompts in opponents.items():
