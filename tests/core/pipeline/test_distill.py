@@ -1,4 +1,4 @@
-"""The stages that distillation adds to a pipeline, and what it refuses."""
+"""The stages that distillation adds to a pipeline, and its refusals."""
 
 import pytest
 

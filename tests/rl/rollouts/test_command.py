@@ -74,7 +74,7 @@ def test_environments_are_checked_without_a_model(
 
 
 def test_rollouts_that_earned_1_become_records(tmp_path: Path) -> None:
-    """Of an environment with tools and one without; what a run of `data=conversations` reads."""
+    """Of an environment with tools and of one without, as `data=conversations` reads them."""
     unused = [f"environment.parts.{name}=0" for name in ("math", "science", "code")]
     parts = ["+environment.parts.copy=1", "environment.parts.tool_math=1", *unused]
     for agent in ("oracle", "noop"):
