@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from arcforge_core.testing.device_checks import check_device
     from arcforge_core.testing.hardware_checks import DECLINED, FAIL, PASS, CheckResult, check_hardware
     from arcforge_core.testing.model_checks import check_model
+    from arcforge_core.testing.stream_checks import check_streams
 
     hardware = build_hardware(config.hardware)
     draws = 1 if options.quick else 5 if options.full else 2
@@ -63,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: list[CheckResult] = []
     kernels = check_hardware(hardware, options.op, seed, draws)
     exchanges = check_collectives(hardware, functools.partial(build_hardware, config.hardware), seed)
-    others = itertools.chain(check_device(hardware), exchanges, check_model(hardware, seed))
+    others = itertools.chain(
+        check_device(hardware), check_streams(hardware, seed), exchanges, check_model(hardware, seed)
+    )
     for result in kernels if options.op else itertools.chain(others, kernels):
         results.append(result)
         if options.json:

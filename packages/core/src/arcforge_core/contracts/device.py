@@ -37,12 +37,14 @@ class Identity:
 class Capabilities:
     """The abilities of a chip. The defaults are those of a chip about which nothing is known.
 
-    ``arcforge-conformance`` tests the dtypes and the optimizer, both ways.
+    ``arcforge-conformance`` tests all but the limits, both ways.
 
     Attributes:
         float64, int64, bf16, fp8: whether tensors of these dtypes exist and compute; fp8 is ``float8_e4m3fn``.
         fast_bf16: whether bfloat16 products are faster than float32 ones; None: measured.
         fused_adamw: whether torch's fused AdamW runs.
+        streams: whether streams run beside each other, ordered by events; the device's module in torch has those names
+            of `torch.cuda`.
         tokens: rows of an op's first tensor up to which the chip's kernels are called, e.g. because grids are small;
             the reference computes larger calls. None: no bound.
         collectives: those of `COLLECTIVES` that its backend has; several processes need ``all_reduce``, ``all_gather``
@@ -55,6 +57,7 @@ class Capabilities:
     fp8: bool = False
     fast_bf16: bool | None = False
     fused_adamw: bool = False
+    streams: bool = False
     tokens: int | None = None
     collectives: frozenset[str] = field(default_factory=frozenset)
 

@@ -190,11 +190,11 @@ def compare(
     """
     grad = case.grad if with_grad else ()
     given = [case.inputs(dtype, device), other.inputs(dtype, device, strided=True)]
-    first = _run(fn, given[0], grad)
+    first = run_op(fn, given[0], grad)
     kept = {label: value.cpu().clone() for label, value in first.items()}
-    second = _run(fn, given[1], grad)
+    second = run_op(fn, given[1], grad)
     for label, value in first.items():
-        if not _equal(value.cpu(), kept[label]):
+        if not same(value.cpu(), kept[label]):
             raise KernelFault(f"{label} was changed by a later call")
     truths = [truth_of(each, dtype, grad) for each in (case, other)]
     for each, inputs, strided in ((case, given[0], False), (other, given[1], True)):
@@ -213,12 +213,12 @@ def compare(
                 )
             error = _relative(got.cpu(), want)
             others = not torch.equal(want, truths[0][label])
-            if results is second and others and not error <= STALE and _equal(got.cpu(), kept[label]):
+            if results is second and others and not error <= STALE and same(got.cpu(), kept[label]):
                 raise KernelFault(f"{label} of the second call is that of the first, which had other values")
             worst = max(worst, error)
-    again = _run(fn, given[0], grad)
+    again = run_op(fn, given[0], grad)
     for label, value in kept.items():
-        if not _equal(again[label].cpu(), value):
+        if not same(again[label].cpu(), value):
             raise KernelFault(f"{label} differs between two runs on the same inputs")
     return worst
 
@@ -230,10 +230,10 @@ def check_repeated(fn: Callable[..., Any], case: OpCase, device: str, dtype: tor
         KernelFault: a call gives other bits than the first.
     """
     given = case.inputs(dtype, device)
-    first = {label: value.cpu().clone() for label, value in _run(fn, given, ()).items()}
+    first = {label: value.cpu().clone() for label, value in run_op(fn, given, ()).items()}
     for number in range(2, CALLS + 1):
-        for label, value in _run(fn, given, ()).items():
-            if not _equal(value.cpu(), first[label]):
+        for label, value in run_op(fn, given, ()).items():
+            if not same(value.cpu(), first[label]):
                 raise KernelFault(f"{label} of call {number} differs from that of call 1 on the same inputs")
 
 
@@ -242,19 +242,19 @@ def relative_error(
 ) -> float:
     """Returns the largest error of one call over output and gradients, relative to the largest true values."""
     grad = case.grad if with_grad else ()
-    got, truth = _run(fn, case.inputs(dtype, device, strided=strided), grad), truth_of(case, dtype, grad)
+    got, truth = run_op(fn, case.inputs(dtype, device, strided=strided), grad), truth_of(case, dtype, grad)
     return max(_relative(got[label].cpu(), want) for label, want in truth.items())
 
 
 def truth_of(case: OpCase, dtype: torch.dtype, grad: Sequence[str]) -> dict[str, Tensor]:
     """Returns the reference's outputs, and gradients of `grad`, in float64 of the values rounded to `dtype`."""
     exact = {k: v.double() if _is_float(v) else v for k, v in case.inputs(dtype, "cpu").items()}
-    return _run(SPECS[case.op].reference, exact, grad)
+    return run_op(SPECS[case.op].reference, exact, grad)
 
 
 def _check_inputs(given: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
     for name, value in fresh.items():
-        if isinstance(value, Tensor) and not _equal(given[name].detach().cpu(), value):
+        if isinstance(value, Tensor) and not same(given[name].detach().cpu(), value):
             raise KernelFault(f"the kernel changed its input {name}")
 
 
@@ -270,7 +270,8 @@ def _place(value: Tensor) -> int:
     return value.untyped_storage().data_ptr()
 
 
-def _equal(one: Tensor, two: Tensor) -> bool:
+def same(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors have the same shape and values, NaN included."""
     return one.shape == two.shape and torch.allclose(one, two, rtol=0, atol=0, equal_nan=True)
 
 
@@ -278,7 +279,7 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _run(fn: Callable[..., Any], args: Mapping[str, Any], grad: Sequence[str]) -> dict[str, Tensor]:
+def run_op(fn: Callable[..., Any], args: Mapping[str, Any], grad: Sequence[str]) -> dict[str, Tensor]:
     """Returns the outputs and, for fixed random cotangents, the gradients of the named arguments.
 
     An op's only or first output is ``output``, others are ``output 2``, ...

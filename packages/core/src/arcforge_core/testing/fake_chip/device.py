@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
+
+from arcforge_core.testing.fake_chip import streams
+from arcforge_core.testing.fake_chip.streams import STREAMS, ChipEvent, ChipStream, current, launch
 
 COPIES = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
 """Operators that move values between the host and the chip."""
@@ -118,7 +121,7 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if op is torch.ops.aten._to_copy.default:
         return _moved(args[0], dict(kwargs))
     given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    one.limits.refuse(one.name, op, [x for x in given if isinstance(x, ChipTensor)])
+    one.limits.refuse(one.name, op, _on(given))
     if op not in COPIES and not one.limits.host_tensors:
         for x in given:
             if not isinstance(x, ChipTensor) and x.ndim > 0:
@@ -127,10 +130,12 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raw_args, raw_kwargs = tree_map(_raw, args), tree_map(_raw, kwargs)
     if "device" in raw_kwargs:
         raw_kwargs["device"] = torch.device("cpu")
+    # a copy from or to the host needs its memory now, and the host waits for an exchange
+    now = op.namespace == "c10d" or (op is torch.ops.aten.copy_.default and len(_on(given)) < 2)
     # a view of an ordinary tensor is an ordinary tensor in inference mode too
-    ours = [x for x in given if isinstance(x, ChipTensor)]
+    ours = _on(given)
     with torch.inference_mode(any(x.is_inference() for x in ours) if ours else torch.is_inference_mode_enabled()):
-        out = one.kernels.get(op, op)(*raw_args, **raw_kwargs)
+        out = launch(one.kernels.get(op, op), op, raw_args, raw_kwargs, now)
         result = tree_map(_on_chip, out)
     for x in given:
         if isinstance(x, ChipTensor) and x.shape != x.raw.shape:
@@ -147,12 +152,16 @@ def _moved(x: Tensor, kwargs: dict[str, Any]) -> Tensor:
     here = isinstance(x, ChipTensor)
     if here and target.type != one.name and kwargs.get("dtype") is not None:  # the chip converts before it sends
         one.limits.refuse(one.name, "_to_copy", [torch.empty(0, dtype=kwargs["dtype"])])
-    copy = torch.ops.aten._to_copy.default
-    out: Tensor = one.kernels.get(copy, copy)(_raw(x), **kwargs)
+    copy, moves = torch.ops.aten._to_copy.default, not here or target.type != one.name
+    out: Tensor = launch(one.kernels.get(copy, copy), copy, (_raw(x),), kwargs, moves)
     if target.type != one.name:
         return out
     one.limits.refuse(one.name, "_to_copy", [out])
     return ChipTensor(out)
+
+
+def _on(tensors: list[Tensor]) -> list[Tensor]:
+    return [x for x in tensors if isinstance(x, ChipTensor)]
 
 
 def _raw(value: Any) -> Any:
@@ -163,23 +172,10 @@ def _on_chip(value: Any) -> Any:
     return ChipTensor(value) if isinstance(value, Tensor) and not isinstance(value, ChipTensor) else value
 
 
-class ChipStream:
-    """A queue of the chip's work, which is done when it is queued."""
-
-    def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self.device, self.stream_id = torch.device(chip().name, 0), 0
-
-    def synchronize(self) -> None:
-        """Waits for nothing: the work is done."""
-
-    def wait_stream(self, other: ChipStream) -> None:
-        """Waits for nothing: the work is done."""
-
-
 class DeviceModule:
     """The module ``torch.NAME``: functions that torch calls."""
 
-    Stream = ChipStream
+    Stream, Event = ChipStream, ChipEvent
 
     def is_initialized(self) -> bool:
         return True
@@ -211,10 +207,17 @@ class DeviceModule:
         yield
 
     def synchronize(self, device: Any = None) -> None:
-        return None
+        for stream in STREAMS:
+            stream.synchronize()
 
     def current_stream(self, device: Any = None) -> ChipStream:
-        return ChipStream()
+        return current()
+
+    def default_stream(self, device: Any = None) -> ChipStream:
+        return STREAMS[0]
+
+    def stream(self, stream: ChipStream) -> AbstractContextManager[None]:
+        return streams.entered(stream)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

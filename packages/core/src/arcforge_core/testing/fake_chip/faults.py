@@ -1,4 +1,4 @@
-"""Faults of the fake chip by name: each replaces operators of the chip by ones that a vendor could ship.
+"""Faults of the fake chip by name: each replaces parts of the chip by ones that a vendor could ship.
 
 with injected("the optimizer forgets its momentum"):
     ...
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from arcforge_core.testing.fake_chip.device import chip
 from arcforge_core.testing.fake_chip.exchange_faults import EXCHANGE_FAULTS
+from arcforge_core.testing.fake_chip.stream_faults import STREAM_FAULTS
 
 aten = torch.ops.aten
 
@@ -103,6 +104,15 @@ def injected(name: str) -> Iterator[None]:
     Raises:
         KeyError: no fault has this name.
     """
+    if name in STREAM_FAULTS:
+        owner, attribute, fault = STREAM_FAULTS[name]
+        right = getattr(owner, attribute)
+        setattr(owner, attribute, fault)
+        try:
+            yield
+        finally:
+            setattr(owner, attribute, right)
+        return
     kernels, faulty = chip().kernels, FAULTS[name]
     before = {op: kernels[op] for op in faulty if op in kernels}
     kernels.update(faulty)
