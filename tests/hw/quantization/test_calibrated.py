@@ -17,6 +17,7 @@ import torch
 from arcforge_attention.configs import DsaConfig, GqaConfig
 from arcforge_core.checkpoint.pretrained import load_pretrained, open_checkpoint, save_pretrained
 from arcforge_core.config.schema import AttentionConfig
+from arcforge_core.data.tokens.pipeline import build_data
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_core.generation.weights import replace_weights
 from arcforge_core.model.adapt.quantised import quantise_model
@@ -27,7 +28,7 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_hw.quantization import command
 from arcforge_hw.quantization.calibrated import FACTORS, Calibrated, Calibration
 from arcforge_hw.quantization.configs import CalibratedConfig
-from support.calibration import LENGTH, quantise_config, save_source, small_text_model
+from support.calibration import LENGTH, quantise_config, save_source, small_text_model, text_config
 
 TOKENS = torch.arange(60).view(2, 30) * 11 % 250
 
@@ -89,6 +90,40 @@ def test_an_outlier_twin_loses_less_than_to_the_nearest_and_less_than_with_rotat
     assert found["awq"] < 0.8 * found["plain"] and found["both"] < 0.8 * found["turned"], found
 
 
+@pytest.mark.parametrize("weights", ["w4a8", "int4"])
+def test_gptq_loses_less_than_scales_alone(weights: str, tmp_path: Path) -> None:
+    """On text of the same kind, with every kind of matrix: stacked experts, and with int4 the head."""
+    model = small_text_model(intermediate_size=64, moe_intermediate_size=32, q_lora_rank=32)
+    save_source(model, tmp_path)
+    rest = {"weights": weights, "rotate": False, "rows": 64, "smoothing": "none"}
+    for rounding in ("ssz", "gptq"):
+        command.run(quantise_config(tmp_path, rounding, rounding=rounding, **rest))
+    config = text_config(tmp_path)
+    plain = dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, path=str(tmp_path / "source")))
+    (batch,) = build_data(plain, model_vocab_size=model.config.vocab_size).heldout_batches(64, 512, 512)
+
+    def kl(out: str) -> float:
+        found, wanted = (
+            m.logits(m.hidden(batch.tokens_T, batch.batch).hidden_TD).log_softmax(-1)
+            for m in (load_pretrained(tmp_path / out, ops=Ops(None)), model)
+        )
+        return float((wanted.exp() * (wanted - found)).sum(-1).mean())
+
+    with torch.no_grad():
+        assert kl("gptq") < 0.85 * kl("ssz")
+    integers = [load_pretrained(tmp_path / out, ops=Ops(None)).state_dict() for out in ("ssz", "gptq")]
+    changed = {
+        n for n, x in integers[0].items() if x.dtype in (torch.int8, torch.uint8) and (x != integers[1][n]).any()
+    }
+    assert {"model.layers.1.mlp.experts.gate_up_proj", "model.layers.1.mlp.experts.down_proj"} <= changed
+    assert ("lm_head.weight" in changed) == (weights == "int4")
+
+
+def test_quarot_has_no_text_for_gptq(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"quantizer\.rounding='gptq': must be one of nearest, ssz"):
+        quantise_config(tmp_path, quarot=True, rounding="gptq")
+
+
 def test_none_smooths_nothing(tmp_path: Path) -> None:
     save_source(small_text_model(), tmp_path)
     command.run(quantise_config(tmp_path, smoothing="none"))
@@ -136,7 +171,7 @@ def killed_at(folder: Path, rename: int, before: bool) -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         os.rename = killing  # type: ignore[assignment]
-        command.run(quantise_config(folder))
+        command.run(quantise_config(folder, rounding="gptq"))
 
     process = multiprocessing.get_context("fork").Process(target=run)
     process.start()
@@ -147,15 +182,14 @@ def killed_at(folder: Path, rename: int, before: bool) -> int:
 
 def test_a_killed_command_resumes_to_the_same_files(tmp_path: Path) -> None:
     """Killed around the renames of layers and of the result, each time resumed from where the last kill left it."""
-    torch.set_num_threads(1)
     save_source(small_text_model(), tmp_path)
-    command.run(quantise_config(tmp_path))
+    command.run(quantise_config(tmp_path, rounding="gptq"))
     wanted = files(tmp_path / "out")
     shutil.move(tmp_path / "out", tmp_path / "whole")
     for rename, before in ((3, True), (3, False), (2, False), (4, True), (4, False), (3, True)):
         assert killed_at(tmp_path, rename, before) == -signal.SIGKILL
         assert not (tmp_path / "out").exists()
-    command.run(quantise_config(tmp_path))
+    command.run(quantise_config(tmp_path, rounding="gptq"))
     assert files(tmp_path / "out") == wanted
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "out", "source", "texts", "whole"]
     assert not [name for name in wanted if "hidden" in name or "partial" in name or "factors-" in name]
@@ -172,7 +206,7 @@ def test_an_expert_that_no_token_reached_is_named_and_rounded_without_factors(
     factors_EF = made.state.transform.factors["model.layers.1.mlp.experts.up"]
     assert bool((factors_EF[2] == 1).all()) and not bool((factors_EF[0] == 1).all())
     said = capsys.readouterr().err
-    assert "model.layers.1: 1 of 4 experts were chosen by no token of the calibration text" in said
+    assert "model.layers.1: 1 of 4 experts were chosen by no token of the text" in said
 
 
 def test_bad_input_is_one_line_before_any_work(tmp_path: Path) -> None:

@@ -92,11 +92,11 @@ def test_a_killed_command_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     calls: list[int] = []
     true = command._quantised
 
-    def killed(made: Any, stage: Any) -> Any:
+    def killed(made: Any, stage: Any, rounded: Any) -> Any:
         calls.append(len(stage))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return true(made, stage)
+        return true(made, stage, rounded)
 
     monkeypatch.setattr(command, "_quantised", killed)
     with pytest.raises(KeyboardInterrupt):

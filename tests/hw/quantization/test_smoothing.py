@@ -17,7 +17,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def reader(weight: Tensor, x: Tensor, form: object = INT8) -> Reader:
-    return Reader(weight, x, partial(quantise, form=form))
+    return Reader("weight", weight, x, partial(quantise, form=form))
 
 
 def square_error(weight: Tensor, x: Tensor, factors: Tensor, form: object, rounds: bool) -> float:

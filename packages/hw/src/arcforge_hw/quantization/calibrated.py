@@ -1,29 +1,35 @@
-"""The quantizer ``calibrated``: as ``quarot``, with smoothing factors fitted to what layers read in calibration text.
+"""The quantizer ``calibrated``: as ``quarot``, with smoothing and rounding fitted to what layers read in a text.
 
-Shapes: E experts, F their width.
+Shapes: T tokens, K inputs of a matrix, E experts, F their width.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from arcforge_core.checkpoint.shards import save_tensors
 from arcforge_core.config.schema import DataConfig
 from arcforge_core.console.progress import say
 from arcforge_core.errors import ConfigError
+from arcforge_core.ops.quant import Quantised
+from arcforge_core.ops.reference import rms_norm
 from arcforge_hw.quantization.configs import CalibratedConfig
+from arcforge_hw.quantization.gptq import gptq
 from arcforge_hw.quantization.quarot import Quarot
 from arcforge_hw.quantization.readers import PLACES, LayerReaders
 from arcforge_hw.quantization.rotations import form_of
 from arcforge_hw.quantization.smoothing import Choice, Reader, search
 from arcforge_hw.quantization.text import calibration_rows
+from arcforge_hw.quantization.transform import HEAD, NORM
 from arcforge_hw.quantization.walk import Walk
 
 FACTORS = "smoothing_factors.safetensors"
@@ -62,11 +68,14 @@ class Calibration:
         made: the quantizer; its transform's factors grow.
         walk: hidden states.
         work: folder of the factors, a file per layer.
+        inputs: for ``rounding=gptq`` the smoothed inputs [T, K] of the current layer's matrices by name; of a stack of
+            experts, those of each expert.
     """
 
     made: Calibrated
     walk: Walk
     work: Path
+    inputs: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def resume(self) -> None:
         """Reads the factors of the layers that a killed command has finished."""
@@ -76,7 +85,10 @@ class Calibration:
     def enter(self, name: str) -> None:
         """Fits the factors of a tensor's layer, before its tensors are made; an interrupted layer starts again."""
         layer = layer_of(name)
+        self.inputs.clear()
         if layer is None:
+            if name in (NORM, HEAD) and HEAD in self.made.formats:
+                self._remember(HEAD, self._before_head(), 1.0)
             return
         prefix, factors = f"model.layers.{layer}", self.made.state.transform.factors
         for place in [place for place in factors if place.startswith(f"{prefix}.")]:
@@ -84,6 +96,8 @@ class Calibration:
         readers = LayerReaders(self.made, prefix, self.walk.layer(layer))
         found = {f"{prefix}.{place}": choice for place, choice in self._fitted(readers)}
         fitted = {place: choice.factors.contiguous() for place, choice in found.items()}
+        if not fitted:
+            return
         file = self.work / f"factors-{layer:05d}.safetensors"
         save_tensors(fitted, file.with_suffix(".partial"))
         file.with_suffix(".partial").rename(file)
@@ -91,6 +105,16 @@ class Calibration:
         if before := sum(choice.before for choice in found.values()):
             after = sum(choice.after for choice in found.values())
             say(f"{prefix}: smoothing leaves {after / before:.3f} of the square error of its matrices' outputs")
+
+    def round(self, name: str, weight: Tensor) -> Quantised:
+        """Returns the integers of a transformed weight of the current layer."""
+        read, plain = self.inputs.get(name), partial(self.made.round, name)
+        if read is None:
+            return plain(weight)
+        stack = weight if weight.ndim == 3 else weight[None]
+        form = self.made.formats[name]
+        rounded = [gptq(w, x, form, plain).integers for w, x in zip(stack, read, strict=True)]
+        return Quantised(*(torch.stack(parts).view(*weight.shape[:-1], -1) for parts in zip(*rounded, strict=True)))
 
     def leave(self, name: str) -> None:
         """Removes what a tensor's layer no longer needs; its tensors are on disk."""
@@ -109,31 +133,49 @@ class Calibration:
             file.unlink()
 
     def _fitted(self, readers: LayerReaders) -> Iterator[tuple[str, Choice]]:
-        """Yields the factors of every place of a layer that a quantised matrix reads."""
-        config, sizes = cast(CalibratedConfig, self.made.config), self.made.model
-        if config.smoothing == "none":
-            return
+        """Yields the factors of every place of a layer that a quantised matrix reads, and remembers the inputs."""
+        sizes = self.made.model
         for place in PLACES:
             grouped = place == "self_attn.value" and form_of(self.made.state.transform.attention) == "gqa"
             groups = sizes.num_key_value_heads if grouped else 1
-            repeats = sizes.num_attention_heads // groups if grouped else 1
-            rounds = self.made.rounds
-            choice = search(readers.of(place), config.smoothing, config.grid, rounds, groups, repeats)
+            choice = self._search(
+                read := readers.of(place), groups, sizes.num_attention_heads // groups if grouped else 1
+            )
+            for reader in read:
+                self._remember(reader.name, reader.x_TK, 1.0 if choice is None else choice.factors_K)
             if choice is not None:
                 yield place, choice
         if experts := readers.experts("down_proj"):
-            yield "mlp.experts.up", self._fitted_experts(readers.prefix, experts)
+            found = [self._search([reader]) for reader in experts]
+            for reader, choice in zip(experts, found, strict=True):
+                self._remember(reader.name, reader.x_TK, 1.0 if choice is None else choice.factors_K)
+            if missed := sum(len(reader.x_TK) == 0 for reader in experts):
+                say(f"{readers.prefix}: {missed} of {len(found)} experts were chosen by no token of the text")
+            if any(choice is not None for choice in found):
+                yield "mlp.experts.up", _stacked(found)
 
-    def _fitted_experts(self, prefix: str, experts: list[Reader]) -> Choice:
-        """Returns factors [E, F], those of 1 for experts that no token chose."""
+    def _search(self, readers: list[Reader], groups: int = 1, repeats: int = 1) -> Choice | None:
         config = cast(CalibratedConfig, self.made.config)
-        found = [search([reader], config.smoothing, config.grid, self.made.rounds) for reader in experts]
-        reached = [choice for choice in found if choice is not None]
-        if missed := len(found) - len(reached):
-            say(f"{prefix}: {missed} of {len(found)} experts were chosen by no token of the calibration text")
-        ones = torch.ones(experts[0].weight_NK.shape[1])
-        factors_EF = torch.stack([ones if choice is None else choice.factors for choice in found])
-        return Choice(factors_EF, sum(c.before for c in reached), sum(c.after for c in reached))
+        if config.smoothing == "none":
+            return None
+        return search(readers, config.smoothing, config.grid, self.made.rounds, groups, repeats)
+
+    def _remember(self, name: str, x_TK: Tensor, factors_K: Tensor | float) -> None:
+        if self.made.config.rounding == "gptq":
+            self.inputs.setdefault(name, []).append(x_TK / factors_K)
+
+    def _before_head(self) -> Tensor:
+        """Returns the inputs of the head [T, D]."""
+        x_TD = torch.cat([record["x_TD"] for record in self.walk.before(self.made.model.num_hidden_layers)])
+        return rms_norm(x_TD, self.made.state.unrounded(NORM).float(), self.made.model.rms_norm_eps)
+
+
+def _stacked(found: list[Choice | None]) -> Choice:
+    """Returns factors [E, F] of experts, those of 1 for experts without a choice."""
+    reached = [choice for choice in found if choice is not None]
+    ones = torch.ones_like(reached[0].factors)
+    factors_EF = torch.stack([ones if choice is None else choice.factors for choice in found])
+    return Choice(factors_EF, factors_EF, sum(c.before for c in reached), sum(c.after for c in reached))
 
 
 def layer_of(name: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def _write(
         if not notes.is_file():
             if calibration is not None:
                 calibration.enter(stage[0].ours)
-            tensors, figures, digests = _quantised(made, stage)
+            tensors, figures, digests = _quantised(made, stage, (calibration or made).round)
             partial = path.with_suffix(".partial")
             save_tensors(tensors, partial)
             partial.rename(path)
@@ -137,7 +137,9 @@ def _write(
     return sums
 
 
-def _quantised(made: Any, stage: list[Link]) -> tuple[dict[str, Tensor], dict[str, float], dict[str, str]]:
+def _quantised(
+    made: Any, stage: list[Link], rounded: Callable[[str, Tensor], Quantised]
+) -> tuple[dict[str, Tensor], dict[str, float], dict[str, str]]:
     """Returns a stage's stored tensors, the largest relative error of a weight with the bytes of integers, digests."""
     tensors, digests = dict[str, Tensor](), dict[str, str]()
     figures = {"stored": 0.0, "error": 0.0}
@@ -148,7 +150,7 @@ def _quantised(made: Any, stage: list[Link]) -> tuple[dict[str, Tensor], dict[st
             tensors |= {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts}
             continue
         tensor = unrounded(link.ours)
-        integers = made.round(link.ours, tensor)
+        integers = rounded(link.ours, tensor)
         lost = (dequantise(integers) - tensor.float()).norm() / tensor.float().norm().clamp(min=1e-30)
         figures["error"] = max(figures["error"], float(lost))
         for name, part in _parts(link, integers):

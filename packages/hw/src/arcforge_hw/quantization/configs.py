@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -12,6 +13,7 @@ from arcforge_core.errors import ConfigError
 
 WEIGHTS = ("w8a8", "w4a8", "int4")
 ROUNDINGS = ("nearest", "ssz")
+CALIBRATED_ROUNDINGS = (*ROUNDINGS, "gptq")
 SMOOTHINGS = ("none", "migrate", "awq")
 
 
@@ -24,6 +26,9 @@ class QuantizerConfig(ComponentConfig):
 class QuarotConfig(QuantizerConfig):
     """Folds, rotations and integers, without calibration text."""
 
+    roundings: ClassVar[tuple[str, ...]] = ROUNDINGS
+    """Accepted values of `rounding`."""
+
     name: str = "quarot"
     weights: str = "w4a8"
     """``w8a8``; ``w4a8``, routed experts in int4; ``int4``, groups of 32 with activations left as they are."""
@@ -32,7 +37,8 @@ class QuarotConfig(QuantizerConfig):
     seed: int = 1234
     """Of the rotations' signs."""
     rounding: str = "ssz"
-    """``nearest``, scales from the largest value; ``ssz``, scales fitted to the least square error."""
+    """``nearest``, scales from the largest value; ``ssz``, scales fitted to the least square error; with
+    ``quantizer=calibrated`` also ``gptq``, scales of ``ssz`` and errors moved into the columns that follow."""
     steps: int = 10
     """Fits of ``ssz``."""
     keep: list[str] = field(default_factory=list)
@@ -40,7 +46,7 @@ class QuarotConfig(QuantizerConfig):
 
     def __post_init__(self) -> None:
         check_choice("quantizer.weights", self.weights, WEIGHTS)
-        check_choice("quantizer.rounding", self.rounding, ROUNDINGS)
+        check_choice("quantizer.rounding", self.rounding, self.roundings)
         check_at_least("quantizer.steps", self.steps, 1)
         check_at_least("quantizer.seed", self.seed, 0)
 
@@ -48,6 +54,8 @@ class QuarotConfig(QuantizerConfig):
 @dataclass
 class CalibratedConfig(QuarotConfig):
     """Folds, rotations, smoothing and integers, fitted to the layers' inputs on calibration text."""
+
+    roundings: ClassVar[tuple[str, ...]] = CALIBRATED_ROUNDINGS
 
     name: str = "calibrated"
     smoothing: str = "awq"

@@ -55,9 +55,9 @@ class Quarot:
         return cls(config, state, transform.transformed, formats, MODES[config.weights].rounds, section)
 
     def round(self, name: str, weight: Tensor) -> Quantised:
-        """Returns the integers of a transformed weight."""
+        """Returns the integers of a transformed weight, by the weight alone."""
         form = self.formats[name]
-        return ssz(weight, form, self.config.steps) if self.config.rounding == "ssz" else quantise(weight, form)
+        return quantise(weight, form) if self.config.rounding == "nearest" else ssz(weight, form, self.config.steps)
 
     @staticmethod
     def arrival(

@@ -54,13 +54,13 @@ class LayerReaders:
         if kind == "down_proj":
             ups = self._weight(f"{self.prefix}.{EXPERTS}.gate_up_proj")
             read = [swiglu(*(x @ up.mT).chunk(2, dim=-1)) for x, up in zip(read, ups, strict=True)]
-        return [Reader(w, x, partial(self.made.round, name)) for w, x in zip(weights_ENK, read, strict=True)]
+        return [Reader(name, w, x, partial(self.made.round, name)) for w, x in zip(weights_ENK, read, strict=True)]
 
     def _linear(self, local: str) -> Reader | None:
         name = f"{self.prefix}.{local}.weight"
         if name not in self.made.formats or local not in self.inputs.linear:
             return None
-        return Reader(self._weight(name), self.inputs.linear[local], partial(self.made.round, name))
+        return Reader(name, self._weight(name), self.inputs.linear[local], partial(self.made.round, name))
 
     def _weight(self, name: str) -> Tensor:
         return self.made.state.unrounded(name).float()

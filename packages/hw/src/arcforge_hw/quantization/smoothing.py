@@ -26,11 +26,13 @@ class Reader:
     """A matrix that reads smoothed channels, and the calibration tokens that it reads.
 
     Attributes:
+        name: of the matrix, or of the stack of experts that it is part of.
         weight_NK: the matrix.
         x_TK: its inputs.
         round: the quantizer's rounding.
     """
 
+    name: str
     weight_NK: Tensor
     x_TK: Tensor
     round: Callable[[Tensor], Quantised]
@@ -38,9 +40,16 @@ class Reader:
 
 @dataclass(frozen=True)
 class Choice:
-    """Factors of a place's channels, and the square error of its readers' outputs without and with them."""
+    """Factors of a place's channels.
+
+    Attributes:
+        factors: of the channels.
+        factors_K: repeated for the columns that read them.
+        before, after: square error of the readers' outputs without and with them.
+    """
 
     factors: Tensor
+    factors_K: Tensor
     before: float
     after: float
 
@@ -64,9 +73,11 @@ def search(
         return None
     wanted = [reader.x_TK @ reader.weight_NK.mT for reader in read]
 
+    def spread(factors: Tensor) -> Tensor:
+        return factors.view(groups, 1, -1).expand(-1, repeats, -1).flatten()
+
     def error(factors: Tensor) -> float:
-        factors_K = factors.view(groups, 1, -1).expand(-1, repeats, -1).flatten()
-        return sum(_loss(r, out, factors_K, rounds) for r, out in zip(read, wanted, strict=True))
+        return sum(_loss(r, out, spread(factors), rounds) for r, out in zip(read, wanted, strict=True))
 
     def by_channel(size_K: Tensor) -> Tensor:
         size = size_K.view(groups, repeats, -1).amax(1).flatten()
@@ -74,11 +85,11 @@ def search(
 
     ones = torch.ones(read[0].x_TK.shape[1] // repeats)
     before = error(ones)
-    best = Choice(ones, before, before)
+    best = Choice(ones, spread(ones), before, before)
     for factors in _candidates(read, smoothing, grid, rounds, by_channel):
         found = error(factors)
         if smoothing == "migrate" or found < best.after:
-            best = Choice(factors, before, found)
+            best = Choice(factors, spread(factors), before, found)
     return best
 
 
