@@ -39,7 +39,7 @@ def gptq(weight_NK: Tensor, x_TK: Tensor, form: Format, plain: Callable[[Tensor]
 
     Args:
         weight_NK: floating.
-        x_TK: what it reads.
+        x_TK: its inputs.
         form: the format.
         plain: chooses scales, and rounds the rows for which GPTQ loses more, all if H has no inverse.
     """
