@@ -48,7 +48,7 @@ MIXED = pytest.mark.nightly(reason="its parts are tried one by one")
 PARAMS = [
     pytest.param(
         variant,
-        marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values() or variant[0] == "swe")
+        marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values() or variant[0] in ("swe", "terminal"))
         + [MIXED] * (variant[0] == "general"),
     )
     for variant in VARIANTS

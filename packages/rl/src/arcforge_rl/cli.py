@@ -1,7 +1,7 @@
 """``arcforge-env``: rolls out an environment (``run``, or nothing), lists all (``list``), checks one (``validate``),
 lets a person play (``play``), offers one as a task service (``serve``), compares a judge with labels (``calibrate``),
 lets people judge (``label``), starts one (``new``), keeps toolchains for sandboxes (``layers``), builds software
-engineering (``swe``) and questions for searchers (``search``).
+engineering (``swe``), questions for searchers (``search``), and tasks for a shell (``terminal``).
 
 ``arcforge-rl``: trains (nothing), or computes the rewards of recorded rollouts again (``rescore``).
 """
@@ -28,6 +28,7 @@ OTHERS = {
     "layers": "arcforge_rl.layers.command:main",
     "swe": "arcforge_rl.swe.command:main",
     "search": "arcforge_rl.search.command:main",
+    "terminal": "arcforge_rl.terminal.command:main",
 }
 COMMANDS = ("run", *JOBS, *OTHERS)
 

@@ -26,6 +26,8 @@ COMPONENTS = {
             "Briefs answered by decks of HTML pages, judged by named rules (extra)"),
         "search": ("search.environment:Search", "configs.environments:SearchConfig",
             "Questions of several hops over pages, answered with search tools"),
+        "terminal": ("terminal.environment:Terminal", "configs.environments:TerminalConfig",
+            "Tasks for a shell, as Harbor folders or from templates, judged in a fresh sandbox"),
         "reasoning_gym": ("environments.reasoning_gym:ReasoningGym", "configs.environments:ReasoningGymConfig",
             "Puzzles of reasoning-gym (extra)"),
         "human_eval": ("environments.human_eval:HumanEval", "configs.environments:HumanEvalConfig",

@@ -10,6 +10,11 @@ from arcforge_core.config.schema import EnvironmentConfig, check_at_least, check
 from arcforge_core.configs import ConversationEnvironmentConfig
 from arcforge_core.errors import ConfigError
 
+TERMINAL_FAMILIES = (
+    "archives", "build", "checksums", "git", "logs", "network", "permissions", "processes", "repair", "schedules",
+    "services", "sql", "text",
+)  # fmt: skip
+"""Template families of ``environment=terminal``."""
 KINDS = ("arithmetic", "expressions", "algebra", "fractions", "quadratics")
 
 
@@ -228,6 +233,35 @@ class SearchConfig(EnvironmentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_minimums(self, "environment", max_calls=1)
+
+
+@dataclass
+class TerminalConfig(EnvironmentConfig):
+    """Tasks for a shell: Harbor task folders, or template families."""
+
+    name: str = "terminal"
+    path: str = ""
+    """Folder of a Harbor task, or of several; empty: tasks that the families draw."""
+    families: list[str] = field(default_factory=list)
+    """Template families to draw from, in turn; empty: all."""
+    heldout: str = "task"
+    """Unit of the split of drawn tasks: ``task``, or ``family`` for whole families."""
+    whole: bool = False
+    """Whether every folder of `path` is used; otherwise a fifth is held out, by name."""
+    max_calls: int = 100
+    """Maximum calls per rollout."""
+    command_seconds: float = 60.0
+    """Limit of a call of the tool, in wall time and in processor time."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("environment.heldout", self.heldout, ("task", "family"))
+        if self.families:
+            check_choices("environment.families", self.families, TERMINAL_FAMILIES)
+        check_minimums(self, "environment", max_calls=1)
+        check_at_least("environment.seed", self.seed, 0)
+        check_between("environment.command_seconds", self.command_seconds, 1, 3600)
 
 
 @dataclass

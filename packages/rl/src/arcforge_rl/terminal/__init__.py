@@ -1,0 +1,1 @@
+"""``environment=terminal``: tasks for a shell, as Harbor task folders or from template families."""
