@@ -1,5 +1,6 @@
 """Distillation from several teachers equals a scalar formula, with branches and tokens of an environment between."""
 
+import dataclasses
 import math
 from collections import defaultdict
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.traces import add_stream, make_traces, tokens_of
-from arcforge_rl.algorithms.opd import Opd
+from arcforge_rl.algorithms.opd import Opd, coarse_divergence
 from arcforge_rl.configs.algorithms import OpdConfig
 from arcforge_rl.trainer.build import preset
 
@@ -97,6 +98,56 @@ def test_long_replies_do_not_starve_a_teacher():
             shares[mean, balance] = sum(float(b.streams["weights"][b.index_T].sum()) for b in short)
     assert shares["sequence", "prompts"] == pytest.approx(0.25)
     assert shares["sequence", "teachers"] == pytest.approx(0.5) == shares["token", "teachers"]
+
+
+def divergence(policy, teacher, kept):
+    """KL(policy | teacher) of one token's logits in which those outside `kept` are one class."""
+    p, q = torch.softmax(policy, 0), torch.softmax(teacher, 0)
+    total = sum(p[n] * torch.log(p[n] / q[n]) for n in kept)
+    rest, teacher_rest = (sum(of[n] for n in range(len(of)) if n not in kept) for of in (p, q))
+    return total + rest * torch.log(rest / teacher_rest)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**4), vocabulary=st.integers(3, 9), data=st.data())
+def test_the_likeliest_tokens_give_an_exact_gradient(seed, vocabulary, data):
+    """Loss and gradient of the logits equal those of autograd through the divergence of whole distributions."""
+    top_k = data.draw(st.integers(1, vocabulary - 1))
+    algorithm = Opd(OpdConfig(top_k=top_k), preset("icepop"))
+    traces = make_traces(seed, [2, 1], 2)
+    add_stream(traces, "old", seed)
+    add_stream(traces, "teacher", seed + 1)
+    algorithm.score(traces)
+    current = {b.branch_id: b.streams["old"].double() for t in traces for b in t.branches}
+    draw = torch.Generator().manual_seed(seed)
+    count = sum(trace.num_sampled for trace in traces)
+    policy, teacher = (torch.randn(count, vocabulary, generator=draw, dtype=torch.float64) for _ in range(2))
+    policy.requires_grad_()
+    tops, ids = teacher.log_softmax(-1).topk(top_k)
+    tokens = tokens_of(traces, current, others_TK=policy.log_softmax(-1).gather(1, ids))
+    tokens = dataclasses.replace(tokens, streams={**tokens.streams, "teacher_others": tops})
+    found = algorithm.loss(tokens)
+    assert float(found.parts["policy"]) == 0.0, "no reward counts"
+    (got,) = torch.autograd.grad(found.parts["distillation"], policy)
+    each = [divergence(policy[n], teacher[n], ids[n].tolist()) for n in range(count)]
+    wanted = (tokens.weights_T * found.factor_T * torch.stack(each)).sum()
+    (slope,) = torch.autograd.grad(wanted, policy)
+    assert float(found.parts["distillation"].detach()) == pytest.approx(float(wanted.detach()), rel=1e-6, abs=1e-9)
+    torch.testing.assert_close(got, slope, rtol=1e-6, atol=1e-9)
+
+
+def test_a_coarse_divergence_is_at_most_the_whole_one_and_0_for_equal_models():
+    draw = torch.Generator().manual_seed(3)
+    policy, teacher = (torch.randn(50, 20, generator=draw).log_softmax(-1) for _ in range(2))
+    whole = (policy.exp() * (policy - teacher)).sum(-1)
+    before = torch.zeros(50)
+    for top_k in (1, 4, 16, 20):
+        ids = teacher.topk(top_k).indices
+        found = coarse_divergence(policy.gather(1, ids), teacher.gather(1, ids))
+        assert bool((found <= whole + 1e-5).all()) and bool((found >= before - 1e-5).all()), "finer classes tell more"
+        assert float(coarse_divergence(teacher.gather(1, ids), teacher.gather(1, ids)).abs().max()) <= 1e-6
+        before = found
+    torch.testing.assert_close(before, whole, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("field", ["balance", "ratios"])

@@ -28,6 +28,7 @@ from arcforge_rl.configs.environments import MixtureConfig
 from arcforge_rl.configs.teachers import teacher_of
 from arcforge_rl.environments.mixture import Mixture
 from arcforge_rl.trainer import teachers as module
+from arcforge_rl.trainer import tokens as tokens_module
 from arcforge_rl.trainer.build import preset
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.run import run
@@ -110,6 +111,39 @@ def test_a_served_teacher_gives_the_log_probs_of_one_in_this_process() -> None:
     for trace in there:
         for branch in trace.branches:
             assert not branch.streams["teacher"][torch.from_numpy(~branch.sampled)].any()
+
+
+def test_the_likeliest_tokens_of_a_teacher_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks and at once: ids and log-probs equal those of the whole distributions, position by position."""
+    model, traces, chunked = model_of(1), traces_of(0), traces_of(0)
+    LocalTeacher(model, 3).add(traces, 64, 0.7)
+    monkeypatch.setattr(tokens_module, "CHUNK", 2 * TOKENIZER_SIZE)
+    LocalTeacher(model, 3).add(chunked, 64, 0.7)
+    for trace, same in zip(traces, chunked, strict=True):
+        for branch, other in zip(trace.branches, same.branches, strict=True):
+            whole = (model(torch.tensor(branch.ids)[None]).logits[0].float() / 0.7).log_softmax(-1)
+            wanted = whole[branch.index_T - 1].topk(3)
+            ids, logprobs = (branch.streams[name] for name in ("teacher_ids", "teacher_others"))
+            assert ids.dtype == torch.int64 and logprobs.dtype == torch.float32 and ids.shape == (len(branch.ids), 3)
+            assert torch.equal(ids[branch.index_T], wanted.indices)
+            torch.testing.assert_close(logprobs[branch.index_T], wanted.values, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(other.streams["teacher_others"], logprobs, atol=1e-5, rtol=1e-5)
+
+
+def test_the_likeliest_tokens_are_those_of_a_checkpoint(small_run: Compose, tmp_path: Path) -> None:
+    for options, refused in (
+        (
+            ["+teachers.default={engine: vllm, options: {url: 'http://127.0.0.1:1'}}"],
+            r"teachers\.default\.engine='vllm'",
+        ),
+        (
+            [f"+teachers.default={tmp_path / 'policy'}", "algorithm.top_k=100000"],
+            r"algorithm\.top_k=100000: must be at",
+        ),
+    ):
+        save_policy(tmp_path / "policy")
+        with pytest.raises(ConfigError, match=refused):
+            run(small_run("algorithm=opd", "rollout.group_size=1", "algorithm.top_k=4", *options))
 
 
 def test_a_teacher_that_is_the_student_has_nothing_to_teach() -> None:

@@ -320,14 +320,16 @@ class PolicyTokens:
     """The sampled tokens of whole traces, as `Algorithm.loss` receives them; float32 or float64, [T] unless noted.
 
     Attributes:
-        logprobs_T: of the policy being trained; only these and `values_T` have a gradient.
+        logprobs_T: of the policy being trained; only these, `others_TK` and `values_T` have a gradient.
         old_T: of the training engine before the first step on this batch.
         rollout_T: of the inference engine at the time of sampling.
         advantages_T: written by the algorithm.
         weights_T: each token's share of the batch; the loss is the sum weighted by them.
         trace_T: int64, index of the token's trace.
-        streams: further ones by name: ``reference``, ``teacher``, ``values``, ``returns``.
+        streams: further ones by name: ``reference``, ``teacher``, ``values``, ``returns``; ``teacher_others``, [T, K]:
+            the log-probs of the tokens that the teacher finds likeliest in each place.
         values_T: of the critic being trained, if the algorithm has one.
+        others_TK: the policy's log-probs of the same tokens, with a gradient; None or K = 0 if nobody asks for them.
     """
 
     logprobs_T: Tensor
@@ -338,6 +340,7 @@ class PolicyTokens:
     trace_T: Tensor
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     values_T: Tensor | None = None
+    others_TK: Tensor | None = None
 
     @property
     def num_traces(self) -> int:

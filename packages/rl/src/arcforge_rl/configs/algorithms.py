@@ -257,9 +257,13 @@ class OpdConfig(ClippedConfig):
     ratios: str = "given"
     """Prompts of a mixture by its ``given`` weights, or by each teacher's remaining ``gap``: the policy's mean log-prob
     of its tokens minus the teacher's."""
+    top_k: int = 0
+    """0: the sampled token alone is scored. Else the loss is the KL divergence to the teacher over its `top_k`
+    likeliest tokens in each place and one class for all others; for teachers in this process."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_at_least("algorithm.top_k", self.top_k, 0)
         check_at_least("algorithm.reward_weight", self.reward_weight, 0.0)
         check_choice("algorithm.balance", self.balance, ("prompts", "teachers"))
         check_choice("algorithm.ratios", self.ratios, ("given", "gap"))

@@ -39,7 +39,7 @@ from arcforge_rl.trainer.teachers import Teachers, teacher_figures
 from arcforge_rl.trainer.tokens import PolicyMicro, Read, pack, read, write_stream
 from arcforge_rl.trainer.weight_sync import hand_over
 
-STREAMS = ("reference", "teacher", "values", "returns")
+STREAMS = ("reference", "teacher", "teacher_others", "values", "returns")
 """Streams available to losses besides the fields of `PolicyTokens`."""
 
 
@@ -315,7 +315,7 @@ class PolicyModule(TrainingModule):
         return self.config.rollout.temperature
 
     def _read(self, micro: PolicyMicro) -> Read:
-        return read(self.model, micro, self._temperature)
+        return read(self.model, micro, self._temperature, micro.streams.get("teacher_ids", 0))
 
     def _values(self, micro: PolicyMicro) -> Tensor:
         assert self.critic is not None
@@ -457,6 +457,7 @@ def policy_tokens(micro: PolicyMicro, found: Read, critic: Critic | None) -> Pol
         trace_T=micro.trace_S,
         streams={name: streams[name] for name in STREAMS if name in streams},
         values_T=critic(micro, lambda: found.hidden_SD) if critic is not None else None,
+        others_TK=found.others_SK,
     )
 
 

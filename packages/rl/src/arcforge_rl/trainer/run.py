@@ -375,7 +375,8 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     teachers = None
     if "teacher" in algorithm.needs:
         temperature = config.rollout.temperature
-        teachers = build_teachers(config.teachers, tokenizer, model, temperature, lambda of: load(folder=of))
+        top_k = getattr(config.algorithm, "top_k", 0)
+        teachers = build_teachers(config.teachers, tokenizer, model, temperature, lambda of: load(folder=of), top_k)
     elif config.teachers:
         raise ConfigError("teachers", sorted(config.teachers), f"algorithm={config.algorithm.name} asks no teacher")
     source: Source = registry().get("collection", config.collection.name).load()(config.collection, sampler)

@@ -31,7 +31,8 @@ from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_rl.algorithms.opd import teacher_of as counted_as
 from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.configs.teachers import TeacherConfig
-from arcforge_rl.trainer.streams import add_logprobs, check_tokenizer
+from arcforge_rl.trainer.streams import check_tokenizer
+from arcforge_rl.trainer.tokens import pack, read, write_stream
 
 DEFAULT = "default"
 STREAM = "teacher"
@@ -59,14 +60,26 @@ class Teacher(Protocol):
 
 
 class LocalTeacher:
-    """A model in this process, on the policy's device."""
+    """A model in this process, on the policy's device.
 
-    def __init__(self, model: CausalLM) -> None:
-        self.model = model.requires_grad_(False)
+    Args:
+        model: scores.
+        top_k: likeliest tokens in each place whose ids and log-probs are the streams ``teacher_ids`` and
+            ``teacher_others``, [len, K].
+    """
 
+    def __init__(self, model: CausalLM, top_k: int = 0) -> None:
+        self.model, self.top_k = model.requires_grad_(False), top_k
+
+    @torch.no_grad()
     def add(self, traces: Sequence[Trace], max_tokens: int, temperature: float) -> None:
         """Computes; see `Teacher`."""
-        add_logprobs(traces, STREAM, self.model, max_tokens, temperature)
+        for micro in pack(traces, max_tokens, split=True):
+            found = read(self.model, micro.to(self.model.device), temperature, self.top_k)
+            write_stream(micro, STREAM, found.logprobs_S)
+            if self.top_k:
+                write_stream(micro, "teacher_ids", found.other_SK)
+                write_stream(micro, "teacher_others", found.others_SK)
 
 
 class ServedTeacher:
@@ -269,6 +282,7 @@ def build_teachers(
     policy: CausalLM,
     temperature: float,
     load: Callable[[Path], CausalLM],
+    top_k: int = 0,
 ) -> Teachers:
     """Builds the teachers of a run.
 
@@ -278,6 +292,7 @@ def build_teachers(
         policy: says which ids and lengths there are.
         temperature: of the rollouts.
         load: loads a checkpoint on the policy's device.
+        top_k: see `LocalTeacher`.
 
     Raises:
         ConfigError: there is no teacher, or one has another tokenizer or vocabulary, or cannot score these tokens.
@@ -285,14 +300,19 @@ def build_teachers(
     """
     found: dict[str, Teacher] = {}
     loaded: dict[Path, LocalTeacher] = {}
+    if top_k > policy.config.vocab_size:
+        raise ConfigError("algorithm.top_k", top_k, f"must be at most the vocabulary's {policy.config.vocab_size:,}")
     for name, config in configs.items():
         if config.init is not None:
             folder = find_checkpoint(config.init)
             check_tokenizer(f"teachers.{name}", folder, tokenizer)
             if folder not in loaded:
-                loaded[folder] = LocalTeacher(load(folder))
+                loaded[folder] = LocalTeacher(load(folder), top_k)
                 check_vocabulary(f"teachers.{name}", loaded[folder].model, policy)
             found[name] = loaded[folder]
+        elif top_k:
+            accepted = f"must be a checkpoint (init) with algorithm.top_k={top_k}: servers score the given tokens alone"
+            raise ConfigError(f"teachers.{name}.engine", config.engine, accepted)
         else:
             found[name] = _served(name, config, tokenizer, policy, temperature)
     return Teachers(found)

@@ -1,6 +1,7 @@
 """Whole traces as micro-batches of ragged tokens, and the log-probabilities of their sampled tokens under a model.
 
-T: tokens of a micro-batch; S: sampled tokens; N: branches; R: traces; D: hidden; V: vocabulary.
+T: tokens of a micro-batch; S: sampled tokens; N: branches; R: traces; D: hidden; V: vocabulary; K: tokens of a
+vocabulary that are looked at besides the sampled one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PolicyMicro:
         version_S: int64, weight versions that sampled the tokens.
         begun_S: int64, weight versions that sampled the first token of each token's reply.
         trace_S: int64, indices into `traces`.
-        streams: fp32 [S] by name.
+        streams: [S], or [S, K], by name; fp32, token ids int64.
         traces: the traces in order.
         segments: the branches in order.
     """
@@ -110,47 +111,59 @@ class Read:
         logprobs_S: natural-log probabilities at the temperature of the rollouts.
         entropy_S: entropy of the distribution of each token, detached.
         hidden_SD: hidden states that predict the tokens.
+        other_SK: other tokens in the place of each sampled one, int64; K is 0 if none were asked for.
+        others_SK: their log-probabilities.
     """
 
     logprobs_S: Tensor
     entropy_S: Tensor
     hidden_SD: Tensor
+    other_SK: Tensor
+    others_SK: Tensor
 
 
-def read(model: CausalLM, micro: PolicyMicro, temperature: float) -> Read:
+def read(model: CausalLM, micro: PolicyMicro, temperature: float, others: Tensor | int = 0) -> Read:
     """Runs a model on a micro-batch. Logits are computed in chunks and recomputed for the gradient, never S x V.
 
     Args:
         model: the policy, or another one that is compared with it.
         micro: the tokens.
         temperature: divides the logits.
+        others: tokens whose log-probabilities are returned besides those of the sampled ones, int64 [S, K]; or K: the
+            model's K likeliest ones.
     """
     hidden_SD = model.hidden(micro.tokens_T, micro.batch).hidden_TD[micro.row_S]
     rows = max(1, CHUNK // model.config.vocab_size)
     parts = []
-    for part_SD, target_S in zip(hidden_SD.split(rows), micro.target_S.split(rows), strict=True):
+    for begin in range(0, max(1, len(hidden_SD)), rows):
+        taken = slice(begin, begin + rows)
+        asked = others if isinstance(others, int) else others[taken]
+        given = (model, hidden_SD[taken], micro.target_S[taken], temperature, asked)
         if torch.is_grad_enabled() and len(hidden_SD) > rows:
-            parts.append(checkpoint(_score, model, part_SD, target_S, temperature, use_reentrant=False))
+            parts.append(checkpoint(_score, *given, use_reentrant=False))
         else:
-            parts.append(_score(model, part_SD, target_S, temperature))
-    logprobs, entropies = zip(*parts, strict=True)
-    return Read(torch.cat(logprobs), torch.cat(entropies), hidden_SD)
+            parts.append(_score(*given))
+    logprobs, entropies, ids, of_others = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Read(logprobs, entropies, hidden_SD, ids, of_others)
 
 
-def _score(model: CausalLM, hidden_SD: Tensor, target_S: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _score(
+    model: CausalLM, hidden_SD: Tensor, target_S: Tensor, temperature: float, others: Tensor | int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     logprobs_SV = log_probs(model.logits(hidden_SD), [temperature])
     with torch.no_grad():
         entropy_S = -(logprobs_SV.exp() * logprobs_SV).sum(-1)
-    return logprobs_SV.gather(1, target_S[:, None]).squeeze(1), entropy_S
+    other_SK = logprobs_SV.topk(others).indices if isinstance(others, int) else others
+    return logprobs_SV.gather(1, target_S[:, None]).squeeze(1), entropy_S, other_SK, logprobs_SV.gather(1, other_SK)
 
 
 def write_stream(micro: PolicyMicro, name: str, value_S: Tensor) -> None:
-    """Writes values of the sampled tokens of a micro-batch into its branches, fp32."""
+    """Writes values of the sampled tokens of a micro-batch, [S] or [S, K], into its branches: fp32, or token ids."""
     branches = micro.branches()
-    for branch, part_S in zip(
-        branches, value_S.float().cpu().split([branch.num_sampled for branch in branches]), strict=True
-    ):
-        branch.streams[name] = torch.zeros(len(branch.ids)).index_copy_(0, branch.index_T, part_S)
+    value_S = (value_S.float() if value_S.is_floating_point() else value_S).cpu()
+    for branch, part_S in zip(branches, value_S.split([branch.num_sampled for branch in branches]), strict=True):
+        whole = part_S.new_zeros(len(branch.ids), *part_S.shape[1:])
+        branch.streams[name] = whole.index_copy_(0, branch.index_T, part_S)
 
 
 def begun_with(index_S: Tensor, version_S: Tensor) -> Tensor:
