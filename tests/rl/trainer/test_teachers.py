@@ -131,19 +131,13 @@ def test_the_likeliest_tokens_of_a_teacher_are_kept(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_likeliest_tokens_are_those_of_a_checkpoint(small_run: Compose, tmp_path: Path) -> None:
-    for options, refused in (
-        (
-            ["+teachers.default={engine: vllm, options: {url: 'http://127.0.0.1:1'}}"],
-            r"teachers\.default\.engine='vllm'",
-        ),
-        (
-            [f"+teachers.default={tmp_path / 'policy'}", "algorithm.top_k=100000"],
-            r"algorithm\.top_k=100000: must be at",
-        ),
+    served = "{engine: vllm, options: {url: 'http://127.0.0.1:1'}}"
+    for teacher, top_k, refused in (
+        (served, 4, r"teachers\.default\.engine='vllm': must be a checkpoint"),
+        (save_policy(tmp_path / "policy"), 10**5, r"algorithm\.top_k=100000: must be at most the vocabulary's"),
     ):
-        save_policy(tmp_path / "policy")
         with pytest.raises(ConfigError, match=refused):
-            run(small_run("algorithm=opd", "rollout.group_size=1", "algorithm.top_k=4", *options))
+            run(small_run("algorithm=opd", f"+teachers.default={teacher}", f"algorithm.top_k={top_k}"))
 
 
 def test_a_teacher_that_is_the_student_has_nothing_to_teach() -> None:
