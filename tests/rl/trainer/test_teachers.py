@@ -114,7 +114,7 @@ def test_a_served_teacher_gives_the_log_probs_of_one_in_this_process() -> None:
 
 
 def test_the_likeliest_tokens_of_a_teacher_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In chunks and at once: ids and log-probs equal those of the whole distributions, position by position."""
+    """In chunks and as a whole: ids and log-probs equal those of the whole distributions, position by position."""
     model, traces, chunked = model_of(1), traces_of(0), traces_of(0)
     LocalTeacher(model, 3).add(traces, 64, 0.7)
     monkeypatch.setattr(tokens_module, "CHUNK", 2 * TOKENIZER_SIZE)

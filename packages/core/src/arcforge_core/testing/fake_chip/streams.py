@@ -1,7 +1,7 @@
 """Streams and events of the fake chip: work of a side stream runs as late as its waits allow.
 
 A real chip runs such work some time, so code that forgets to wait is right on most days. Here it is always wrong. Work
-on the default stream runs at once, and waits for no other stream.
+on the default stream runs immediately, and waits for no other stream.
 """
 
 from __future__ import annotations
