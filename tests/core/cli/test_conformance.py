@@ -6,7 +6,7 @@ from arcforge_core.cli import conformance
 from arcforge_core.contracts.hardware import YES, Kernel, Verdict
 from arcforge_core.ops import reference
 from arcforge_core.ops.hardware import TorchCpu
-from arcforge_core.testing import collective_checks, model_checks
+from arcforge_core.testing import collective_checks, compile_checks, model_checks
 
 
 def wrong_swiglu(gate, up):
@@ -15,7 +15,8 @@ def wrong_swiglu(gate, up):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """Leaves out the exchanges, which start three processes, and trains for three steps."""
+    """Leaves out the exchanges, which start three processes, and torch's compiler; trains for three steps."""
+    monkeypatch.setattr(compile_checks, "check_compile", lambda *_: iter(()))
     monkeypatch.setattr(model_checks, "STEPS", 3)
     monkeypatch.setattr(collective_checks, "check_collectives", lambda *_: iter(()))
 
@@ -33,7 +34,7 @@ def kernels(monkeypatch):
 def test_a_failing_op_is_named_and_the_code_is_2(kernels, capsys):
     assert conformance.main(["hardware=torch_cpu"]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "failed: model training, swiglu"
+    assert lines[-1].startswith("failed: model ") and lines[-1].endswith(", swiglu")
     row = next(line for line in lines if line.startswith("swiglu") and "float32" in line)
     assert "over tolerance 2e-05" in row
 

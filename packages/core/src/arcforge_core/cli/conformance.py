@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     from arcforge_core.ops.hardware import build_hardware  # imports torch, which no refusal above needs
+    from arcforge_core.testing.autocast_checks import check_autocast
     from arcforge_core.testing.collective_checks import check_collectives
+    from arcforge_core.testing.compile_checks import check_compile
     from arcforge_core.testing.conformance_report import write_report
     from arcforge_core.testing.device_checks import check_device
     from arcforge_core.testing.hardware_checks import DECLINED, FAIL, PASS, CheckResult, check_hardware
@@ -65,7 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     kernels = check_hardware(hardware, options.op, seed, draws)
     exchanges = check_collectives(hardware, functools.partial(build_hardware, config.hardware), seed)
     others = itertools.chain(
-        check_device(hardware), check_streams(hardware, seed), exchanges, check_model(hardware, seed)
+        check_device(hardware),
+        check_streams(hardware, seed),
+        check_autocast(hardware),
+        check_compile(hardware),
+        exchanges,
+        check_model(hardware, seed),
     )
     for result in kernels if options.op else itertools.chain(others, kernels):
         results.append(result)

@@ -43,8 +43,10 @@ class Capabilities:
         float64, int64, bf16, fp8: whether tensors of these dtypes exist and compute; fp8 is ``float8_e4m3fn``.
         fast_bf16: whether bfloat16 products are faster than float32 ones; None: measured.
         fused_adamw: whether torch's fused AdamW runs.
+        autocast: whether `torch.autocast` computes products in bfloat16 and losses in float32.
         streams: whether streams run beside each other, ordered by events; the device's module in torch has those names
             of `torch.cuda`.
+        compiler: backend of `torch.compile` whose code runs on the chip, e.g. ``inductor``; None: none is known.
         tokens: rows of an op's first tensor up to which the chip's kernels are called, e.g. because grids are small;
             the reference computes larger calls. None: no bound.
         collectives: those of `COLLECTIVES` that its backend has; several processes need ``all_reduce``, ``all_gather``
@@ -57,7 +59,9 @@ class Capabilities:
     fp8: bool = False
     fast_bf16: bool | None = False
     fused_adamw: bool = False
+    autocast: bool = False
     streams: bool = False
+    compiler: str | None = None
     tokens: int | None = None
     collectives: frozenset[str] = field(default_factory=frozenset)
 
@@ -71,5 +75,7 @@ class Capabilities:
 TRAINING = frozenset({"all_reduce", "all_gather", "broadcast"})
 """Collectives that training with several processes needs."""
 
-GENERAL = Capabilities(float64=True, int64=True, bf16=True, fused_adamw=True, collectives=frozenset(COLLECTIVES))
+GENERAL = Capabilities(
+    float64=True, int64=True, bf16=True, fused_adamw=True, autocast=True, collectives=frozenset(COLLECTIVES)
+)
 """A device on which all of torch runs, such as a CPU; a base for `dataclasses.replace`."""

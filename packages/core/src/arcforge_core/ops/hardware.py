@@ -53,7 +53,7 @@ class TorchCpu:
 
     name = "torch_cpu"
     identity = Identity("cpu", "cpu", "CPU", "gloo")
-    capabilities = replace(GENERAL, fp8=True, fast_bf16=None)
+    capabilities = replace(GENERAL, fp8=True, fast_bf16=None, compiler="aot_eager")  # inductor needs a C++ compiler
 
     def __init__(self, config: HardwareConfig) -> None:
         self.config = config

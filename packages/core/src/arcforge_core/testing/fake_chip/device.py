@@ -2,7 +2,7 @@
 
 torch has one such device per process, so a test starts a process for each. Storage is the host's. The device refuses
 everything that a strict chip refuses (`Limits`), so code that passes here needs neither float64 nor host tensors in a
-kernel. Autocast does nothing on it, and FSDP2 cannot resize its storage.
+kernel. FSDP2 cannot resize its storage.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from arcforge_core.testing.fake_chip import autocast as casts
 from arcforge_core.testing.fake_chip import streams
 from arcforge_core.testing.fake_chip.streams import STREAMS, ChipEvent, ChipStream, current, launch
 
@@ -277,6 +278,7 @@ def install(name: str = "npu", limits: Limits | None = None) -> Chip:
     aten.impl("copy_", lambda *args, **kwargs: run(copy, args, kwargs), "PrivateUse1")  # of torch.tensor
     anything.fallback(lambda op, *args, **kwargs: run(op, args, kwargs), "PrivateUse1")
     autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    casts.impl(aten, name)
     _LIBRARIES.extend((aten, anything, autocast))
     return chip()
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from arcforge_core.testing.fake_chip.device import chip
 from arcforge_core.testing.fake_chip.exchange_faults import EXCHANGE_FAULTS
+from arcforge_core.testing.fake_chip.program_faults import PROGRAM_FAULTS
 from arcforge_core.testing.fake_chip.stream_faults import STREAM_FAULTS
 
 aten = torch.ops.aten
@@ -91,10 +92,13 @@ FAULTS: Mapping[str, Mapping[Any, Callable[..., Any]]] = {
     "copies into tensors are cut to bfloat16": {aten.copy_.default: _cut_into},
     "the last row written to a cache is lost": {aten.index_copy_.default: _last_row_lost},
     "positions have six bits": {aten.index_select.default: _six_bits},
+    "products stay narrow": {aten.mm.default: lambda one, two: one.bfloat16() @ two.bfloat16()},
     "argmax is coarse": {aten.argmax.default: _coarse},
     "sorts ascend": {aten.sort.stable: _ascending},
     **EXCHANGE_FAULTS,
 }
+
+REPLACED = {**STREAM_FAULTS, **PROGRAM_FAULTS}
 
 
 @contextmanager
@@ -104,8 +108,8 @@ def injected(name: str) -> Iterator[None]:
     Raises:
         KeyError: no fault has this name.
     """
-    if name in STREAM_FAULTS:
-        owner, attribute, fault = STREAM_FAULTS[name]
+    if name in REPLACED:
+        owner, attribute, fault = REPLACED[name]
         right = getattr(owner, attribute)
         setattr(owner, attribute, fault)
         try:
