@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.errors import ConfigError
 from arcforge_core.testing.traces import add_stream, make_traces, tokens_of
 from arcforge_rl.algorithms.opd import Opd, coarse_divergence
@@ -148,6 +149,35 @@ def test_a_coarse_divergence_is_at_most_the_whole_one_and_0_for_equal_models():
         assert float(coarse_divergence(teacher.gather(1, ids), teacher.gather(1, ids)).abs().max()) <= 1e-6
         before = found
     torch.testing.assert_close(before, whole, atol=2e-5, rtol=1e-4)
+
+
+def conversation(sampled):
+    """A trace of two branches in which the tokens at 1 are sampled."""
+    parts = [
+        Branch(f"{number}", list(range(len(bits))), [bit == "1" for bit in bits], [-1.0] * len(bits), [0] * len(bits))
+        for number, bits in enumerate(sampled.split())
+    ]
+    return Trace("t", "g", "r", parts, {"reward": 0.0})
+
+
+def test_replies_are_taught_one_by_one():
+    """Counted over branches; a trace keeps its weight, and at the depth of the last reply all tokens have their own."""
+    algorithm = Opd(OpdConfig(depth=1, depth_steps=10), preset("icepop"))
+    wanted = {0: "0110000 0000", 9: "0110000 0000", 10: "0110110 0000", 29: "0110110 0100", 30: "0110110 0101"}
+    for step, bits in wanted.items():
+        trace, algorithm.step = conversation("0110110 0101"), step
+        algorithm.score([trace])
+        each = [branch.streams["weights"] * torch.tensor(branch.sampled) for branch in trace.branches]
+        assert " ".join("".join("1" if w else "0" for w in part.tolist()) for part in each) == bits, step
+        weights = torch.cat(each)
+        assert float(weights.sum()) == pytest.approx(1.0)
+        assert len(set(weights[weights > 0].tolist())) == 1
+
+
+@pytest.mark.parametrize(("field", "value"), [("top_k", -1), ("depth", -1), ("depth_steps", 0)])
+def test_numbers_have_a_least(field, value):
+    with pytest.raises(ConfigError, match=rf"algorithm\.{field}={value}"):
+        OpdConfig(**{field: value})
 
 
 @pytest.mark.parametrize("field", ["balance", "ratios"])

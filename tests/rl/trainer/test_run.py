@@ -439,6 +439,19 @@ def test_distillation_trains_on_groups_of_one_rollout(small_run: Compose, tmp_pa
     assert float(rows[-1]["tokens"]) == sum(float(row["sampled_tokens"]) for row in rows) > 0
 
 
+def test_the_depth_of_distillation_grows_with_the_steps(
+    small_run: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[int] = []
+    monkeypatch.setattr("arcforge_rl.algorithms.opd.keep_replies", lambda trace, depth: depths.append(depth))
+    teacher = f"+teachers.default={save_policy(tmp_path / 'teacher', seed=1)}"
+    options = ("algorithm=opd", "rollout.group_size=1", teacher, "algorithm.depth=2", "algorithm.depth_steps=2")
+    run(small_run(*options, "trainer.checkpoint_every=1"))
+    assert depths == [2] * 8 + [3] * 4, "four prompts in each of three steps"
+    run(small_run(*options, "resume=latest", "trainer.max_steps=5"))
+    assert depths[12:] == [3] * 4 + [4] * 4, "a resumed run continues where it was"
+
+
 def test_algorithms_that_compare_nothing_train_on_groups_of_one_rollout(small_run: Compose) -> None:
     rows = metrics(run(small_run("algorithm=reinforce_pp", "rollout.group_size=1")).dir)
     assert all(float(row["groups"]) == 4 for row in rows)

@@ -377,7 +377,8 @@ class Algorithm(Protocol):
     An algorithm may also say what groups are for: ``compares``, whether it compares the rollouts of a task, which one
     alone cannot be (assumed False), and ``equal_teaches``, whether a group of equal rewards teaches (assumed False);
     ``counts_rewards``, whether any reward counts (assumed True): if none does, no verifier runs; and ``uses_old``,
-    whether the loss reads the policy before the step (assumed True): if not, it is not computed.
+    whether the loss reads the policy before the step (assumed True): if not, it is not computed. One that changes in a
+    run has ``step``, which the trainer sets to the number of finished steps before `score`.
 
     Attributes:
         needs: streams that the trainer computes before `score`: ``reference``, ``teacher``, ``values``.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from arcforge_core.config.schema import CorrectionConfig
@@ -29,9 +30,13 @@ class Opd(Clipped[OpdConfig]):
 
     Each trace names its teacher, from which the trainer computes the stream ``teacher``. Groups of equal rewards give a
     gradient, and a group may be a single rollout, as in the paper.
+
+    Attributes:
+        step: finished steps of the run, which decide how deep in a trace is taught (`OpdConfig.depth`).
     """
 
     equal_teaches = True
+    step: int = 0
 
     def __init__(self, config: OpdConfig, correction: CorrectionConfig) -> None:
         super().__init__(config, correction)
@@ -46,6 +51,10 @@ class Opd(Clipped[OpdConfig]):
             ArcforgeError: see `check_traces`.
         """
         super().score(traces)
+        if self.config.depth:
+            depth = self.config.depth + self.step // self.config.depth_steps
+            for trace in traces:
+                keep_replies(trace, depth)
         if self.config.balance == "prompts":
             return
         whole: dict[str, float] = {}
@@ -89,6 +98,23 @@ def log_rest(logprobs_TK: Tensor) -> Tensor:
 def teacher_of(trace: Trace) -> str:
     """Returns the name under which a trace's teacher is counted: the stage of its prompt, else its domain."""
     return trace.stage or trace.teacher
+
+
+def keep_replies(trace: Trace, depth: int) -> None:
+    """Gives the weights of a trace's replies after the first `depth` to these; its whole weight stays.
+
+    A reply is a run of sampled tokens; they are counted over the branches in order.
+    """
+    whole, begun = weight_of(trace), 0
+    for branch in trace.branches:
+        sampled = torch.from_numpy(branch.sampled.copy())
+        starts = sampled.clone()
+        starts[1:] &= ~sampled[:-1]
+        branch.streams["weights"] = branch.streams["weights"] * (begun + starts.cumsum(0) <= depth)
+        begun += int(starts.sum())
+    if (kept := weight_of(trace)) > 0:
+        for branch in trace.branches:
+            branch.streams["weights"] *= whole / kept
 
 
 def weight_of(trace: Trace) -> float:

@@ -260,10 +260,17 @@ class OpdConfig(ClippedConfig):
     top_k: int = 0
     """0: the sampled token alone is scored. Else the loss is the KL divergence to the teacher over its `top_k`
     likeliest tokens in each place and one class for all others; for teachers in this process."""
+    depth: int = 0
+    """Replies of a trace that are taught in the first step; later ones follow one by one, as deep in a conversation the
+    student is where the teacher has never been. 0: all replies."""
+    depth_steps: int = 10
+    """Steps after which `depth` grows by one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least("algorithm.top_k", self.top_k, 0)
+        check_at_least("algorithm.depth", self.depth, 0)
+        check_at_least("algorithm.depth_steps", self.depth_steps, 1)
         check_at_least("algorithm.reward_weight", self.reward_weight, 0.0)
         check_choice("algorithm.balance", self.balance, ("prompts", "teachers"))
         check_choice("algorithm.ratios", self.ratios, ("given", "gap"))

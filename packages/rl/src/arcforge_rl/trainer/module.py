@@ -308,6 +308,8 @@ class PolicyModule(TrainingModule):
             add_stream(mine, "old", most, self.model.device, self._old)
         for name in ("reference", "teacher", "values", "old"):
             share_stream(traces, name)
+        if hasattr(self.algorithm, "step"):
+            self.algorithm.step = self.progress.step
         self.algorithm.score(traces)
 
     @property
