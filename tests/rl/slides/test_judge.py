@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from arcforge_rl.slides.rules import GRADES, RULES
+from arcforge_rl.slides.rules import RULES, grades
 
+GRADES = grades(1)
 judging = pytest.importorskip("arcforge_rl.slides.judge")
 
 

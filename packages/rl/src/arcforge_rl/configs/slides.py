@@ -18,6 +18,9 @@ class SlidesConfig(EnvironmentConfig):
     """Maximum number of pages."""
     points: int = 4
     """Maximum number of points on a page."""
+    level: int = 1
+    """1: markup and styles are judged; 2: the measures of a browser, too; 3: pictures of the pages, too. 2 and 3 need
+    Linux and ``arcforge-env layers fetch chromium-headless``."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -25,4 +28,5 @@ class SlidesConfig(EnvironmentConfig):
         check_between("environment.fewest", self.fewest, 2, 7)
         check_between("environment.most", self.most, self.fewest, 7)
         check_between("environment.points", self.points, 2, 5)
+        check_between("environment.level", self.level, 1, 3)
         check_at_least("environment.seed", self.seed, 0)

@@ -71,6 +71,7 @@ KNOWN = {
         _debian("rust", "rustc", "cargo", check=("rustc", "--version")),
         _debian("c", "gcc", "g++", "make", "cmake", check=("gcc", "--version")),
         _debian("chromium", "chromium", check=("chromium", "--version")),
+        _debian("chromium-headless", "chromium-headless-shell", check=("chromium-headless-shell", "--version")),
         _debian("git", "git", check=("git", "--version")),
         _debian("jq", "jq", check=("jq", "--version")),
         _wheels("zig", "ziglang", check=("zig", "version"), links={"bin/zig": "../lib/arcforge/zig/ziglang/zig"}),

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from arcforge_core.contracts.environment import Episode, Reply, Score, Script, Task
 from arcforge_core.episodes.base import GeneratedEnvironment
@@ -13,6 +14,9 @@ from arcforge_core.episodes.rewards import metric, reward
 from arcforge_core.errors import DataError
 from arcforge_rl.configs.slides import SlidesConfig
 from arcforge_rl.slides.brief import Brief, draw_brief, prompt_of
+
+if TYPE_CHECKING:
+    from arcforge_rl.slides.judge import Verdict
 
 FENCED = "```html\n{}\n```"
 SECONDS = 20.0
@@ -33,6 +37,7 @@ class Slides(GeneratedEnvironment):
 
     Raises:
         DataError: the parsers are not installed.
+        ConfigError: a level needs Chromium, which is not there.
     """
 
     domain = "slides"
@@ -44,6 +49,10 @@ class Slides(GeneratedEnvironment):
         except ImportError as error:
             raise DataError(f"environment=slides needs pip install 'arcforge-rl[slides]' ({error})") from error
         self._rules, self._writer = judge, oracle
+        if config.level > 1:
+            from arcforge_rl.slides.rendering.browser import browser_layers
+
+            browser_layers()
 
     def draw(self, draw: random.Random) -> tuple[str, Task]:
         """Returns a brief; those with one title are on one side of the split."""
@@ -53,19 +62,47 @@ class Slides(GeneratedEnvironment):
         key = f"slides/{title}/{sha256(prompt.encode()).hexdigest()[:16]}"
         return f"slides/{title}", SlidesTask(key, prompt, FENCED.format(self._writer.deck_of(brief)), brief)
 
-    @reward(timeout=SECONDS)
-    def deck(self, task: Task, episode: Episode) -> Score:
-        """Judges the deck."""
+    @reward(timeout=None)
+    async def deck(self, task: Task, episode: Episode) -> Score:
+        """Judges the deck; each step bounds its time.
+
+        Raises:
+            SandboxFault: the browser broke.
+        """
         assert isinstance(task, SlidesTask)
-        document = self._document(episode)
-        if not document:
+        if not self._document(episode):
             return Score(0.0, "the reply is no HTML document")
-        verdict = self._rules.judge(document, task.brief)
+        marked = await self.elsewhere("markup", task, episode, SECONDS)
+        if self.config.level == 1 or not marked.value:
+            return marked
+        verdict = await self._shown(task, self._document(episode))
         return Score(verdict.score, verdict.reason)
 
-    @metric(timeout=SECONDS)
-    def strict_16_9(self, task: Task, episode: Episode) -> Score:
-        """Returns the share of the pages asked for that are 1280 by 720 px, with everything on them."""
+    def markup(self, task: Task, episode: Episode) -> Score:
+        """Judges markup and styles; called in a process that is killed after `SECONDS`."""
+        assert isinstance(task, SlidesTask)
+        verdict = self._rules.judge(self._document(episode), task.brief)
+        return Score(verdict.score, verdict.reason)
+
+    @metric(timeout=None)
+    async def strict_16_9(self, task: Task, episode: Episode) -> Score:
+        """Returns the share of the pages asked for that are 1280 by 720 px, with everything on them.
+
+        Decks that earn something are measured, where `level` says so.
+
+        Raises:
+            SandboxFault: the browser broke.
+        """
+        assert isinstance(task, SlidesTask)
+        marked = await self.elsewhere("strict_markup", task, episode, SECONDS)
+        earns = self.config.level > 1 and (await self.elsewhere("markup", task, episode, SECONDS)).value
+        if not earns:
+            return marked
+        verdict = await self._shown(task, self._document(episode))
+        return Score(verdict.strict_share(len(task.brief.pages)), "of the pages asked for, measured")
+
+    def strict_markup(self, task: Task, episode: Episode) -> Score:
+        """Returns the share by markup and styles."""
         assert isinstance(task, SlidesTask)
         found = self._rules.judge(self._document(episode), task.brief)
         return Score(found.strict_share(len(task.brief.pages)), "of the pages asked for")
@@ -76,6 +113,12 @@ class Slides(GeneratedEnvironment):
         assert isinstance(task, SlidesTask)
         found = self._rules.judge(self._document(episode), task.brief)
         return Score(float(found.trivial), "without structure" if found.trivial else "with structure")
+
+    async def _shown(self, task: SlidesTask, document: str) -> Verdict:
+        """Returns the verdict of all levels on a document that the process for markup has read already."""
+        from arcforge_rl.slides.rendering.verdict import shown
+
+        return await shown(document, task.brief, self.config.level)
 
     def _document(self, episode: Episode) -> str:
         if episode.finish_reason != "stop":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arcforge_rl.slides.brief import Brief
 from arcforge_rl.slides.cascade import cascade
@@ -15,12 +15,12 @@ from arcforge_rl.slides.geometry import PageLayout
 from arcforge_rl.slides.grades import consistent, looks
 from arcforge_rl.slides.layout import lay_out
 from arcforge_rl.slides.markup import read_markup
-from arcforge_rl.slides.rules import GRADES, RULES, Cost, Finding
+from arcforge_rl.slides.rules import RULES, Cost, Finding, grades
 
 BLOCK = re.compile(r"```html[ \t]*\n(.*?)\n?```", re.DOTALL)
 STRICT = (
     "not_16_9", "off_canvas", "unmeasured_layout", "zoom", "transform", "hidden_overflow", "clipped", "too_large",
-    "malformed",
+    "malformed", "measured_16_9", "measured_off_canvas", "unrendered",
 )  # fmt: skip
 """Rules that a strict 16:9 page keeps."""
 LONGEST = 120_000
@@ -104,13 +104,27 @@ def judge(document: str, brief: Brief) -> Verdict:
     return Verdict(tuple(findings), scores(findings, len(brief.pages), len(layouts)), layouts)
 
 
-def scores(findings: Sequence[Finding], wanted: int, there: int) -> tuple[float, ...]:
+def with_rendering(verdict: Verdict, findings: Sequence[Finding], level: int) -> Verdict:
+    """Returns a verdict with what a browser shows.
+
+    Args:
+        verdict: from markup and styles.
+        findings: rules of levels 2 and 3 that are broken.
+        level: 2 or 3, which decides the number of grades.
+    """
+    every = (*verdict.findings, *findings)
+    return replace(verdict, findings=every, pages=scores(every, len(verdict.pages), len(verdict.layouts), level))
+
+
+def scores(findings: Sequence[Finding], wanted: int, there: int, level: int = 1) -> tuple[float, ...]:
     """Returns the scores of the pages that were asked for.
 
     Args:
         findings: broken rules.
         wanted, there: pages asked for, and pages of the deck.
+        level: up to which grades count.
     """
+    most = len(grades(level))
     lost: set[int] = set()
     broken: dict[int, set[str]] = {}
     for found in findings:
@@ -123,6 +137,5 @@ def scores(findings: Sequence[Finding], wanted: int, there: int) -> tuple[float,
         elif cost is Cost.GRADE and found.page is not None:
             broken.setdefault(found.page, set()).add(found.rule)
     return tuple(
-        0.0 if page in lost or page > there else 1 - len(broken.get(page, ())) / len(GRADES)
-        for page in range(1, wanted + 1)
+        0.0 if page in lost or page > there else 1 - len(broken.get(page, ())) / most for page in range(1, wanted + 1)
     )

@@ -25,11 +25,13 @@ class Rule:
         name: in findings and figures.
         cost: of breaking it.
         says: the duty of a deck, in one clause.
+        level: 1 for markup and styles, 2 for measures of a browser, 3 for pictures.
     """
 
     name: str
     cost: Cost
     says: str
+    level: int = 1
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,27 @@ _TABLE = (
     (Cost.GRADE, "consistency", "has its titles, except the first page's, at one place and in one size"),
     (Cost.GRADE, "structure", "has at least two boxes on a page, and something besides text"),
 )  # fmt: skip
+_RENDERED = (
+    (2, Cost.PAGE, "unrendered", "can be shown by a browser within its limits"),
+    (2, Cost.DECK, "requested", "makes the browser ask for nothing"),
+    (2, Cost.PAGE, "measured_16_9", "has pages of 1280 by 720 px in a browser"),
+    (2, Cost.PAGE, "measured_off_canvas", "has no box and no line of text that leaves its page"),
+    (2, Cost.DECK, "measured_hidden", "has no text without a visible line"),
+    (2, Cost.PAGE, "measured_tiny", "has no line of text lower than 14 px"),
+    (2, Cost.PAGE, "measured_overflow", "has no line of text that leaves an element that it is in"),
+    (2, Cost.PAGE, "measured_overlap", "has no two lines of text over each other"),
+    (2, Cost.DECK, "measured_differs", "shows the text of its markup"),
+    (3, Cost.DECK, "unseen_text", "has no text whose pixels are nearly of one lightness"),
+    (3, Cost.PAGE, "faint_text", "has text whose pixels differ in lightness by 2.5 or more"),
+    (3, Cost.GRADE, "seen_whitespace", "has no empty rectangle on more than 55% of a page"),
+    (3, Cost.GRADE, "balance", "has the middle of its contents within a quarter of the page from the page's"),
+    (3, Cost.GRADE, "seen_glare", "has glaring pixels on at most 40% of a page"),
+)  # fmt: skip
 RULES = {name: Rule(name, cost, says) for cost, name, says in _TABLE}
+RULES |= {name: Rule(name, cost, says, level) for level, cost, name, says in _RENDERED}
 """Name -> rule."""
-GRADES = tuple(name for name, rule in RULES.items() if rule.cost is Cost.GRADE)
-"""Names of the rules whose share a page's score is."""
+
+
+def grades(level: int) -> list[str]:
+    """Returns the names of the rules whose kept share a page scores, up to a level."""
+    return [name for name, rule in RULES.items() if rule.cost is Cost.GRADE and rule.level <= level]
