@@ -1,4 +1,4 @@
-"""Decks in Chromium: measures confirm what was computed from the markup, and catch what is hidden from it."""
+"""Decks in Chromium: measures confirm those computed from the markup, and catch hacks without its rules."""
 
 import asyncio
 import json
