@@ -6,7 +6,7 @@ import pytest
 
 from arcforge_core.errors import DataError
 from arcforge_rl.terminal.dockerfile import read_dockerfile
-from arcforge_rl.terminal.harbor import read_task, toml_of, write_task
+from arcforge_rl.terminal.harbor import HarborStep, HarborTask, read_task, toml_of, write_task
 from arcforge_rl.terminal.settings import megabytes, read_settings, unplayable
 from arcforge_rl.terminal.table import drawn_task
 from arcforge_rl.terminal.worlds import copied
@@ -59,6 +59,9 @@ def test_settings_are_read_as_they_were_written():
         ("artifacts = [1]", r"artifacts\[0\]=1: must be a text"),
         ("multi_step_reward_strategy = 'mean'", "there are none"),
         ("steps = [{name = '../up'}]", "name of a folder"),
+        ("steps = [{min_reward = 1}]", r"steps\[0\].name is missing"),
+        ("steps = [{name = 'One'}, {name = 'one'}]", "'One' comes twice"),
+        ("steps = [{name = 'a', min_reward = nan}]", "a number or a table"),
         ("a = ", "Invalid value"),
     ],
 )
@@ -79,7 +82,7 @@ def test_settings_that_are_refused(text, reason):
         ({"agent": {"user": "root"}}, "agent.user"),
         ({"verifier": {"collect": [{"command": "x", "service": "db"}]}}, "service=db"),
         ({"artifacts": [{"source": "/x", "service": "db"}]}, "service=db"),
-        ({"steps": [{"name": "one"}]}, "steps"),
+        ({"steps": [{"name": "one", "verifier": {"user": "root"}}]}, r"steps[0]: verifier.user"),
     ],
 )
 def test_what_sandboxes_do_not_offer(settings, reason):
@@ -115,6 +118,29 @@ def test_folders_that_are_refused(folder, tmp_path):
     refused("tests/test.sh is missing")
     with pytest.raises(DataError, match="is no folder"):
         read_task(tmp_path / "nowhere")
+
+
+def test_steps(tmp_path):
+    steps = [{"name": "one", "verifier": {"timeout_sec": 5.0}, "artifacts": ["/b"]}, {"name": "two", "min_reward": 0.5}]
+    settings = {"schema_version": "1.4", "artifacts": ["/a"], "verifier": {"env": {"A": "b"}}, "steps": steps}
+    first = HarborStep("one", "First.", {"test.sh": b"#!/bin/sh\n"}, {"solve.sh": b"#!/bin/sh\n"})
+    second = HarborStep("two", "Then.", {"more": b"x"})
+    shared = {"test.sh": b"#!/bin/sh\ntrue\n"}
+    task = HarborTask("t", "", {"Dockerfile": b"FROM x\n"}, shared, {}, settings, (first, second))
+    write_task(task, tmp_path / "t")
+    assert read_task(tmp_path / "t") == task and not (tmp_path / "t/instruction.md").exists()
+    one, two = task.parts()
+    assert (one.name, one.instruction, one.tests) == ("t/one", "First.", first.tests)
+    assert one.settings["verifier"] == {"env": {"A": "b"}, "timeout_sec": 5.0}
+    assert (one.settings["artifacts"], two.settings["artifacts"]) == (["/a", "/b"], ["/a"])
+    assert two.tests == {**shared, "more": b"x"} and one.digest == two.digest == task.digest
+    (tmp_path / "t/steps/three").mkdir()
+    with pytest.raises(DataError, match=r"step 'three' is missing in task\.toml"):
+        read_task(tmp_path / "t")
+    (tmp_path / "t/steps/three").rename(tmp_path / "t/steps/two/tests/deeper")
+    (tmp_path / "t/steps/one/instruction.md").unlink()
+    with pytest.raises(DataError, match=r"one/instruction\.md is missing"):
+        read_task(tmp_path / "t")
 
 
 DOCKERFILE = r"""# a comment

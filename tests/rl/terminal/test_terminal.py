@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from arcforge_core.contracts.chat import ToolCall
-from arcforge_core.contracts.environment import Agents, Reply
+from arcforge_core.contracts.environment import Agents, EpisodeFailure, Reply
 from arcforge_core.episodes.scripted import SILENCE, ScriptedAgent, play
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.cli import main
 from arcforge_rl.configs.environments import TERMINAL_FAMILIES, TerminalConfig
 from arcforge_rl.terminal.cheating import CHEATS
 from arcforge_rl.terminal.environment import Terminal, TerminalTask, calling, read_folders
-from arcforge_rl.terminal.harbor import HarborTask, write_task
+from arcforge_rl.terminal.harbor import HarborStep, HarborTask, write_task
 from arcforge_rl.terminal.table import FAMILIES, drawn, drawn_task
 
 GRADE = b"""#!/bin/bash
@@ -160,6 +160,47 @@ def test_the_verifier_gets_what_is_declared():
     assert told(verifier=separate, artifacts=["answer"]) == "41 hello mine"
     hook = [{"command": "cat note.txt answer > /logs/artifacts/b; ls /tests >> /logs/artifacts/b; echo late > answer"}]
     assert told(verifier={"collect": hook}) == "41 changed changed 41"
+
+
+@pytest.mark.slow(reason="six plays with up to five sandboxes each")
+def test_steps_are_judged_one_after_the_other():
+    def stepped(**more):
+        steps = []
+        for name, number in (("one", 1), ("two", 2)):
+            grade = (
+                f"if grep -qsx {number} answer; then r=1; else r=0; fi\necho $r > /logs/verifier/reward.txt; echo $r"
+            )
+            tests, solution = {"test.sh": GRADE + grade.encode()}, {"solve.sh": f"echo {number} >> answer".encode()}
+            steps.append(HarborStep(name, f"Append {number}.", tests, solution))
+        settings = {
+            "schema_version": "1.4",
+            "steps": [{"name": "one", **more.pop("first", {})}, {"name": "two"}],
+            **more,
+        }
+        return as_task(HarborTask("s", "", small(EQUAL).environment, {}, {}, settings, tuple(steps)))
+
+    environment, task = terminal(), stepped()
+    second = [Reply("nothing"), calling("echo 2 > answer"), Reply("Done.")]
+    assert earned(environment, task, environment.oracle(task), SILENCE, second) == [
+        (1.0, "one: 1 (1); two: 1 (1)"),
+        (0.0, "one: 0 (0); two: 0 (0)"),
+        (0.5, "one: 0 (0); two: 1 (1)"),
+    ]
+    assert earned(environment, stepped(multi_step_reward_strategy="final"), second)[0][0] == 1.0
+    for least in (0.5, {"reward": 1, "other": 1}):
+        assert earned(environment, stepped(first={"min_reward": least}), second) == [(0.0, "one: 0 (0)")]
+    episode = asyncio.run(environment.run(task, Agents(ScriptedAgent(environment.oracle(task)))))
+    assert [message.content for message in episode.messages if message.role == "user"] == ["Append 1.", "Append 2."]
+
+
+def test_health_checks():
+    def checked(command):
+        check = {"command": command, "retries": 2, "interval_sec": 0.01}
+        return asyncio.run(play(terminal(), as_task(small(EQUAL, environment={"healthcheck": check})), SILENCE))
+
+    assert checked("echo x >> /tmp/tries; test $(wc -l < /tmp/tries) = 3")[1].reward == 0.0
+    with pytest.raises(EpisodeFailure, match="the health check ended with exit 1"):
+        checked("false")
 
 
 def test_tasks_are_drawn_again_and_split():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import math
 import random
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
@@ -21,7 +23,7 @@ from arcforge_rl.configs.environments import TerminalConfig
 from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.terminal.cheating import CHEATS
 from arcforge_rl.terminal.harbor import SOLVE, HarborTask, read_task
-from arcforge_rl.terminal.judging import WORK, judge, left_by_agent
+from arcforge_rl.terminal.judging import WORK, Trees, judge, left_by_agent
 from arcforge_rl.terminal.settings import unplayable
 from arcforge_rl.terminal.table import FAMILIES, drawn_task
 from arcforge_rl.terminal.worlds import SOLUTION, World, Worlds
@@ -91,7 +93,7 @@ class Terminal(EnvironmentBase):
         """
         if self.folders:
             one = self.folders[index % len(self.folders)]
-            return TerminalTask(f"terminal/{one.name}", one.instruction, "", one, CHEATS, one.name)
+            return TerminalTask(f"terminal/{one.name}", one.parts()[0].instruction, "", one, CHEATS, one.name)
         family = self.families[index % len(self.families)]
         for attempt in range(TRIES):
             number = random.Random(f"{self.config.seed}/{index}/{attempt}").getrandbits(32)
@@ -107,29 +109,65 @@ class Terminal(EnvironmentBase):
         return (task.family,)
 
     async def run(self, task: Task, agents: Agents) -> Episode:
-        """Lets the solver work; the episode holds the folders that it left."""
+        """Lets the solver work; the episode holds the folders that it left, or the scores of the steps."""
         assert isinstance(task, TerminalTask)
-        desk, left, flaw = shared_desk(), dict[str, bytes](), ""
+        desk = shared_desk()
         world = await desk.do(lambda backend: self._worlds.take(backend, task.harbor))
         try:
             sandbox = await desk.do(world.open)
             try:
-
-                async def use(call: ToolCall) -> str:
-                    return await desk.do(lambda _: self._bash(sandbox, world, str(call.arguments["command"])))
-
-                messages = [Message("user", task.prompt)]
-                episode = await converse(agents, messages, (BASH,), use, max_calls=self.config.max_calls)
-                with agents.away():
-                    try:
-                        left = await desk.do(lambda _: left_by_agent(sandbox))
-                    except DataError as error:
-                        flaw = str(error)
+                await self._healthy(sandbox, world, task.harbor.section("environment"))
+                return await self._work(task.harbor, agents, sandbox, world)
             finally:
                 await desk.do(lambda _: sandbox.stop())
         finally:
             await desk.do(lambda _: self._worlds.give_back(task.harbor))
-        return Episode(episode.messages, episode.reply, episode.finish_reason, {"left": left, "flaw": flaw})
+
+    async def _work(self, harbor: HarborTask, agents: Agents, sandbox: Sandbox, world: World) -> Episode:
+        desk, scores = shared_desk(), list[dict[str, Any]]()
+        messages: list[Message] = []
+
+        async def use(call: ToolCall) -> str:
+            return await desk.do(lambda _: self._bash(sandbox, world, str(call.arguments["command"])))
+
+        for part in harbor.parts():
+            await self._healthy(sandbox, world, part.settings)
+            used = sum(len(message.tool_calls or ()) for message in messages)
+            messages.append(Message("user", part.instruction))
+            episode = await converse(agents, messages, (BASH,), use, max_calls=self.config.max_calls - used)
+            messages = list(episode.messages)
+            with agents.away():
+                try:
+                    left = await desk.do(lambda _: left_by_agent(sandbox))
+                except DataError as error:
+                    return _with(episode, left={}, flaw=str(error))
+                if not harbor.steps:
+                    return _with(episode, left=left, flaw="")
+                score, rewards = await self._judged(harbor, part, left)
+            scores.append({"step": part.name, "reward": score.value, "reason": score.reason})
+            wanted = harbor.settings["steps"][len(scores) - 1].get("min_reward")
+            if episode.finish_reason != "stop" or not reached(wanted, score.value, rewards):
+                break
+        return _with(episode, steps=scores)
+
+    async def _healthy(self, sandbox: Sandbox, world: World, settings: Mapping[str, Any]) -> None:
+        if check := settings.get("healthcheck"):
+            await shared_desk().do(lambda _: world.wait_until_healthy(sandbox, check))
+
+    async def _judged(self, world_of: HarborTask, part: HarborTask, left: Trees) -> tuple[Score, dict[str, float]]:
+        """Returns the verdict of a fresh sandbox; one that broke is replaced once."""
+
+        async def attempt(backend: SandboxBackend) -> tuple[Score, dict[str, float]]:
+            world = await self._worlds.take(backend, world_of)
+            try:
+                return await judge(backend, world, part, left)
+            finally:
+                await self._worlds.give_back(world_of)
+
+        try:
+            return await shared_desk().do(attempt)
+        except SandboxFault:
+            return await shared_desk().do(attempt)
 
     @reward(timeout=None)
     async def done(self, task: Task, episode: Episode) -> Score:
@@ -137,21 +175,12 @@ class Terminal(EnvironmentBase):
         assert isinstance(task, TerminalTask)
         if flaw := episode.artefacts.get("flaw"):
             return Score(0.0, str(flaw))
+        if "steps" in episode.artefacts:
+            return over_steps(task.harbor, episode.artefacts["steps"])
         left = episode.artefacts.get("left") or {}
         if WORK not in left:
             return Score(0.0, "nothing was left to be judged")
-
-        async def attempt(backend: SandboxBackend) -> Score:
-            world = await self._worlds.take(backend, task.harbor)
-            try:
-                return (await judge(backend, world, task.harbor, left))[0]
-            finally:
-                await self._worlds.give_back(task.harbor)
-
-        try:
-            return await shared_desk().do(attempt)
-        except SandboxFault:
-            return await shared_desk().do(attempt)
+        return (await self._judged(task.harbor, task.harbor, left))[0]
 
     @metric(timeout=None)
     def calls(self, task: Task, episode: Episode) -> int:
@@ -175,24 +204,49 @@ class Terminal(EnvironmentBase):
             ConfigError: the task has no solution.
         """
         assert isinstance(task, TerminalTask)
-        harbor = task.harbor
-        if SOLVE not in harbor.solution:
-            raise ConfigError("environment.path", harbor.name, "has no solution/solve.sh to play")
-        commands = []
-        for path, data in harbor.solution.items():
-            text, place = base64.b64encode(data).decode(), shlex.quote(f"{SOLUTION}/{path}")
-            commands.append(f"mkdir -p {SOLUTION}; mkdir -p $(dirname {place}); : > {place}")
-            for start in range(0, len(text), CHUNK):
-                commands.append(f"echo {text[start : start + CHUNK]} | base64 -d >> {place}")
-        given = harbor.section("solution").get("env", {})
-        env = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
-        commands.append(f"{env} bash {SOLUTION}/{SOLVE}".strip())
-        return [*map(calling, commands), Reply("Done.")]
+        return [reply for part in task.harbor.parts() for reply in [*map(calling, solving(part)), Reply("Done.")]]
 
     def cheats(self, task: Task) -> Sequence[Script]:
         """Returns attempts to be paid without the work."""
         assert isinstance(task, TerminalTask)
         return [[calling(trick), Reply("Done.")] for trick in task.tricks]
+
+
+def solving(part: HarborTask) -> list[str]:
+    """Returns the commands that bring a solution and run it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if SOLVE not in part.solution:
+        raise ConfigError("environment.path", part.name, "has no solution/solve.sh to play")
+    commands = [f"rm -rf {SOLUTION}/*"]
+    for path, data in part.solution.items():
+        text, place = base64.b64encode(data).decode(), shlex.quote(f"{SOLUTION}/{path}")
+        commands.append(f"mkdir -p $(dirname {place}); : > {place}")
+        for start in range(0, len(text), CHUNK):
+            commands.append(f"echo {text[start : start + CHUNK]} | base64 -d >> {place}")
+    env = " ".join(f"{name}={shlex.quote(value)}" for name, value in part.section("solution").get("env", {}).items())
+    return [*commands, f"{env} bash {SOLUTION}/{SOLVE}".strip()]
+
+
+def reached(wanted: float | Mapping[str, float] | None, value: float, rewards: Mapping[str, float]) -> bool:
+    """Returns whether a step's rewards permit the next one; a reward that is not there is none."""
+    if isinstance(wanted, Mapping):
+        return all(rewards.get(name, -math.inf) >= least for name, least in wanted.items())
+    return wanted is None or value >= wanted
+
+
+def over_steps(task: HarborTask, scores: Sequence[Mapping[str, Any]]) -> Score:
+    """Returns the score of a task with steps: of the last one, or the mean; steps that were not reached count as 0."""
+    values = [float(one["reward"]) for one in scores] + [0.0] * (len(task.steps) - len(scores))
+    final = task.settings.get("multi_step_reward_strategy") == "final"
+    reasons = [f"{one['step'].split('/')[-1]}: {one['reward']:g} ({one['reason']})" for one in scores]
+    return Score(values[-1] if final else sum(values) / len(values), "; ".join(reasons)[:400])
+
+
+def _with(episode: Episode, **artefacts: Any) -> Episode:
+    return replace(episode, artefacts=artefacts)
 
 
 def calling(command: str) -> Reply:

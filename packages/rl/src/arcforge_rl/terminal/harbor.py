@@ -1,4 +1,4 @@
-"""Harbor task folders: ``task.toml``, ``instruction.md``, ``environment/``, ``tests/``, ``solution/``."""
+"""Harbor task folders: ``task.toml``, ``instruction.md``, ``environment/``, ``tests/``, ``solution/``, ``steps/``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,31 @@ from arcforge_core.errors import DataError
 from arcforge_rl.terminal.settings import VERSION, check, read_settings
 
 FOLDERS = ("environment", "tests", "solution")
+STEPS = "steps"
 CONFIG, INSTRUCTION, TEST, SOLVE = "task.toml", "instruction.md", "test.sh", "solve.sh"
 LARGEST = 64 << 20
 """Bytes of all files of a task."""
-OTHERS = ("README.md", "trajectory.json", "steps", ".gitignore")
+OTHERS = ("README.md", "trajectory.json", ".gitignore")
 """Further names that a task folder may hold."""
 Files = Mapping[str, bytes]
 """Relative path -> content; files that begin with ``#!`` are executable."""
+
+
+@dataclass(frozen=True)
+class HarborStep:
+    """One step of a task: its own instruction, tests and solution.
+
+    Attributes:
+        name: of its folder below ``steps/``.
+        instruction: for the agent.
+        tests: files that its verifier gets besides those of the task.
+        solution: files of the oracle; empty for none.
+    """
+
+    name: str
+    instruction: str
+    tests: Files = field(default_factory=dict)
+    solution: Files = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,7 @@ class HarborTask:
         tests: files that the verifier gets, ``test.sh`` among them.
         solution: files of the oracle, ``solve.sh`` among them; empty for none.
         settings: of ``task.toml``.
+        steps: parts that are worked on and judged one after the other; empty for a task without steps.
     """
 
     name: str
@@ -44,6 +63,7 @@ class HarborTask:
     tests: Files
     solution: Files = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[HarborStep, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -58,6 +78,25 @@ class HarborTask:
         found: Mapping[str, Any] = self.settings.get(name, {})
         return found
 
+    def parts(self) -> list[HarborTask]:
+        """Returns each step as a task in the same world, or the task itself if it has none.
+
+        A step's verifier has the settings of the task's where it gives none of its own, and its artefacts besides.
+        """
+        if not self.steps:
+            return [self]
+        found = []
+        for step, own in zip(self.steps, self.settings["steps"], strict=True):
+            settings = {key: value for key, value in self.settings.items() if key != "steps"}
+            for name in ("agent", "verifier"):
+                settings[name] = {**settings.get(name, {}), **own.get(name, {})}
+            settings["artifacts"] = [*settings.get("artifacts", []), *own.get("artifacts", [])]
+            settings["healthcheck"] = own.get("healthcheck", {})
+            tests = {**self.tests, **step.tests}
+            name = f"{self.name}/{step.name}"
+            found.append(HarborTask(name, step.instruction, self.environment, tests, step.solution, settings))
+        return found
+
 
 def read_task(folder: Path) -> HarborTask:
     """Reads a task folder.
@@ -68,23 +107,51 @@ def read_task(folder: Path) -> HarborTask:
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder")
     for path in folder.iterdir():
-        if path.name not in (CONFIG, INSTRUCTION, *FOLDERS, *OTHERS):
-            raise DataError(f"{path}: a task has {', '.join((CONFIG, INSTRUCTION, *FOLDERS))} and {', '.join(OTHERS)}")
+        if path.name not in (known := (CONFIG, INSTRUCTION, *FOLDERS, STEPS, *OTHERS)):
+            raise DataError(f"{path}: a task has {', '.join(known)}")
     settings = read_settings(_text(folder / CONFIG), str(folder / CONFIG))
     parts = {name: _files(folder / name) for name in FOLDERS}
-    if sum(len(data) for files in parts.values() for data in files.values()) > LARGEST:
+    if "Dockerfile" not in parts["environment"]:
+        raise DataError(f"{folder}/environment/Dockerfile is missing")
+    steps = _steps(folder, settings, parts["tests"])
+    instruction = "" if steps else _instruction(folder)
+    if not steps:
+        _check_scripts(folder, parts["tests"], parts["solution"])
+    files = [*parts.values(), *(files for step in steps for files in (step.tests, step.solution))]
+    if sum(len(data) for one in files for data in one.values()) > LARGEST:
         raise DataError(f"{folder}: its files have more than {LARGEST >> 20} MiB")
-    if not settings.get("steps"):
-        if "Dockerfile" not in parts["environment"]:
-            raise DataError(f"{folder}/environment/Dockerfile is missing")
-        if TEST not in parts["tests"]:
-            raise DataError(f"{folder}/tests/{TEST} is missing")
-        if parts["solution"] and SOLVE not in parts["solution"]:
-            raise DataError(f"{folder}/solution/{SOLVE} is missing")
-    instruction = "" if settings.get("steps") else _text(folder / INSTRUCTION)
-    if not settings.get("steps") and not instruction.strip():
+    return HarborTask(folder.name, instruction, **parts, settings=settings, steps=steps)
+
+
+def _steps(folder: Path, settings: Mapping[str, Any], shared: Files) -> tuple[HarborStep, ...]:
+    names = [step["name"] for step in settings.get(STEPS, [])]
+    there = sorted(path.name for path in (folder / STEPS).iterdir()) if (folder / STEPS).is_dir() else []
+    for name in sorted({*names} ^ {*there}):
+        lacks = CONFIG if name in there else STEPS
+        raise DataError(f"{folder}: step {name!r} is missing in {lacks}")
+    found = []
+    for name in names:
+        place = folder / STEPS / name
+        if place.is_symlink() or not place.is_dir():
+            raise DataError(f"{place} must be a folder")
+        tests, solution = _files(place / "tests"), _files(place / "solution")
+        _check_scripts(place, {**shared, **tests}, solution)
+        found.append(HarborStep(name, _instruction(place), tests, solution))
+    return tuple(found)
+
+
+def _instruction(folder: Path) -> str:
+    text = _text(folder / INSTRUCTION)
+    if not text.strip():
         raise DataError(f"{folder / INSTRUCTION} is empty")
-    return HarborTask(folder.name, instruction, **parts, settings=settings)
+    return text
+
+
+def _check_scripts(folder: Path, tests: Files, solution: Files) -> None:
+    if TEST not in tests:
+        raise DataError(f"{folder}/tests/{TEST} is missing")
+    if solution and SOLVE not in solution:
+        raise DataError(f"{folder}/solution/{SOLVE} is missing")
 
 
 def write_task(task: HarborTask, folder: Path) -> None:
@@ -95,9 +162,15 @@ def write_task(task: HarborTask, folder: Path) -> None:
     """
     settings = {"schema_version": VERSION, **task.settings}
     check(settings, str(folder / CONFIG))
-    files = {CONFIG: toml_of(settings).encode(), INSTRUCTION: task.instruction.encode()}
+    files = {CONFIG: toml_of(settings).encode()}
+    if not task.steps:
+        files[INSTRUCTION] = task.instruction.encode()
     for name in FOLDERS:
         files |= {f"{name}/{path}": data for path, data in getattr(task, name).items()}
+    for step in task.steps:
+        files[f"{STEPS}/{step.name}/{INSTRUCTION}"] = step.instruction.encode()
+        for name in FOLDERS[1:]:
+            files |= {f"{STEPS}/{step.name}/{name}/{path}": data for path, data in getattr(step, name).items()}
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:

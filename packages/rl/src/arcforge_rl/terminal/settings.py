@@ -130,6 +130,11 @@ def check(settings: Mapping[str, Any], where: str) -> None:
     if "schema_version" in settings and "version" in settings:
         raise DataError(f"{where}: version is the old name of schema_version; must be given once")
     _check(settings, TASK, where, "")
+    names = [step.get("name") for step in settings.get("steps", [])]
+    if None in names:
+        raise DataError(f"{where}: steps[{names.index(None)}].name is missing")
+    if twice := [name for name in names if [str(other).casefold() for other in names].count(str(name).casefold()) > 1]:
+        raise DataError(f"{where}: steps: the name {twice[0]!r} comes twice")
     if settings.get("multi_step_reward_strategy") and not settings.get("steps"):
         raise DataError(f"{where}: multi_step_reward_strategy is of tasks with steps, and there are none")
 
@@ -179,7 +184,7 @@ def unplayable(settings: Mapping[str, Any]) -> str:
     for name, given in wanted:
         if given:
             return f"{name}: sandboxes have no network"
-    for name in ("docker_image", "tpu", "mcp_servers", "skills_dir", "healthcheck"):
+    for name in ("docker_image", "tpu", "mcp_servers", "skills_dir"):
         if world.get(name):
             return f"environment.{name}: not offered here"
     if world.get("os") == "windows" or world.get("gpus"):
@@ -194,7 +199,10 @@ def unplayable(settings: Mapping[str, Any]) -> str:
     for one in [*verifier.get("collect", []), *_tables(settings.get("artifacts", []))]:
         if one.get("service", "main") != "main":
             return f"service={one['service']}: there is one machine, main"
-    return "steps: tasks of several steps are not played" if settings.get("steps") else ""
+    for number, step in enumerate(settings.get("steps", [])):
+        if reason := unplayable({name: step[name] for name in ("agent", "verifier", "artifacts") if name in step}):
+            return f"steps[{number}]: {reason}"
+    return ""
 
 
 def _tables(entries: list[Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from arcforge_core.contracts.environment import EpisodeFailure
 from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend, SandboxError, SandboxFault, SandboxLimits
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.layers.fetch import ensure
@@ -58,6 +60,23 @@ class World:
             base or self.base, self.limits(60, 120), layers=self.layers, folders=FOLDERS, verifier_folders=verifier,
             workdir=self.workdir,
         )  # fmt: skip
+
+    async def wait_until_healthy(self, sandbox: Sandbox, check: Mapping[str, Any]) -> None:
+        """Runs a health check until it ends with code 0.
+
+        Raises:
+            EpisodeFailure: it does not.
+        """
+        seconds = float(check.get("timeout_sec", 30.0))
+        command = Command(
+            ("/bin/bash", "-c", check["command"]), env=self.env, cwd=self.workdir, limits=self.limits(seconds, seconds)
+        )
+        for attempt in range(check.get("retries", 3) + 1):
+            if attempt:
+                await asyncio.sleep(float(check.get("interval_sec", 5.0)))
+            if (done := await sandbox.exec(command)).ok:
+                return
+        raise EpisodeFailure("environment", f"the health check ended with {done.outcome.value} {done.code}")
 
 
 class Worlds:
