@@ -13,7 +13,10 @@ from arcforge_core.contracts.data import TrainBatch
 from arcforge_core.errors import DataError
 from arcforge_core.eval import bits_per_byte as module
 from arcforge_core.eval.bits_per_byte import bits_per_byte
+from arcforge_core.model.adapt.quantised import quantise_model
+from arcforge_core.model.norm import Linear
 from arcforge_core.ops.reference import linear_cross_entropy
+from arcforge_core.testing.small_models import small_model
 
 VOCAB, HIDDEN = 11, 6
 
@@ -25,7 +28,7 @@ class Bigram(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.embed = nn.Embedding(VOCAB, HIDDEN)
-        self.lm_head = nn.Linear(HIDDEN, VOCAB, bias=False)
+        self.lm_head = Linear(HIDDEN, VOCAB)
         self.linear_cross_entropy = linear_cross_entropy
         self.device = torch.device("cpu")
         self.modes: list[bool] = []
@@ -105,3 +108,12 @@ def test_restores_the_mode_after_an_error():
 def test_refuses_nothing(batches):
     with pytest.raises(DataError, match=r"data\.heldout"):
         bits_per_byte(Bigram(), batches)
+
+
+def test_a_head_of_integers_is_measured_by_its_values():
+    model, batch = small_model(q_lora_rank=32, moe_intermediate_size=32, intermediate_size=64), batch_of([[1, 2, 3, 4]])
+    quantise_model(model, "int4")
+    with torch.no_grad():
+        logits = model(torch.tensor([[1, 2, 3]])).logits[0]
+    nll = -float(F.log_softmax(logits.double(), -1)[range(3), [2, 3, 4]].sum())
+    assert bits_per_byte(model, [batch]).bits_per_byte == pytest.approx(nll / math.log(2) / 9, rel=1e-5)

@@ -25,6 +25,10 @@ COMPONENTS = {
         "calibrated": ("quantization.calibrated:Calibrated", "quantization.configs:CalibratedConfig",
             "Folds, rotations, smoothing and integers, fitted to calibration text"),
     },
+    "suite": {
+        "quantization": ("quantization.report.command:measure_quantization",
+            "quantization.configs:QuantizationSuiteConfig", "Ways to quantise a checkpoint, on held-out text"),
+    },
 }  # fmt: skip
 """Kind -> name -> target, schema and summary; import strings are relative to the package."""
 

@@ -62,7 +62,7 @@ def bits_per_byte(model: CausalLM, batches: Iterable[TrainBatch]) -> BitsPerByte
 def negative_log_likelihood(model: CausalLM, batch: TrainBatch) -> float:
     """Returns the weighted sum in nats, with at most `CHUNK_TOKENS` rows of logits at a time."""
     hidden_TD = model.hidden(batch.tokens_T, batch.batch).hidden_TD
-    weight_VD = model.lm_head.weight.to(hidden_TD.dtype)
+    weight_VD = model.lm_head.full_weight(hidden_TD.dtype)
     parts = (part.split(CHUNK_TOKENS) for part in (hidden_TD, batch.targets_T, batch.weights_T))
     return sum(
         float(model.linear_cross_entropy(hidden, weight_VD, targets, weights))

@@ -35,6 +35,13 @@ SETTINGS = "quantize.json"
 
 
 def run(config: QuantizeConfig) -> Result:
+    """`quantise`, and a table of the figures."""
+    result = quantise(config)
+    result.show(f"{result.dir}: {config.quantizer.name}")
+    return result
+
+
+def quantise(config: QuantizeConfig) -> Result:
     """Quantises a checkpoint, compares the files with what was rounded and returns sizes and errors.
 
     Raises:
@@ -84,9 +91,7 @@ def run(config: QuantizeConfig) -> Result:
         work.rename(target)
     except OSError as error:
         raise CheckpointError(f"cannot write {target}: {error.strerror or error}; {work} can be resumed") from error
-    result = Result(target, figures)
-    result.show(f"{target}: {config.quantizer.name}")
-    return result
+    return Result(target, figures)
 
 
 def _stages(every: Sequence[Link]) -> list[list[Link]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
 from arcforge_core.config.checks import check_at_least, check_choice, check_minimums
-from arcforge_core.config.schema import ComponentConfig, DataConfig
+from arcforge_core.config.schema import ComponentConfig, DataConfig, SuiteConfig
 from arcforge_core.errors import ConfigError
 
 WEIGHTS = ("w8a8", "w4a8", "int4")
@@ -90,3 +90,52 @@ class QuantizeConfig:
         for name in ("checkpoint", "output"):
             if getattr(self, name) is None:
                 raise ConfigError(name, None, f"must name a directory, e.g. {name}=outputs/{name}")
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "nearest": {"rotate": False, "rounding": "nearest"},
+    "ssz": {"rotate": False, "rounding": "ssz"},
+    "quarot": {"rotate": True, "rounding": "ssz"},
+    "migrate": {"rotate": False, "smoothing": "migrate", "rounding": "ssz"},
+    "awq": {"rotate": False, "smoothing": "awq", "rounding": "ssz"},
+    "gptq": {"rotate": False, "smoothing": "none", "rounding": "gptq"},
+    "awq_gptq": {"rotate": False, "smoothing": "awq", "rounding": "gptq"},
+    "quarot_awq": {"rotate": True, "smoothing": "awq", "rounding": "ssz"},
+    "quarot_awq_gptq": {"rotate": True, "smoothing": "awq", "rounding": "gptq"},
+}
+"""Options of the quantizers that ``suite=quantization`` compares; those with ``smoothing`` calibrate."""
+
+
+@dataclass
+class QuantizationSuiteConfig(SuiteConfig):
+    """Ways to quantise a checkpoint, compared on held-out text."""
+
+    name: str = "quantization"
+    weights: list[str] = field(default_factory=lambda: ["w4a8"])
+    """Presets to compare, see ``quantizer.weights``."""
+    methods: list[str] = field(default_factory=lambda: list(METHODS))
+    """Rows of the table for each preset."""
+    rows: int = 32
+    """Rows of calibration text."""
+    sequence_length: int = 512
+    """Tokens of a row, of calibration and of held-out text."""
+    max_tokens: int = 16384
+    """Held-out tokens."""
+    output: str | None = None
+    """Folder of the report; an unfinished comparison in it resumes. None selects one below outputs/quantization."""
+
+    def __post_init__(self) -> None:
+        for name, accepted in (("weights", WEIGHTS), ("methods", tuple(METHODS))):
+            if not getattr(self, name):
+                raise ConfigError(f"suite.{name}", [], f"must name at least one of {', '.join(accepted)}")
+            for value in getattr(self, name):
+                check_choice(f"suite.{name}", value, accepted)
+        check_minimums(self, "suite", rows=1, sequence_length=2, max_tokens=1)
+
+
+def quantizer_of(method: str, weights: str, suite: QuantizationSuiteConfig) -> QuarotConfig:
+    """Returns the quantizer of a row."""
+    options = METHODS[method]
+    if "smoothing" not in options:
+        return QuarotConfig(weights=weights, **options)
+    return CalibratedConfig(weights=weights, rows=suite.rows, sequence_length=suite.sequence_length, **options)

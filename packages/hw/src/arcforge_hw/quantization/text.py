@@ -29,26 +29,35 @@ def calibration_rows(config: CalibratedConfig, data: DataConfig, folder: Path, v
         vocab_size: rows of the model's embedding.
 
     Raises:
-        ConfigError: the text is shorter than one row, or another tokenizer than the checkpoint's is named.
-        CheckpointError: the checkpoint has no tokenizer.
+        ConfigError: the text is shorter than one row, or as `checkpoint_corpus`.
         DataError: the corpus cannot be read.
     """
-    if data.tokenizer.path is not None:
-        raise ConfigError("data.tokenizer.path", data.tokenizer.path, "must be null: the checkpoint has its own")
-    own = tokenizer_of(str(folder))
-    if own is None:
-        raise ConfigError("checkpoint", str(folder), "must have a tokenizer.json, which encodes the calibration text")
-    plain = replace(
-        data, tokenizer=replace(data.tokenizer, path=own), packing="sequential", long_share=DataConfig.long_share,
-        long_repeats=DataConfig.long_repeats,
-    )  # fmt: skip
-    corpus = build_data(plain, model_vocab_size=vocab_size)
+    corpus = checkpoint_corpus(data, folder, vocab_size)
     length = config.sequence_length
     rows = min(config.rows, _whole_rows(corpus, length))
     if rows < config.rows:
         say(f"calibration: the text has {rows} rows of {length} tokens, fewer than quantizer.rows={config.rows}")
     batches = islice(corpus.train_batches(length, length, config.seed), rows)
     return [(batch.tokens_T, batch.batch.query_lengths()) for batch in batches]
+
+
+def checkpoint_corpus(data: DataConfig, folder: Path, vocab_size: int) -> Corpus:
+    """Returns a corpus in a checkpoint's tokens, packed as ``sequential``.
+
+    Raises:
+        ConfigError: another tokenizer than the checkpoint's is named, or the checkpoint has none.
+        DataError: the corpus cannot be read.
+    """
+    if data.tokenizer.path is not None:
+        raise ConfigError("data.tokenizer.path", data.tokenizer.path, "must be null: the checkpoint has its own")
+    own = tokenizer_of(str(folder))
+    if own is None:
+        raise ConfigError("checkpoint", str(folder), "must have a tokenizer.json, which encodes the text")
+    plain = replace(
+        data, tokenizer=replace(data.tokenizer, path=own), packing="sequential", long_share=DataConfig.long_share,
+        long_repeats=DataConfig.long_repeats,
+    )  # fmt: skip
+    return build_data(plain, model_vocab_size=vocab_size)
 
 
 def _whole_rows(corpus: Corpus, length: int) -> int:

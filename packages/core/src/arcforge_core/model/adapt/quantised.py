@@ -21,7 +21,7 @@ from arcforge_core.model.meta import meta_device
 from arcforge_core.model.moe import DenseMLP, Experts, MoE, Router
 from arcforge_core.model.norm import Linear
 from arcforge_core.ops import Fused, Ops, op, reference
-from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, Quantised, quantise
+from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, Quantised, dequantise, quantise
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,10 @@ class QuantLinear(_Integers):
         """Returns x W^T (+ b) in x's dtype."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return self.quant_linear(x, self.weight, self.weight_scale, bias, self.rounds)
+
+    def full_weight(self, dtype: torch.dtype) -> Tensor:
+        """Returns the matrix that the integers mean; see `Linear.full_weight`."""
+        return dequantise(Quantised(self.weight, self.weight_scale), dtype)
 
 
 class QuantExperts(_Integers):

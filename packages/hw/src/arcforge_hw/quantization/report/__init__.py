@@ -1,0 +1,1 @@
+"""Compares ways to quantise one checkpoint on held-out text."""
