@@ -17,10 +17,12 @@ LENGTHS = (8, 16, 32, 64, 128, 256)
 """Words of compared passages: a long text has the average style, a short one any."""
 MOST, FEWEST = 400, 20
 """Passages of a length at most; those that a length needs."""
+NEARLY = 0.7
+"""Share of a length that the end of a text needs."""
 
 
 def passages(texts: Sequence[str]) -> dict[int, list[str]]:
-    """Returns passages by their length in words: whole sentences in order, until they have that many words.
+    """Returns passages by their length in words: whole sentences in order, until they have that many.
 
     Args:
         texts: no passage is of two of them, and markup and lines stay as they are.
@@ -35,12 +37,14 @@ def passages(texts: Sequence[str]) -> dict[int, list[str]]:
 
 
 def cut(text: str, length: int) -> Iterator[str]:
-    """Yields the passages of a text with at least `length` words; a shorter end is left out."""
+    """Yields the passages of a text with at least `length` words, and an end that has nearly as many."""
     start = 0
     for end in [*(found.end() for found in END.finditer(text)), len(text)]:
         if len(words(text[start:end])) >= length:
             yield text[start:end].strip()
             start = end
+    if len(words(text[start:])) >= NEARLY * length:
+        yield text[start:].strip()
 
 
 @functools.cache
