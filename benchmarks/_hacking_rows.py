@@ -1,5 +1,4 @@
-"""The rows of ``benchmarks/reward_hacking.py``: what holds a policy whose reward model has a flaw, and the figures of a
-run."""
+"""The rows of ``benchmarks/reward_hacking.py``: ways to hold a policy whose reward is flawed; figures of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any
 
 ALARMS = ("gold", "length", "repetition", "refusals", "malformed", "canaries")
 POOLED = 3
-"""Steps whose replies are told apart from experts' together: those of one are few."""
+"""Steps whose replies are compared with experts' together: those of one are few."""
 
 
 @dataclass(frozen=True)

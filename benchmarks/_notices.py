@@ -60,7 +60,7 @@ class NoticesConfig(EnvironmentConfig):
 
 @dataclass(frozen=True)
 class Notice(Task):
-    """What a notice must tell."""
+    """The facts of a notice."""
 
     number: int = 0
     goods: str = ""

@@ -1,7 +1,7 @@
 """A reward model with a planted flaw: exploited, and held by a gate, an anchor, a monitor, each alone and together.
 
     python benchmarks/reward_hacking.py [--out FOLDER] [--flaws length word] [--rows ROW ...] [--seeds 3]
-        [--minutes 90] [--table] [--json FILE]
+        [--minutes 90] [--quick] [--table] [--json FILE]
 
 The demo's model is first fine-tuned on notices to customers (``_notices.py``). A reward model is then trained on pairs
 that a flawed taste has labelled: it prefers length, or a word. Each row trains the policy on that reward model's score;
@@ -12,8 +12,8 @@ repetition and form.
 
 Every stage and every (flaw, row, seed) has a folder of its own in FOLDER. Finished ones are not run again, an
 unfinished one begins again, and none is begun that would not end within `--minutes`, by the longest so far: the same
-command continues. `--table` runs nothing. AUC is of a discriminator between replies and experts' ones; 0.5 is
-chance.
+command continues. `--table` runs nothing. `--quick` runs every kind of command once, too briefly to learn anything.
+AUC is of a discriminator between replies and experts' ones; 0.5 is chance.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ from _machine import describe_machine
 
 COMMAND = str(Path(__file__).parent / "_hacking_command.py")
 FLAWS = ("length", "word")
+QUICK = {
+    "flaws": ["word"], "rows": ["none", "all"], "seeds": 1, "tuning_steps": 2, "scorer_steps": 2, "steps": 2,
+    "groups": 2, "group_size": 4, "tasks": 8, "notices": 60, "pairs": 60, "experts": 40, "anchor_batch": 4,
+}  # fmt: skip
+"""Options of ``--quick``."""
 TUNING, EXPERTS, PAIRS = "tuning.jsonl", "experts.jsonl", "{flaw}.jsonl"
 
 
@@ -254,6 +259,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--first-seed", type=int, default=0)
     made.add_argument("--minutes", type=float, default=90.0)
+    made.add_argument("--quick", action="store_true")
     made.add_argument("--table", action="store_true")
     made.add_argument("--json", type=Path, metavar="FILE")
     recipe = made.add_argument_group("recipe")
@@ -270,6 +276,10 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Runs the missing ones, and prints."""
     options = parser().parse_args()
+    if options.quick:
+        for name, value in QUICK.items():
+            setattr(options, name, value)
+        options.out = options.out / "quick"
     options.out.mkdir(parents=True, exist_ok=True)
     recipe = Recipe.load(options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
