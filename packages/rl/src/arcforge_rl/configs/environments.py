@@ -227,6 +227,9 @@ class SearchConfig(EnvironmentConfig):
     name: str = "search"
     path: str = "search"
     """Folder that ``arcforge-env search build`` wrote."""
+    python: bool | None = None
+    """Whether the solver also has ``python``, in a sandbox; null: unless the pages are those of Python's library, which
+    programs can read there."""
     max_calls: int = 40
     """Maximum calls per rollout; one more call scores 0."""
 

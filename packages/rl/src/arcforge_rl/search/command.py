@@ -1,31 +1,32 @@
 """``arcforge-env search``: makes the questions of ``environment=search``.
 
-``build`` reads pages (``--corpus python``, the documentation of the running Python's standard library, or jsonl files),
-draws questions, filters them and writes a folder; ``show FOLDER`` prints how its questions came about. Without
-``--url`` the filters ask scripted agents; with it a model on a server of OpenAI's chat completions.
+``build`` reads pages, draws questions, filters them and writes a folder; ``show FOLDER`` prints how its questions came
+about. ``--corpus python`` is the documentation of the running Python's standard library; jsonl files, web archives and
+folders with HTML or texts are others. Without ``--url`` the filters ask scripted agents; with it a model on a server of
+OpenAI's chat completions.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from arcforge_core.cli.errors import Parser
+from arcforge_core.console.progress import say
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_rl.configs.others import AgentConfig
 from arcforge_rl.rollouts.others import Endpoint
+from arcforge_rl.search.archives import gather
 from arcforge_rl.search.build import Built, build
 from arcforge_rl.search.filters import MakeAgent
 from arcforge_rl.search.library import library_pages
-from arcforge_rl.search.pages import Page, read_pages
-from arcforge_rl.search.questions import QUESTIONS, REPORT, write_folder
+from arcforge_rl.search.pages import Page, read_pages, with_groups
+from arcforge_rl.search.questions import QUESTIONS, read_report, write_folder
 
 PYTHON = "python"
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="arcforge-env search", description=__doc__)
     parser.add_argument("action", choices=("build", "show"))
     parser.add_argument("folder", nargs="?", type=Path, help="of show (default: search)", default=Path("search"))
-    parser.add_argument("--corpus", nargs="+", default=[PYTHON], help="python, or jsonl files (default: python)")
+    parser.add_argument("--corpus", nargs="+", default=[PYTHON], help="python, or files and folders (default: python)")
     parser.add_argument("--to", type=Path, default=Path("search"), help="folder of the environment (default: search)")
     parser.add_argument("--count", type=int, default=240, help="questions that are wanted (default: 240)")
     parser.add_argument("--seed", type=int, default=0, help="of all draws (default: 0)")
@@ -72,11 +73,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _pages(corpus: Sequence[str]) -> list[Page]:
     found: dict[str, Page] = {}
     for name in corpus:
-        for page in library_pages() if name == PYTHON else read_pages(Path(name)):
+        for page in _pages_of(name, found):
             if page.title in found:
                 raise DataError(f"{name}: the title {page.title!r} is in another file, too")
             found[page.title] = page
-    return list(found.values())
+    return with_groups(list(found.values()))
+
+
+def _pages_of(name: str, taken: Container[str]) -> list[Page]:
+    path = Path(name).expanduser()
+    if name == PYTHON:
+        return library_pages()
+    if path.suffix == ".jsonl":
+        return read_pages(path)
+    found = gather(path, taken)
+    skipped = "".join(f"; skipped: {count} {reason}" for reason, count in sorted(found.skipped.items()))
+    say(f"{name}: {len(found.pages)} pages{skipped}")
+    return found.pages
 
 
 def _server(options: Namespace) -> MakeAgent:
@@ -98,11 +111,8 @@ def show(folder: Path) -> int:
     Raises:
         DataError: it has none.
     """
-    try:
-        report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        filters, drawn = report["filters"], report["draws without a question"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder / REPORT} cannot be read: {error}") from error
+    report = read_report(folder)
+    filters, drawn = report["filters"], report["draws without a question"]
     table = Table()
     for column in ("filter", "asked", "refused", "share"):
         table.add_column(column, justify="left" if column == "filter" else "right")

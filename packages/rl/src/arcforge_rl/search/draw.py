@@ -161,7 +161,8 @@ class Drawer:
         name, facts = last_name(entity), self.graph.pages[entity].facts
         found = [Clue(FIRST, name[0].casefold())] if name[0].isalpha() else []
         low = max(1, len(name) - draw.randrange(3))
-        found.append(Clue(LETTERS, "", low, low + 2))
+        if "(" not in name:  # which is no part of the name, in brackets
+            found.append(Clue(LETTERS, "", low, low + 2))
         for label, values in facts.items():
             if label not in (KIND, ALIASES) and len(values) > 1:
                 low = max(1, len(values) - draw.randrange(3))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcforge_core.contracts.chat import Message, ToolCall
+from arcforge_core.contracts.chat import Message, Tool, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
 from arcforge_core.data.split import is_heldout_task
 from arcforge_core.episodes.base import EnvironmentBase
@@ -16,9 +16,15 @@ from arcforge_core.episodes.rewards import metric, reward
 from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import SearchConfig
+from arcforge_rl.environments.boxed import sandboxed_tools
+from arcforge_rl.problems.tools import definition
+from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.search.query import QueryPart
-from arcforge_rl.search.questions import PAGES, QUESTIONS, SearchQuestion, read_folder, verdict
+from arcforge_rl.search.questions import PAGES, QUESTIONS, SearchQuestion, corpus_of, read_folder, verdict
 from arcforge_rl.search.tools import TOOLS, Library
+
+PYTHON = "python"
+"""A tool, and the corpus whose pages its sandbox could compute."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class Search(EnvironmentBase):
 
     def __init__(self, config: SearchConfig) -> None:
         super().__init__(config)
-        self.library, questions = _opened(Path(config.path).expanduser().resolve())
+        folder = Path(config.path).expanduser().resolve()
+        self.library, questions = _opened(folder)
+        self.python = corpus_of(folder) != [PYTHON] if config.python is None else config.python
         heldout = config.split == "heldout"
         self.questions = [one for one in questions if is_heldout_task(f"search/{one.group}") == heldout]
         if not self.questions:
@@ -61,9 +69,21 @@ class Search(EnvironmentBase):
         return (f"{task.question.part.size} hops", task.question.part.kind)
 
     async def run(self, task: Task, agents: Agents) -> Episode:
-        """Lets the solver search."""
-        messages = [Message("user", task.prompt)]
-        return await converse(agents, messages, TOOLS, self.library.use, max_calls=self.config.max_calls)
+        """Lets the solver search, and run programs in one sandbox, opened at the first such call.
+
+        Raises:
+            ConfigError: untrusted code cannot be run here.
+            SandboxFault: the sandbox broke.
+        """
+        messages, calls = [Message("user", task.prompt)], self.config.max_calls
+        if not self.python:
+            return await converse(agents, messages, TOOLS, self.library.use, max_calls=calls)
+        async with sandboxed_tools(shared_desk) as run_program:
+
+            async def use(call: ToolCall) -> str:
+                return await (run_program if call.name == PYTHON else self.library.use)(call)
+
+            return await converse(agents, messages, (*TOOLS, Tool(definition(PYTHON))), use, max_calls=calls)
 
     @reward(timeout=None)
     def right(self, task: Task, episode: Episode) -> Score:

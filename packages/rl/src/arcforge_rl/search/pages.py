@@ -7,11 +7,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from arcforge_core.data.near import Phrases, words
 from arcforge_core.data.sources.readers import NotJson, is_utf8, json_lines
+from arcforge_core.data.split import PHRASE, SHARE
 from arcforge_core.errors import DataError
 
 KIND, ALIASES = "Kind", "Also known as"
@@ -115,6 +117,16 @@ def _page(row: Any, where: str) -> Page:
     if not any(lists.values()):
         return Page(title, texts["text"], texts["group"])
     return page_of(title, lists, texts["text"], texts["group"])
+
+
+def with_groups(pages: Sequence[Page]) -> list[Page]:
+    """Returns pages of which near copies without a group have one together, by the rule of `data.split`."""
+    phrases = Phrases(PHRASE)
+    for page in pages:
+        if not page.group:
+            phrases.add(page.title, words(page.prose))
+    found = phrases.groups(SHARE)
+    return [replace(page, group=found[page.title]) if page.title in found else page for page in pages]
 
 
 def rows_of(pages: Iterable[Page]) -> Iterator[str]:

@@ -100,6 +100,30 @@ def write_folder(
         partial.replace(folder / name)
 
 
+def read_report(folder: Path) -> dict[str, Any]:
+    """Returns the report of a folder.
+
+    Raises:
+        DataError: it is missing or malformed.
+    """
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / REPORT} cannot be read: {error}") from error
+    if not isinstance(report, dict) or not {"digest", "filters", "reasons"} <= report.keys():
+        raise DataError(f"{folder / REPORT} cannot be read: it is no report of arcforge-env search")
+    return report
+
+
+def corpus_of(folder: Path) -> list[str]:
+    """Returns the sources of a folder's pages, as ``--corpus`` named them.
+
+    Raises:
+        DataError: its report is missing or malformed.
+    """
+    return [str(one) for one in read_report(folder).get("corpus", ())]
+
+
 def read_folder(folder: Path) -> tuple[list[Page], list[SearchQuestion]]:
     """Returns the pages and the questions of a folder.
 
@@ -109,12 +133,7 @@ def read_folder(folder: Path) -> tuple[list[Page], list[SearchQuestion]]:
     if not (folder / QUESTIONS).is_file():
         raise DataError(f"{folder} has no {QUESTIONS}: arcforge-env search build --to {folder} makes them")
     pages = read_pages(folder / PAGES)
-    try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        made_from = report["digest"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder / REPORT} cannot be read: {error}") from error
-    if made_from != digest_of(pages):
+    if read_report(folder).get("digest") != digest_of(pages):
         raise DataError(f"{folder / PAGES} has changed since the questions were made")
     titles = {page.title for page in pages}
     found: list[SearchQuestion] = []

@@ -14,6 +14,7 @@ RELATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Raises": (("raises {}", "can fail with {}"), ("is raised by {}", "is how {} reports a failure")),
     "Uses": (("uses {}", "calls {}"), ("is used by {}", "is called by {}")),
     "Part of": (("is part of {}", "lies inside {}"), ("contains {}", "has {} inside it")),
+    "Links to": (("links to {}", "refers its readers to {}"), ("is linked from {}", "is one to which {} links")),
     MENTIONS: (("mentions {} in its text", "speaks of {}"), ("is mentioned in the text about {}",)),
 }
 """Wordings of relations, read from subject to object and back; other labels are quoted."""
