@@ -13,7 +13,7 @@ from pathlib import Path
 
 from arcforge_core.cli.errors import USER_ERROR, Parser, run_main
 from arcforge_core.config.compose import compose
-from arcforge_core.config.schema import check_choice
+from arcforge_core.config.schema import HardwareConfig, check_choice
 from arcforge_core.contracts.op_names import OP_NAMES
 from arcforge_core.errors import ConfigError
 
@@ -37,9 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--export", type=Path, metavar="FOLDER", help="write the cases as data, and check nothing")
     options = parser.parse_args(argv)
 
-    for op in options.op or ():
-        check_choice("op", op, tuple(sorted(OP_NAMES)))
     config = compose(options.override)
+    check_ops(options.op or (), config.hardware)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     if options.export is not None:
         from arcforge_core.testing.case_export import export_cases
@@ -93,3 +92,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not failed and not passed:
         raise ConfigError("hardware", hardware.name, "no kernel was checked: it has none, or declines every call")
     return USER_ERROR if failed else 0
+
+
+def check_ops(ops: Sequence[str], config: HardwareConfig) -> None:
+    """Checks names of ops; only those that core lacks need the backend, whose plugin may register them.
+
+    Raises:
+        ConfigError: no op has this name.
+    """
+    if set(ops) <= set(OP_NAMES):
+        return
+    from arcforge_core.ops.hardware import build_hardware
+    from arcforge_core.ops.specs import SPECS
+
+    build_hardware(config).kernels()
+    for op in ops:
+        check_choice("op", op, tuple(sorted(SPECS)))

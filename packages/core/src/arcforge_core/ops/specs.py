@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,10 +31,12 @@ class OpSpec:
         name: also the reference's.
         sizes: names of the fixed sizes that a module passes when it binds the op, in this order.
         outputs: dtype of each output.
-        cases_in: module of `arcforge_core.testing` whose function ``{name}_cases(generator)`` draws calls.
+        cases_in: module whose function ``{name}_cases(generator)`` draws calls; a name without a dot is one of
+            `arcforge_core.testing`. A plugin's module may also have ``{name}_large(generator)`` for a large one.
         jumps: whether intermediate results are rounded to integers or choose experts, so that an error in the last bit
             changes one result in a million visibly.
         tolerance: see `TOLERANCE`.
+        defined_in: module whose function of the op's name is the reference.
     """
 
     name: str
@@ -42,25 +45,37 @@ class OpSpec:
     cases_in: str = "op_inputs"
     jumps: bool = False
     tolerance: Mapping[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
+    defined_in: str = reference.__name__
 
     @property
     def reference(self) -> Callable[..., Any]:
         """The naive implementation, which defines the op."""
-        function: Callable[..., Any] = getattr(reference, self.name)
+        function: Callable[..., Any] = getattr(import_module(self.defined_in), self.name)
         return function
 
     @property
     def cases(self) -> Callable[[torch.Generator], list[Any]]:
         """Draws the op's calls, `arcforge_core.testing.op_case.OpCase`, from a generator."""
-        function: Callable[[torch.Generator], list[Any]] = getattr(
-            import_module(f"arcforge_core.testing.{self.cases_in}"), f"{self.name}_cases"
-        )
+        function: Callable[[torch.Generator], list[Any]] = getattr(self.cases_module, f"{self.name}_cases")
         return function
+
+    @property
+    def large(self) -> Callable[[torch.Generator], Any] | None:
+        """Draws the large call of a plugin's op; None without one, and for core's ops, which have their own."""
+        return getattr(self.cases_module, f"{self.name}_large", None)
+
+    @property
+    def cases_module(self) -> ModuleType:
+        """The module of the cases, imported."""
+        return import_module(self.cases_in if "." in self.cases_in else f"arcforge_core.testing.{self.cases_in}")
 
     def output_dtype(self, number: int, dtype: torch.dtype) -> torch.dtype:
         """Returns the dtype of an output of a call whose activations are `dtype`."""
         wide = torch.promote_types(dtype, torch.float32)
         return {SAME: dtype, WIDE: wide, INDEX: torch.int64, RECORDS: torch.int8}[self.outputs[number]]
+
+
+KINDS = (SAME, WIDE, INDEX, RECORDS)
 
 
 def _specs() -> dict[str, OpSpec]:
@@ -106,3 +121,30 @@ def _specs() -> dict[str, OpSpec]:
 SPECS: dict[str, OpSpec] = _specs()
 """All ops by name, in the order of `OP_NAMES`."""
 assert tuple(SPECS) == OP_NAMES
+
+
+def register_op(spec: OpSpec) -> None:
+    """Adds a plugin's op: modules bind it, backends have kernels for it, and the conformance kit tests these.
+
+    Call it where the module that binds the op, and the backend that has a kernel for it, are imported; the same spec
+    may be registered repeatedly.
+
+    Raises:
+        ValueError: the name is core's or that of another spec; it is not that of the reference; the reference or the
+            cases are missing; an output has no known dtype.
+    """
+    if SPECS.get(spec.name) == spec:
+        return
+    if spec.name in SPECS:
+        owner = "core" if spec.name in OP_NAMES else SPECS[spec.name].defined_in
+        raise ValueError(f"op {spec.name!r} is already that of {owner}")
+    if unknown := sorted(set(spec.outputs) - set(KINDS)):
+        raise ValueError(f"op {spec.name!r}: outputs {unknown} must be of {', '.join(KINDS)}")
+    for module, function in ((spec.defined_in, spec.name), (spec.cases_in, f"{spec.name}_cases")):
+        try:
+            found = spec.reference if function == spec.name else spec.cases
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"op {spec.name!r}: {module} has no {function}: {error}") from error
+        if found.__name__ != function:
+            raise ValueError(f"op {spec.name!r}: the name of {module}.{function} is {found.__name__!r}")
+    SPECS[spec.name] = spec

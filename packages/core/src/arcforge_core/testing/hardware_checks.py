@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, Verdict
+from arcforge_core.contracts.op_names import OP_NAMES
 from arcforge_core.ops.dispatch import fault_of
 from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.large_inputs import large_case
@@ -139,7 +140,11 @@ def allowed(kernel: Kernel, dtype: torch.dtype) -> tuple[float, str]:
 
 
 def _cases(kernel: Kernel, dtype: torch.dtype, seed: int) -> list[OpCase]:
-    large = large_case(kernel.op, seed, kernel.rows.get(dtype)) if dtype != torch.float64 else None
+    large, theirs = None, SPECS[kernel.op].large
+    if dtype != torch.float64 and kernel.op in OP_NAMES:
+        large = large_case(kernel.op, seed, kernel.rows.get(dtype))
+    elif dtype != torch.float64 and theirs is not None:
+        large = theirs(torch.Generator().manual_seed(seed))
     return [*op_cases(kernel.op, seed), *([large] if large is not None else [])]
 
 
