@@ -118,6 +118,7 @@ there are no other figures, nothing is said twice, and a page has at most 90 wor
 - The title is the largest text of its page, in the upper half, and from page 2 on always at one place in one size. \
 Text has at least 14px and a contrast of 4.5 with what it lies on, and keeps 32px from the edges; \
 lines are at least 1.1 high.
+- Fonts are sans-serif, serif, or common ones such as Arial and Georgia. Underlines are the only lines at text.
 - Use at most 4 sizes and 6 colours on a page, at most 3 left edges of text, lines of at most 80 characters, and on \
 every page a shape, coloured panel or ruled line besides the text. Leave no half of a page empty.
 - Elements: {elements}. Properties: {properties}. Units: px, pt, em, rem, %. Nothing is loaded, hidden, cut, moved or \

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from arcforge_rl.slides.geometry import HEIGHT, WIDTH, PageLayout, Paint, Paragraph, Rect
 from arcforge_rl.slides.markup import Element
 from arcforge_rl.slides.rules import Finding
-from arcforge_rl.slides.values import WHITE, Colour, contrast, over
+from arcforge_rl.slides.values import WHITE, Colour, blends, contrast, over
 
 PAGE = Rect(0.0, 0.0, WIDTH, HEIGHT)
 SMALLEST, LARGE = 14.0, 24.0
@@ -25,6 +25,8 @@ ODD = re.compile(
 )
 """Characters other than those of Latin scripts and their punctuation."""
 SOFT_HYPHEN = "\u00ad"
+MOST_GROUNDS = 500
+"""Colours that a text lies on."""
 MOST_PIXELS = 4_000_000
 
 
@@ -66,8 +68,11 @@ def _legible(layout: PageLayout, paragraph: Paragraph, paints: Sequence[Paint]) 
         if paint.key > paragraph.key and max(shade[3] for shade in paint.colours or (WHITE,)) > 0.05:
             yield Finding("covered_text", number, f"{said} lies under <{paint.owner.tag}>")
             return
-        painted = {over(shade, ground) for shade in paint.colours for ground in grounds}
-        whole = paint.rect.holds(paragraph.rect, 0.5)
+        painted = {over(shade, ground) for shade in blends(paint.colours) for ground in grounds}
+        if len(painted) > MOST_GROUNDS:
+            yield Finding("contrast", number, f"{said} lies on more than {MOST_GROUNDS} colours")
+            return
+        whole = paint.solid.holds(paragraph.rect, 0.5)
         grounds = painted if whole and painted else grounds | painted
         pictured = not paint.colours or (pictured and not whole)
     if pictured:

@@ -23,6 +23,10 @@ HEADINGS = {
 }
 """Size and margin in em that browsers give."""
 BOLD = ("h1", "h2", "h3", "h4", "h5", "h6", "b", "strong")
+HIGHEST = 10_000
+"""Z-index."""
+MOST_STOPS = 6
+"""Of a gradient."""
 INLINE = ("span", "b", "strong", "i", "em", "br", "img")
 
 
@@ -91,6 +95,8 @@ def _inherited(style: Style, above: Style, name: str, tokens: Sequence[Node]) ->
     font, em = style.font, style.font.size
     if name == "font-weight":
         token = _one(tokens, name)
+        if token.type == "number" and not 1 <= token.value <= 1000:
+            raise Refused("malformed_css", f"font-weight: {token.value:g}")
         bold = token.value >= 600 if token.type == "number" else _word(tokens, name, "bold", "normal") == "bold"
         return replace(style, font=replace(font, bold=bold))
     if name == "line-height":
@@ -112,7 +118,8 @@ def _inherited(style: Style, above: Style, name: str, tokens: Sequence[Node]) ->
     if name == "text-align":
         return replace(style, align=_word(tokens, name, "left", "right", "center", "justify", "start", "end"))
     if name == "text-transform":
-        _word(tokens, name, "none", "uppercase", "lowercase", "capitalize")
+        case = _word(tokens, name, "none", "uppercase", "lowercase", "capitalize")
+        return replace(style, font=replace(font, case=case))
     return style
 
 
@@ -134,15 +141,19 @@ def _box(style: Style, above: Style, name: str, tokens: Sequence[Node]) -> Style
             raise Refused("hidden_text", f"opacity: {own:g}")
         return replace(style, opacity=above.opacity * own)
     if name == "z-index":
-        z = _number(tokens, name)
-        if z < 0:
-            raise Refused("covered_text", f"z-index: {z:g}")
-        return replace(style, z=int(z))
+        token = _one(tokens, name)
+        if token.type != "number" or not token.is_integer or token.value > HIGHEST:
+            raise Refused("malformed_css", f"z-index: {token.serialize()[:40]}; must be a whole number to {HIGHEST:,}")
+        if token.value < 0:
+            raise Refused("covered_text", f"z-index: {token.value:g}")
+        return replace(style, z=int(token.value))
     if name == "box-sizing":
         return replace(style, border_box=_word(tokens, name, "border-box", "content-box") == "border-box")
     if name == "background-color":
         return replace(style, backgrounds=_backgrounds(_one(tokens, name), style.font.colour))
-    if name.startswith("border-") and name != "border-radius":
+    if name == "border-radius":
+        return replace(style, radii=tuple(token for token in tokens if token != "/"))
+    if name.startswith("border-"):
         side = ("top", "right", "bottom", "left").index(name.removeprefix("border-"))
         borders = [*style.borders]
         borders[side] = _border(tokens, style)
@@ -161,8 +172,8 @@ def _backgrounds(token: Node, current: Colour) -> tuple[Colour, ...]:
     for one in token.arguments:
         if one.type in ("ident", "hash", "function") and (one.type != "ident" or not _direction(one)):
             stops.append(colour(one, current))
-    if len(stops) < 2:
-        raise Refused("malformed_css", f"{token.serialize()[:60]} has no two colours")
+    if not 2 <= len(stops) <= MOST_STOPS:
+        raise Refused("malformed_css", f"{token.serialize()[:60]} has {len(stops)} colours, not 2 to {MOST_STOPS}")
     return tuple(stops)
 
 

@@ -13,6 +13,8 @@ from arcforge_rl.slides.values import Refused, words
 
 Specificity = tuple[int, int, int]
 PSEUDO = ("first-child", "last-child")
+DEEPEST = 8
+"""Brackets and blocks inside one another."""
 SIDES = ("top", "right", "bottom", "left")
 
 
@@ -52,7 +54,10 @@ def sheet(text: str) -> tuple[list[StyleRule], list[Refused]]:
     """Returns the rules of a style sheet, in their order, and the faults that belong to none."""
     rules: list[StyleRule] = []
     faults: list[Refused] = []
-    for node in tinycss2.parse_stylesheet(text, skip_comments=True, skip_whitespace=True):
+    nodes = tinycss2.parse_stylesheet(text, skip_comments=True, skip_whitespace=True)
+    if _too_deep(nodes):
+        return [], [Refused("too_large", f"brackets of a style sheet are more than {DEEPEST} inside one another")]
+    for node in nodes:
         if node.type == "at-rule":
             remote = node.lower_at_keyword in ("import", "font-face")
             faults.append(Refused("remote_load" if remote else "at_rule", f"@{node.at_keyword[:40]}"))
@@ -70,7 +75,11 @@ def sheet(text: str) -> tuple[list[StyleRule], list[Refused]]:
 
 def declarations(content: str | Sequence[Node]) -> Iterator[Declaration]:
     """Yields the longhands of a block, or of a style attribute."""
-    for node in tinycss2.parse_blocks_contents(content, skip_comments=True, skip_whitespace=True):
+    nodes = tinycss2.parse_blocks_contents(content, skip_comments=True, skip_whitespace=True)
+    if _too_deep(nodes):
+        yield Declaration("", (), fault=Refused("too_large", f"more than {DEEPEST} brackets inside one another"))
+        return
+    for node in nodes:
         if node.type != "declaration":
             what = "nested rules" if node.type != "error" else node.message
             yield Declaration("", (), fault=Refused("malformed_css", what))
@@ -82,6 +91,18 @@ def declarations(content: str | Sequence[Node]) -> Iterator[Declaration]:
             continue
         for name, value in longhands(node.lower_name, tokens):
             yield Declaration(name, value, node.important)
+
+
+def _too_deep(nodes: Sequence[Node]) -> bool:
+    left = [(nodes, 0)]
+    while left:
+        found, depth = left.pop()
+        if depth > DEEPEST:
+            return True
+        for node in found:
+            parts = (getattr(node, name, None) for name in ("prelude", "content", "value", "arguments"))
+            left += [(part, depth + 1) for part in parts if isinstance(part, list)]
+    return False
 
 
 def longhands(name: str, tokens: tuple[Node, ...]) -> Iterable[tuple[str, tuple[Node, ...]]]:

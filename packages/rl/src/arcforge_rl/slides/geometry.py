@@ -52,12 +52,21 @@ class Paint:
         colours: of which each point has one; empty for an image.
         key: when, in the order of painting.
         owner: element whose it is.
+        corners: width and height of its round corners, in px.
     """
 
     rect: Rect
     colours: tuple[Colour, ...]
     key: Key
     owner: Element
+    corners: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def solid(self) -> Rect:
+        """A rectangle in it without its round corners."""
+        across, down = (0.3 * part for part in self.corners)
+        return Rect(self.rect.left + across, self.rect.top + down, self.rect.width - 2 * across,
+                    self.rect.height - 2 * down)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class PageLayout:
         boxes: outer rectangles of positioned boxes, the page's own first.
         paints: painted areas, the page's background left out.
         paragraphs: in the order of the document.
-        backgrounds: colours of the page.
+        backgrounds: colours of the page, over those of what it lies in.
         findings: rules broken while it was laid out.
     """
 

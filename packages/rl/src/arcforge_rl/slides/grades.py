@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from arcforge_rl.slides.geometry import HEIGHT, WIDTH, PageLayout, Paragraph, Rect
+from arcforge_rl.slides.geometry import HEIGHT, WIDTH, PageLayout, Paint, Paragraph, Rect
 from arcforge_rl.slides.rules import Finding
-from arcforge_rl.slides.values import Colour, glaring
+from arcforge_rl.slides.values import WHITE, Colour, contrast, glaring, over
 
 MARGIN = 32.0
+SEEN = 1.04
+"""Contrast of a shape with the page."""
 CELLS = 32, 18
 """Columns and rows in which coverage is counted: cells of 40 by 40 px."""
 
@@ -51,13 +53,23 @@ def _flaws(layout: PageLayout) -> Iterator[tuple[str, str]]:
     if long := next((one for one in texts if one.longest > 80), None):
         yield "line_length", f"{long.longest} characters in {long.text[:40]!r}"
     yield from _space(texts)
-    if len(layout.boxes) < 3 or not layout.paints:
-        yield "structure", f"{len(layout.boxes) - 1} boxes, {len(layout.paints)} shapes"
+    shapes = [paint for paint in layout.paints if _visible(paint, layout.backgrounds or (WHITE,))]
+    if len(layout.boxes) < 3 or not shapes:
+        yield "structure", f"{len(layout.boxes) - 1} boxes, {len(shapes)} shapes"
 
 
 def title_of(texts: Sequence[Paragraph]) -> Paragraph:
     """Returns the largest text of a page, of several the first."""
     return max(texts, key=lambda one: one.size)
+
+
+def _visible(paint: Paint, grounds: Sequence[Colour]) -> bool:
+    """Returns whether an area differs from the page; an image does."""
+    if min(paint.rect.width, paint.rect.height) < 2:
+        return False
+    return not paint.colours or any(
+        contrast(over(shade, ground), ground) >= SEEN for shade in paint.colours for ground in grounds
+    )
 
 
 def _glares(colours: Sequence[Colour]) -> bool:

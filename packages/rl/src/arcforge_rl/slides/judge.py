@@ -23,6 +23,8 @@ STRICT = (
     "malformed", "measured_16_9", "measured_off_canvas", "unrendered",
 )  # fmt: skip
 """Rules that a strict 16:9 page keeps."""
+DIGITS = re.compile(r"\d{100}")
+"""Parsers raise errors for numbers that are too long."""
 LONGEST = 120_000
 """Characters of a document."""
 
@@ -86,6 +88,8 @@ def judge(document: str, brief: Brief) -> Verdict:
     nothing = (0.0,) * len(brief.pages)
     if len(document) > LONGEST:
         return Verdict((Finding("too_large", None, f"{len(document):,} characters"),), nothing)
+    if DIGITS.search(document):
+        return Verdict((Finding("too_large", None, "a number of 100 digits or more"),), nothing)
     markup = read_markup(document)
     if markup.root is None:
         return Verdict(markup.findings, nothing)

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from arcforge_rl.slides.geometry import HEIGHT, WIDTH, Key, PageLayout, Paint, Paragraph, Rect
 from arcforge_rl.slides.markup import Element
-from arcforge_rl.slides.style import Style
+from arcforge_rl.slides.style import ROOT_SIZE, SIZES, Style
 from arcforge_rl.slides.text import TextRun, lines
-from arcforge_rl.slides.values import Colour, Refused
+from arcforge_rl.slides.values import WHITE, Colour, Refused, blends, length, over
 
 SIDES = ("top", "right", "bottom", "left")
 SPACE = re.compile(r"[ \t\n\r\f]+")
@@ -40,10 +40,27 @@ class _Work:
         if moved or max(abs(outer.width - WIDTH), abs(outer.height - HEIGHT)) > 0.5:
             self.layout.broken("not_16_9", f"{outer.width:g} by {outer.height:g} px")
         self.layout.boxes.append((page, outer))
-        self.layout.backgrounds = style.backgrounds
+        self.layout.backgrounds = self._grounds(page)
         bottom, _ = self._flow(page, inner, _within_borders(outer, style), (), ((0, 0),), ())
         if bottom > inner.top + 0.5:
             self.layout.broken("unmeasured_layout", "text of a page lies in no box of its own")
+
+    def _grounds(self, page: Element) -> tuple[Colour, ...]:
+        """Returns the colours of a page over those of the body and the root, which must be plain blocks."""
+        within = [page]
+        while (parent := within[0].parent) is not None:
+            within.insert(0, parent)
+        grounds: tuple[Colour, ...] = ()
+        for one in within:
+            style = self.styles[one]
+            if shades := _faded(style):
+                below = grounds or (WHITE,)
+                grounds = tuple(over(shade, ground) for shade in blends(shades) for ground in below)
+                grounds = tuple(dict.fromkeys(grounds))
+            plain = style.position == "static" and style.display == "block" and not style.values.keys() & {*SIZES}
+            if one is not page and (not plain or style.z is not None or any(wide for wide, _ in style.borders)):
+                self.layout.broken("unmeasured_layout", f"<{one.tag}> is no plain block around the pages")
+        return grounds
 
     def _positioned(self, one: Element, around: Rect, owners: tuple[Element, ...], context: Key) -> None:
         """Lays out a box whose place is declared."""
@@ -68,9 +85,9 @@ class _Work:
             self.layout.broken("overflowing_text", what)
 
     def _paint(self, one: Element, style: Style, outer: Rect, key: Key) -> None:
-        faded = tuple((*shade[:3], shade[3] * style.opacity) for shade in style.backgrounds)
+        faded = _faded(style)
         if faded or one.tag == "img":
-            self.layout.paints.append(Paint(outer, faded, key, one))
+            self.layout.paints.append(Paint(outer, faded, key, one, _corners(style, outer)))
         (top, up), (right, far), (bottom, down), (left, near) = style.borders
         strips = (
             (top, up, Rect(outer.left, outer.top, outer.width, top)),
@@ -205,6 +222,18 @@ class _Work:
             raise Refused("unmeasured_layout", f"<{one.tag}> among text is a block")
         if spaced or style.backgrounds or any(wide for wide, _ in style.borders):
             raise Refused("unmeasured_layout", f"<{one.tag}> among text has a background, a border or a space")
+
+
+def _faded(style: Style) -> tuple[Colour, ...]:
+    """Returns the colours of a background with the opacity of its element."""
+    return tuple((*shade[:3], shade[3] * style.opacity) for shade in style.backgrounds)
+
+
+def _corners(style: Style, outer: Rect) -> tuple[float, float]:
+    """Returns width and height of the largest round corner of a box, in px."""
+    across = [length(token, style.font.size, ROOT_SIZE, outer.width) for token in style.radii]
+    down = [length(token, style.font.size, ROOT_SIZE, outer.height) for token in style.radii]
+    return min(max(across, default=0.0), outer.width / 2), min(max(down, default=0.0), outer.height / 2)
 
 
 def _within_borders(outer: Rect, style: Style) -> Rect:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from arcforge_rl.slides.dialect import ATTRIBUTES, ELEMENTS, VOID
+from arcforge_rl.slides.dialect import ATTRIBUTES, DESCRIPTIONS, ELEMENTS, VOID
 from arcforge_rl.slides.rules import Finding
 
 MOST_ELEMENTS, DEEPEST = 1_000, 30
@@ -66,18 +66,19 @@ class Markup:
 
 def read_markup(text: str) -> Markup:
     """Parses a document."""
-    parser = LexborHTMLParser(text)
     plain = _Plain()
     plain.feed(text)
     plain.close()
     findings = list(plain.findings)
-    top = parser.root
-    if plain.count > MOST_ELEMENTS or plain.deepest > DEEPEST or top is None:
-        what = f"{plain.count:,} elements, {plain.deepest} inside one another"
-        return Markup(None, (), (Finding("too_large", None, what),), parser, {})
+    if plain.count > MOST_ELEMENTS or plain.deepest > DEEPEST:  # before a parser that may open elements again
+        return _too_large(plain.count, plain.deepest, LexborHTMLParser(""))
+    parser = LexborHTMLParser(text)
     by_node: dict[int, Element] = {}
-    root = _tree(top, by_node)
+    assert parser.root is not None
+    root = _tree(parser.root, by_node)
     shape = [(one.tag, _depth(one)) for one in root.elements()]
+    if len(shape) > MOST_ELEMENTS + 4 or max(depth for _, depth in shape) > DEEPEST + 4:
+        return _too_large(len(shape), max(depth for _, depth in shape), parser)
     if shape != plain.shape:
         at = next((n for n, (a, b) in enumerate(zip(shape, plain.shape, strict=False)) if a != b), None)
         where = "at its end" if at is None else f"at <{plain.shape[at][0]}>"
@@ -92,6 +93,11 @@ def read_markup(text: str) -> Markup:
             one.page = number
     findings += _flaws(root)
     return Markup(root, pages, tuple(findings), parser, by_node)
+
+
+def _too_large(count: int, deepest: int, parser: LexborHTMLParser) -> Markup:
+    what = f"{count:,} elements, {deepest} inside one another"
+    return Markup(None, (), (Finding("too_large", None, what),), parser, {})
 
 
 def _tree(top: LexborNode, by_node: dict[int, Element]) -> Element:
@@ -131,6 +137,8 @@ def _flaws(root: Element) -> Iterator[Finding]:
             yield Finding("hidden_text", one.page, f"<{one.tag}> hides what is in it")
         elif one.tag not in ELEMENTS or (one.tag in ("meta", "style", "title") and inside != "head"):
             yield Finding("foreign_element", one.page, f"<{one.tag[:20]}> in <{inside[:20]}>")
+        elif inside == "body" and one.page is None:
+            yield Finding("foreign_element", None, f"<{one.tag}> in <body> is no section of class slide")
         for name, value in one.attributes.items():
             if flaw := _attribute(one.tag, name, value):
                 yield Finding(flaw, one.page, f'{name[:20]}="{value[:60]}" of <{one.tag[:20]}>')
@@ -153,6 +161,10 @@ def _attribute(tag: str, name: str, value: str) -> str:
         return "turned_text"
     if name == "content":
         return "" if tag == "meta" and "url" not in value.lower() else "remote_load"
+    if name == "title" and tag == "style":  # of several such sheets browsers use those of one title
+        return "hidden_text"
+    if name == "name" and tag == "meta" and value.lower() not in DESCRIPTIONS:  # such as color-scheme
+        return "foreign_element"
     if name in ATTRIBUTES or name.startswith(("aria-", "data-")) or name == "role":
         return "" if name not in ("width", "height") or tag == "img" else "foreign_element"
     return "foreign_element"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tinycss2.ast import Node
 
-from arcforge_rl.slides.dialect import ACCEPTED
+from arcforge_rl.slides.dialect import ACCEPTED, FAMILIES, MARKS
 from arcforge_rl.slides.values import Refused
 
 REFUSED = {
@@ -65,11 +65,28 @@ def refusal(name: str, tokens: Sequence[Node]) -> Refused | None:
         return Refused("computed_value", what)
     if name == "display" and word == "none":
         return Refused("hidden_text", what)
-    if name == "display" and word not in DISPLAYS:
+    if name == "display" and (word not in DISPLAYS or len(tokens) > 1):
         return Refused("unmeasured_layout", what)
-    if name == "position" and word not in POSITIONS:
+    if name == "position" and (word not in POSITIONS or len(tokens) > 1):
         return Refused("unmeasured_layout", what)
+    if name == "text-decoration" and (word not in ("none", "underline") or len(tokens) > 1):
+        return Refused("covered_text", f"{what}: a line through text")
+    if name.startswith("list-style") and any(one.type != "ident" or one.lower_value not in MARKS for one in tokens):
+        return Refused("generated_text", what)
+    if name == "font-family" and (strange := [one for one in _families(tokens) if one not in FAMILIES]):
+        return Refused("unknown_property", f"font-family: {strange[0]}"[:80])
     return _shadow(what, tokens) if name == "box-shadow" else None
+
+
+def _families(tokens: Sequence[Node]) -> list[str]:
+    names = [""]
+    for token in tokens:
+        if token == ",":
+            names.append("")
+        else:
+            word = str(token.lower_value) if token.type == "ident" else str(getattr(token, "value", "?")).lower()
+            names[-1] = f"{names[-1]} {word}".strip()
+    return names
 
 
 def _loads(token: Node) -> bool:

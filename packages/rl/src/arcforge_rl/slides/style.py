@@ -28,6 +28,7 @@ class Style:
         z: its place in its stacking context; None: its parent's context.
         border_box: whether width and height include padding and borders.
         borders: widths, and their colours, on the four sides.
+        radii: tokens of the lengths of its round corners.
         indent: of the first line.
         align: of its lines.
         values: tokens of lengths that depend on the surrounding box: those of `SIZES`, margins and paddings.
@@ -42,6 +43,7 @@ class Style:
     z: int | None = None
     border_box: bool = False
     borders: tuple[tuple[float, Colour], ...] = ((0.0, BLACK),) * 4
+    radii: tuple[Node, ...] = ()
     indent: float = 0.0
     align: str = "left"
     values: Mapping[str, Node | float] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf")
 """Regular and bold; matplotlib brings them."""
 OTHER = 1.0
 """Width of a character that the font lacks, in em."""
+CASES: dict[str, Callable[[str], str]] = {"uppercase": str.upper, "lowercase": str.lower, "capitalize": str.title}
 NORMAL = 1.2
 """Line height in em where none is given; that of DejaVu Sans is 1.16."""
 
@@ -27,6 +28,7 @@ class Font:
         line: height of a line in px.
         spacing: between letters, in px.
         gap: between words in addition, in px.
+        case: value of ``text-transform``.
         colour: of the text, whose alpha includes the opacity of its elements.
     """
 
@@ -36,6 +38,7 @@ class Font:
     spacing: float
     gap: float
     colour: Colour
+    case: str = "none"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def widths(bold: bool) -> dict[str, float]:
 
 def width(text: str, font: Font) -> float:
     """Returns the width of a text on one line, in px."""
-    known = widths(font.bold)
+    known, text = widths(font.bold), CASES.get(font.case, str)(text)
     return sum(known.get(c, OTHER) for c in text) * font.size + len(text) * font.spacing + text.count(" ") * font.gap
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import tinycss2.color4
@@ -12,6 +13,8 @@ Colour = tuple[float, float, float, float]
 WHITE: Colour = (1.0, 1.0, 1.0, 1.0)
 BLACK: Colour = (0.0, 0.0, 0.0, 1.0)
 UNITS = {"px": 1.0, "pt": 4 / 3}
+STEPS = 6
+"""Between two stops of a gradient."""
 LARGEST = 100_000
 """Of a number in a length."""
 
@@ -86,6 +89,17 @@ def over(top: Colour, bottom: Colour) -> Colour:
     alpha = top[3]
     red, green, blue = (alpha * a + (1 - alpha) * b for a, b in zip(top[:3], bottom[:3], strict=True))
     return red, green, blue, 1.0
+
+
+def blends(stops: Sequence[Colour]) -> set[Colour]:
+    """Returns the colours of a gradient: its stops, and some between neighbours."""
+    parts = [n / STEPS for n in range(1, STEPS)]
+    between = {
+        (*(a + part * (b - a) for a, b in zip(first, second, strict=True)),)
+        for first, second in itertools.pairwise(stops)
+        for part in parts
+    }
+    return {*stops, *between}  # type: ignore[arg-type]
 
 
 def contrast(first: Colour, second: Colour) -> float:
