@@ -10,6 +10,7 @@ from typing import Any
 
 from arcforge_core.console.progress import track
 from arcforge_core.data.split import is_heldout_task
+from arcforge_rl.search.attempts import AttemptRecord
 from arcforge_rl.search.draw import Drawer, Rejected
 from arcforge_rl.search.filters import Filters, MakeAgent
 from arcforge_rl.search.graph import Graph, GraphCorrection
@@ -51,6 +52,7 @@ async def build(
     closed: MakeAgent | None = None,
     hasty: MakeAgent | None = None,
     shared: int = 1,
+    record: AttemptRecord | None = None,
 ) -> Built:
     """Returns up to `wanted` questions about some pages; the same for the same arguments.
 
@@ -61,6 +63,7 @@ async def build(
         closed: agents of the closed-book filter; None: `Guesser`.
         hasty: agents of the few-step filter; None: `HastySearcher`.
         shared: rare entities that two questions may share, at most.
+        record: attempts of an earlier build with the same arguments, which are not made again; None keeps none.
 
     Raises:
         ConfigError: the package of the index is not installed.
@@ -72,7 +75,8 @@ async def build(
     verifier = Verifier(pages)
     graph = verifier.graph
     closed = closed or (lambda _, number: Guesser(graph, number))
-    filters = Filters(library, verifier, closed, hasty or (lambda _, number: HastySearcher(number)))
+    hasty = hasty or (lambda _, number: HastySearcher(number))
+    filters = Filters(library, verifier, closed, hasty, record or AttemptRecord())
     for round_number in range(ROUNDS):
         drawer = Drawer(verifier.graph, shared)
         before, kept = kept, []

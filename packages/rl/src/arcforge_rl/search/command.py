@@ -22,13 +22,14 @@ from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_rl.configs.others import AgentConfig
 from arcforge_rl.rollouts.others import Endpoint
 from arcforge_rl.search.archives import gather
+from arcforge_rl.search.attempts import AttemptRecord
 from arcforge_rl.search.build import Built, build
 from arcforge_rl.search.filters import MakeAgent
 from arcforge_rl.search.library import library_pages
 from arcforge_rl.search.pages import Page, read_pages, with_groups
 from arcforge_rl.search.questions import QUESTIONS, read_report, write_folder
 
-PYTHON = "python"
+PYTHON, ATTEMPTS = "python", "attempts.jsonl"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,10 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ArcforgeError(f"{options.to} has questions already; choose another folder with --to")
     agent = _server(options) if options.url else None
     pages = _pages(options.corpus)
-    built = asyncio.run(build(pages, options.count, options.seed, agent, agent, options.shared))
+    named = options.model or options.url or "scripted"
+    record = AttemptRecord(options.to / ATTEMPTS if agent else None, named)
+    built = asyncio.run(build(pages, options.count, options.seed, agent, agent, options.shared, record))
     if not built.questions:
         raise DataError(f"no question: {built.report['draws']} draws, {_most(built)}")
-    report = {"corpus": options.corpus, "agents": options.model or options.url or "scripted", **built.report}
+    report = {"corpus": options.corpus, "agents": named, **built.report}
     try:
         write_folder(options.to, pages, built.questions, built.corrections, report)
     except OSError as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 
 from arcforge_core.contracts.chat import Message
-from arcforge_core.contracts.environment import Agent, Agents
+from arcforge_core.contracts.environment import Agent, Agents, Reply
 from arcforge_core.episodes.tools import converse
+from arcforge_rl.search.attempts import AttemptRecord, FilterAttempt
 from arcforge_rl.search.graph import GraphCorrection
 from arcforge_rl.search.questions import SearchQuestion, stated, verdict
 from arcforge_rl.search.tools import TOOLS, Library
@@ -29,6 +31,7 @@ class Filters:
         verifier: of both directions.
         closed: agents without tools, `CLOSED_TRIES` per question.
         hasty: agents with `few_calls` calls of tools, `hasty_tries` per question.
+        record: of their attempts.
         counts: questions that came to each filter, and that it refused.
         corrections: of the graph, as verification found them.
     """
@@ -37,6 +40,7 @@ class Filters:
     verifier: Verifier
     closed: MakeAgent
     hasty: MakeAgent
+    record: AttemptRecord = field(default_factory=AttemptRecord)
     few_calls: int = 3
     hasty_tries: int = 8
     counts: Counter[str] = field(default_factory=Counter)
@@ -71,20 +75,34 @@ class Filters:
         return False
 
     async def _known(self, question: SearchQuestion) -> bool:
-        for number in range(CLOSED_TRIES):
-            reply = await self.closed(question.key, number).reply([Message("user", question.text)])
-            if verdict(question, reply).value:
-                return True
-        return False
+        async def attempt(number: int) -> Reply:
+            return await self.closed(question.key, number).reply([Message("user", question.text)])
+
+        return any(one.right for one in await self._all("closed book", question, CLOSED_TRIES, attempt))
 
     async def _proposed(self, question: SearchQuestion) -> set[str] | None:
         """Returns the titles that hasty agents answered; None if one is right."""
-        found: set[str] = set()
-        for number in range(self.hasty_tries):
+
+        async def attempt(number: int) -> Reply:
             agents = Agents(self.hasty(question.key, number))
-            messages = [Message("user", question.text)]
-            episode = await converse(agents, messages, TOOLS, self.library.use, max_calls=self.few_calls)
-            if episode.finish_reason == "stop" and verdict(question, episode.reply).value:
-                return None
-            found.add(stated(episode.reply)[0])
-        return found & self.library.pages.keys()
+            text = f"{question.text} You may call tools {self.few_calls} times in all."
+            use = self.library.use
+            episode = await converse(agents, [Message("user", text)], TOOLS, use, max_calls=self.few_calls)
+            return replace(episode.reply, finish_reason=episode.finish_reason)
+
+        found = await self._all("few steps", question, self.hasty_tries, attempt)
+        return None if any(one.right for one in found) else {one.said for one in found} & self.library.pages.keys()
+
+    async def _all(
+        self, name: str, question: SearchQuestion, tries: int, attempt: Callable[[int], Awaitable[Reply]]
+    ) -> list[FilterAttempt]:
+        """Returns all attempts of a filter, made side by side unless they are on record."""
+
+        async def one(number: int) -> FilterAttempt:
+            if found := self.record.find(name, question.text, number):
+                return found
+            reply = await attempt(number)
+            right = verdict(question, reply).value == 1.0
+            return self.record.add(name, question.text, number, stated(reply)[0], right)
+
+        return await asyncio.gather(*map(one, range(tries)))
