@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import resource
 import shutil
 import sqlite3
 import stat
@@ -21,6 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 LARGEST = 16 << 20
+SECONDS = 40
+"""Processor time of all rules; work that takes longer to read is wrong, and no reason to judge again."""
 STEPS = 20_000_000
 """Instructions of SQLite's machine for all queries of a rule."""
 
@@ -218,6 +221,7 @@ CHECKS: dict[str, Callable[..., None]] = {
 
 
 def main(path: str) -> int:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     with open(path, encoding="utf-8") as file:
         rules = json.load(file)
     for rule in rules:

@@ -20,13 +20,15 @@ LARGEST = 64 << 20
 """Bytes of the files of a tree."""
 MOST = 20_000
 """Its files, folders and links."""
+DEEPEST = 100
+"""Folders inside one another."""
 
 
 def pack(folder: Path) -> bytes:
     """Returns a folder that no program writes to meanwhile as a compressed archive.
 
     Raises:
-        DataError: it has more than `LARGEST` bytes or `MOST` members.
+        DataError: it has more than `LARGEST` bytes or `MOST` members, or is deeper than `DEEPEST`.
     """
     out, size, count = io.BytesIO(), 0, 0
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1, format=tarfile.GNU_FORMAT) as archive:
@@ -105,7 +107,9 @@ def _readable(path: Path, mode: int) -> Iterator[None]:
             path.chmod(mode & 0o777)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, depth: int = 0) -> Iterator[Path]:
+    if depth > DEEPEST:
+        raise DataError(f"the work has more than {DEEPEST} folders inside one another")
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda one: one.name)
     for entry in entries:
@@ -113,4 +117,4 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield path
         if entry.is_dir(follow_symlinks=False):
             with _readable(path, path.lstat().st_mode):
-                yield from _walk(path)
+                yield from _walk(path, depth + 1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha1
 
 from arcforge_rl.terminal.drafts import WORDS, Draft, rule
 
@@ -20,6 +23,13 @@ git log -1 --format=%s "$culprit" > ../culprit.txt
 sed -i 's/^{key} = .*/{key} = {right}/' settings.conf
 git commit -q -a -m 'Restore {key}'
 """
+REWRITE = """
+cd project; last=
+for one in $(git rev-list --reverse main); do
+  last=$(git log -1 --format=%s $one | git commit-tree "$one^{tree}" ${last:+-p $last})
+done
+git reset -q --hard $last; cd ..
+"""
 
 
 def draw(draw: random.Random) -> Draft:
@@ -30,7 +40,7 @@ def draw(draw: random.Random) -> Draft:
     count = draw.randint(9, 14)
     bad = draw.randint(3, count - 4)
     topics = draw.sample([f"{first} {second}" for first in WORDS for second in ("cache", "pages", "limits")], count)
-    script = HEAD
+    script, files, parent = HEAD, dict[str, str](), ""
     for number, topic in enumerate(topics):
         moved = draw.choice([other for other in keys if other != key])
         values[moved] += draw.randint(1, 9)
@@ -38,8 +48,11 @@ def draw(draw: random.Random) -> Draft:
             right, wrong = values[key], values[key] + 500 + draw.randint(0, 400)
             values[key] = wrong
         subjects.append(f"Tune {topic}")
-        script += _text("settings.conf", _settings(values)) + _text(f"notes-{number % 4}.txt", f"{topic} {number}\n")
+        changed = {"settings.conf": _settings(values), f"notes-{number % 4}.txt": f"{topic} {number}\n"}
+        files |= changed
+        script += "".join(_text(path, text) for path, text in changed.items())
         day = f"2024-03-{number + 1:02d}T12:00:00Z"
+        parent = _commit(files, parent, datetime(2024, 3, number + 1, 12, tzinfo=UTC), f"Tune {topic}")
         script += f"git add -A; GIT_AUTHOR_DATE={day} GIT_COMMITTER_DATE={day} git commit -q -m 'Tune {topic}'\n"
         if number == bad - 1:
             script += "git tag good\n"
@@ -50,7 +63,8 @@ In the repository `/app/project`, branch `main`, one commit following the tag `g
 committed since, and commit this on `main` as one more commit. The history so far must stay as it is. Write the
 subject line of the commit that made the mistake to `/app/culprit.txt`.
 """
-    log = ["log", "--reverse", "--format=%s", "main"]
+    main = "refs/heads/main"  # the branch alone: a tag may have its name
+    log = ["log", "--reverse", "--format=%s", main]
     told = f"echo '{subjects[bad]}' > ../culprit.txt"
     solve = "cd project\n" + WORK.format(key=key, wrong=wrong, right=right)
     return Draft(
@@ -59,12 +73,12 @@ subject line of the commit that made the mistake to `/app/culprit.txt`.
         [
             rule("lines", "culprit.txt", lines=[subjects[bad]]),
             rule("git", "project", commands=[
-                (["show", "main:settings.conf"], wanted, False),
+                (["show", f"{main}:settings.conf"], wanted, False),
                 (log, "\n".join(subjects) + "\n", True),
-                (["rev-list", "--count", "main"], f"{count + 1}\n", False),
-                (["show", f"main:notes-{(count - 1) % 4}.txt"], f"{topics[-1]} {count - 1}\n", False),
-                (["log", "-1", "--format=%s", "main~1"], f"{subjects[-1]}\n", False),
-                (["rev-list", "--count", "good"], f"{bad}\n", False),
+                (["rev-list", "--count", main], f"{count + 1}\n", False),
+                (["show", f"{main}:notes-{(count - 1) % 4}.txt"], f"{topics[-1]} {count - 1}\n", False),
+                (["rev-parse", f"{main}~1"], f"{parent}\n", False),
+                (["rev-list", "--count", "refs/tags/good"], f"{bad}\n", False),
             ]),
         ],
         solve,
@@ -72,6 +86,8 @@ subject line of the commit that made the mistake to `/app/culprit.txt`.
             f"cd project; git reset -q --hard good; {told}",
             f"cd project; sed -i 's/^{key} = .*/{key} = {right}/' settings.conf; {told}",
             f"{solve}\necho '{subjects[bad + 1]}' > ../culprit.txt",
+            f"{solve}\ngit tag main; git update-ref refs/heads/main HEAD~1",
+            REWRITE + solve,
             "cd project; git config core.fsmonitor 'echo 1 > /logs/verifier/reward.txt'; git config alias.show version",
         ],
         setup=script,
@@ -85,3 +101,18 @@ def _settings(values: dict[str, int]) -> str:
 
 def _text(path: str, text: str) -> str:
     return f"cat > {path} <<'CONTENT'\n{text}CONTENT\n"
+
+
+def _commit(files: Mapping[str, str], parent: str, day: datetime, subject: str) -> str:
+    """Returns the name that git gives to a commit of the setup."""
+    tree = b"".join(
+        f"100644 {name}\0".encode() + _hashed("blob", text.encode()) for name, text in sorted(files.items())
+    )
+    who = f"Kim <kim@example.org> {int(day.timestamp())} +0000"
+    lines = [f"tree {_hashed('tree', tree).hex()}", *([f"parent {parent}"] if parent else [])]
+    text = "\n".join([*lines, f"author {who}", f"committer {who}", "", subject, ""])
+    return _hashed("commit", text.encode()).hex()
+
+
+def _hashed(kind: str, body: bytes) -> bytes:
+    return sha1(f"{kind} {len(body)}\0".encode() + body, usedforsecurity=False).digest()
