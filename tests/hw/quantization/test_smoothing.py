@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, dequantise, quantise
-from arcforge_hw.quantization.smoothing import Reader, search
+from arcforge_hw.quantization.smoothing import TRIED_TOKENS, Reader, search
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -82,6 +82,16 @@ def test_heads_that_read_one_value_head_share_its_factors() -> None:
     found = search([reader(weight, x)], "awq", 10, rounds=True, groups=2, repeats=3)
     assert found is not None and found.factors.shape == (8,) and found.factors.argmax() == 1
     assert found.after < found.before
+
+
+def test_factors_are_tried_on_a_sample_and_sized_by_all_tokens() -> None:
+    """The one loud token is left out of the sample of every third token, and decides the size of its channel."""
+    weight, x = drawn(12, 32), drawn(3 * TRIED_TOKENS, 32, seed=1)
+    x[1, 4] = 1e4
+    whole = search([reader(weight, x)], "migrate", 1, rounds=True)
+    part = search([reader(weight, x[::3])], "migrate", 1, rounds=True)
+    assert whole is not None and part is not None
+    assert whole.before == part.before and whole.factors.argmax() == 4 and part.factors.max() < whole.factors.max() / 2
 
 
 def test_dead_channels_have_finite_factors() -> None:

@@ -10,7 +10,7 @@ Shapes: T tokens, K channels, N outputs of a matrix, E experts, F their width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from arcforge_core.ops.quant import INT8, Quantised, dequantise, quantise
 
 LEAST = 1e-5
 """Smallest size of a channel, relative to the largest, that factors count; avoids extreme factors of dead channels."""
+TRIED_TOKENS = 2048
+"""Tokens of a matrix, evenly spaced, on which factors are tried; the sizes of channels count all."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Choice:
     Attributes:
         factors: of the channels.
         factors_K: repeated for the columns that read them.
-        before, after: square error of the readers' outputs without and with them.
+        before, after: square error of the readers' outputs without and with them, on `TRIED_TOKENS`.
     """
 
     factors: Tensor
@@ -71,13 +73,14 @@ def search(
     read = [reader for reader in readers if len(reader.x_TK)]
     if not read:
         return None
-    wanted = [reader.x_TK @ reader.weight_NK.mT for reader in read]
+    tried = [replace(r, x_TK=r.x_TK[:: -(-len(r.x_TK) // TRIED_TOKENS)]) for r in read]
+    wanted = [reader.x_TK @ reader.weight_NK.mT for reader in tried]
 
     def spread(factors: Tensor) -> Tensor:
         return factors.view(groups, 1, -1).expand(-1, repeats, -1).flatten()
 
     def error(factors: Tensor) -> float:
-        return sum(_loss(r, out, spread(factors), rounds) for r, out in zip(read, wanted, strict=True))
+        return sum(_loss(r, out, spread(factors), rounds) for r, out in zip(tried, wanted, strict=True))
 
     def by_channel(size_K: Tensor) -> Tensor:
         size = size_K.view(groups, repeats, -1).amax(1).flatten()
