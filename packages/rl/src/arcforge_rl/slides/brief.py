@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
+from arcforge_core.errors import DataError
 from arcforge_rl.slides.dialect import ACCEPTED, ELEMENTS
 
 ORGANISATIONS = (
@@ -102,6 +104,30 @@ def prompt_of(brief: Brief) -> str:
     return REQUEST.format(
         count=len(brief.pages), pages="\n".join(parts), elements=" ".join(ELEMENTS), properties=" ".join(ACCEPTED)
     )
+
+
+def brief_of(prompt: str) -> Brief:
+    """Returns the brief that a prompt asks for.
+
+    Raises:
+        DataError: it is no prompt of this environment.
+    """
+    pages: list[PageBrief] = []
+    for line in prompt.splitlines():
+        if found := re.fullmatch(r"Page \d+\. Title: (.+)", line):
+            pages.append(PageBrief(found[1]))
+        elif pages and line.startswith("  Line: "):
+            pages[-1] = replace(pages[-1], line=line.removeprefix("  Line: "))
+        elif pages and line.startswith("  - "):
+            text = line.removeprefix("  - ")
+            subject = next((one for one in SECTIONS.get(pages[-1].title, ()) if text.startswith(f"{one} ")), "")
+            figure = re.search(r"\d[\d,]*%?", text)
+            if subject and figure:
+                pages[-1] = replace(pages[-1], points=(*pages[-1].points, Point(subject, figure[0], text)))
+    brief = Brief(tuple(pages))
+    if not pages or prompt_of(brief) != prompt:
+        raise DataError(f"no prompt of environment=slides: {prompt[:60]!r}")
+    return brief
 
 
 REQUEST = """Write a deck of {count} slides as one HTML document. Reply with the document alone, in a block of ```html.
