@@ -159,6 +159,7 @@ def test_a_run_is_trained_on_the_reward_of_its_file(small_run: Compose, tmp_path
     rows = [json.loads(line) for line in (found.dir / "rollouts.jsonl").read_text().splitlines()]
     assert all(row["rewards"]["reward"] == (row["rewards"]["exact"] + row["rewards"]["length"]) / 2 for row in rows)
     assert {row["rewards"]["length"] for row in rows} == {0.5}, "all of one length: no rollout exceeds another"
+    assert all(row["raw"] == {"length": 1.0} for row in rows)
     assert "reward_length" in (found.dir / "metrics.csv").read_text().splitlines()[0]
     run(small_run("resume=latest", f"rewards={path}", "trainer.max_steps=3", "evaluation.tasks=2"))
     header = (found.dir / "metrics.csv").read_text().splitlines()[0].split(",")

@@ -74,6 +74,7 @@ class Rollout:
             "answer": self.task.answer,
             "finish_reason": self.episode.finish_reason,
             "rewards": dict(self.outcome.rewards),
+            **({"raw": dict(self.outcome.raw)} if self.outcome.raw else {}),
             "reasons": dict(self.outcome.reasons),
             "length": sum(branch.num_sampled for branch in self.branches),
             "truncated": self.truncated,
