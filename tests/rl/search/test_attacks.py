@@ -1,13 +1,18 @@
 """Calls made to stop the tools, and questions that tell their answers."""
 
 import asyncio
+import random
 import re
 import time
+from contextlib import suppress
 
 import pytest
 
 pytest.importorskip("bm25s")
 from arcforge_core.contracts.chat import ToolCall
+from arcforge_rl.search.draw import Drawer, Rejected
+from arcforge_rl.search.graph import graph_of
+from arcforge_rl.search.pages import page_of
 from arcforge_rl.search.query import WORD
 from arcforge_rl.search.tools import Library
 
@@ -38,7 +43,26 @@ def test_calls_answer_soon_and_briefly(number, pages):
     assert len(answer) < 5_000 and time.process_time() - start < 4.0
 
 
-def test_no_question_has_words_of_a_name_on_its_chain(built):
+def test_no_question_has_words_of_a_name_on_its_chain():
+    """Pages whose words are mostly names."""
+    words = ["amber", "birch", "cedar", "delta", "ember", "fjords", "groves", "inlet", "kelps", "lagoon"]
+    pages = [
+        page_of(
+            word, {"Kind": ["stone"], "Near": [words[n - 1], words[n - 3]]}, " ".join(words[n + 1 :] + words[: n - 2])
+        )
+        for n, word in enumerate(words)
+    ]
+    drawer, drawn = Drawer(graph_of(pages)), 0
+    for number in range(400):
+        with suppress(Rejected):
+            tree = drawer._tree(drawer.seeds[number % len(drawer.seeds)], (2, 1), random.Random(number))
+            names = " ".join(part.entity for part in tree.parts)
+            tree, drawn = drawer._with_words(tree, random.Random(number), names), drawn + 1
+            assert not {c.text for part in tree.parts for c in part.clues if c.kind == WORD} & {*names.split()}
+    assert drawn > 20
+
+
+def test_no_made_up_question_has_words_of_a_name(built):
     for one in built.questions:
         names = " ".join(part.entity for part in one.part.parts).lower()
         said = {clue.text for part in one.part.parts for clue in part.clues if clue.kind == WORD}

@@ -115,7 +115,7 @@ class Drawer:
         def single(one: QueryPart) -> bool:
             return len(solutions(self.graph, one)) == 1
 
-        part = self._with_words(part, draw)
+        part = self._with_words(part, draw, " ".join(one.entity.casefold() for one in part.parts))
         for _ in range(3):
             if single(part):
                 break
@@ -129,11 +129,11 @@ class Drawer:
             raise Rejected("the answer's own clues tell it")
         return part
 
-    def _with_words(self, part: QueryPart, draw: random.Random) -> QueryPart:
-        """Gives each leaf words of its page."""
+    def _with_words(self, part: QueryPart, draw: random.Random, names: str) -> QueryPart:
+        """Gives each leaf words of its page that are in none of the tree's names."""
         if not part.hops:
-            return replace(part, clues=self._words(part.entity, draw, 2))
-        hops = tuple(replace(hop, part=self._with_words(hop.part, draw)) for hop in part.hops)
+            return replace(part, clues=self._words(part.entity, draw, 2, names))
+        hops = tuple(replace(hop, part=self._with_words(hop.part, draw, names)) for hop in part.hops)
         return replace(part, hops=hops)
 
     def _more(self, part: QueryPart, draw: random.Random) -> QueryPart:
@@ -145,13 +145,12 @@ class Drawer:
             return part
         return _replaced(part, chosen, replace(chosen, clues=(*chosen.clues, draw.choice(clues))))
 
-    def _words(self, entity: str, draw: random.Random, count: int) -> tuple[Clue, ...]:
-        name = entity.casefold()
+    def _words(self, entity: str, draw: random.Random, count: int, names: str) -> tuple[Clue, ...]:
         total = len(self.graph.entities)
         words = [
             word
             for word in sorted(self.graph.pages[entity].words)
-            if word not in name and 2 <= len(self.graph.words[word]) <= max(FEW_PAGES, COMMON * total)
+            if word not in names and 2 <= len(self.graph.words[word]) <= max(FEW_PAGES, COMMON * total)
         ]
         if len(words) < count:
             raise Rejected("a page without words")
