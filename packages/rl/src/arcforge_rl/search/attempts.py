@@ -36,7 +36,7 @@ class AttemptRecord:
 
     Args:
         path: of the file; None keeps no record.
-        agent: name of who makes attempts now; those of others are kept in the file and not found.
+        agent: name of who makes attempts now; those of another one are kept in the file and not found.
 
     Raises:
         DataError: the file is malformed before its last line, which a killed build may have left unfinished.
