@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     draws = 1 if options.quick else 5 if options.full else 2
     if not options.json:
         print(f"{hardware.name}: {hardware.confirm().reason}; --seed {seed}")
-        print(f"{'op':<22}{'kernel':<34}{'dtype':<10}{'error':>9}{'allowed':>9}  verdict")
+        print(f"{'op':<32}{'kernel':<34}{'dtype':<10}{'error':>9}{'allowed':>9}  verdict")
     results: list[CheckResult] = []
     kernels = check_hardware(hardware, options.op, seed, draws)
     exchanges = check_collectives(hardware, functools.partial(build_hardware, config.hardware), seed)
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps({**asdict(result), "seed": seed}), flush=True)
         else:
             note = f": {result.reason}" if result.reason else ""
-            row = f"{result.op:<22}{result.kernel:<34}{result.dtype:<10}{result.error:>9.1e}{result.tolerance:>9.0e}"
+            row = f"{result.op:<32}{result.kernel:<34}{result.dtype:<10}{result.error:>9.1e}{result.tolerance:>9.0e}"
             print(f"{row}  {result.verdict}{note}", flush=True)
     failed = sorted({result.op for result in results if result.verdict == FAIL})
     passed = sum(result.verdict == PASS for result in results if result.kernel)

@@ -33,7 +33,7 @@ def counted(x: Tensor, seen: Tensor) -> Tensor:
 
 def chosen(x: Tensor) -> Tensor:
     """Takes one of two ways by a value, which no compiler knows."""
-    if float(x.sum()) > 0:
+    if x.sum() > 0:
         return x + 1.0
     return x * 2.0
 
