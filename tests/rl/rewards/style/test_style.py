@@ -15,7 +15,7 @@ from arcforge_rl.configs.rewards import StyleConfig
 from arcforge_rl.rewards.hybrid import measure_of
 from arcforge_rl.rewards.spec import Measured
 from arcforge_rl.rewards.style.features import GROUPS, WORDS, features
-from arcforge_rl.rewards.style.human import is_prose, passages, python_texts, texts_of
+from arcforge_rl.rewards.style.human import cut, is_prose, passages, python_texts, texts_of
 from arcforge_rl.rewards.style.style import Style
 
 PLAIN = (
@@ -128,3 +128,13 @@ def test_impossible_texts_are_refused(tmp_path: Path) -> None:
         Style(StyleConfig(files=[str(tmp_path / "bytes.txt")]))
     with pytest.raises(ConfigError, match=r"options\.least=0"):
         StyleConfig(least=0)
+
+
+def test_a_passage_said_many_times_earns_less():
+    passage = next(cut(python_texts()[5], 64))
+    style = Style(StyleConfig())
+
+    def earned(text):
+        return asyncio.run(style.measure(None, Episode((), Reply(text), "stop")))
+
+    assert earned(passage) == 1.0 and earned(f"{passage} " * 6) < 0.2

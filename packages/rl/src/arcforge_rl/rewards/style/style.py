@@ -12,7 +12,7 @@ import numpy as np
 from arcforge_core.contracts.environment import Episode, Task
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.rewards import StyleConfig
-from arcforge_rl.objectives.text import words
+from arcforge_rl.objectives.text import sentences, words
 from arcforge_rl.rewards.style.discriminator import told_apart
 from arcforge_rl.rewards.style.features import COUNTED, GROUPS, Array, all_features, features
 from arcforge_rl.rewards.style.human import FEWEST, LENGTHS, passages, texts_of
@@ -87,7 +87,8 @@ def references_of(files: tuple[str, ...]) -> dict[int, Reference]:
 class Style:
     """1 for a reply within the style of people's texts of its length, less the farther it is; 0 for too few words.
 
-    Beyond the distance ``near`` of 90% of people's passages the value is ``near / distance``, without an end.
+    Beyond the distance ``near`` of 90% of people's passages the value is ``near / distance``, without an end. It is
+    multiplied by the share of different sentences, as one good sentence said many times has the style of one.
 
     Raises:
         ConfigError, DataError: the files give too few passages, or cannot be read.
@@ -110,7 +111,9 @@ class Style:
         distance = float(reference.distances(x_F[None])[0])
         self._seen.append((length, x_F))
         self._distances.append(distance)
-        return min(1.0, reference.near / distance) if distance else 1.0
+        said = [" ".join(words(sentence)).lower() for sentence in sentences(text)]
+        fresh = len({*said}) / len(said) if said else 1.0
+        return fresh * (min(1.0, reference.near / distance) if distance else 1.0)
 
     def length_of(self, count: int) -> int:
         """Returns the length of the passages that a text of some words is compared with: the nearest in ratio."""
