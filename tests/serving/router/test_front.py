@@ -180,3 +180,30 @@ def test_the_log_has_what_no_engine_has_answered_and_nothing_twice(caplog):
     ]
     assert [bool(line.get("key")) for line in lines] == [False, True, True, True]
     assert USER["authorization"] not in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/rl/update_weights", "/v1/rl/generate"])
+def test_a_client_that_leaves_amid_its_body_is_no_error(path):
+    """A killed trainer, for example: its request ends with 499, and nothing is raised or passed on."""
+
+    async def work(found):
+        parts = [{"type": "http.request", "body": b'{"pro', "more_body": True}, {"type": "http.disconnect"}]
+        sent = []
+
+        async def receive():
+            return parts.pop(0)
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(name.lower().encode(), value.encode()) for name, value in {**ADMIN, "host": "127.0.0.1"}.items()]
+        scope = {
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "scheme": "http",
+            "http_version": "1.1", "root_path": "", "asgi": {"version": "3.0"}, "state": {},
+        }  # fmt: skip
+        before = len(found.seen)
+        await found.app(scope, receive, send)
+        assert sent[0]["status"] == 499 and len(found.seen) == before
+
+    run_fakes(ok, work)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.orchestrator.ledger import Ledger
 from arcforge_rl.orchestrator.process import source as process_source
 from arcforge_rl.orchestrator.process.source import ProcessSource
+from arcforge_rl.orchestrator.source import AsynchronousSource
 from arcforge_rl.trainer.run import run
 from support.orchestrated import build_hanging, build_learnable, build_silent, serving, silent_sampler
 from support.run_chaos import checked
@@ -66,6 +68,27 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(ProcessSource, "_start", started)
     return found
+
+
+@pytest.mark.nightly(reason="two runs on a server, and their orchestrators")
+def test_a_server_that_had_a_longer_run_serves_another_one(small_run: Compose, tmp_path: Path, address: str) -> None:
+    """Its versions begin at 0 again; the orchestrator's client has met those of the run before."""
+    options = ("engine=arcforge", f"engine.url={address}", *SYNCHRONOUS, PROCESS, "trainer.checkpoint_every=100")
+    quick = ("collection.heartbeat_seconds=0.05", "collection.dead_seconds=2", "rollout.drop_equal=false")
+    for steps in (12, 6):
+        ended = run(small_run(*options, *quick, f"trainer.max_steps={steps}", f"output_dir={tmp_path / str(steps)}"))
+        assert len(metrics(ended.dir)) == steps
+
+
+def test_a_finished_step_wants_the_weights_that_the_trainer_gave() -> None:
+    """A client that has not given them knows those of an earlier run; one that has needs no word."""
+    wanted: list[int] = []
+    engine = SimpleNamespace(weight_version=2500)
+    source: Any = SimpleNamespace(engine=engine, want=wanted.append, _call=lambda work: work.close())
+    source.collector = SimpleNamespace(finished_step=lambda version: None)
+    AsynchronousSource.finished(source, 1, 1)
+    AsynchronousSource.finished(source, 1)
+    assert wanted == [1, 2500]
 
 
 @pytest.mark.nightly(reason="two runs on a server, and several processes; test_chaos.py kills them by default")

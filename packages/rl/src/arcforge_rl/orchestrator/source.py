@@ -187,9 +187,15 @@ class AsynchronousSource:
     def _want(self, version: int) -> None:
         self._newest_weights = max(self._newest_weights, version)
 
-    def finished(self, version: int | None) -> None:
-        """See `Collector.finished_step`."""
-        self.want(self.engine.weight_version)
+    def finished(self, version: int | None, weights: int | None = None) -> None:
+        """See `Collector.finished_step`.
+
+        Args:
+            version: of the weights that the engine got, if it got any.
+            weights: version that the engine has now; None: as its client here knows. A client that has not given them
+                knows those of its beginning, which may be an earlier run's.
+        """
+        self.want(self.engine.weight_version if weights is None else weights)
         self._call(_plain(self.collector.finished_step, version))
 
     def on_loop(self, work: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -63,7 +63,8 @@ def create_router(fleet: Fleet, guard: Guard, folder: Path) -> Starlette:
         Route(PREFIX + "/{path:path}", control, methods=["GET", "POST"]),
         Route("/{path:path}", relay, methods=ALL),
     ]
-    app = _Router(routes=routes, exception_handlers={HTTPException: _refuse, RateLimitError: _limit})
+    handlers = {HTTPException: _refuse, RateLimitError: _limit, ClientDisconnect: _gone}
+    app = _Router(routes=routes, exception_handlers=handlers)
     app.state.router = state
     return app
 
@@ -84,6 +85,11 @@ async def _limit(request: Request, error: Exception) -> Response:
     assert isinstance(error, RateLimitError)
     _state(request).counts.limited += 1
     return problem_at(request.scope, 429, str(error), LIMITED, code=EXCEEDED, headers=error.headers)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """Ends a request whose client left before its body was there; nobody reads the reply, the log has its status."""
+    return Response(status_code=499)
 
 
 def _state(request: Request) -> RouterState:

@@ -212,8 +212,7 @@ class Child:
 
     def finished(self, version: int | None, weights: int) -> None:
         """See `Collector.finished_step`; `weights` is the version that the engine was given."""
-        self.source.want(weights)
-        self.source.finished(version)
+        self.source.finished(version, weights)
 
     def want(self, version: int) -> None:
         """See `AsynchronousSource.want`."""
