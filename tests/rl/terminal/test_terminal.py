@@ -229,7 +229,15 @@ def test_every_family_draws_many_different_tasks():
 
 
 @pytest.mark.parametrize(
-    "options", [{"families": ["logz"]}, {"heldout": "x"}, {"max_calls": 0}, {"command_seconds": 0}]
+    "options",
+    [
+        {"families": ["logz"]},
+        {"heldout": "x"},
+        {"tools": []},
+        {"tools": ["zsh"]},
+        {"max_calls": 0},
+        {"command_seconds": 0},
+    ],
 )
 def test_options_that_are_refused(options):
     with pytest.raises(ConfigError):

@@ -251,6 +251,8 @@ class TerminalConfig(EnvironmentConfig):
     """Unit of the split of drawn tasks: ``task``, or ``family`` for whole families."""
     whole: bool = False
     """Whether every folder of `path` is used; otherwise a fifth is held out, by name."""
+    tools: list[str] = field(default_factory=lambda: ["bash"])
+    """Any of ``bash``, single commands, and ``session``, a terminal that stays between calls (extra ``terminal``)."""
     max_calls: int = 100
     """Maximum calls per rollout."""
     command_seconds: float = 60.0
@@ -259,6 +261,7 @@ class TerminalConfig(EnvironmentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choices("environment.tools", self.tools, ("bash", "session"))
         check_choice("environment.heldout", self.heldout, ("task", "family"))
         if self.families:
             check_choices("environment.families", self.families, TERMINAL_FAMILIES)

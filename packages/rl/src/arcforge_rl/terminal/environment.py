@@ -8,8 +8,9 @@ import random
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
@@ -28,6 +29,11 @@ from arcforge_rl.terminal.settings import unplayable
 from arcforge_rl.terminal.table import FAMILIES, drawn_task
 from arcforge_rl.terminal.worlds import SOLUTION, World, Worlds
 
+if TYPE_CHECKING:
+    from arcforge_rl.terminal.session import Session
+
+WAIT = 5.0
+"""Seconds that a call of the session waits for output if it does not say."""
 BASH = Tool({"type": "function", "function": {
     "name": "bash", "description": "Runs a command of bash in the work directory. Each call has a shell of its own, "
     "and processes that it starts end with it.",
@@ -81,6 +87,9 @@ class Terminal(EnvironmentBase):
             if not self.families:
                 raise ConfigError("environment.split", config.split, "none of these families is there")
         self._worlds = Worlds()
+        self._session = "session" in config.tools
+        if self._session and find_spec("pyte") is None:
+            raise ConfigError("environment.tools", "session", "needs pyte: pip install 'arcforge-rl[terminal]'")
 
     def _here(self, key: str) -> bool:
         return is_heldout_task(f"terminal/{key}") == self._heldout
@@ -127,16 +136,27 @@ class Terminal(EnvironmentBase):
         desk, scores = shared_desk(), list[dict[str, Any]]()
         messages: list[Message] = []
 
+        session = self._opened(sandbox, world)
+        tools = [BASH] * ("bash" in self.config.tools) + [session.tool] * (session is not None)
+
         async def use(call: ToolCall) -> str:
-            return await desk.do(lambda _: self._bash(sandbox, world, str(call.arguments["command"])))
+            given = call.arguments
+            if call.name == "bash" or session is None:
+                return await desk.do(lambda _: self._bash(sandbox, world, str(given["command"])))
+            wait = given.get("wait", WAIT)
+            if isinstance(wait, bool) or not isinstance(wait, int | float) or not math.isfinite(wait):
+                return "Error: wait must be a number of seconds"
+            return await desk.do(lambda _: session.press(str(given["keys"]), wait))
 
         for part in harbor.parts():
             await self._healthy(sandbox, world, part.settings)
             used = sum(len(message.tool_calls or ()) for message in messages)
             messages.append(Message("user", part.instruction))
-            episode = await converse(agents, messages, (BASH,), use, max_calls=self.config.max_calls - used)
+            episode = await converse(agents, messages, tools, use, max_calls=self.config.max_calls - used)
             messages = list(episode.messages)
             with agents.away():
+                if session is not None:
+                    await desk.do(lambda _: session.close())
                 try:
                     left = await desk.do(lambda _: left_by_agent(sandbox))
                 except DataError as error:
@@ -149,6 +169,13 @@ class Terminal(EnvironmentBase):
             if episode.finish_reason != "stop" or not reached(wanted, score.value, rewards):
                 break
         return _with(episode, steps=scores)
+
+    def _opened(self, sandbox: Sandbox, world: World) -> Session | None:
+        if not self._session:
+            return None
+        from arcforge_rl.terminal.session import Session
+
+        return Session(sandbox, world, shared_desk().python)
 
     async def _healthy(self, sandbox: Sandbox, world: World, settings: Mapping[str, Any]) -> None:
         if check := settings.get("healthcheck"):
