@@ -17,7 +17,7 @@ QUIET = 0.3
 """Seconds without output after which the screen is shown."""
 LONGEST = 60.0
 """Seconds that a call may wait."""
-MOST = 256 << 10
+MOST = 64 << 10
 """Bytes of output that a call reads; a program that prints more waits for the next call."""
 SECONDS = 3600.0
 """Processor time of each program."""
