@@ -27,6 +27,7 @@ NAMED = {
     "pagedown": "\x1b[6~",
 }  # fmt: skip
 KEY = re.compile(rf"<(?:ctrl-([a-z\[\\\]^_])|({'|'.join(NAMED)}))>", re.IGNORECASE)
+SEQUENCE = re.compile(rb"^\x1b\[[0-?]*[ -/]*[@-~]")
 SESSION = Tool({"type": "function", "function": {
     "name": "session", "description": f"Types keys into a terminal of {ROWS} rows and {COLUMNS} columns that runs bash "
     "and stays between calls, with its programs, and returns its screen. Other tools do not reach its ports. "
@@ -106,18 +107,17 @@ class Session:
             if not data:
                 return True
             size += len(data)
-            try:
-                self._stream.feed(data)
-            except (
-                TypeError,
-                ValueError,
-                IndexError,
-                KeyError,
-                AttributeError,
-            ):  # of sequences that pyte does not know
-                self._stream = pyte.ByteStream(self._screen)
+            self._show(data)
             await asyncio.sleep(0)
         return False
+
+    def _show(self, data: bytes) -> None:
+        for piece in re.split(rb"(?=\x1b)", data):
+            try:
+                self._stream.feed(piece)
+            except (TypeError, ValueError, IndexError, KeyError, AttributeError):  # a sequence that pyte does not know
+                self._stream = pyte.ByteStream(self._screen)
+                self._stream.feed(SEQUENCE.sub(b"", piece, count=1))
 
     def screen(self) -> str:
         """Returns the screen as text, without blanks at the ends of lines, and the place of the cursor."""
