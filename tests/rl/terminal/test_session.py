@@ -15,7 +15,7 @@ from arcforge_rl.terminal.table import drawn_task
 from arcforge_rl.terminal.worlds import Worlds
 
 pytest.importorskip("pyte")
-from arcforge_rl.terminal.session import MOST, ROWS, Session, bytes_of
+from arcforge_rl.terminal.session import MOST, ROWS, TerminalSession, bytes_of
 
 TASK = drawn_task("processes", 1)[0]
 
@@ -31,7 +31,7 @@ def with_session(work):
         worlds = Worlds()
         world = await worlds.take(backend, TASK)
         sandbox = await world.open(backend)
-        session = Session(sandbox, world, shared_desk().python)
+        session = TerminalSession(sandbox, world, shared_desk().python)
         try:
             return await work(session)
         finally:

@@ -30,7 +30,7 @@ from arcforge_rl.terminal.table import FAMILIES, drawn_task
 from arcforge_rl.terminal.worlds import SOLUTION, World, Worlds
 
 if TYPE_CHECKING:
-    from arcforge_rl.terminal.session import Session
+    from arcforge_rl.terminal.session import TerminalSession
 
 WAIT = 5.0
 """Seconds that a call of the session waits for output if it does not say."""
@@ -170,12 +170,12 @@ class Terminal(EnvironmentBase):
                 break
         return _with(episode, steps=scores)
 
-    def _opened(self, sandbox: Sandbox, world: World) -> Session | None:
+    def _opened(self, sandbox: Sandbox, world: World) -> TerminalSession | None:
         if not self._session:
             return None
-        from arcforge_rl.terminal.session import Session
+        from arcforge_rl.terminal.session import TerminalSession
 
-        return Session(sandbox, world, shared_desk().python)
+        return TerminalSession(sandbox, world, shared_desk().python)
 
     async def _healthy(self, sandbox: Sandbox, world: World, settings: Mapping[str, Any]) -> None:
         if check := settings.get("healthcheck"):

@@ -49,7 +49,7 @@ def bytes_of(keys: str) -> bytes:
     return KEY.sub(one, keys.replace("\r\n", "\n").replace("\n", "\r")).encode(errors="replace")
 
 
-class Session:
+class TerminalSession:
     """A terminal in a sandbox, started by the first keys; on the event loop of its backend only."""
 
     tool = SESSION
