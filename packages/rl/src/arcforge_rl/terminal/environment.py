@@ -137,7 +137,9 @@ class Terminal(EnvironmentBase):
         messages: list[Message] = []
 
         session = self._opened(sandbox, world)
-        tools = [BASH] * ("bash" in self.config.tools) + [session.tool] * (session is not None)
+        tools = [BASH] if "bash" in self.config.tools else []
+        if session is not None:
+            tools.append(session.tool)
 
         async def use(call: ToolCall) -> str:
             given = call.arguments
