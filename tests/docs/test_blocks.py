@@ -126,6 +126,8 @@ def short(script, arguments, cheap_run):
     """Returns the arguments with what makes the command long replaced."""
     if set(arguments) & set(LOOKS_ONLY):
         return arguments
+    if arguments[:1] == ["terminal"]:
+        return arguments
     if arguments[:1] == ["search"]:
         few = ["--corpus", str(SEARCHED), "--count", "24"]
         return [*arguments, *few] if arguments[1] == "build" else arguments

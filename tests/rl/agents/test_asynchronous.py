@@ -44,7 +44,7 @@ def test_a_kill_loses_no_rollout_of_an_agent_that_was_finished(served: Any, tmp_
     asyncio.run(run(0, 6))
     before = len(served.records)
     asyncio.run(run(1, 8))
-    names = [one.trace.rollout_id for one in trained]
+    names = sorted(one.trace.rollout_id for one in trained)
     assert names == ["0/0/0/0", "0/0/0/1", "0/0/0/2", "0/0/0/3", "0/1/0/0", "0/1/0/1", "0/1/0/2", "0/1/0/3"]
     check_tokens(trained, served, whole=False)
     ended = Counter(

@@ -57,6 +57,9 @@ def statuses_of(operation, mode):
                 case.body = {key: case.body[key] for key in case.body if key in kept | needed}
                 if claude:  # it must be given, and cannot be guessed
                     case.body["model"] = "small"
+                for path, field in (("/tokenize", "prompt"), ("/pooling", "input")):  # what few draws have by chance
+                    if operation.path == path and not {field, "messages"} & {n for n in case.body if case.body[n]}:
+                        case.body = {field: "a"}
                 if operation.path == "/v1/chat/completions" and not case.body.get("messages"):  # most have none
                     case.body["messages"] = [{"role": "user", "content": "a"}]
             for name, most in (("n", 2), ("max_tokens", 3), ("max_completion_tokens", 3), ("max_output_tokens", 3)):
