@@ -1,14 +1,12 @@
 """The parts of ``benchmarks/async_rl.py``: its task, its latencies, and the arithmetic of its tables."""
 
 import asyncio
-import importlib
 import random
 import statistics
-import sys
 import time
-from collections.abc import Iterator
+from importlib import import_module as module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,19 +21,6 @@ from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.orchestrator.group import GroupKey
 from arcforge_rl.orchestrator.scheduler import Start
 from arcforge_rl.trainer.build import build_algorithm
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def reachable() -> Iterator[None]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
-
-
-def module(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def test_a_conversation_is_worth_the_share_of_its_right_answers() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import random
-import sys
-from collections.abc import Iterator
+from importlib import import_module as module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,19 +17,6 @@ from arcforge_core.config.schema import TrainConfig
 from arcforge_core.contracts.environment import Episode, Reply
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.rewards.toml import read_rewards
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def reachable() -> Iterator[None]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
-
-
-def module(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def test_the_editor_wants_right_and_brief_notices() -> None:

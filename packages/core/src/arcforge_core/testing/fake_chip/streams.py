@@ -94,8 +94,8 @@ class ChipEvent:
 
     def wait(self, stream: ChipStream | None = None) -> None:
         """Makes a stream, the current one by default, wait for its work."""
-        behind, count = self.stream, self.count
-        (stream or current()).push(lambda: behind.run_until(count))
+        awaited, count = self.stream, self.count
+        (stream or current()).push(lambda: awaited.run_until(count))
 
     def elapsed_time(self, end: ChipEvent) -> float:
         """Returns milliseconds to another event whose work has run."""
