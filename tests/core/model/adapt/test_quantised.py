@@ -17,11 +17,12 @@ from arcforge_core.model.adapt.quantised import (
     QuantLinear,
     QuantMLP,
     check_quantised,
+    install_quantised,
     quantise_model,
     quantised_state,
 )
 from arcforge_core.ops.dispatch import Ops, default_ops
-from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, dequantise
+from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, dequantise, quantise
 from arcforge_core.testing.small_models import small_config, small_model
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "q_lora_rank": 32, "v_head_dim": 32}
@@ -188,3 +189,22 @@ def test_the_plain_engine_generates_with_them():
     (out,), (plain,) = (e.generate([[1, 2, 3]], params) for e in (engine, build_engine(SimpleEngineConfig(), wide)))
     assert out.logprobs != plain.logprobs
     torch.testing.assert_close(torch.tensor(out.logprobs[0]), torch.tensor(plain.logprobs[0]), atol=0.2, rtol=0.0)
+
+
+def test_experts_whose_rows_are_one_group_are_installed():
+    """A file has one scale for a row of 32 columns in groups of 32, as for a row without groups."""
+    path, names = "model.layers.1.mlp.experts", ("gate_up_proj", "down_proj")
+    wanted, found = model(), model()
+    quantise_model(wanted, "int4")
+    experts = found.get_submodule(path)
+    assert experts.down_proj.shape[-1] == 32
+    integers = {name: quantise(getattr(experts, name).detach(), INT4_GROUP_32) for name in names}
+    forms = {"gate_up_proj": INT4_GROUP_32, "down_proj": INT4}
+    stored = {f"{path}.{name}": (integers[name], forms[name]) for name in names}
+    install_quantised(found, stored, rounds=False)
+    given = (torch.randn(5, 64), torch.randint(0, 4, (5, 2)), torch.rand(5, 2))
+    assert torch.equal(found.get_submodule(path)(*given), wanted.get_submodule(path)(*given))
+    with pytest.raises(CheckpointError, match="experts is quantised, but cannot be served so"):
+        install_quantised(model(), {**stored, f"{path}.gate_up_proj": (integers["gate_up_proj"], INT8)}, rounds=False)
+    with pytest.raises(CheckpointError, match="experts is quantised, but cannot be served so"):
+        install_quantised(model(), {f"{path}.down_proj": stored[f"{path}.down_proj"]}, rounds=False)

@@ -282,8 +282,14 @@ def install_quantised(model: CausalLM, stored: Mapping[str, tuple[Quantised, For
     for path in sorted(paths):
         module = model.get_submodule(path)
         names = ("gate_up_proj", "down_proj") if isinstance(module, Experts) else ("weight",)
-        formats = {stored[f"{path}.{name}"][1] for name in names if f"{path}.{name}" in stored}
-        whole = all(f"{path}.{name}" in stored for name in names)
+        given = {name: stored[f"{path}.{name}"][1] for name in names if f"{path}.{name}" in stored}
+        group = max((form.group or 0 for form in given.values()), default=0)
+        # a row of one group has one scale, as a row without groups has: which it is, the other matrix says
+        one_group = {
+            name for name, form in given.items() if group and not form.group and _columns(module, name) == group
+        }
+        formats = {replace(form, group=group) if name in one_group else form for name, form in given.items()}
+        whole = len(given) == len(names)
         if not isinstance(module, Linear | Experts) or len(formats) != 1 or not whole:
             raise CheckpointError(f"{path} is quantised, but cannot be served so")
         chosen.append((path, module, formats.pop()))
@@ -295,6 +301,10 @@ def install_quantised(model: CausalLM, stored: Mapping[str, tuple[Quantised, For
     scales = {f"{name}_scale": values.scale.float() for name, (values, _) in stored.items()}
     model.load_state_dict(integers | scales, strict=False, assign=True)
     model.__dict__[_STATE] = QuantisedState(STORED, shapes, forms)
+
+
+def _columns(module: nn.Module, name: str) -> int:
+    return int(getattr(module, name).shape[-1])
 
 
 STORED = "stored"
