@@ -283,14 +283,10 @@ def install_quantised(model: CausalLM, stored: Mapping[str, tuple[Quantised, For
         module = model.get_submodule(path)
         names = ("gate_up_proj", "down_proj") if isinstance(module, Experts) else ("weight",)
         given = {name: stored[f"{path}.{name}"][1] for name in names if f"{path}.{name}" in stored}
-        group = max((form.group or 0 for form in given.values()), default=0)
-        # a row of one group has one scale, as a row without groups has: which it is, the other matrix says
-        one_group = {
-            name for name, form in given.items() if group and not form.group and _columns(module, name) == group
-        }
-        formats = {replace(form, group=group) if name in one_group else form for name, form in given.items()}
-        whole = len(given) == len(names)
-        if not isinstance(module, Linear | Experts) or len(formats) != 1 or not whole:
+        formats: set[Format] = set()
+        if isinstance(module, Linear | Experts):
+            formats = {in_groups(form, getattr(module, name).shape[-1], given.values()) for name, form in given.items()}
+        if len(formats) != 1 or len(given) != len(names):
             raise CheckpointError(f"{path} is quantised, but cannot be served so")
         chosen.append((path, module, formats.pop()))
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
@@ -303,8 +299,13 @@ def install_quantised(model: CausalLM, stored: Mapping[str, tuple[Quantised, For
     model.__dict__[_STATE] = QuantisedState(STORED, shapes, forms)
 
 
-def _columns(module: nn.Module, name: str) -> int:
-    return int(getattr(module, name).shape[-1])
+def in_groups(form: Format, columns: int, formats: Iterable[Format]) -> Format:
+    """Returns the format of a matrix, given those of a module's matrices.
+
+    A row of one group has one scale, as a row without groups has: which of both it is, another matrix says.
+    """
+    one_group = form.group is None and any(other.group == columns for other in formats)
+    return replace(form, group=columns) if one_group else form
 
 
 STORED = "stored"
