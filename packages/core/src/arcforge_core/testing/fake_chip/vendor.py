@@ -70,7 +70,7 @@ def _differentiable(op: Any, backward: Backward) -> Callable[..., Any]:
     names = [a.name for a in arguments]
     by_place = sum(not a.kwarg_only for a in arguments)
 
-    class Function(torch.autograd.Function):
+    class Differentiable(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *values: Any) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
@@ -91,7 +91,7 @@ def _differentiable(op: Any, backward: Backward) -> Callable[..., Any]:
 
     def function(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
-        return Function.apply(*(given.get(a.name, a.default_value) for a in arguments))
+        return Differentiable.apply(*(given.get(a.name, a.default_value) for a in arguments))
 
     return function
 
