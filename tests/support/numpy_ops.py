@@ -103,7 +103,7 @@ def indexer_kl(q_THC, kv_SC, q_TID, k_SD, w_TI, indices_TK, cu_query, cu_key, sc
         target = np.mean([softmax(scale * np.array([np.dot(q, kv_SC[s]) for s in rows])) for q in q_THC[t]], axis=0)
         drawn = softmax(np.array([index_score(q_TID[t], k_SD[s], w_TI[t], use_relu) for s in rows]))
         out.append(sum(p * np.log(p / q) for p, q in zip(target, drawn, strict=True) if p > 0))
-    return np.array(out)
+    return np.array(sum(out))
 
 
 def gated_delta_rule(q_THK, k_THK, v_THV, g_TH, beta_TH, state_NHKV, cu_query, scale):

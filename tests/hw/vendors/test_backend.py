@@ -79,7 +79,7 @@ def test_confirm_names_what_a_driver_raises_and_a_runtime_without_devices(monkey
 @pytest.mark.parametrize("vendor", SIGNS)
 def test_kernels_are_offered_for_the_dtypes_that_the_chip_has(vendor):
     one = backend(vendor)
-    kernel = next(kernel for kernel in one.kernels() if kernel.op == "sparse_mla")
+    kernel = next(kernel for kernel in one.kernels() if kernel.name == f"{vendor}.sparse_mla.blocks")
     for dtype, has in ((torch.float64, one.capabilities.float64), (torch.float32, True)):
         assert kernel.supports(OpCall("sparse_mla", one.identity.device, dtype)).ok == has
     assert not kernel.supports(OpCall("sparse_mla", "cpu", torch.float32))

@@ -26,6 +26,9 @@ class AscendConfig(HardwareConfig):
     """A Huawei Ascend NPU."""
 
     name: str = "ascend"
+    quant_indexer: bool = False
+    """Select keys from an int8 cache (attention.index_cache=int8) by npu_quant_lightning_indexer, which rounds queries,
+    head weights and scales too."""
 
 
 @dataclass

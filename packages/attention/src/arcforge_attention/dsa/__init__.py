@@ -253,7 +253,7 @@ class DSA(MLA):
             loss = self.indexer_kl(
                 q_THC, kv_SC, index.q_TID, index.k_SD, index.w_TI, selected_TK, group.cu_query, group.cu_key,
                 self.scale, index.use_relu,
-            ).sum()  # fmt: skip
+            )  # fmt: skip
         seen = None
         if self.recall_queries:
             sizes = {"topk": self.topk, "queries": self.recall_queries}

@@ -272,7 +272,10 @@ def _check_memory(given: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> No
 
 
 def _place(value: Tensor) -> int:
-    return value.untyped_storage().data_ptr()
+    try:
+        return value.untyped_storage().data_ptr()
+    except RuntimeError:  # a tensor that wraps another one, as the fake chip's, has no address
+        return 0
 
 
 def same(one: Tensor, two: Tensor) -> bool:

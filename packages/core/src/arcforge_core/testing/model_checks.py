@@ -90,7 +90,7 @@ def curve(model: CausalLM, dtype: torch.dtype, seed: int) -> Iterator[dict[str, 
     model.set_compute_dtype(dtype)
     optimizer = torch_adamw(TorchAdamWConfig(lr=1e-2), collect_roles(model))
     for number in range(STEPS):
-        step = StepBatch([_batch(model.config, seed + 2 * number + part).to(model.device) for part in range(2)])
+        step = StepBatch([document_batch(model.config, seed + 2 * number + part).to(model.device) for part in range(2)])
         result = accumulate_gradients(model, step, torch.Tensor.backward, lambda values: (values, 1.0))
         norm = clip_gradients(model.named_parameters(), 0.0)
         optimizer.step()
@@ -100,7 +100,7 @@ def curve(model: CausalLM, dtype: torch.dtype, seed: int) -> Iterator[dict[str, 
         yield {**losses, NORM: norm}
 
 
-def _batch(config: ModelConfig, seed: int) -> TrainBatch:
+def document_batch(config: ModelConfig, seed: int) -> TrainBatch:
     """Returns documents in which a token decides the next one, most of the time."""
     g, vocabulary = torch.Generator().manual_seed(seed), config.vocab_size
     batch, tokens, targets, weights = SequenceBatch.build(LENGTHS), [], [], []

@@ -1,12 +1,20 @@
-"""Huawei's Ascend NPUs.
+"""Huawei's Ascend NPUs: kernels of torch_npu where its documents allow a call's sizes, otherwise torch's operators.
 
-Sources: FlagGems' vendor table (no float64, int64), a white paper's 354 TFLOP/s in bfloat16, and vllm-ascend, which
-exchanges tokens with uneven splits.
+Tiers of the sources: *document* for sizes, dtypes and layouts of operators (`kernels`), from op-plugin of
+github.com/Ascend; *source* for no float64 and for int64 (FlagGems' vendor table) and for uneven exchanges
+(vllm-ascend); *white paper* for 354 TFLOP/s in bfloat16, why `fast_bf16` is claimed. **Nothing here has run on
+silicon**: schemas, layouts and limits of the operators are tested against stand-ins on a simulated device
+(`arcforge_core.testing.fake_chip.npu`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from arcforge_core.contracts.device import COLLECTIVES
+from arcforge_core.contracts.hardware import Kernel
+from arcforge_hw.ascend.kernels import kernels
+from arcforge_hw.configs import AscendConfig
 from arcforge_hw.vendors.backend import VendorChip
 
 EXCHANGES = frozenset(COLLECTIVES)
@@ -22,3 +30,8 @@ class Ascend(
     collectives=EXCHANGES,
 ):
     """Huawei's Ascend NPUs."""
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Returns the kernels of torch_npu, and those of every vendor for calls that these leave."""
+        rounds_queries = isinstance(self.config, AscendConfig) and self.config.quant_indexer
+        return [*kernels(self._supports, rounds_queries), *super().kernels()]

@@ -224,4 +224,4 @@ def indexer_kl(
     rows_TK, kv_SC = key_rows(indices_TK, cu_query, cu_key), kv_SC.detach().to(q_THC.dtype)
     k_SD, w_TI = k_SD.to(q_TID.dtype), w_TI.float()
     loss_T: Tensor = _forward(q_THC.detach(), kv_SC, q_TID, k_SD, w_TI, rows_TK, scale, use_relu)[0]
-    return loss_T
+    return loss_T.sum()

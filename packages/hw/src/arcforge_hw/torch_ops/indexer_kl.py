@@ -68,4 +68,4 @@ def indexer_kl(
             use_reentrant=False, preserve_rng_state=False,
         )  # fmt: skip
         losses.append(loss_B)
-    return torch.cat(losses)
+    return torch.cat(losses).sum()

@@ -40,21 +40,21 @@ def indexer_kl(
         cu_query, cu_key: segments.
 
     Returns:
-        [T], fp32 or wider: ``KL(p || softmax(scores))``, where p is the mean over heads of the attention weights.
+        Scalar, fp32 or wider: the sum over tokens of ``KL(p || softmax(scores))``, where p is the mean over heads of
+        the attention weights. Vendors fuse the loss with its gradient, which only a sum allows.
     """
-    return torch.cat(
-        [
-            indexer_kl_of_rows(q_THC[q], kv_SC[k], q_TID[q], k_SD[k], w_TI[q], indices_TK[q], scale, use_relu)
-            for q, k in segments(cu_query, cu_key)
-        ]
-    )
+    losses = [
+        indexer_kl_of_rows(q_THC[q], kv_SC[k], q_TID[q], k_SD[k], w_TI[q], indices_TK[q], scale, use_relu)
+        for q, k in segments(cu_query, cu_key)
+    ]
+    return torch.cat(losses).sum()
 
 
 def indexer_kl_of_rows(
     q_THC: Tensor, kv_SC: Tensor, q_TID: Tensor, k_SD: Tensor, w_TI: Tensor, rows_TK: Tensor, scale: float,
     use_relu: bool,
 ) -> Tensor:  # fmt: skip
-    """Returns `indexer_kl` of tokens whose selected keys are given as rows of `kv`, padded with -1."""
+    """Returns the loss [T] of tokens whose selected keys are given as rows of `kv`, padded with -1."""
     there_TK, some_TK = rows_TK >= 0, rows_TK.clamp(min=0)
     kv_TKC, k_TKD = F.embedding(some_TK, kv_SC.detach()), F.embedding(some_TK, k_SD)
     target_TK = mean_softmax(torch.einsum("thc,tkc->thk", q_THC.detach(), kv_TKC) * scale, there_TK)

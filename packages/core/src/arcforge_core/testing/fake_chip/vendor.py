@@ -75,7 +75,7 @@ def _differentiable(op: Any, backward: Backward) -> Callable[..., Any]:
         def forward(ctx: Any, *values: Any) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
                 out = op(*values[:by_place], **dict(zip(names[by_place:], values[by_place:], strict=True)))
-            outs = out if isinstance(out, tuple) else (out,)
+            outs = [x for x in (out if isinstance(out, tuple) else (out,)) if isinstance(x, Tensor)]
             ctx.mark_non_differentiable(*(x for x in outs if not x.is_floating_point()))
             ctx.tensors = [n for n, x in zip(names, values, strict=True) if isinstance(x, Tensor)]
             ctx.rest = {n: x for n, x in zip(names, values, strict=True) if not isinstance(x, Tensor)}

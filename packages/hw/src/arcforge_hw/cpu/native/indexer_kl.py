@@ -69,4 +69,4 @@ def indexer_kl(
     rows_TK = key_rows(indices_TK, cu_query, cu_key)
     w_TI = w_TI.to(torch.promote_types(q_TID.dtype, torch.float32))
     loss_T: Tensor = _forward(q_THC.detach(), kv_SC.detach(), q_TID, k_SD, w_TI, rows_TK, scale, use_relu)[0]
-    return loss_T
+    return loss_T.sum()

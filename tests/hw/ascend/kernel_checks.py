@@ -1,0 +1,99 @@
+"""Run by test_kernels.py in a process with a simulated NPU: kernels against the references, and wrong calls.
+
+Prints JSON: the error of each case, and what became of each mutation.
+"""
+
+import json
+import os
+from contextlib import contextmanager
+
+import cases
+import torch
+from mutations import MUTATIONS, Mutation
+
+from arcforge_core.contracts.batch import cumulative
+from arcforge_core.ops import reference
+from arcforge_core.ops.quant import to_records
+from arcforge_core.testing.fake_chip.npu.library import install_npu
+from arcforge_core.testing.hardware_checks import compare, relative_error
+from arcforge_core.testing.op_inputs import op_cases
+from arcforge_hw.ascend.backend import Ascend
+from arcforge_hw.configs import AscendConfig
+
+install_npu()
+KERNELS = {kernel.op: kernel for kernel in Ascend(AscendConfig()).kernels() if ".npu_" in kernel.name}
+TOLERANCE = 2e-2
+
+
+def drawn(seed):
+    """Returns name -> a case, and whether gradients are compared too."""
+    topk, attend = cases.indexer_topk_case(seed), cases.sparse_mla_case(seed)
+    kit = {"experts": ("moe_experts", 0), "moe": ("moe", 1), "w8a8": ("quant_linear", 0), "w8a8 mlp": ("quant_mlp", 1),
+           "w8a8 experts": ("quant_experts", 1), "w4a8": ("quant_experts", 3), "w4a8 moe": ("quant_moe", 3),
+           "norm": ("rms_norm", 0), "rotate": ("rope", 0), "swiglu": ("swiglu", 0)}  # fmt: skip
+    found = {"topk": topk, "topk in pages": cases.pages_of(topk, "k_SD"), "attend": attend, "learn": attend}
+    found |= {"attend in pages": cases.pages_of(attend, "kv_SC"), "loss": cases.indexer_kl_case(seed)}
+    g = torch.Generator().manual_seed(seed)
+    found |= {"dense": cases.attention_varlen_case(g)}
+    found |= {"gathered": cases.pages_of(cases.sparse_mla_case(seed, topk=1), "kv_SC")}
+    return found | {name: op_cases(op, seed)[number] for name, (op, number) in kit.items()}
+
+
+FORWARD_ONLY = ("attend",)
+CASES = drawn(0)
+
+
+def learns(name):
+    return bool(CASES[name].grad) and name not in FORWARD_ONLY
+
+
+@contextmanager
+def mutated(mutation: Mutation):
+    """Changes every call of an operator."""
+    right = getattr(torch.ops.npu, mutation.op)
+
+    def wrong(*args, **kwargs):
+        args, kwargs = list(args), dict(kwargs)
+        mutation.change(args, kwargs)
+        return right(*args, **kwargs)
+
+    setattr(torch.ops.npu, mutation.op, wrong)
+    try:
+        yield
+    finally:
+        setattr(torch.ops.npu, mutation.op, right)
+
+
+def outcome(mutation):
+    """Returns how a wrong call was noticed; empty if it was not."""
+    case = CASES[mutation.case]
+    try:
+        with mutated(mutation):
+            function = KERNELS[case.op].function
+            error = relative_error(function, case, "npu", torch.bfloat16, learns(mutation.case), strided=False)
+    except Exception as error:  # a stand-in refuses by VendorError, torch by others
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return "" if error <= TOLERANCE else f"error {error:.1e}"
+
+
+def same_keys():
+    """Returns the share of the reference's keys that the int8 indexer selects too, for ordinary values."""
+    g = torch.Generator().manual_seed(0)
+    q, k, w = (torch.randn(*shape, generator=g) for shape in ((6, 8, 128), (200, 128), (6, 8)))
+    given = [q.bfloat16(), to_records(k), w, cumulative([2, 4]), cumulative([90, 110]), 16]
+    want = reference.indexer_topk(*given)
+    kernel = Ascend(AscendConfig(quant_indexer=True)).kernels()
+    select = next(each for each in kernel if each.name == KERNELS["indexer_topk"].name)
+    on_npu = [x.to("npu") for x in given[:3]]
+    assert select.limits(*given).ok and not KERNELS["indexer_topk"].limits(*given).ok
+    got = select.function(*on_npu, *given[3:]).cpu()
+    return sum(len(set(a) & set(b)) for a, b in zip(got.tolist(), want.tolist(), strict=True)) / want.numel()
+
+
+others, errors = drawn(1), {}
+for name, case in CASES.items():
+    function = KERNELS[case.op].function
+    errors[name] = compare(function, case, others[name], "npu", torch.bfloat16, learns(name))
+found = {"errors": errors, "mutations": {m.name: outcome(m) for m in MUTATIONS}, "same keys": same_keys()}
+print(json.dumps(found), flush=True)
+os._exit(0)  # torch's threads of the backward pass sometimes abort an interpreter that exits

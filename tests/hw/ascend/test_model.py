@@ -1,0 +1,52 @@
+"""`tiny` with DSA trains and serves on a simulated NPU through torch_npu's operators, and is the host's model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "model_checks.py"
+pytestmark = pytest.mark.slow(
+    reason="trains and serves a model in a process of its own, which can have one such device"
+)
+SELECT, ATTEND = "npu_lightning_indexer", "npu_sparse_flash_attention"
+ALWAYS = {ATTEND, "npu_rms_norm", "npu_rotary_mul", "npu_grouped_matmul", "npu_moe_token_unpermute"}
+SERVED = {*ALWAYS, "npu_moe_gating_top_k", "npu_moe_init_routing_v2"}
+INTEGERS = {"npu_dynamic_quant", "npu_quant_matmul", "npu_swiglu_quant"}
+
+
+def run(*parts):
+    result = subprocess.run([sys.executable, SCRIPT, *parts], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def apart(served):
+    pairs = zip(served["npu"], served["host"], strict=True)
+    return max(abs(a - b) for ours, host in pairs for a, b in zip(ours, host, strict=True))
+
+
+def test_it_trains_and_serves_w4a8():
+    found = run("trained", "w4a8")
+    trained, served = found["trained"], found["w4a8"]
+    for name, (ours, host) in trained["losses"].items():
+        assert abs(ours - host) <= 2e-2 * abs(host), name
+    for name, (ours, host) in trained["errors"].items():  # relative to float32; the host's own bfloat16 beside it
+        assert ours <= 1.1 * host + 0.01, (name, ours, host)
+    assert any("indexer" in name for name in trained["errors"])
+    backward = {f"{name}_backward" for name in ("npu_rms_norm", "npu_rotary_mul", "npu_swiglu")}
+    backward |= {f"npu_moe_token_{way}_grad_v2" for way in ("permute", "unpermute")}
+    loss = {"npu_sparse_lightning_indexer_grad_kl_loss", f"{ATTEND}_grad"}
+    assert set(trained["calls"]) == {*ALWAYS, *backward, *loss, SELECT, "npu_swiglu", "npu_moe_token_permute"}
+    assert apart(served) < 0.05
+    assert set(served["calls"]) == {*SERVED, *INTEGERS, SELECT}
+
+
+@pytest.mark.nightly
+def test_it_serves_bfloat16_and_int8_keys():
+    found = run("bf16", "int8 keys")
+    assert apart(found["bf16"]) < 0.03 and set(found["bf16"]["calls"]) == {*SERVED, SELECT, "npu_swiglu"}
+    rounded = found["int8 keys"]  # selects a few other keys
+    assert apart(rounded) < 0.3 and set(rounded["calls"]) == {*SERVED, *INTEGERS, "npu_quant_lightning_indexer"}
