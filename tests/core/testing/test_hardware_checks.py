@@ -141,3 +141,19 @@ def test_all_kernels_and_dtypes_of_a_backend_are_checked():
         "pass",
     )
     assert [r.op for r in check_hardware(Backend(), ["rope"])] == ["rope"] * 3
+
+
+def at_a_models_sizes(call):
+    return YES if call.sizes.get("key_dim", 576) == 576 and call.sizes.get("head_dim", 128) == 128 else NO
+
+
+NO = Verdict(False, "only entries of 576 and index heads of 128")
+
+
+@pytest.mark.parametrize("op", ["mla_decode", "sparse_mla", "indexer_kl", "indexer_topk"])
+def test_a_kernel_for_one_model_s_sizes_is_checked_at_these(op):
+    right, wrong = SPECS[op].reference, lambda *args: -SPECS[op].reference(*args)
+    assert check(op, right, supports=at_a_models_sizes).verdict == "pass"
+    found = check(op, wrong, supports=at_a_models_sizes)
+    assert found.verdict == "fail" and found.reason.startswith("a model's sizes"), found
+    assert check(op, right, supports=lambda call: NO).verdict == "declined"

@@ -7,7 +7,6 @@ import json
 import os
 from contextlib import contextmanager
 
-import cases
 import torch
 from mutations import MUTATIONS, Mutation
 
@@ -16,6 +15,7 @@ from arcforge_core.ops import reference
 from arcforge_core.ops.quant import to_records
 from arcforge_core.testing.fake_chip.npu.library import install_npu
 from arcforge_core.testing.hardware_checks import compare, relative_error
+from arcforge_core.testing.model_sizes import model_cases
 from arcforge_core.testing.op_inputs import op_cases
 from arcforge_hw.ascend.backend import Ascend
 from arcforge_hw.configs import AscendConfig
@@ -25,18 +25,25 @@ KERNELS = {kernel.op: kernel for kernel in Ascend(AscendConfig()).kernels() if "
 TOLERANCE = 2e-2
 
 
+KIT = {
+    "experts": ("moe_experts", 0), "moe": ("moe", 1), "w8a8": ("quant_linear", 0), "w8a8 mlp": ("quant_mlp", 1),
+    "w8a8 experts": ("quant_experts", 1), "w4a8": ("quant_experts", 3), "w4a8 moe": ("quant_moe", 3),
+    "norm": ("rms_norm", 0), "rotate": ("rope", 0), "swiglu": ("swiglu", 0), "dense": ("attention_varlen", 2),
+    "dense decode": ("attention_decode", 1),
+}  # fmt: skip
+MODEL = {
+    "topk": ("indexer_topk", 0), "topk in pages": ("indexer_topk", 1), "attend": ("sparse_mla", 0),
+    "learn": ("sparse_mla", 0), "one key": ("sparse_mla", 1), "attend in pages": ("sparse_mla", 2),
+    "one key in pages": ("sparse_mla", 3), "loss": ("indexer_kl", 0), "decode": ("mla_decode", 0),
+    "decode in pages": ("mla_decode", 1),
+}  # fmt: skip
+"""Name -> op and number of the case."""
+
+
 def drawn(seed):
-    """Returns name -> a case, and whether gradients are compared too."""
-    topk, attend = cases.indexer_topk_case(seed), cases.sparse_mla_case(seed)
-    kit = {"experts": ("moe_experts", 0), "moe": ("moe", 1), "w8a8": ("quant_linear", 0), "w8a8 mlp": ("quant_mlp", 1),
-           "w8a8 experts": ("quant_experts", 1), "w4a8": ("quant_experts", 3), "w4a8 moe": ("quant_moe", 3),
-           "norm": ("rms_norm", 0), "rotate": ("rope", 0), "swiglu": ("swiglu", 0)}  # fmt: skip
-    found = {"topk": topk, "topk in pages": cases.pages_of(topk, "k_SD"), "attend": attend, "learn": attend}
-    found |= {"attend in pages": cases.pages_of(attend, "kv_SC"), "loss": cases.indexer_kl_case(seed)}
-    g = torch.Generator().manual_seed(seed)
-    found |= {"dense": cases.attention_varlen_case(g)}
-    found |= {"gathered": cases.pages_of(cases.sparse_mla_case(seed, topk=1), "kv_SC")}
-    return found | {name: op_cases(op, seed)[number] for name, (op, number) in kit.items()}
+    """Returns name -> a case."""
+    small = {name: op_cases(op, seed)[number] for name, (op, number) in KIT.items()}
+    return small | {name: model_cases(op, seed)[number] for name, (op, number) in MODEL.items()}
 
 
 FORWARD_ONLY = ("attend",)

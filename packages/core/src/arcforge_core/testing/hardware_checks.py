@@ -19,6 +19,7 @@ from arcforge_core.contracts.op_names import OP_NAMES
 from arcforge_core.ops.dispatch import fault_of
 from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.large_inputs import large_case
+from arcforge_core.testing.model_sizes import model_cases
 from arcforge_core.testing.op_case import OpCase
 from arcforge_core.testing.op_inputs import op_cases
 
@@ -85,7 +86,8 @@ def check_kernel(
 ) -> CheckResult:
     """Runs every case of the kernel's op, with and without gradients, dense and strided, small and large.
 
-    Cases beyond the kernel's limits, or with more rows than `tokens`, are not run: the dispatcher never makes them.
+    Cases beyond the kernel's limits, or with more rows than `tokens`, are not run: the dispatcher never makes them. A
+    kernel that takes none of the cases gets those of `model_cases`.
     """
     name = str(dtype).removeprefix("torch.")
     worst, declined, ran = 0.0, "", False
@@ -97,8 +99,10 @@ def check_kernel(
     if unusable := fault_of(kernel):
         return result(FAIL, unusable)
     spec = SPECS[kernel.op]
-    for draw in range(draws):
-        drawn = [_cases(kernel, dtype, seed + 2 * draw + n) for n in (0, 1)]
+    for draw, cases in [(n, _cases) for n in range(draws)] + [(n, _model_cases) for n in range(draws)]:
+        if ran and cases is _model_cases:
+            break
+        drawn = [cases(kernel, dtype, seed + 2 * draw + n) for n in (0, 1)]
         for number, (case, other) in enumerate(zip(*drawn, strict=True)):
             for with_grad in (False, True) if case.grad else (False,):
                 part = "forward and gradients" if with_grad else "forward"
@@ -116,7 +120,7 @@ def check_kernel(
                     error = compare(kernel.function, case, other, device, dtype, with_grad)
                     if spec.jumps and tolerance < error:
                         for more in REDRAWN:
-                            one, two = (_cases(kernel, dtype, seed + more + n)[number] for n in (0, 1))
+                            one, two = (cases(kernel, dtype, seed + more + n)[number] for n in (0, 1))
                             error = min(error, compare(kernel.function, one, two, device, dtype, with_grad))
                     if number == 0 and draw == 0 and not with_grad:
                         check_repeated(kernel.function, case, device, dtype)
@@ -146,6 +150,10 @@ def _cases(kernel: Kernel, dtype: torch.dtype, seed: int) -> list[OpCase]:
     elif dtype != torch.float64 and theirs is not None:
         large = theirs(torch.Generator().manual_seed(seed))
     return [*op_cases(kernel.op, seed), *([large] if large is not None else [])]
+
+
+def _model_cases(kernel: Kernel, dtype: torch.dtype, seed: int) -> list[OpCase]:
+    return model_cases(kernel.op, seed)
 
 
 def supports(kernel: Kernel, call: OpCall) -> Verdict:

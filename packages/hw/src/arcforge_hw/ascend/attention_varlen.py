@@ -10,7 +10,9 @@ import functools
 import torch
 from torch import Tensor
 
+from arcforge_core.contracts.batch import Pages
 from arcforge_core.contracts.hardware import YES, OpCall, Verdict
+from arcforge_core.ops.reference import laid_out
 from arcforge_hw.ascend.calls import npu
 
 WIDEST, SEGMENTS, MASK = 768, 1024, 2048
@@ -30,6 +32,23 @@ def limits(q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key
     if len(cu_query) - 1 <= SEGMENTS:
         return YES
     return Verdict(False, f"npu_fusion_attention takes up to {SEGMENTS} segments, not {len(cu_query) - 1}")
+
+
+def decode_limits(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float,
+    pages: Pages | None = None,
+) -> Verdict:  # fmt: skip
+    """As `limits`."""
+    return limits(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)
+
+
+def attention_decode(
+    q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float,
+    pages: Pages | None = None,
+) -> Tensor:  # fmt: skip
+    """See `arcforge_core.ops.reference.attention_decode`; pages are gathered."""
+    k_SGK, v_SGV = (laid_out(x, cu_key, pages) for x in (k_SGK, v_SGV))
+    return attention_varlen(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)
 
 
 @functools.cache

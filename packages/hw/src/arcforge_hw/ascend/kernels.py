@@ -54,6 +54,13 @@ def kernels(supported: Answer, rounds_queries: bool) -> list[Kernel]:
         (rows.rope, "npu_rotary_mul", rows.rope_fits, rows.rope_limits),
         (rows.swiglu, "npu_swiglu", _any, None),
         (attention_varlen.attention_varlen, "npu_fusion_attention", attention_varlen.supports, attention_varlen.limits),
+        (
+            attention_varlen.attention_decode,
+            "npu_fusion_attention",
+            attention_varlen.supports,
+            attention_varlen.decode_limits,
+        ),
+        (sparse_mla.mla_decode, "npu_sparse_flash_attention", sparse_mla.supports, sparse_mla.decode_limits),
         (indexer_topk.indexer_topk, "npu_lightning_indexer", indexer_topk.supports, _selects(rounds_queries)),
         (sparse_mla.sparse_mla, "npu_sparse_flash_attention", sparse_mla.supports, None),
         (indexer_kl.indexer_kl, "npu_sparse_lightning_indexer_grad_kl_loss", indexer_kl.supports, indexer_kl.limits),

@@ -17,6 +17,9 @@ from arcforge_core.ops.reference import laid_out
 from arcforge_hw.ascend.calls import LATENT, ROTATED, ends, index_list, npu, parts
 from arcforge_hw.torch_ops.sparse_mla import key_rows
 
+SELECTED = 8192
+"""Most keys that the indexer, and so this operator, is documented for."""
+
 
 def supports(call: OpCall) -> Verdict:
     """Returns whether the sizes are documented for A2 and A3."""
@@ -47,8 +50,35 @@ def sparse_mla(
             cu_key = cu_query * selected
         else:
             kv_SC = laid_out(kv_SC, cu_key, pages)
-    learns = torch.is_grad_enabled() and (q_THC.requires_grad or kv_SC.requires_grad)
-    return attend(q_THC, kv_SC, indices_TK, cu_query, cu_key, scale, learns)[0]
+    return attend(q_THC, kv_SC, indices_TK, cu_query, cu_key, scale, _learns(q_THC, kv_SC))[0]
+
+
+def _learns(*inputs: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+
+
+def mla_decode(
+    q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float,
+    pages: Pages | None = None,
+) -> Tensor:  # fmt: skip
+    """See `arcforge_core.ops.reference.mla_decode`: every visible key is selected."""
+    kv_SC = laid_out(kv_SC, cu_key, pages)
+    query_N, key_N = cu_query.diff(), cu_key.diff()
+    row_T = torch.arange(int(cu_query[-1])) - cu_query[:-1].repeat_interleave(query_N)
+    seen_T = (key_N - query_N).repeat_interleave(query_N) + row_T + 1
+    key_K = torch.arange(int(key_N.max()))
+    indices_TK = torch.where(key_K < seen_T[:, None], key_K, -1).to(q_THC.device)
+    return attend(q_THC, kv_SC, indices_TK, cu_query, cu_key, scale, _learns(q_THC, kv_SC))[0]
+
+
+def decode_limits(
+    q_THC: Tensor, kv_SC: Tensor, cu_query: Tensor, cu_key: Tensor, latent_dim: int, scale: float,
+    pages: Pages | None = None,
+) -> Verdict:  # fmt: skip
+    """Returns whether as many keys may be selected as a call has."""
+    if (keys := int(cu_key.diff().max())) <= SELECTED:
+        return YES
+    return Verdict(False, f"{SELECTED} selected keys are documented, not {keys}")
 
 
 def attend(

@@ -32,11 +32,12 @@ def install_npu(limits: Limits | None = None) -> Chip:
     install("npu", limits)
     extension("torch_npu")
     names = [schema.partition("(")[0] for schema in SCHEMAS]
-    ops = [VendorOp(s, _function(n), GRADIENTS.get(n)) for s, n in zip(SCHEMAS, names, strict=True)]
+    ops = [VendorOp(s, function_of(n), GRADIENTS.get(n)) for s, n in zip(SCHEMAS, names, strict=True)]
     return declare("npu", ops)
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function_of(name: str) -> Callable[..., Any]:
+    """Returns the stand-in of an operator."""
     short = name.removeprefix("npu_").removeprefix("moe_")
     function: Callable[..., Any] = next(getattr(m, short) for m in MODULES if hasattr(m, short))
     return function
