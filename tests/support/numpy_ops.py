@@ -190,6 +190,11 @@ def mla_prolog(x_TD, q_a_QD, q_norm_Q, kv_a_CD, kv_norm_L, cos_TF, sin_TF, eps):
     return rms_norm(x_TD @ q_a_QD.T, q_norm_Q, eps), np.concatenate((normed_TL, turned_TR), axis=1)
 
 
+def mla_project(x_TD, q_a_QD, q_norm_Q, q_b_JQ, kv_a_CD, kv_norm_L, kv_b_XL, cos_TF, sin_TF, eps, heads):
+    q_TQ, entry_TC = mla_prolog(x_TD, q_a_QD, q_norm_Q, kv_a_CD, kv_norm_L, cos_TF, sin_TF, eps)
+    return q_TQ, mla_absorb(q_TQ @ q_b_JQ.T, kv_b_XL, cos_TF, sin_TF, heads), entry_TC
+
+
 def mla_absorb(q_TJ, kv_b_JL, cos_TF, sin_TF, heads):
     rotary, (tokens, rows) = 2 * cos_TF.shape[1], q_TJ.shape
     width, both = rows // heads, len(kv_b_JL) // heads
@@ -348,6 +353,6 @@ OPS = {
         rms_norm, rope, linear, head_linear, swiglu, attention_varlen, window_attention, mla_decode, indexer_topk,
         sparse_mla, selected_attention, indexer_kl, gated_delta_rule, router_scores, moe_experts, linear_cross_entropy,
         argmax_logprob, sample, newton_schulz, hadamard, to_records, quant_linear, quant_experts, mla_prolog,
-        mla_absorb, mla_epilog, index_prolog, mlp, quant_mlp, moe, quant_moe,
+        mla_project, mla_absorb, mla_epilog, index_prolog, mlp, quant_mlp, moe, quant_moe,
     )
 } | {"attention_decode": attention_varlen}  # fmt: skip

@@ -21,7 +21,9 @@ from arcforge_hw.ascend.backend import Ascend
 from arcforge_hw.configs import AscendConfig
 
 install_npu()
-KERNELS = {kernel.op: kernel for kernel in Ascend(AscendConfig()).kernels() if ".npu_" in kernel.name}
+KERNELS = {
+    kernel.op: kernel for kernel in Ascend(AscendConfig(mla_prologue="late")).kernels() if ".npu_" in kernel.name
+}
 TOLERANCE = 2e-2
 
 
@@ -35,7 +37,7 @@ MODEL = {
     "topk": ("indexer_topk", 0), "topk in pages": ("indexer_topk", 1), "attend": ("sparse_mla", 0),
     "learn": ("sparse_mla", 0), "one key": ("sparse_mla", 1), "attend in pages": ("sparse_mla", 2),
     "one key in pages": ("sparse_mla", 3), "loss": ("indexer_kl", 0), "decode": ("mla_decode", 0),
-    "decode in pages": ("mla_decode", 1),
+    "decode in pages": ("mla_decode", 1), "prologue": ("mla_project", 0),
 }  # fmt: skip
 """Name -> op and number of the case."""
 

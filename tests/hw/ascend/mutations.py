@@ -96,7 +96,7 @@ SELECT, ATTEND, LOSS = (
     "npu_sparse_flash_attention",
     "npu_sparse_lightning_indexer_grad_kl_loss",
 )
-DENSE = "npu_fusion_attention"
+DENSE, PROLOGUE = "npu_fusion_attention", "npu_mla_prolog_v3"
 PRODUCT, CHOOSE, ROUTE = "npu_grouped_matmul", "npu_moe_gating_top_k", "npu_moe_init_routing_v2"
 BACK, LINEAR = "npu_moe_token_unpermute", "npu_quant_matmul"
 QUERIES, KEYS = "actual_seq_lengths_query", "actual_seq_lengths_key"
@@ -150,6 +150,14 @@ MUTATIONS = [
     Mutation("dense", DENSE, "name", "kv_heads", put("kv_heads", 2)),
     Mutation("dense", DENSE, "layout", "a mask the other way", of("atten_mask", lambda x: x.mT.contiguous())),
     Mutation("dense", DENSE, "meaning", "aligned top-left", put("sparse_mode", 2)),
+    Mutation("prologue", PROLOGUE, "order", "sines and cosines", swap(7, 8)),
+    Mutation("prologue", PROLOGUE, "order", "norms", swap(5, 6)),
+    Mutation("prologue", PROLOGUE, "layout", "weights not turned", of(1, lambda x: x.mT.contiguous())),
+    Mutation("prologue", PROLOGUE, "layout", "rows of a cache without blocks", of(9, lambda x: x.flatten(0, 1))),
+    Mutation("prologue", PROLOGUE, "dtype", "int32 rows", of("cache_index", to(torch.int32))),
+    Mutation("prologue", PROLOGUE, "name", "slots", rename("cache_index", "slots")),
+    Mutation("prologue", PROLOGUE, "indices", "rows in reverse", of("cache_index", lambda x: x.flip(0))),
+    Mutation("prologue", PROLOGUE, "meaning", "another epsilon", put("rmsnorm_epsilon_ckv", 1.0)),
     Mutation("experts", PRODUCT, "lengths", "sizes for sums", put("group_list_type", 0)),
     Mutation("experts", PRODUCT, "dtype", "int32 groups", of("group_list", to(torch.int32))),
     Mutation("experts", PRODUCT, "layout", "weights not turned", of(1, lambda x: x.mT)),

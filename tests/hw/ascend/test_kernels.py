@@ -7,6 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
+
+from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.errors import ConfigError
+from arcforge_hw.ascend.backend import Ascend
+from arcforge_hw.configs import AscendConfig
 
 from .mutations import MUTATIONS
 
@@ -22,7 +28,7 @@ def found():
 
 
 def test_kernels_equal_the_reference_through_the_operators(found):
-    assert len(found["errors"]) == 22
+    assert len(found["errors"]) == 23
     assert all(error <= 2e-2 for error in found["errors"].values()), found["errors"]
 
 
@@ -45,6 +51,29 @@ def test_a_wrong_call_is_noticed_for_its_own_fault(found):
             assert "Unknown keyword argument" in said, (mutation.name, said)
         else:
             assert said.startswith(("VendorError: npu_", "error ")), (mutation.name, said)
+
+
+GLM5 = {"hidden": 6144, "query_latent": 2048, "latent": 512, "heads": 64, "nope": 192, "rotary": 64}
+DEEPSEEK = {"hidden": 7168, "query_latent": 1536, "latent": 512, "heads": 128, "nope": 128, "rotary": 64}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "documents", "runs"),
+    [(GLM5, "early", False), (GLM5, "late", True), (DEEPSEEK, "early", True), (DEEPSEEK, "off", None)],
+)
+def test_the_prologue_is_chosen_by_its_documents_sizes(sizes, documents, runs):
+    """GLM-5's query latent and heads are not in the early documents: its parts run."""
+    kernels = Ascend(AscendConfig(mla_prologue=documents)).kernels()
+    found = [kernel for kernel in kernels if kernel.op == "mla_project"]
+    assert len(found) == (runs is not None)
+    for kernel in found:
+        verdict = kernel.supports(OpCall("mla_project", "npu", torch.bfloat16, False, sizes))
+        assert verdict.ok == runs and ("query_latent of (1536,), not 2048" in verdict.reason) == (not runs)
+
+
+def test_other_documents_of_the_prologue_are_an_error():
+    with pytest.raises(ConfigError, match=r"hardware\.mla_prologue"):
+        AscendConfig(mla_prologue="newest")
 
 
 def test_the_int8_indexer_is_a_choice_and_selects_almost_the_same_keys(found):

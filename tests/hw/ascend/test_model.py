@@ -45,8 +45,10 @@ def test_it_trains_and_serves_w4a8():
 
 
 @pytest.mark.nightly
-def test_it_serves_bfloat16_and_int8_keys():
-    found = run("bf16", "int8 keys")
+def test_it_serves_bfloat16_int8_keys_and_the_fused_prologue():
+    found = run("bf16", "int8 keys", "prologue")
+    fused = {*SERVED, SELECT, "npu_swiglu", "npu_mla_prolog_v3"}
+    assert apart(found["prologue"]) < 0.05 and set(found["prologue"]["calls"]) == fused
     assert apart(found["bf16"]) < 0.03 and set(found["bf16"]["calls"]) == {*SERVED, SELECT, "npu_swiglu"}
     rounded = found["int8 keys"]  # selects a few other keys
     assert apart(rounded) < 0.3 and set(rounded["calls"]) == {*SERVED, *INTEGERS, "npu_quant_lightning_indexer"}

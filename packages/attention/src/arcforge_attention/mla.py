@@ -64,6 +64,10 @@ class MLA(nn.Module):
         self.hadamard = op(reference.hadamard, width=self.latent)
         self.to_records = op(reference.to_records, width=self.latent)
         self.prolog = self._fused("mla_prolog", LATENTS, hidden=model.hidden_size, latent=self.latent)
+        self.projection = self._fused(
+            "mla_project", (*LATENTS, "q_b_proj", "kv_b_proj"), hidden=model.hidden_size,
+            query_latent=model.q_lora_rank, latent=self.latent, heads=self.heads, nope=self.nope, rotary=self.rotary,
+        )  # fmt: skip
         self.absorber = self._fused("mla_absorb", ("kv_b_proj",), heads=self.heads, latent=self.latent)
         self.epilog = self._fused("mla_epilog", ("kv_b_proj",), heads=self.heads, latent=self.latent)
 
@@ -112,7 +116,8 @@ class MLA(nn.Module):
         return "dense" if self._serves(batch.num_tokens) else None
 
     def _serves(self, tokens: int) -> bool:
-        return all(op.serves(tokens) for op in (self.prolog, self.absorber, self.epilog))
+        projects = self.projection.serves(tokens) or (self.prolog.serves(tokens) and self.absorber.serves(tokens))
+        return projects and self.epilog.serves(tokens)
 
     def decode(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None, rope: Rope) -> AttentionOutput:
         """`forward` of few tokens with a cache."""
@@ -125,6 +130,13 @@ class MLA(nn.Module):
 
     def project(self, x_TD: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the query latent [T, Q], absorbed queries [T, H, C + R] and entries [T, C + R] of few tokens."""
+        if self.projection.serves(len(x_TD)):
+            projected: tuple[Tensor, Tensor, Tensor] = self.projection(
+                x_TD, self.q_a_proj.weight, self.q_a_layernorm.weight, self.q_b_proj.weight,
+                self.kv_a_proj_with_mqa.weight, self.kv_a_layernorm.weight, self.kv_b_proj.weight, *rope,
+                self.q_a_layernorm.eps, self.heads,
+            )  # fmt: skip
+            return projected
         q_TQ, entry_TC = self.prolog(
             x_TD, self.q_a_proj.weight, self.q_a_layernorm.weight, self.kv_a_proj_with_mqa.weight,
             self.kv_a_layernorm.weight, *rope, self.q_a_layernorm.eps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcforge_core.config.schema import HardwareConfig
+from arcforge_core.config.schema import HardwareConfig, check_choice
 
 
 @dataclass
@@ -29,6 +29,12 @@ class AscendConfig(HardwareConfig):
     quant_indexer: bool = False
     """Select keys from an int8 cache (attention.index_cache=int8) by npu_quant_lightning_indexer, which rounds queries,
     head weights and scales too."""
+    mla_prologue: str = "off"
+    """Decode MLA through npu_mla_prolog_v3 for the sizes of its ``early`` documents (query latent 1,536), or of the
+    ``late`` ones, which have GLM-5's too; ``off``: its parts run, and no weight is copied in each call."""
+
+    def __post_init__(self) -> None:
+        check_choice("hardware.mla_prologue", self.mla_prologue, ("off", "early", "late"))
 
 
 @dataclass

@@ -81,6 +81,7 @@ KINDS = (SAME, WIDE, INDEX, RECORDS)
 def _specs() -> dict[str, OpSpec]:
     heads, sparse = ("heads", "kv_heads", "key_dim", "value_dim"), ("heads", "key_dim", "latent_dim", "topk")
     moe = ("experts", "hidden", "width", "shared")
+    projection = ("hidden", "query_latent", "latent", "heads", "nope", "rotary")
     specs = (
         OpSpec("rms_norm", ("width",)),
         OpSpec("rope", ("dim",)),
@@ -107,6 +108,7 @@ def _specs() -> dict[str, OpSpec]:
         OpSpec("quant_linear", ("inputs", "outputs", "bits", "groups"), cases_in=QUANTISED),
         OpSpec("quant_experts", ("experts", "hidden", "width", "bits"), cases_in=QUANTISED, jumps=True),
         OpSpec("mla_prolog", ("hidden", "latent"), (SAME, SAME), FUSED),
+        OpSpec("mla_project", projection, (SAME, SAME, SAME), FUSED),
         OpSpec("mla_absorb", ("heads", "latent"), cases_in=FUSED),
         OpSpec("mla_epilog", ("heads", "latent"), cases_in=FUSED),
         OpSpec("index_prolog", ("heads", "head_dim", "hidden"), (SAME, SAME, SAME), FUSED),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Generator, Tensor
 
@@ -32,6 +34,33 @@ def mla_prolog_cases(g: Generator) -> list[OpCase]:
         }
         cases.append(OpCase("mla_prolog", name, args, (), {"hidden": hidden, "latent": latent}))
     return cases
+
+
+def mla_project_cases(g: Generator) -> list[OpCase]:
+    """The parts of `mla_prolog_cases` and `mla_absorb_cases`, weights small enough that no part drowns another."""
+    cases = []
+    for name, (tokens, unit) in FUSED_SIZES.items():
+        sizes = {"hidden": 3 * unit, "query_latent": 2 * unit, "latent": unit, "heads": 3, "nope": 12, "rotary": 6}
+        cases.append(OpCase("mla_project", name, project_arguments(g, tokens, sizes), (), sizes))
+    return cases
+
+
+def project_arguments(g: Generator, tokens: int, sizes: dict[str, int]) -> dict[str, Any]:
+    """Returns arguments of `mla_project`; values of a head have 10 rows."""
+    hidden, query, latent, heads = (sizes[name] for name in ("hidden", "query_latent", "latent", "heads"))
+    nope, rotary = sizes["nope"], sizes["rotary"]
+    return {
+        "x_TD": normal(g, tokens, hidden),
+        "q_a_QD": normal(g, query, hidden) / hidden**0.5,
+        "q_norm_Q": normal(g, query),
+        "q_b_JQ": normal(g, heads * (nope + rotary), query) / query**0.5,
+        "kv_a_CD": normal(g, latent + rotary, hidden) / hidden**0.5,
+        "kv_norm_L": normal(g, latent),
+        "kv_b_XL": normal(g, heads * (nope + 10), latent) / nope**0.5,
+        **_turns(g, tokens, rotary // 2),
+        "eps": 1e-5,
+        "heads": heads,
+    }
 
 
 def mla_absorb_cases(g: Generator) -> list[OpCase]:

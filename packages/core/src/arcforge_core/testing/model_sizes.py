@@ -12,6 +12,7 @@ from torch import Tensor
 
 from arcforge_core.contracts.batch import Pages, cumulative
 from arcforge_core.testing.attention_inputs import selection
+from arcforge_core.testing.fused_inputs import project_arguments
 from arcforge_core.testing.op_case import OpCase, integers, normal
 
 HEADS, ENTRY, LATENT, INDEX_HEADS, INDEX, TOPK, PAGE = 64, 576, 512, 32, 128, 6, 16
@@ -32,6 +33,16 @@ def model_cases(op: str, seed: int) -> list[OpCase]:
         sizes = {"heads": INDEX_HEADS, "head_dim": INDEX, "topk": TOPK}
         case = OpCase(op, "a model's sizes", {**scores, **lengths, "topk": TOPK, "use_relu": True}, (), sizes)
         return [case, _paged(case, "k_SD")]
+    if op == "mla_project":  # DeepSeek-V3.2's latents
+        sizes = {
+            "hidden": 1024,
+            "query_latent": 1536,
+            "latent": LATENT,
+            "heads": 2,
+            "nope": 128,
+            "rotary": ENTRY - LATENT,
+        }
+        return [OpCase(op, "a model's sizes", project_arguments(g, tokens, sizes), (), sizes)]
     attention: dict[str, Tensor] = {"q_THC": normal(g, tokens, HEADS, ENTRY), "kv_SC": normal(g, keys, ENTRY)}
     sizes = {"heads": HEADS, "key_dim": ENTRY, "latent_dim": LATENT}
     rest = {**lengths, "latent_dim": LATENT, "scale": ENTRY**-0.5}

@@ -33,5 +33,5 @@ class Ascend(
 
     def kernels(self) -> Sequence[Kernel]:
         """Returns the kernels of torch_npu, and those of every vendor for calls that these leave."""
-        rounds_queries = isinstance(self.config, AscendConfig) and self.config.quant_indexer
-        return [*kernels(self._supports, rounds_queries), *super().kernels()]
+        config = self.config if isinstance(self.config, AscendConfig) else AscendConfig()
+        return [*kernels(self._supports, config.quant_indexer, config.mla_prologue), *super().kernels()]

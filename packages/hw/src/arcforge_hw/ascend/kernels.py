@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from arcforge_core.contracts.hardware import YES, Kernel, OpCall, Verdict
-from arcforge_hw.ascend import attention_varlen, experts, indexer_kl, indexer_topk, quantised, rows, sparse_mla
+from arcforge_core.ops import reference
+from arcforge_hw.ascend import (
+    attention_varlen,
+    experts,
+    indexer_kl,
+    indexer_topk,
+    mla_project,
+    quantised,
+    rows,
+    sparse_mla,
+)
 from arcforge_hw.torch_ops.verdicts import Answer, first_no
 
 FUSED = 10
@@ -42,12 +52,13 @@ def _rounds(place: int, *int8_places: int) -> Callable[..., Verdict]:
     return limits
 
 
-def kernels(supported: Answer, rounds_queries: bool) -> list[Kernel]:
+def kernels(supported: Answer, rounds_queries: bool, prologue: str) -> list[Kernel]:
     """Returns the kernels.
 
     Args:
         supported: whether the chip has a call's device and dtype.
         rounds_queries: whether keys in int8 may be selected by ``npu_quant_lightning_indexer``.
+        prologue: ``off``, or the documents of ``npu_mla_prolog_v3`` whose sizes it takes.
     """
     table: list[tuple[Callable[..., Any], str, Answer, Callable[..., Verdict] | None]] = [
         (rows.rms_norm, "npu_rms_norm", _any, None),
@@ -76,6 +87,11 @@ def kernels(supported: Answer, rounds_queries: bool) -> list[Kernel]:
             _rounds(15, 7, 9, 11),
         ),
     ]
+    if prologue != "off":
+        table += [
+            (mla_project.mla_project, "npu_mla_prolog_v3", mla_project.supports(prologue), None),
+            (reference.mla_epilog, "torch", _any, None),  # without it a model would not use the one before
+        ]
     return [
         Kernel(fn.__name__, f"ascend.{fn.__name__}.{name}", fn, first_no(supported, fits), FUSED, limits=limits)
         for fn, name, fits, limits in table

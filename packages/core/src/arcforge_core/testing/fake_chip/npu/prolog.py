@@ -18,8 +18,8 @@ from arcforge_core.testing.fake_chip.vendor import need
 
 HIDDEN = (1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192)
 """Hidden sizes."""
-QUERY_LATENTS, PARTS = {"2026-03": (1536,), "2026-08": (1536, 2048)}, {"2026-03": (128,), "2026-08": (128, 192)}
-"""Query latents and parts without rotation, by the month of the document; the later ones include GLM-5's."""
+QUERY_LATENTS, PARTS = (1536, 2048), (128, 192)
+"""Query latents and parts without rotation; earlier documents have the first of each alone."""
 
 
 def mla_prolog_v3(
@@ -28,7 +28,7 @@ def mla_prolog_v3(
     kr_cache: Tensor, *, cache_index: Tensor | None = None, rmsnorm_epsilon_cq: float = 1e-5,
     rmsnorm_epsilon_ckv: float = 1e-5, cache_mode: str = "PA_BSND", query_norm_flag: bool = False,
     weight_quant_mode: int = 0, kv_cache_quant_mode: int = 0, query_quant_mode: int = 0, qc_qr_scale: float = 1.0,
-    kc_scale: float = 1.0, release: str = "2026-03", **others: object,
+    kc_scale: float = 1.0, **others: object,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Writes the entries of all tokens; returns absorbed queries [T, N, L], rotated parts [T, N, R] and more.
 
@@ -48,8 +48,8 @@ def mla_prolog_v3(
     hidden, latent = weight_dq.shape
     heads, part = weight_uk.shape[:2]
     need(token_x.ndim == 2 and token_x.shape[1] == hidden and hidden in HIDDEN, op, f"hidden {hidden} not of {HIDDEN}")
-    need(latent in QUERY_LATENTS[release], op, f"query latent {latent} must be of {QUERY_LATENTS[release]}")
-    need(part in PARTS[release], op, f"part without rotation {part} must be of {PARTS[release]}")
+    need(latent in QUERY_LATENTS, op, f"query latent {latent} must be of {QUERY_LATENTS}")
+    need(part in PARTS, op, f"part without rotation {part} must be of {PARTS}")
     need(heads in HEADS and weight_uk.shape[2] == LATENT, op, f"weight_uk must be [N, H, {LATENT}]")
     need(weight_uq_qr.shape == (latent, heads * (part + ROTATED)), op, "weight_uq_qr must be [Q, N * (H + R)]")
     need(weight_dkv_kr.shape == (hidden, LATENT + ROTATED), op, "weight_dkv_kr must be [D, L + R]")
