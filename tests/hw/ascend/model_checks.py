@@ -102,5 +102,6 @@ PARTS = {
     "int8 keys": lambda: served("w8a8", "int8", quant_indexer=True),
     "prologue": lambda: served("none", "auto", *DEEPSEEK, mla_prologue="early"),
 }
-print(json.dumps({name: PARTS[name]() for name in sys.argv[1:]}), flush=True)
-os._exit(0)  # torch's threads of the backward pass sometimes abort an interpreter that exits
+if __name__ == "__main__":
+    print(json.dumps({name: PARTS[name]() for name in sys.argv[1:]}), flush=True)
+    os._exit(0)  # torch's threads of the backward pass sometimes abort an interpreter that exits

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "model_checks.py"
 pytestmark = pytest.mark.slow(
     reason="trains and serves a model in a process of its own, which can have one such device"
 )
@@ -17,8 +16,9 @@ SERVED = {*ALWAYS, "npu_moe_gating_top_k", "npu_moe_init_routing_v2"}
 INTEGERS = {"npu_dynamic_quant", "npu_quant_matmul", "npu_swiglu_quant"}
 
 
-def run(*parts):
-    result = subprocess.run([sys.executable, SCRIPT, *parts], capture_output=True, text=True, check=False)
+def run(*parts, script="model_checks.py"):
+    command = [sys.executable, Path(__file__).parent / script, *parts]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -52,3 +52,14 @@ def test_it_serves_bfloat16_int8_keys_and_the_fused_prologue():
     assert apart(found["bf16"]) < 0.03 and set(found["bf16"]["calls"]) == {*SERVED, SELECT, "npu_swiglu"}
     rounded = found["int8 keys"]  # selects a few other keys
     assert apart(rounded) < 0.3 and set(rounded["calls"]) == {*SERVED, *INTEGERS, "npu_quant_lightning_indexer"}
+
+
+@pytest.mark.nightly
+def test_a_whole_run_trains_on_the_npu_and_its_model_is_served(tmp_path):
+    found = run(str(tmp_path), script="run_checks.py")
+    assert len(found["npu"]) == len(found["host"]) == 3
+    for ours, host in zip(found["npu"], found["host"], strict=True):
+        assert ours == pytest.approx(host, rel=5e-2)
+    assert {"npu_sparse_lightning_indexer_grad_kl_loss", f"{ATTEND}_grad", SELECT} <= set(found["trained by"])
+    assert found["npu served"] == pytest.approx(found["host served"], abs=0.05)
+    assert {*SERVED, *INTEGERS} <= set(found["served by"])
