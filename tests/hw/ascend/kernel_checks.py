@@ -1,10 +1,11 @@
 """Run by test_kernels.py in a process with a simulated NPU: kernels against the references, and wrong calls.
 
-Prints JSON: the error of each case, and what became of each mutation.
+Prints JSON: the error of each case, and what became of each mutation; with ``kit``, the rows of `check_hardware`.
 """
 
 import json
 import os
+import sys
 from contextlib import contextmanager
 
 import torch
@@ -14,16 +15,15 @@ from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
 from arcforge_core.ops.quant import to_records
 from arcforge_core.testing.fake_chip.npu.library import install_npu
-from arcforge_core.testing.hardware_checks import compare, relative_error
+from arcforge_core.testing.hardware_checks import check_hardware, compare, relative_error
 from arcforge_core.testing.model_sizes import model_cases
 from arcforge_core.testing.op_inputs import op_cases
 from arcforge_hw.ascend.backend import Ascend
 from arcforge_hw.configs import AscendConfig
 
 install_npu()
-KERNELS = {
-    kernel.op: kernel for kernel in Ascend(AscendConfig(mla_prologue="late")).kernels() if ".npu_" in kernel.name
-}
+ASCEND = Ascend(AscendConfig(mla_prologue="late"))
+KERNELS = {kernel.op: kernel for kernel in ASCEND.kernels() if ".npu_" in kernel.name}
 TOLERANCE = 2e-2
 
 
@@ -99,6 +99,10 @@ def same_keys():
     return sum(len(set(a) & set(b)) for a, b in zip(got.tolist(), want.tolist(), strict=True)) / want.numel()
 
 
+if sys.argv[1:] == ["kit"]:
+    rows = [(r.kernel, r.dtype, r.verdict, r.reason) for r in check_hardware(ASCEND)]
+    print(json.dumps(rows), flush=True)
+    os._exit(0)
 others, errors = drawn(1), {}
 for name, case in CASES.items():
     function = KERNELS[case.op].function

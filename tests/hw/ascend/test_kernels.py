@@ -20,11 +20,23 @@ SCRIPT = Path(__file__).parent / "kernel_checks.py"
 pytestmark = pytest.mark.slow(reason="imports torch in a process of its own, which can have one such device")
 
 
-@pytest.fixture(scope="module")
-def found():
-    result = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
+def run(*arguments):
+    result = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def found():
+    return run()
+
+
+@pytest.mark.nightly
+def test_every_kernel_passes_the_conformance_kit_in_bfloat16():
+    rows = run("kit")
+    assert [row for row in rows if row[2] == "fail"] == []
+    passed = {kernel for kernel, dtype, verdict, _ in rows if (dtype, verdict) == ("bfloat16", "pass")}
+    assert {row[0] for row in rows} - passed == {"ascend.newton_schulz.gram"}
 
 
 def test_kernels_equal_the_reference_through_the_operators(found):

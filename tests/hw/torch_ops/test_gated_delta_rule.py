@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import arcforge_hw.torch_ops.gated_delta_rule as kernel
 from arcforge_core.contracts.batch import cumulative
+from arcforge_core.contracts.device import Capabilities
 from arcforge_core.ops import reference
 
 LENGTHS = st.integers(1, 20) | st.integers(1, 140) | st.sampled_from([63, 64, 65, 127, 128, 129])
@@ -56,8 +57,19 @@ def test_equals_the_reference_in_lower_precision(dtype, tolerance):
     assert_equal_to_reference(make([1, 200, 64, 5, 33], key=32, value=16, dtype=dtype), tolerance)
 
 
-def test_weak_decays_after_strong_ones_are_not_lost():
+def test_a_chip_without_float64_computes_none(monkeypatch):
+    args = make([1, 70, 5], dtype=torch.float32)
+    wanted = results(reference.gated_delta_rule, args)
+    monkeypatch.setattr(kernel, "capabilities_of", lambda device: Capabilities())
+    monkeypatch.setattr(torch.Tensor, "double", None)
+    for got, value in zip(results(kernel.gated_delta_rule, args), wanted, strict=True):
+        torch.testing.assert_close(got, value, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("has_float64", [True, False])
+def test_weak_decays_after_strong_ones_are_not_lost(monkeypatch, has_float64):
     """Sums of g in fp32 would be wrong by 1e-3 after the first tokens."""
+    monkeypatch.setattr(kernel, "capabilities_of", lambda device: Capabilities(float64=has_float64))
     args = make([64], dtype=torch.float32)
     with torch.no_grad():
         args[3][:20], args[3][20:] = -400.0, -0.01

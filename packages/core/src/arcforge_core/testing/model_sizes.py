@@ -1,4 +1,4 @@
-"""Calls at the sizes of GLM-5's attention with few tokens, for kernels that refuse the small sizes of other cases.
+"""Calls at the sizes of GLM-5's attention with fewer heads and tokens, for kernels that refuse other cases.
 
 Vendors' operators are often written for one model's sizes: latents of 512, rotated parts of 64, index heads of 128.
 """
@@ -15,7 +15,7 @@ from arcforge_core.testing.attention_inputs import selection
 from arcforge_core.testing.fused_inputs import project_arguments
 from arcforge_core.testing.op_case import OpCase, integers, normal
 
-HEADS, ENTRY, LATENT, INDEX_HEADS, INDEX, TOPK, PAGE = 64, 576, 512, 32, 128, 6, 16
+HEADS, ENTRY, LATENT, INDEX_HEADS, INDEX, TOPK, PAGE = 32, 576, 512, 32, 128, 6, 16
 QUERIES, KEYS = [3, 5], [9, 5]
 """The first segment has a past."""
 

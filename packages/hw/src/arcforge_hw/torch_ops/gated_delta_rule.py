@@ -8,7 +8,8 @@ With γ the running sum of g in a chunk, D_ij = e^(γ_i - γ_j) for i >= j and 0
 Only N and S' depend on the previous chunk; the rest is batched over chunks of all segments and heads. A chunk of one
 token is the recurrent step. The backward pass keeps the states between chunks and recomputes the rest.
 
-γ is summed in float64: after strong decays, differences of fp32 sums would lose the weak ones.
+γ is summed in float64: after strong decays, differences of fp32 sums would lose the weak ones. Where a chip has no
+float64, the decays between each two tokens are summed, so that nothing is subtracted.
 
 Shapes: T tokens, N segments, H heads, K key size, V value size, C tokens of a chunk, B chunks times heads.
 """
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arcforge_core.ops.hardware import capabilities_of
 from arcforge_hw.torch_ops import block_values
 
 SIZES = (1, 4, 16, 32, 64)
@@ -150,12 +152,12 @@ class Inner:
 
     @staticmethod
     def of(x: Tokens) -> Inner:
-        gamma = x.g.double().cumsum(-1)
+        between, gamma, rest = log_decays(x.g)
         above = torch.ones(x.g.shape[-1], x.g.shape[-1], dtype=torch.bool, device=x.g.device).triu(1)
         # masked before the exponential, which overflows above the diagonal
-        decay = (gamma[..., :, None] - gamma[..., None, :]).to(x.k.dtype).masked_fill_(above, -torch.inf).exp_()
+        decay = between.to(x.k.dtype).masked_fill_(above, -torch.inf).exp_()
         since = gamma.exp().to(x.k.dtype)[..., None]
-        until = (gamma[..., -1:] - gamma).exp().to(x.k.dtype)[..., None]
+        until = rest.exp().to(x.k.dtype)[..., None]
         a = torch.bmm(x.k, x.k.mT).mul_(decay).tril_(-1)
         p = torch.bmm(x.q, x.k.mT).mul_(decay)
         beta = x.beta[..., None]
@@ -165,6 +167,15 @@ class Inner:
     def split(self, value_dim: int) -> tuple[Tensor, Tensor]:
         """Returns U and W."""
         return self.uw[..., :value_dim], self.uw[..., value_dim:]
+
+
+def log_decays(g_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns log decays after each token until each later one [B, C, C], since the chunk's start, until its end."""
+    if capabilities_of(g_BC.device.type).float64:
+        gamma_BC = g_BC.double().cumsum(-1)
+        return gamma_BC[..., :, None] - gamma_BC[..., None, :], gamma_BC, gamma_BC[..., -1:] - gamma_BC
+    between_BCC = g_BC[..., :, None].expand(*g_BC.shape, g_BC.shape[-1]).tril(-1).cumsum(-2)
+    return between_BCC, g_BC.cumsum(-1), between_BCC[..., -1, :].clone()
 
 
 def solve(lower: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
