@@ -53,7 +53,8 @@ def attention_decode(
 
 @functools.cache
 def _mask(device: torch.device) -> Tensor:
-    return torch.ones(MASK, MASK, dtype=torch.bool).triu(1).to(device)
+    with torch.inference_mode(False):  # training saves it for the backward pass
+        return torch.ones(MASK, MASK, dtype=torch.bool).triu(1).to(device)
 
 
 def attention_varlen(
