@@ -15,7 +15,7 @@ SOURCE = CORE / "src" / "arcforge_core"
 KIT = (
     "hardware_suite", "hardware_checks", "device_checks", "conformance_report", "case_export", "op_case", "op_inputs",
     "large_inputs", "fused_inputs", "quant_inputs", "attention_inputs", "model_checks",
-    "collective_checks", "exchanges", "stream_checks", "autocast_checks", "compile_checks",
+    "collective_checks", "exchanges", "stream_checks", "autocast_checks", "compile_checks", "model_sizes",
 )  # fmt: skip
 FILES = sorted(
     [
