@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, dequantise, quantise
+from arcforge_hw.quantization.flex import at_place
 from arcforge_hw.quantization.smoothing import TRIED_TOKENS, Reader, search
 
 
@@ -101,3 +102,20 @@ def test_dead_channels_have_finite_factors() -> None:
     for smoothing in ("awq", "migrate"):
         found = search([reader(weight, x)], smoothing, 10, rounds=True)
         assert found is not None and bool(found.factors.isfinite().all()) and float(found.factors.min()) > 0
+
+
+@pytest.mark.parametrize("smoothing", ["flex_smooth", "flex_awq"])
+def test_flex_rules_undo_an_outlier_and_take_dead_channels(smoothing: str) -> None:
+    weight, x = drawn(12, 32), drawn(64, 32, seed=1)
+    x[:, 5] *= 64
+    weight[:, 5] /= 64
+    x[:, 9] = 0
+    found = search([reader(weight, x)], smoothing, 10, rounds=True)
+    assert found is not None and found.after < 0.1 * found.before
+    assert found.factors.argmax() == 5 and bool(found.factors.isfinite().all())
+
+
+def test_the_recipe_takes_each_rule_at_its_place() -> None:
+    places = {"self_attn.value": "flex_smooth", "mlp.experts.up": "flex_awq", "post_attention_layernorm": "none"}
+    assert {place: at_place("flex", place) for place in places} == places
+    assert at_place("awq", "post_attention_layernorm") == "awq"

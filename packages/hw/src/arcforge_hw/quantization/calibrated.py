@@ -23,6 +23,7 @@ from arcforge_core.errors import ConfigError
 from arcforge_core.ops.quant import Quantised
 from arcforge_core.ops.reference import rms_norm
 from arcforge_hw.quantization.configs import CalibratedConfig
+from arcforge_hw.quantization.flex import EXPERTS_UP, at_place
 from arcforge_hw.quantization.gptq import gptq
 from arcforge_hw.quantization.quarot import Quarot
 from arcforge_hw.quantization.readers import PLACES, LayerReaders
@@ -139,26 +140,27 @@ class Calibration:
             grouped = place == "self_attn.value" and form_of(self.made.state.transform.attention) == "gqa"
             groups = sizes.num_key_value_heads if grouped else 1
             choice = self._search(
-                read := readers.of(place), groups, sizes.num_attention_heads // groups if grouped else 1
+                place, read := readers.of(place), groups, sizes.num_attention_heads // groups if grouped else 1
             )
             for reader in read:
                 self._remember(reader.name, reader.x_TK, 1.0 if choice is None else choice.factors_K)
             if choice is not None:
                 yield place, choice
         if experts := readers.experts("down_proj"):
-            found = [self._search([reader]) for reader in experts]
+            found = [self._search(EXPERTS_UP, [reader]) for reader in experts]
             for reader, choice in zip(experts, found, strict=True):
                 self._remember(reader.name, reader.x_TK, 1.0 if choice is None else choice.factors_K)
             if missed := sum(len(reader.x_TK) == 0 for reader in experts):
                 say(f"{readers.prefix}: {missed} of {len(found)} experts were chosen by no token of the text")
             if any(choice is not None for choice in found):
-                yield "mlp.experts.up", _stacked(found)
+                yield EXPERTS_UP, _stacked(found)
 
-    def _search(self, readers: list[Reader], groups: int = 1, repeats: int = 1) -> Choice | None:
+    def _search(self, place: str, readers: list[Reader], groups: int = 1, repeats: int = 1) -> Choice | None:
         config = cast(CalibratedConfig, self.made.config)
-        if config.smoothing == "none":
+        smoothing = at_place(config.smoothing, place)
+        if smoothing == "none":
             return None
-        return search(readers, config.smoothing, config.grid, self.made.rounds, groups, repeats)
+        return search(readers, smoothing, config.grid, self.made.rounds, groups, repeats)
 
     def _remember(self, name: str, x_TK: Tensor, factors_K: Tensor | float) -> None:
         if self.made.config.rounding == "gptq":

@@ -14,7 +14,8 @@ from arcforge_core.errors import ConfigError
 WEIGHTS = ("w8a8", "w4a8", "int4")
 ROUNDINGS = ("nearest", "ssz")
 CALIBRATED_ROUNDINGS = (*ROUNDINGS, "gptq")
-SMOOTHINGS = ("none", "migrate", "awq")
+LAYOUTS = ("compressed-tensors", "ascend")
+SMOOTHINGS = ("none", "migrate", "awq", "flex_smooth", "flex_awq", "flex")
 
 
 @dataclass
@@ -60,7 +61,8 @@ class CalibratedConfig(QuarotConfig):
     name: str = "calibrated"
     smoothing: str = "awq"
     """``migrate``, factors ``sqrt(a / w)`` of each channel's largest activation and weight; ``awq``, the best of a grid
-    of exponents, tried with the rounding itself; ``none``."""
+    of exponents, tried with the rounding itself; ``flex_smooth`` and ``flex_awq``, msModelSlim's rules of those names;
+    ``flex``, its recipe for GLM-5, which uses both; ``none``."""
     grid: int = 10
     """Exponents of ``awq`` between 0 and 1."""
     rows: int = 32
@@ -85,11 +87,14 @@ class QuantizeConfig:
     """The directory to create, in the format of transformers; a killed command resumes."""
     data: DataConfig = MISSING
     """The corpus of quantizers that calibrate; they read its training side only."""
+    layout: str = "compressed-tensors"
+    """How integers are stored: ``compressed-tensors``, or ``ascend``, as msModelSlim writes and vllm-ascend reads."""
 
     def __post_init__(self) -> None:
         for name in ("checkpoint", "output"):
             if getattr(self, name) is None:
                 raise ConfigError(name, None, f"must name a directory, e.g. {name}=outputs/{name}")
+        check_choice("layout", self.layout, LAYOUTS)
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -100,7 +105,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "awq": {"rotate": False, "smoothing": "awq", "rounding": "ssz"},
     "gptq": {"rotate": False, "smoothing": "none", "rounding": "gptq"},
     "awq_gptq": {"rotate": False, "smoothing": "awq", "rounding": "gptq"},
+    "flex": {"rotate": False, "smoothing": "flex", "rounding": "ssz"},
     "quarot_awq": {"rotate": True, "smoothing": "awq", "rounding": "ssz"},
+    "quarot_flex": {"rotate": True, "smoothing": "flex", "rounding": "ssz"},
     "quarot_awq_gptq": {"rotate": True, "smoothing": "awq", "rounding": "gptq"},
 }
 """Options of the quantizers that ``suite=quantization`` compares; those with ``smoothing`` calibrate."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from arcforge_core.ops.quant import INT8, Quantised, dequantise, quantise
+from arcforge_hw.quantization.flex import flex_awq, flex_smooth
 
 LEAST = 1e-5
 """Smallest size of a channel, relative to the largest, that factors count; avoids extreme factors of dead channels."""
@@ -65,7 +66,7 @@ def search(
 
     Args:
         readers: all with the same K channels; those without tokens are left out.
-        smoothing: ``awq`` or ``migrate``.
+        smoothing: ``awq``, ``migrate``, ``flex_smooth`` or ``flex_awq``.
         grid: exponents of ``awq`` between 0 and 1.
         rounds: whether activations are rounded to int8 per token.
         groups, repeats: consecutive heads that read one value head share its factors: ``K = groups * repeats * size``.
@@ -88,11 +89,20 @@ def search(
 
     ones = torch.ones(read[0].x_TK.shape[1] // repeats)
     before = error(ones)
+    if smoothing in ("flex_smooth", "flex_awq"):
+        matrices = [(r.weight_NK, r.x_TK, r.round) for r in tried]
+        tokens_TK = torch.cat([r.x_TK for r in read])
+        found = (
+            flex_smooth(matrices, tokens_TK, groups, repeats)
+            if smoothing == "flex_smooth"
+            else flex_awq(matrices, tokens_TK, rounds, groups, repeats)
+        )
+        return Choice(found, spread(found), before, error(found))
     best = Choice(ones, spread(ones), before, before)
     for factors in _candidates(read, smoothing, grid, rounds, by_channel):
-        found = error(factors)
-        if smoothing == "migrate" or found < best.after:
-            best = Choice(factors, spread(factors), before, found)
+        after = error(factors)
+        if smoothing == "migrate" or after < best.after:
+            best = Choice(factors, spread(factors), before, after)
     return best
 
 
