@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 import arcforge_core
 from arcforge_core.checkpoint.hf.folder import OWN, default_architecture, find_architecture, write_tokenizer
 from arcforge_core.checkpoint.hf.links import links
-from arcforge_core.checkpoint.packed import QUANTISED, PackedShards, describe, encode
+from arcforge_core.checkpoint.packed import QUANTISED
 from arcforge_core.checkpoint.pretrained import find_checkpoint, open_checkpoint
 from arcforge_core.checkpoint.sections import read_json
 from arcforge_core.checkpoint.shards import INDEX, ShardReader, save_tensors
@@ -29,6 +29,7 @@ from arcforge_core.files.rundir import write_json
 from arcforge_core.ops.quant import Quantised, dequantise
 from arcforge_core.plugins.loader import registry
 from arcforge_hw.quantization.configs import QuantizeConfig
+from arcforge_hw.quantization.layouts import LAYOUTS, FileLayout
 
 SETTINGS = "quantize.json"
 """Marks an unfinished directory, and what it is made of."""
@@ -59,25 +60,29 @@ def quantise(config: QuantizeConfig) -> Result:
     architecture = find_architecture(default_architecture(made.model, opened.attention), "architecture")
     written = architecture.write(made.model, opened.attention)
     shapes = made.state.shapes
-    every = links(shapes, made.model.num_hidden_layers, architecture.rotated(written, made.model))
-    stages = _stages(list(every))
-    settings: dict[str, Any] = {"source": str(source), "quantizer": asdict(config.quantizer)}
+    every = list(links(shapes, made.model.num_hidden_layers, architecture.rotated(written, made.model)))
+    stages = _stages(every)
+    layout, quantised = LAYOUTS[config.layout], [link for link in every if link.ours in made.formats]
+    forms = {part: made.formats[link.ours] for link in quantised for part in link.theirs}
+    parts = {part: _part_shape(shapes[link.ours], link) for link in quantised for part in link.theirs}
+    layout.check(parts, forms, config.quantizer.weights)
+    settings: dict[str, Any] = {
+        "source": str(source), "quantizer": asdict(config.quantizer), "layout": config.layout,
+    }  # fmt: skip
     work, calibration = target.with_name(f".{target.name}.unfinished"), None
     if hasattr(made, "calibration"):
         calibration = made.calibration(config.data, source, work)
         settings["data"] = asdict(config.data)
     try:
-        figures = _write(work, settings, made, stages, calibration)
+        figures = _write(work, settings, made, layout, stages, calibration)
         if calibration is not None:
             calibration.finish()
         stored = opened.state[next(iter(opened.state.shapes))].dtype
         figures["original_bytes"] = float(sum(shapes[name].numel() for name in made.formats) * stored.itemsize)
         own = {"version": arcforge_core.__version__, **architecture.own_section(made.model, opened.attention)}
-        forms = {part: made.formats[link.ours] for stage in stages for link in stage if link.ours in made.formats
-            for part in link.theirs}  # fmt: skip
-        kept = [part for stage in stages for link in stage if link.ours not in made.formats and
-            len(shapes[link.ours]) > 1 for part in link.theirs]  # fmt: skip
-        packed = {**describe(forms, made.rounds, kept), OWN: made.section}
+        kept = [part for link in every if link.ours not in made.formats and len(shapes[link.ours]) > 1
+            for part in link.theirs]  # fmt: skip
+        packed = {**layout.finish(work, made.state, forms, kept, made.rounds), OWN: made.section}
         written |= {
             "dtype": str(stored).removeprefix("torch."),
             **write_tokenizer(source, work),
@@ -85,7 +90,7 @@ def quantise(config: QuantizeConfig) -> Result:
             QUANTISED: packed,
         }
         (work / CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-        _verify(work, packed, [link for stage in stages for link in stage if link.ours in made.formats])
+        _verify(work, layout, packed, quantised)
         _clean(work, calibration)
         (work / SETTINGS).unlink()
         work.rename(target)
@@ -105,7 +110,7 @@ def _stages(every: Sequence[Link]) -> list[list[Link]]:
 
 
 def _write(
-    work: Path, settings: dict[str, Any], made: Any, stages: list[list[Link]], calibration: Any
+    work: Path, settings: dict[str, Any], made: Any, layout: FileLayout, stages: list[list[Link]], calibration: Any
 ) -> dict[str, float]:
     """Writes a file per stage and the index; stages whose file exists are kept."""
     work.mkdir(parents=True, exist_ok=True)
@@ -123,7 +128,7 @@ def _write(
         if not notes.is_file():
             if calibration is not None:
                 calibration.enter(stage[0].ours)
-            tensors, figures, digests = _quantised(made, stage, (calibration or made).round)
+            tensors, figures, digests = _quantised(made, layout, stage, (calibration or made).round)
             partial = path.with_suffix(".partial")
             save_tensors(tensors, partial)
             partial.rename(path)
@@ -143,7 +148,7 @@ def _write(
 
 
 def _quantised(
-    made: Any, stage: list[Link], rounded: Callable[[str, Tensor], Quantised]
+    made: Any, layout: FileLayout, stage: list[Link], rounded: Callable[[str, Tensor], Quantised]
 ) -> tuple[dict[str, Tensor], dict[str, float], dict[str, str]]:
     """Returns a stage's stored tensors, the largest relative error of a weight with the bytes of integers, digests."""
     tensors, digests = dict[str, Tensor](), dict[str, str]()
@@ -160,7 +165,7 @@ def _quantised(
         figures["error"] = max(figures["error"], float(lost))
         for name, part in _parts(link, integers):
             digests[name] = _digest(part)
-            stored = encode(name, part)
+            stored = layout.encode(name, part)
             figures["stored"] += sum(x.nbytes for x in stored.values())
             tensors |= {key: x.clone(memory_format=torch.contiguous_format) for key, x in stored.items()}
     return tensors, figures, digests
@@ -180,15 +185,21 @@ def _parts(link: Link, integers: Quantised) -> list[tuple[str, Quantised]]:
     return [(name, Quantised(*pair)) for name, *pair in zip(link.theirs, values, scales, strict=True)]
 
 
-def _verify(work: Path, packed: dict[str, Any], quantised: Iterable[Link]) -> None:
-    """Unpacks every file and compares the integers with those that were rounded."""
-    shards = PackedShards(ShardReader(work), packed, str(work))
+def _part_shape(shape: torch.Size, link: Link) -> torch.Size:
+    """Returns the shape [N, K] of the stored matrices of a weight, all of one shape, read without its values."""
+    return link.split(torch.empty(shape, device="meta"))[0].shape
+
+
+def _verify(work: Path, layout: FileLayout, packed: dict[str, Any], quantised: list[Link]) -> None:
+    """Unpacks every file, packs it again, and compares the integers with those that were rounded."""
+    stored = ShardReader(work)
+    shards = layout.shards(stored, packed, str(work))
     wanted: dict[str, str] = {}
     for notes in _notes(work):
         wanted |= json.loads(notes.read_text(encoding="utf-8"))["digests"]
-    for link in track(list(quantised), "verifying"):
+    for link in track(quantised, "verifying"):
         for name in link.theirs:
-            if _digest(shards.quantised(name)[0]) != wanted[name]:
+            if _digest(layout.verify(shards, stored, name)) != wanted[name]:
                 raise CheckpointError(f"{name} differs after writing: the disk or its file system is at fault")
 
 

@@ -122,7 +122,7 @@ class TransformedState(Mapping[str, Tensor]):
 
     def _made(self, name: str, least: torch.dtype | None = None) -> Tensor:
         if self.rotations is not None and name in (MTP_ROT, MTP_HEAD_ROT):
-            return self._between_bases(name).to(_wider(self.state[NORM].dtype, least))
+            return self.between_bases(name).to(_wider(self.state[NORM].dtype, least))
         tied = name == HEAD and self.config.tie_word_embeddings
         tensor = self.state[EMBEDDING if tied else name]
         if not tensor.is_floating_point() or name.endswith("e_score_correction_bias"):
@@ -182,7 +182,7 @@ class TransformedState(Mapping[str, Tensor]):
     def _gain(self, norm: str) -> Tensor:
         return self.state[norm].double()
 
-    def _between_bases(self, name: str) -> Tensor:
+    def between_bases(self, name: str) -> Tensor:
         """Returns ``R^T diag(g) R``: g restores the final norm's gain, or replaces it by that of the MTP's own norm."""
         assert self.rotations is not None
         final, turn = self._gain(NORM), self.rotations.hidden

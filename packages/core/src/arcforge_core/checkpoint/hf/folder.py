@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import arcforge_core
+from arcforge_core.checkpoint import packed_ascend
 from arcforge_core.checkpoint.hf.architecture import TRAINING, Architecture, Translated
 from arcforge_core.checkpoint.hf.deepseek_v3 import DeepseekV3
 from arcforge_core.checkpoint.hf.glm4_moe import Glm4Moe
@@ -110,11 +111,14 @@ def hf_layout(directory: Path, config: Mapping[str, Any]) -> Layout:
     where = str(directory / CONFIG)
     architecture = find_architecture(config.get("model_type"), where)
     packed = config.get(QUANTISED)
-    if isinstance(packed, dict) and packed.get("quant_method") == METHOD:  # others are refused by name
+    method = packed.get("quant_method") if isinstance(packed, dict) else None
+    if method in (METHOD, packed_ascend.METHOD):  # others are refused by name
         config = {name: value for name, value in config.items() if name != QUANTISED}
     translated, own = architecture.read(config, where), _own_section(config, architecture, where)
     shards: LazyState = ShardReader(directory)
-    if packed is not None:
+    if method == packed_ascend.METHOD:
+        shards = packed_ascend.AscendShards(shards, where)
+    elif packed is not None:
         shards = PackedShards(shards, packed, where)
     mtp = f"model.layers.{translated.model['num_hidden_layers']}."
     values = {**translated.model, **own["model"]}
