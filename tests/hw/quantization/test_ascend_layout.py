@@ -146,7 +146,7 @@ def test_what_has_no_place_in_the_layout_is_refused_before_work(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"layout='ascend'.*16 parts: they have 24 columns"):
         command.run(config(tmp_path, "ascend"))
     source(tmp_path, intermediate_size=64, q_lora_rank=32)
-    with pytest.raises(ConfigError, match=r"layout='ascend'.*not for groups of 32; quantizer\.weights=int4"):
+    with pytest.raises(ConfigError, match=r"layout='ascend'.*not for groups of 32"):
         command.run(config(tmp_path, "ascend", weights="int4"))
     with pytest.raises(ConfigError, match=r"layout='awq': must be one of compressed-tensors, ascend"):
         config(tmp_path, "awq")

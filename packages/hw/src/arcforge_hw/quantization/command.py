@@ -65,7 +65,7 @@ def quantise(config: QuantizeConfig) -> Result:
     layout, quantised = LAYOUTS[config.layout], [link for link in every if link.ours in made.formats]
     forms = {part: made.formats[link.ours] for link in quantised for part in link.theirs}
     parts = {part: _part_shape(shapes[link.ours], link) for link in quantised for part in link.theirs}
-    layout.check(parts, forms, config.quantizer.weights)
+    layout.check(parts, forms)
     settings: dict[str, Any] = {
         "source": str(source), "quantizer": asdict(config.quantizer), "layout": config.layout,
     }  # fmt: skip

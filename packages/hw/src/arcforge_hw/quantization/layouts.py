@@ -26,7 +26,7 @@ class FileLayout(ABC):
     """One way to store integers."""
 
     @abstractmethod
-    def check(self, shapes: Mapping[str, torch.Size], forms: Mapping[str, Format], weights: str) -> None:
+    def check(self, shapes: Mapping[str, torch.Size], forms: Mapping[str, Format]) -> None:
         """Raises `ConfigError` if a matrix has no place in the layout; both arguments have the files' names."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class FileLayout(ABC):
 class CompressedTensors(FileLayout):
     """`arcforge_core.checkpoint.packed`, which has a place for every format."""
 
-    def check(self, shapes: Mapping[str, torch.Size], forms: Mapping[str, Format], weights: str) -> None:
+    def check(self, shapes: Mapping[str, torch.Size], forms: Mapping[str, Format]) -> None:
         """See `FileLayout.check`."""
 
     def encode(self, name: str, quantised: Quantised) -> dict[str, Tensor]:
@@ -80,13 +80,13 @@ class CompressedTensors(FileLayout):
 class Ascend(FileLayout):
     """`arcforge_core.checkpoint.packed_ascend`, with the rotation that vllm-ascend's MTP module reads."""
 
-    def check(self, shapes: Mapping[str, torch.Size], forms: Mapping[str, Format], weights: str) -> None:
+    def check(self, shapes: Mapping[str, torch.Size], forms: Mapping[str, Format]) -> None:
         """See `FileLayout.check`."""
         for name, form in forms.items():
             try:
                 packed_ascend.check(name, shapes[name], form)
             except ValueError as error:
-                raise ConfigError("layout", "ascend", f"{error}; quantizer.weights={weights}") from error
+                raise ConfigError("layout", "ascend", str(error)) from error
 
     def encode(self, name: str, quantised: Quantised) -> dict[str, Tensor]:
         """See `FileLayout.encode`."""
