@@ -75,6 +75,8 @@ class Kernel:
             absent has no bound.
         limits: answers by what a call brings (tokens, keys, pages): it gets the op's arguments and reads shapes and
             lengths only, no values on the device. A call that it refuses runs the next kernel, or the reference.
+        layouts: names of the chip's layouts in which it takes weights, by argument (`PreparesWeights`). It gets calls
+            without gradients, after a model's weights were prepared; all others run the next kernel.
     """
 
     op: str
@@ -86,6 +88,7 @@ class Kernel:
     tolerance_reason: str = ""
     rows: Mapping[torch.dtype, int] = field(default_factory=dict)
     limits: Callable[..., Verdict] | None = None
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -161,6 +164,48 @@ class Recorder(Protocol):
         Returns:
             None if the step cannot be recorded.
         """
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight of a module that a backend may keep in a layout of its own.
+
+    Attributes:
+        name: as in the state dict, e.g. ``model.layers.0.mlp.experts.down_proj``.
+        layout: the name in `Kernel.layouts`.
+        op: the op that reads it, e.g. ``moe_experts``.
+        argument: its name there, e.g. ``down_EDF``.
+        shape, dtype: of the ordinary tensor.
+    """
+
+    name: str
+    layout: str
+    op: str
+    argument: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+Prepared = Tensor | tuple[Tensor, ...]
+"""A weight in a chip's layout; several tensors where, say, a sum over its rows belongs to it."""
+
+
+@runtime_checkable
+class PreparesWeights(Protocol):
+    """An optional ability of a backend: it turns weights into layouts of its own when a model begins to serve.
+
+    Kernels with `Kernel.layouts` get the result of `prepare_weight`. Everything else (state dicts, checkpoints,
+    exports, weight updates, other kernels) sees the ordinary tensor, so both directions must keep every bit.
+    """
+
+    def prepare_weight(self, weight: Weight, value: Tensor) -> Prepared | None:
+        """Returns the value in the layout, in memory of its own; None leaves this weight as it is.
+
+        Shapes and dtypes of the result depend on `weight` alone: an update copies into the same memory.
+        """
+
+    def restore_weight(self, weight: Weight, prepared: Prepared) -> Tensor:
+        """Returns the ordinary tensor, in memory of its own."""
 
 
 class Hardware(Protocol):

@@ -12,6 +12,7 @@ from arcforge_core.contracts.engine import Engine, GenerationOutput, SamplingPar
 from arcforge_core.errors import ConfigError
 from arcforge_core.generation.generate import check_request, continue_prompts, generate
 from arcforge_core.generation.weights import next_version, replace_weights
+from arcforge_core.model.adapt.prepared import prepare_weights
 from arcforge_core.model.adapt.quantised import check_quantised, quantise_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.plugins.loader import registry
@@ -72,6 +73,7 @@ class SimpleEngine:
 
     def __init__(self, config: SimpleEngineConfig, model: CausalLM, batch_size: int = 16) -> None:
         quantise_model(model, config.weights)
+        prepare_weights(model)
         self.model, self.batch_size, self.weight_version = model, batch_size, 0
 
     def generate(

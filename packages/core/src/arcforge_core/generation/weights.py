@@ -10,6 +10,7 @@ from torch import Tensor
 
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.model.adapt.low_rank import is_low_rank, keep_base, merge_update, without_adapters
+from arcforge_core.model.adapt.prepared import tensors_of
 from arcforge_core.model.adapt.quantised import quantised_state
 from arcforge_core.model.adapt.state import check_state
 from arcforge_core.model.causal_lm import CausalLM
@@ -78,7 +79,7 @@ def stage_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wante
             the model's dtype.
     """
     check_update(model, state, what, wanted)
-    present, staged = model.state_dict(), Staged()
+    present, staged = tensors_of(model), Staged()
     if is_low_rank(state):
         state, staged.base = merge_update(model, state, what)
     quantised = quantised_state(model)
@@ -98,7 +99,7 @@ def stage_weights(model: CausalLM, state: Mapping[str, Tensor], what: str, wante
 def install_weights(model: CausalLM, staged: Mapping[str, Tensor]) -> None:
     """Copies the result of `stage_weights` into the model, in place."""
     keep_base(model, getattr(staged, "base", None))
-    present = model.state_dict()
+    present = tensors_of(model)
     for name, tensor in staged.items():
         present[name].copy_(tensor)
 

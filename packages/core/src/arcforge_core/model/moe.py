@@ -101,7 +101,8 @@ class Experts(nn.Module):
         self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * width, hidden))
         self.down_proj = nn.Parameter(torch.empty(experts, hidden, width))
         self.width = width
-        self.moe_experts = op(reference.moe_experts, experts=experts, hidden=hidden, width=width)
+        weights = {"gate_up_EFD": "gate_up_proj", "down_EDF": "down_proj"}
+        self.moe_experts = op(reference.moe_experts, weights, experts=experts, hidden=hidden, width=width)
 
     def parameter_roles(self) -> dict[str, ParameterRole]:
         """Labels both weights; gate_up_proj is two matrices."""

@@ -27,7 +27,7 @@ class Linear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__(in_features, out_features, bias=bias)
-        self.linear = op(reference.linear, inputs=in_features, outputs=out_features)
+        self.linear = op(reference.linear, {"weight_NK": "weight"}, inputs=in_features, outputs=out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x W^T (+ b) in x's dtype."""

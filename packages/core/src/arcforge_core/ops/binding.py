@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -25,22 +25,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Op:
     """An op that a module declares: the reference, until a kernel replaces it."""
 
-    def __init__(self, reference: Callable[..., Any], sizes: dict[str, int]) -> None:
-        self.reference, self.sizes = reference, sizes
+    def __init__(self, reference: Callable[..., Any], sizes: dict[str, int], weights: Mapping[str, str]) -> None:
+        self.reference, self.sizes, self.weights = reference, sizes, weights
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the reference."""
         return self.reference(*args, **kwargs)
 
 
-def op(reference: F, **sizes: int) -> F:
+def op(reference: F, weights: Mapping[str, str] | None = None, /, **sizes: int) -> F:
     """Declares an op as an attribute of a module.
 
     Args:
         reference: the op's function in `arcforge_core.ops.reference`.
+        weights: the module's parameter or buffer by argument of the op, for those that a backend may keep in a layout
+            of its own: the module passes them unchanged.
         sizes: fixed sizes of the call, passed to the kernels' `supports`.
     """
-    return cast(F, Op(reference, sizes))
+    return cast(F, Op(reference, sizes, weights or {}))
+
+
+def declared_ops(module: nn.Module) -> dict[str, Op]:
+    """Returns the ops that a module declares, by attribute."""
+    found: dict[str, Op] = vars(module).get("_declared_ops", {})
+    return found
 
 
 class Fused:

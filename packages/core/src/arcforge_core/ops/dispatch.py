@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 
-from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, Recorder, Verdict
+from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, PreparesWeights, Recorder, Verdict
 from arcforge_core.errors import ConfigError, nearest
 from arcforge_core.ops import invariant
+from arcforge_core.ops.prepared import preferring, restoring
 from arcforge_core.ops.specs import SPECS
 
 log = logging.getLogger("arcforge.ops")
@@ -68,17 +69,35 @@ class Ops:
         if self.deterministic and call.op in invariant.OPS:
             self._note(call, "invariant", ())
             return invariant.OPS[call.op]
-        kernel = self.kernel(call)
-        return SPECS[call.op].reference if kernel is None else kernel.function
+        kernel, weights = self.kernel(call), SPECS[call.op].weights
+        plain = SPECS[call.op].reference if kernel is None else kernel.function
+        if not self.prepares:
+            return plain
+        plain = restoring(plain)
+        candidates = [k for k in self.kernels.get(call.op, []) if k.layouts] if weights else []
+        prepared, rejected = self._best(replace(call, needs_grad=False), candidates)
+        if prepared is None:
+            return plain
+        self._note(replace(call, needs_grad=False), f"{prepared.name} with prepared weights", rejected)
+        tokens = getattr(getattr(self.hardware, "capabilities", None), "tokens", None)
+        function = guarded(prepared, call, spare=False)
+        return preferring(prepared, function, plain, tokens, safe=self.mode == "safe")
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the backend keeps weights in layouts of its own."""
+        backend: object = self.hardware
+        return isinstance(backend, PreparesWeights) and any(k.layouts for ks in self.kernels.values() for k in ks)
 
     def kernel(self, call: OpCall) -> Kernel | None:
         """Returns the kernel of highest priority that supports `call`; None falls back to the reference.
 
         Several of the same priority would leave the choice to the order of a list: they are reported, and none is used.
         """
-        found, rejected = self._best(call, self.kernels.get(call.op, []))
+        found, rejected = self._best(call, [k for k in self.kernels.get(call.op, []) if not k.layouts])
         self._note(call, "reference" if found is None else found.name, rejected)
-        return found and self._safe(found, call)
+        safe = found and self._safe(found, call)
+        return replace(safe, fn=restoring(safe.function)) if safe and self.prepares else safe
 
     def _best(self, call: OpCall, candidates: list[Kernel]) -> tuple[Kernel | None, tuple[tuple[str, str], ...]]:
         rejected: list[tuple[str, str]] = []
@@ -106,7 +125,7 @@ class Ops:
         capabilities = getattr(self.hardware, "capabilities", None)
         tokens = None if capabilities is None else capabilities.tokens
         if kernel.limits is not None or tokens is not None:
-            rest = [other for other in self.kernels[call.op] if other.priority < kernel.priority]
+            rest = [k for k in self.kernels[call.op] if k.priority < kernel.priority and not k.layouts]
             after = None if kernel.limits is None else self._best(call, rest)[0]
             spare = SPECS[call.op].reference if after is None else self._safe(after, call).function
             function = limited(kernel, call, function, spare, tokens)
@@ -243,6 +262,9 @@ def fault_of(kernel: Kernel, load: bool = True) -> str:
             function = kernel.function if load else callable
         except Exception as error:  # whatever a third party's module raises
             return f"cannot import {kernel.fn!r}: {type(error).__name__}: {error}"
+    if unknown := sorted(set(kernel.layouts) - set(SPECS[kernel.op].weights)):
+        weights = ", ".join(SPECS[kernel.op].weights) or "none"
+        return f"its layouts are of {', '.join(unknown)}, and weights of {kernel.op} that have layouts are: {weights}"
     priority: object = kernel.priority  # a third party's types are unchecked
     if not callable(function):
         return f"its function is {function!r}"

@@ -37,6 +37,7 @@ class OpSpec:
             changes one result in a million visibly.
         tolerance: see `TOLERANCE`.
         defined_in: module whose function of the op's name is the reference.
+        weights: arguments that kernels may take in a layout of their own (`contracts.hardware.PreparesWeights`).
     """
 
     name: str
@@ -46,6 +47,7 @@ class OpSpec:
     jumps: bool = False
     tolerance: Mapping[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
     defined_in: str = reference.__name__
+    weights: tuple[str, ...] = ()
 
     @property
     def reference(self) -> Callable[..., Any]:
@@ -81,11 +83,13 @@ KINDS = (SAME, WIDE, INDEX, RECORDS)
 def _specs() -> dict[str, OpSpec]:
     heads, sparse = ("heads", "kv_heads", "key_dim", "value_dim"), ("heads", "key_dim", "latent_dim", "topk")
     moe = ("experts", "hidden", "width", "shared")
+    scaled, quantised = ("weight", "scale_NG"), ("experts", "hidden", "width", "bits")
+    experts = ("gate_up", "gate_up_scale_EFG", "down", "down_scale_EDG")
     projection = ("hidden", "query_latent", "latent", "heads", "nope", "rotary")
     specs = (
         OpSpec("rms_norm", ("width",)),
         OpSpec("rope", ("dim",)),
-        OpSpec("linear", ("inputs", "outputs")),
+        OpSpec("linear", ("inputs", "outputs"), weights=("weight_NK",)),
         OpSpec("head_linear", ("heads",)),
         OpSpec("swiglu", ("width",)),
         OpSpec("attention_varlen", heads, cases_in=ATTENTION),
@@ -98,15 +102,15 @@ def _specs() -> dict[str, OpSpec]:
         OpSpec("indexer_kl", ("heads", "key_dim", "index_heads", "index_dim", "topk"), (WIDE,), ATTENTION),
         OpSpec("gated_delta_rule", ("heads", "key_dim", "value_dim"), (SAME, WIDE), ATTENTION),
         OpSpec("router_scores", ("width", "experts"), (WIDE,)),
-        OpSpec("moe_experts", ("experts", "hidden", "width")),
+        OpSpec("moe_experts", ("experts", "hidden", "width"), weights=("gate_up_EFD", "down_EDF")),
         OpSpec("linear_cross_entropy", ("width", "vocab"), (WIDE,)),
         OpSpec("argmax_logprob", ("vocab",), (INDEX, WIDE)),
         OpSpec("sample", ("vocab",), (INDEX,)),
         OpSpec("newton_schulz", ("rows", "columns")),
         OpSpec("hadamard", ("width",)),
         OpSpec("to_records", ("width",), (RECORDS,), QUANTISED),
-        OpSpec("quant_linear", ("inputs", "outputs", "bits", "groups"), cases_in=QUANTISED),
-        OpSpec("quant_experts", ("experts", "hidden", "width", "bits"), cases_in=QUANTISED, jumps=True),
+        OpSpec("quant_linear", ("inputs", "outputs", "bits", "groups"), cases_in=QUANTISED, weights=scaled),
+        OpSpec("quant_experts", quantised, cases_in=QUANTISED, jumps=True, weights=experts),
         OpSpec("mla_prolog", ("hidden", "latent"), (SAME, SAME), FUSED),
         OpSpec("mla_project", projection, (SAME, SAME, SAME), FUSED),
         OpSpec("mla_absorb", ("heads", "latent"), cases_in=FUSED),

@@ -6,6 +6,7 @@ device that is tested, and the op's specification, not the kernel's author, sets
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, Verdict
+from arcforge_core.contracts.hardware import Hardware, Kernel, OpCall, PreparesWeights, Verdict, Weight
 from arcforge_core.contracts.op_names import OP_NAMES
 from arcforge_core.ops.dispatch import fault_of
 from arcforge_core.ops.specs import SPECS
@@ -77,17 +78,24 @@ def check_hardware(
         if ops is None or kernel.op in ops:
             for dtype in DTYPES:
                 yield check_kernel(
-                    kernel, hardware.identity.device, dtype, seed, draws, tokens=hardware.capabilities.tokens
+                    kernel, hardware.identity.device, dtype, seed, draws, hardware.capabilities.tokens, hardware
                 )
 
 
 def check_kernel(
-    kernel: Kernel, device: str, dtype: torch.dtype, seed: int = 0, draws: int = 1, tokens: int | None = None
+    kernel: Kernel,
+    device: str,
+    dtype: torch.dtype,
+    seed: int = 0,
+    draws: int = 1,
+    tokens: int | None = None,
+    backend: object = None,
 ) -> CheckResult:
     """Runs every case of the kernel's op, with and without gradients, dense and strided, small and large.
 
     Cases beyond the kernel's limits, or with more rows than `tokens`, are not run: the dispatcher never makes them. A
-    kernel that takes none of the cases gets those of `model_cases`.
+    kernel that takes none of the cases gets those of `model_cases`. Weights in layouts are prepared by `backend`, and
+    must be restored with every bit.
     """
     name = str(dtype).removeprefix("torch.")
     worst, declined, ran = 0.0, "", False
@@ -98,7 +106,7 @@ def check_kernel(
 
     if unusable := fault_of(kernel):
         return result(FAIL, unusable)
-    spec = SPECS[kernel.op]
+    spec, function = SPECS[kernel.op], function_of(kernel, backend)
     for draw, cases in [(n, _cases) for n in range(draws)] + [(n, _model_cases) for n in range(draws)]:
         if ran and cases is _model_cases:
             break
@@ -117,19 +125,49 @@ def check_kernel(
                     if tolerance > spec.tolerance.get(dtype, 0.0) and not kernel.tolerance_reason:
                         return result(FAIL, note)
                     ran = True
-                    error = compare(kernel.function, case, other, device, dtype, with_grad)
+                    error = compare(function, case, other, device, dtype, with_grad)
                     if spec.jumps and tolerance < error:
                         for more in REDRAWN:
                             one, two = (cases(kernel, dtype, seed + more + n)[number] for n in (0, 1))
-                            error = min(error, compare(kernel.function, one, two, device, dtype, with_grad))
+                            error = min(error, compare(function, one, two, device, dtype, with_grad))
                     if number == 0 and draw == 0 and not with_grad:
-                        check_repeated(kernel.function, case, device, dtype)
+                        check_repeated(function, case, device, dtype)
                 except Exception as fault:  # a plugin author wants the op and the case, not only a traceback
                     return result(FAIL, f"{case.name} ({part}): {type(fault).__name__}: {fault}")
                 worst = max(worst, error)
                 if not worst <= tolerance:  # `not <=` also catches NaN
                     return result(FAIL, f"{case.name} ({part}): error {worst:.1e} over tolerance {tolerance:.0e}")
     return result(PASS if ran else DECLINED, note if ran else declined)
+
+
+def function_of(kernel: Kernel, backend: object) -> Callable[..., Any]:
+    """Returns a kernel's function for ordinary tensors: weights in layouts are prepared, and restored to compare.
+
+    Raises:
+        KernelFault: on a call whose weight changes on the way; or the backend prepares no weights.
+    """
+    if not kernel.layouts:
+        return kernel.function
+    names = list(inspect.signature(SPECS[kernel.op].reference).parameters)
+
+    def run(*args: Any) -> Any:
+        if not isinstance(backend, PreparesWeights):
+            raise KernelFault("it has layouts, and its backend has no prepare_weight and restore_weight")
+        given = list(args)
+        for argument, layout in kernel.layouts.items():
+            place = names.index(argument)
+            value = args[place].detach().contiguous()
+            weight = Weight(f"{kernel.op}.{argument}", layout, kernel.op, argument, tuple(value.shape), value.dtype)
+            prepared = backend.prepare_weight(weight, value)
+            if prepared is None:
+                raise KernelFault(f"{argument} of shape {tuple(value.shape)} was not prepared in layout {layout}")
+            back = backend.restore_weight(weight, prepared)
+            if back.dtype != value.dtype or not same(back.cpu(), value.cpu()):
+                raise KernelFault(f"{argument} came back from layout {layout} with other bits")
+            given[place] = prepared
+        return kernel.function(*given)
+
+    return run
 
 
 def allowed(kernel: Kernel, dtype: torch.dtype) -> tuple[float, str]:

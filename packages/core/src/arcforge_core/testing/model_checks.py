@@ -11,18 +11,23 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from arcforge_core.checkpoint.pretrained import load_pretrained, load_weights, save_pretrained
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.configs import TorchAdamWConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.data import TrainBatch
-from arcforge_core.contracts.hardware import Hardware
+from arcforge_core.contracts.hardware import Hardware, PreparesWeights
 from arcforge_core.contracts.optimizer import collect_roles
+from arcforge_core.generation.weights import replace_weights
+from arcforge_core.model.adapt.prepared import prepare_weights, tensors_of
+from arcforge_core.model.adapt.quantised import quantise_model
 from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
+from arcforge_core.ops.prepared import PreparedWeight
 from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.device_checks import fault_in, property_result
 from arcforge_core.testing.hardware_checks import CheckResult
@@ -42,6 +47,8 @@ NORM = "the gradient norm"
 PROMPTS = ((3, 11, 7), tuple(range(58)), (5,))
 NEW_TOKENS = 12
 """With the longest prompt more than a page of the cache."""
+ROUND_TRIPS = ("none", "w8a8", "w4a8")
+"""Modes of weights; int4 in groups needs wider rows than the model has."""
 CLOSE = 1e-4
 """Host logits that are closer may change places."""
 
@@ -59,6 +66,8 @@ def check_model(hardware: Hardware, seed: int = 0) -> Iterator[CheckResult]:
         probes["training in bf16"] = lambda _: curve_fault(hardware, torch.bfloat16, seed)
     probes["save"] = lambda _: save_fault(hardware, seed)
     probes["weight update"] = lambda _: update_fault(hardware, seed)
+    if isinstance(hardware, PreparesWeights):
+        probes["weight round trip"] = lambda _: round_trip_fault(hardware, seed)
     probes["greedy decode"] = lambda _: decode_fault(hardware, seed)
     for name, probe in probes.items():
         yield property_result(f"model {name}", fault_in(probe, device))
@@ -138,6 +147,43 @@ def update_fault(hardware: Hardware, seed: int) -> str:
     return name and f"{name} has other bits after an update"
 
 
+def round_trip_fault(hardware: Hardware, seed: int) -> str:
+    """Returns which weight differs after a model's weights took the layouts of the kernels; empty if none does.
+
+    In every mode of integers too: state dict, saved checkpoint and an update, whose layouts keep their memory.
+    """
+    prepared = 0
+    for mode in ROUND_TRIPS:
+        new, model = model_on(hardware, seed + 1).eval(), model_on(hardware, seed).eval()
+        update = {name: value.clone() for name, value in state_of(new).items()}
+        for each in (new, model):
+            quantise_model(each, mode)
+        before = {name: value.cpu().clone() for name, value in model.state_dict().items()}
+        prepared += len(prepare_weights(model))
+        if name := _changed(before, {name: value.cpu() for name, value in model.state_dict().items()}):
+            return f"{name} (weights={mode}) came back from its layout with other bits"
+        if mode == "none":
+            with tempfile.TemporaryDirectory() as folder:
+                save_pretrained(model, Path(folder) / "model")
+                saved = _weights(load_pretrained(Path(folder) / "model", ops=Ops(None)))
+            if name := _changed(saved, before):
+                return f"{name} was saved with other bits than it had before it was prepared"
+        places = [id(part) for part in _parts(model)]
+        replace_weights(model, update, "the update")
+        wanted = {name: value.cpu() for name, value in new.state_dict().items()}
+        if name := _changed(wanted, {name: value.cpu() for name, value in model.state_dict().items()}):
+            return f"{name} (weights={mode}) has other bits after an update of prepared weights"
+        if places != [id(part) for part in _parts(model)]:
+            return f"an update (weights={mode}) gave prepared weights other memory"
+    return "" if prepared else "the backend has prepare_weight, and no weight was prepared"
+
+
+def _parts(model: CausalLM) -> list[Tensor]:
+    """Returns the tensors of all prepared weights."""
+    found = [value for value in tensors_of(model).values() if isinstance(value, PreparedWeight)]
+    return [part for value in found for part in tree_leaves(value.prepared)]
+
+
 def _weights(model: CausalLM) -> dict[str, Tensor]:
     return {name: value.detach().cpu() for name, value in state_of(model).items()}
 
@@ -154,6 +200,7 @@ def decode_fault(hardware: Hardware, seed: int) -> str:
     The host scores the device's own tokens, so one near-tie that is decided otherwise does not hide the rest.
     """
     host, model = model_on(None, seed).eval(), model_on(hardware, seed).eval()
+    prepare_weights(model)
     rows = model.generate([list(prompt) for prompt in PROMPTS], max_new_tokens=NEW_TOKENS).tolist()
     for prompt, row in zip(PROMPTS, rows, strict=True):
         tokens = torch.tensor(row[: len(prompt) + NEW_TOKENS])

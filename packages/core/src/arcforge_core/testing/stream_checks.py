@@ -5,6 +5,7 @@ A wait that is missing shows only while the work before it still runs, so every 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,16 @@ from torch import Tensor
 from arcforge_core.contracts.hardware import Hardware, OpCall
 from arcforge_core.ops.dispatch import fault_of
 from arcforge_core.testing.device_checks import fault_in, property_result
-from arcforge_core.testing.hardware_checks import DTYPES, FAIL, PASS, CheckResult, beyond_limits, run_op, same
+from arcforge_core.testing.hardware_checks import (
+    DTYPES,
+    FAIL,
+    PASS,
+    CheckResult,
+    beyond_limits,
+    function_of,
+    run_op,
+    same,
+)
 from arcforge_core.testing.op_case import OpCase
 from arcforge_core.testing.op_inputs import op_cases
 
@@ -218,7 +228,8 @@ def check_kernel_streams(on: Streams, hardware: Hardware, seed: int) -> Iterator
         for dtype in DTYPES:
             call = OpCall(kernel.op, device, dtype, False, case.sizes)
             if kernel.supports(call).ok and not beyond_limits(kernel, case, dtype, tokens):
-                fault = fault_in(lambda _, k=kernel, c=case, d=dtype: late_inputs(on, k.function, c, d), device)  # type: ignore[misc]
+                probe = functools.partial(_late_fault, on, function_of(kernel, hardware), case, dtype)
+                fault = fault_in(probe, device)
                 verdict, name = FAIL if fault else PASS, str(dtype).removeprefix("torch.")
                 yield CheckResult(kernel.op, kernel.name, f"{name}, stream", 0.0, 0.0, verdict, fault)
                 break
@@ -241,6 +252,10 @@ def late_inputs(on: Streams, fn: Callable[..., Any], case: OpCase, dtype: torch.
     stream.synchronize()
     wrong = [label for label, value in wanted.items() if not same(found[label].cpu(), value)]
     return f"{case.name}: {wrong[0]} is other in a side stream, whose inputs came late" if wrong else ""
+
+
+def _late_fault(on: Streams, fn: Callable[..., Any], case: OpCase, dtype: torch.dtype, device: str) -> str:
+    return late_inputs(on, fn, case, dtype)
 
 
 def _appended(made: list[Streams], device: str) -> str:

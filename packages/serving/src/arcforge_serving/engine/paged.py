@@ -17,6 +17,7 @@ from arcforge_core.contracts.serving_engine import EngineLimits, EngineStats
 from arcforge_core.errors import ConfigError
 from arcforge_core.generation.engine import params_per_prompt
 from arcforge_core.generation.weights import install_weights, next_version, stage_weights
+from arcforge_core.model.adapt.prepared import prepare_weights
 from arcforge_core.model.adapt.quantised import quantise_model
 from arcforge_core.model.adapt.state import ordinary_shapes
 from arcforge_core.model.causal_lm import CausalLM
@@ -50,7 +51,8 @@ class PagedEngine:
 
     Args:
         config: see `PagedEngineConfig`.
-        model: nothing else may change or train it meanwhile; with ``config.weights`` it is quantised in place.
+        model: nothing else may change or train it meanwhile; it is quantised with ``config.weights``, and its weights
+            take the layouts of the chip's kernels, in place.
 
     Attributes:
         exchange: pages from and for other processes.
@@ -62,6 +64,7 @@ class PagedEngine:
 
     def __init__(self, config: PagedEngineConfig, model: CausalLM) -> None:
         quantise_model(model, config.weights)
+        prepare_weights(model)
         self.config, self.model = config, model
         self.driver = Driver(config, model)
         self.scheduler, self.store, self.trace = self.driver.scheduler, self.driver.store, self.driver.trace

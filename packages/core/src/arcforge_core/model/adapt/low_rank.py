@@ -16,8 +16,10 @@ from torch import Tensor
 
 from arcforge_core.errors import CheckpointError
 from arcforge_core.model.adapt.lora import merged, named_adapters
+from arcforge_core.model.adapt.prepared import tensors_of
 from arcforge_core.model.adapt.quantised import quantised_state
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops.prepared import ordinary
 
 A, B, BASE = ".lora_A", ".lora_B", "lora_base"
 _BASE = "low_rank_base"
@@ -79,7 +81,7 @@ def merge_update(
     """
     if quantised_state(model) is not None:
         raise CheckpointError(f"{what}: adapters need the engine's original weights, and these are quantised")
-    present, given, kept = model.state_dict(), without_adapters(state), vars(model).get(_BASE) or {}
+    present, given, kept = tensors_of(model), without_adapters(state), vars(model).get(_BASE) or {}
     names = sorted(name.removesuffix(A) for name in state if name.endswith(A))
     if names != sorted(name.removesuffix(B) for name in state if name.endswith(B)):
         raise CheckpointError(f"{what}: a tensor {A} has no {B}, or the other way round")
@@ -91,7 +93,7 @@ def merge_update(
             raise CheckpointError(f"{what}: {name} is adapted, and is not part of the model")
         if (*b.shape[:-1], a.shape[-1]) != tuple(own.shape) or a.shape[-2] != b.shape[-1]:
             raise CheckpointError(f"{what}: {name} is {list(b.shape)} x {list(a.shape)}, the model's {list(own.shape)}")
-        base[name] = given[name].to(own.device, own.dtype) if given else kept.get(name, own)
+        base[name] = given[name].to(own.device, own.dtype) if given else kept.get(name, ordinary(own))
     if not torch.equal(state[BASE].cpu(), digest_of(base)):
         raise CheckpointError(f"{what}: the adapters are of another base than the engine's weights")
     old = {} if given else kept

@@ -84,7 +84,8 @@ class QuantLinear(_Integers):
         self.keep("weight", source.weight)
         self.bias = source.bias
         sizes = {"inputs": self.in_features, "outputs": self.out_features, "bits": form.bits}
-        self.quant_linear = op(reference.quant_linear, **sizes, groups=self.weight_scale.shape[1])
+        weights = {"weight": "weight", "scale_NG": "weight_scale"}
+        self.quant_linear = op(reference.quant_linear, weights, **sizes, groups=self.weight_scale.shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x W^T (+ b) in x's dtype."""
@@ -110,7 +111,9 @@ class QuantExperts(_Integers):
         self.keep("gate_up_proj", source.gate_up_proj)
         self.keep("down_proj", source.down_proj)
         sizes = {"experts": experts, "hidden": hidden, "width": self.width, "bits": form.bits}
-        self.quant_experts = op(reference.quant_experts, **sizes)
+        weights = {"gate_up": "gate_up_proj", "down": "down_proj"}
+        scales = {"gate_up_scale_EFG": "gate_up_proj_scale", "down_scale_EDG": "down_proj_scale"}
+        self.quant_experts = op(reference.quant_experts, weights | scales, **sizes)
 
     def forward(self, x_TD: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
         """Returns the gated sum over each token's experts, [T, D]."""

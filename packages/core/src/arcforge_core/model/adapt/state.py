@@ -39,7 +39,12 @@ def ordinary_shapes(model: CausalLM) -> dict[str, torch.Size]:
     """Returns the shapes of a state dict that updates the model, quantised or not."""
     if (quantised := quantised_state(model)) is not None:
         return dict(quantised.shapes)
-    return {name: tensor.shape for name, tensor in state_of(model).items()}
+    if adapter_of(model) is not None:
+        return {name: tensor.shape for name, tensor in state_of(model).items()}
+    shapes = {name: tensor.shape for name, tensor in model.state_dict(keep_vars=True).items()}
+    if model.config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    return shapes
 
 
 def check_shapes(wanted: Mapping[str, torch.Size], found: Mapping[str, torch.Size], where: str) -> None:
