@@ -4,8 +4,9 @@ import hashlib
 import hmac
 import json
 
+from arcforge_rl.swe.languages.python.language import canary
+from arcforge_rl.swe.languages.signed import planted, without_planted
 from arcforge_rl.swe.results import TestRun, read_run, stable, turned
-from arcforge_rl.swe.running import canary, without_canaries
 
 KEY = "k"
 
@@ -56,11 +57,11 @@ def test_flaky_tests_are_left_out():
 
 
 def test_planted_tests_must_be_reported_as_failed():
-    name, text, count = canary()
-    planted = {f"tests/{name}": count}
-    failing = {f"tests/{name}::{n}": "failed" for n in range(count)}
-    assert text.count("def test_") == count >= 1
-    good = without_canaries(TestRun({**failing, "t::a": "passed"}, whole=True), planted)
+    words, tests = planted()
+    path, count = f"tests/test_{'_'.join(words)}.py", len(tests)
+    failing = {f"{path}::{n}": "failed" for n in range(count)}
+    assert canary(tests).count("def test_") == count >= 1 and all(one.made != one.wanted for one in tests)
+    good = without_planted(TestRun({**failing, "t::a": "passed"}, whole=True), {path: count})
     assert good.whole and good.outcomes == {"t::a": "passed"}
-    for forged in ({**failing, f"tests/{name}::0": "passed"}, {"t::a": "passed"}):
-        assert not without_canaries(TestRun(forged, whole=True), planted).whole
+    for forged in ({**failing, f"{path}::0": "passed"}, {"t::a": "passed"}):
+        assert not without_planted(TestRun(forged, whole=True), {path: count}).whole

@@ -5,6 +5,7 @@ import asyncio
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +14,17 @@ from arcforge_core.episodes.scripted import SILENCE, play
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.cli import main
 from arcforge_rl.configs.environments import SweConfig
-from arcforge_rl.swe.bugs import bugs
-from arcforge_rl.swe.build import code_of, leak, required_names, statement_of
+from arcforge_rl.swe.build import Repository, code_of, leak, statement_of
 from arcforge_rl.swe.command import take
 from arcforge_rl.swe.environment import Swe, writing
-from arcforge_rl.swe.instance import FILE, Instance, instance_of, is_test, read_instances
+from arcforge_rl.swe.instance import FILE, Instance, instance_of, read_instances
+from arcforge_rl.swe.languages.known import language_in, language_of
+from arcforge_rl.swe.languages.python.bugs import bugs
+from arcforge_rl.swe.languages.python.setup import declared, missed
 from arcforge_rl.swe.patches import diff
-from arcforge_rl.swe.prepared import copy_clean, declared, files_of_tests, missed, source_tree
+from arcforge_rl.swe.sources import copy_clean, source_tree
 
+PYTHON = language_of("python")
 LISTS = {
     "FAIL_TO_PASS": ("tests/test_toy.py::test_digits", "tests/test_toy.py::test_no_digits"),
     "PASS_TO_PASS": ("tests/test_toy.py::test_clamp[1-2]",),
@@ -85,7 +89,7 @@ def test_the_command_builds_bugs(repository, tmp_path, monkeypatch):
     for one in found:
         tree = to / "trees" / one.tree
         assert not (tree / ".git").exists() and not (tree / "tests/test_toy.py").exists()
-        assert "__init__" not in one.problem_statement and leak(tree, {}, one.patch) is None
+        assert "__init__" not in one.problem_statement and leak([tree], one.patch) is None
     assert json.loads((to / "attempts.jsonl").read_text())["reason"] == ""
 
 
@@ -180,19 +184,24 @@ def test_folders_that_are_refused(folder, tmp_path):
 def test_a_leak_is_found_by_one_who_knows_the_repair(folder):
     tree, [one] = folder / "trees/toy-1", read_instances(folder)
     patch = one.patch.replace("+    total = 0", "+    total = a_telling_line_of_the_repair")
-    assert leak(tree, {}, patch) is None
+    assert leak([tree], patch) is None
     for place in ("notes.txt", "toy/copy.bin"):
         (tree / place).write_bytes(b"\0    total = a_telling_line_of_the_repair\0")
-        assert leak(tree, {}, patch) == place
+        assert leak([tree], patch) == place
         (tree / place).unlink()
+    installed = tree.parent / "installed"
+    (installed / "toy").mkdir(parents=True)
+    (installed / "toy/__init__.py").write_text("    total = a_telling_line_of_the_repair\n")
+    assert leak([tree, installed], patch) == "toy/__init__.py"
 
 
 def test_statements_name_behaviour_and_no_line_of_the_repair():
     texts = {"t.py::test_x[1]": "E  assert 1 == 2\nE  in toy.py\nunrelated\n"}
-    text = statement_of("toy", ["t.py::test_x[1]"], texts, {"toy.py"}, ["new_name"])
+    repo = Repository(PYTHON, "toy", "1", (), Path(), 60)
+    text = statement_of(repo, ["t.py::test_x[1]"], texts, {"toy.py"}, ["new_name"])
     assert "- x: assert 1 == 2" in text and "toy.py" not in text and "required: new_name" in text
     tests = ["from toy import fresh, old\nimport toy\ntoy.other(1)\nimport pytest\npytest.raises(X)\n"]
-    assert required_names(tests, {"toy.py": "def old(): pass"}) == ["fresh", "other"]
+    assert PYTHON.required_names(tests, {"toy.py": "def old(): pass"}) == ["fresh", "other"]
 
 
 def test_set_up_by_rules(repository):
@@ -202,7 +211,8 @@ def test_set_up_by_rules(repository):
     (repository / "pyproject.toml").write_text(project)
     assert declared(repository) == ["click", "rich", "toolz"]
     assert missed({"a": "E   ModuleNotFoundError: No module named 'yaml.loader'", "b": "fine"}) == ["pyyaml"]
-    assert files_of_tests(repository) == ["tests/test_toy.py"] and list(code_of(repository)) == ["toy/__init__.py"]
+    assert language_in(repository) is PYTHON and PYTHON.test_files(repository) == ["tests/test_toy.py"]
+    assert list(code_of(PYTHON, repository)) == ["toy/__init__.py"]
 
 
 def test_sources(repository, tmp_path):
@@ -225,5 +235,5 @@ def test_arguments_of_the_command(monkeypatch, capsys):
 
 
 def test_paths_of_tests():
-    assert all(map(is_test, ("test_a.py", "a/tests/data.txt", "x/b_test.py")))
-    assert not any(map(is_test, ("a/testimony.py", "contest.py", "toy/protest.txt")))
+    assert all(map(PYTHON.is_test, ("test_a.py", "a/tests/data.txt", "x/b_test.py")))
+    assert not any(map(PYTHON.is_test, ("a/testimony.py", "contest.py", "toy/protest.txt")))

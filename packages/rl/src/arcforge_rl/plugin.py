@@ -130,6 +130,10 @@ COMPONENTS = {
         "ray": ("launch.on_ray:run", "configs.launching:RayLauncherConfig",
             "The same processes as actors of Ray (extra)"),
     },
+    "swe_language": {
+        "python": ("swe.languages.python.language:Python", "configs.environments:PythonLanguageConfig",
+            "Python repositories, tested with pytest"),
+    },
     "report": {
         "algorithm": ("trainer.report.page:write_report", "configs.learning:RlReportConfig", "Of a run of arcforge-rl"),
         "skills": ("trainer.report.skills:write_skills", "configs.learning:SkillsReportConfig",

@@ -6,7 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from arcforge_core.config.schema import EnvironmentConfig, check_at_least, check_between, check_choice, check_minimums
+from arcforge_core.config.schema import (
+    ComponentConfig,
+    EnvironmentConfig,
+    check_at_least,
+    check_between,
+    check_choice,
+    check_minimums,
+)
 from arcforge_core.configs import ConversationEnvironmentConfig
 from arcforge_core.errors import ConfigError
 
@@ -218,6 +225,18 @@ class SweConfig(EnvironmentConfig):
         super().__post_init__()
         check_minimums(self, "environment", max_calls=1)
         check_between("environment.seconds", self.seconds, 1, 3600)
+
+
+@dataclass
+class SweLanguageConfig(ComponentConfig):
+    """Base of the languages of ``environment=swe``; they have no options."""
+
+
+@dataclass
+class PythonLanguageConfig(SweLanguageConfig):
+    """Python repositories, tested with pytest."""
+
+    name: str = "python"
 
 
 @dataclass

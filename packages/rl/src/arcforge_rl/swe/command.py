@@ -2,22 +2,26 @@
 
 ``bugs SOURCE`` puts faults into a repository whose tests pass; ``releases OLD NEW`` runs a release's tests on the code
 of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one checked-out repository; ``export FOLDER``
-prints instances in that form. A source is a folder or an archive.
+prints instances in that form. A source is a folder or an archive. Languages are components of the kind
+``swe_language``; that of most source files is the default.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
-from arcforge_rl.swe.build import compare, inject, set_up
+from arcforge_rl.swe.build import Repository, compare, inject
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
+from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.patches import apply, paths_of
-from arcforge_rl.swe.prepared import copy_clean, log_attempts, source_tree
+from arcforge_rl.swe.setup import log_attempts, set_up
+from arcforge_rl.swe.sources import copy_clean, source_tree
 
 LOG = "attempts.jsonl"
 
@@ -33,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("sources", nargs="+", type=Path, help="see above")
     parser.add_argument("--to", type=Path, default=Path("swe"), help="folder of the environment (default: swe)")
     parser.add_argument("--repo", default="", help="name of the repository (default: that of the source)")
+    parser.add_argument("--language", default="", help="of the repository (default: that of most source files)")
     parser.add_argument("--version", default="", help="its version")
     parser.add_argument("--count", type=int, default=8, help="faults to put in (default: 8)")
     parser.add_argument("--seconds", type=float, default=120.0, help="bound of one run of the tests (default: 120)")
@@ -49,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for one in read_instances(options.sources[0]):
             print(json.dumps({key: value for key, value in one.as_row().items() if key != OURS}))
     elif options.action == "import":
-        print(f"{take(options.sources[0], options.sources[1], options.to)} instances in {options.to}")
+        taken = take(options.sources[0], options.sources[1], options.to, options.language)
+        print(f"{taken} instances in {options.to}")
     elif options.action == "bugs":
         with source_tree(options.sources[0]) as tree:
             made = asyncio.run(_bugs(tree, name, options))
@@ -60,33 +66,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _prepared(tree: Path, name: str, options) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
-    packages, attempts = await set_up(tree, options.seconds)
-    log_attempts(options.to / LOG, name, attempts)
+async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:
+    language = language_of(options.language) if options.language else language_in(tree)
+    packages, attempts = await set_up(language, tree, options.seconds)
+    log_attempts(options.to / LOG, name, language.name, attempts)
     if attempts[-1].reason:
         raise DataError(f"{name} cannot be set up: {attempts[-1].reason} ({len(attempts)} attempts, see {LOG})")
-    return packages
+    return Repository(language, name, options.version, packages, options.to, options.seconds)
 
 
-async def _bugs(tree: Path, name: str, options) -> int:  # type: ignore[no-untyped-def]
-    packages = await _prepared(tree, name, options)
-    made = await inject(tree, name, options.version, packages, options.to, options.count, options.seconds, options.seed)
+async def _bugs(tree: Path, name: str, options: Namespace) -> int:
+    repo = await _prepared(tree, name, options)
+    made = await inject(repo, tree, options.count, options.seed)
     if not made:
         raise DataError(f"{name}: no fault was noticed by its tests")
     return len(made)
 
 
-async def _release(old: Path, new: Path, name: str, options) -> str:  # type: ignore[no-untyped-def]
-    packages = await _prepared(new, name, options)
-    return (await compare(old, new, name, options.version, packages, options.to, options.seconds)).instance_id
+async def _release(old: Path, new: Path, name: str, options: Namespace) -> str:
+    return (await compare(await _prepared(new, name, options), old, new)).instance_id
 
 
-def take(path: Path, repository: Path, to: Path) -> int:
+def take(path: Path, repository: Path, to: Path, language: str = "") -> int:
     """Adds the SWE-bench instances of a file, whose repository is checked out in a folder.
 
     Raises:
         DataError: a row is malformed, or its patches do not fit the repository.
+        UnknownComponentError: the language is not registered.
     """
+    spoken = language_of(language) if language else language_in(repository)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     rows = (
         json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line]
@@ -102,8 +110,8 @@ def take(path: Path, repository: Path, to: Path) -> int:
         tests = apply(one.test_patch, {name: read_text(repository / name) for name in paths_of(one.test_patch)})
         one.repair(repository)
         ours = {"tree": one.instance_id, "tests": {k: v for k, v in tests.items() if v is not None}, "kind": "import"}
-        copy_clean(repository, to / "trees" / one.instance_id)
-        lines.append(json.dumps({**row, OURS: {**ours, "layers": []}}) + "\n")
+        copy_clean(repository, to / "trees" / one.instance_id, spoken.left_out)
+        lines.append(json.dumps({**row, OURS: {**ours, "layers": [], "language": spoken.name}}) + "\n")
     with (to / FILE).open("a", encoding="utf-8") as file:
         file.writelines(lines)
     return len(lines)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
@@ -19,14 +19,15 @@ from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import SweConfig
 from arcforge_rl.sandbox.sync import shared_desk
-from arcforge_rl.swe.instance import PROTECTED, Instance, is_test, read_instances
-from arcforge_rl.swe.prepared import layers_of
+from arcforge_rl.swe.instance import Instance, read_instances
+from arcforge_rl.swe.languages.base import WORKDIR, Language, RunRequest
+from arcforge_rl.swe.languages.known import language_of
 from arcforge_rl.swe.results import TestRun
-from arcforge_rl.swe.running import WORKDIR, opened, run_tests
+from arcforge_rl.swe.running import lay, opened
+from arcforge_rl.swe.sources import LEFT_OUT
 
 LONGEST_FILE = 1 << 20
 MOST_FILES = 200
-LIST = r"find . -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -printf '%P\0'"
 
 
 def _tool(name: str, description: str, *parameters: str) -> Tool:
@@ -81,8 +82,9 @@ class Swe(EnvironmentBase):
         assert isinstance(task, SweTask)
         tree = self.folder / "trees" / task.instance.tree
         desk = shared_desk()
-        layers = layers_of(task.instance)
-        sandbox = await desk.do(lambda backend: opened(backend, tree, layers))
+        language = language_of(task.instance.language)
+        layers = language.shown(task.instance.packages)
+        sandbox = await desk.do(lambda backend: opened(backend, language, tree, layers))
 
         async def use(call: ToolCall) -> str:
             given = {name: str(value) for name, value in call.arguments.items()}
@@ -92,7 +94,7 @@ class Swe(EnvironmentBase):
         try:
             messages = [Message("user", task.prompt)]
             episode = await converse(agents, messages, TOOLS, use, max_calls=self.config.max_calls)
-            files, flaw = await desk.do(lambda _: changed(sandbox, tree))
+            files, flaw = await desk.do(lambda _: changed(sandbox, language, tree))
         finally:
             await desk.do(lambda _: sandbox.stop())
         return Episode(episode.messages, episode.reply, episode.finish_reason, {"files": files, "flaw": flaw})
@@ -117,14 +119,16 @@ class Swe(EnvironmentBase):
         Raises:
             SandboxFault: the sandbox broke, twice.
         """
-        tree, layers = self.folder / "trees" / instance.tree, layers_of(instance)
-        python = shared_desk().python
+        language, tree = language_of(instance.language), self.folder / "trees" / instance.tree
+        layers, python = language.shown(instance.packages), shared_desk().python
+        paths = sorted(path for path in instance.tests if language.takes(path))
 
         async def attempt(backend: SandboxBackend) -> TestRun:
-            sandbox = await opened(backend, tree, layers)
+            sandbox = await opened(backend, language, tree, layers)
             try:
-                await lay(sandbox, {**allowed(files, tree, instance), **instance.tests})
-                return await run_tests(sandbox, python, sorted(instance.tests), seconds=self.config.seconds)
+                await lay(sandbox, {**allowed(files, language), **instance.tests})
+                request = RunRequest(sandbox, python, paths, self.config.seconds, packages=instance.packages)
+                return await language.run(request)
             finally:
                 await sandbox.stop()
 
@@ -139,12 +143,10 @@ class Swe(EnvironmentBase):
         return [*writing(task.instance.repair(self.folder / "trees" / task.instance.tree)), Reply("Done.")]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns attempts to pass without a repair; see `cheating`."""
+        """Returns attempts to pass without a repair; see `Language.cheats`."""
         assert isinstance(task, SweTask)
-        from arcforge_rl.swe.cheating import cheats
-
-        tree = self.folder / "trees" / task.instance.tree
-        return [[*writing(files), Reply("Done.")] for files in cheats(task.instance, tree)]
+        language, tree = language_of(task.instance.language), self.folder / "trees" / task.instance.tree
+        return [[*writing(files), Reply("Done.")] for files in language.cheats(task.instance, tree)]
 
 
 def verdict(instance: Instance, run: TestRun) -> Score:
@@ -159,38 +161,26 @@ def verdict(instance: Instance, run: TestRun) -> Score:
     return Score(1.0, f"{len(instance.FAIL_TO_PASS)} tests turned, {len(instance.PASS_TO_PASS)} kept")
 
 
-def allowed(files: Mapping[str, str | None], tree: Path, instance: Instance) -> dict[str, str | None]:
-    """Returns the solver's files without tests and without files that decide what pytest does."""
-    return {path: text for path, text in files.items() if not is_test(path) and _free(path, tree)}
+def allowed(files: Mapping[str, str | None], language: Language) -> dict[str, str | None]:
+    """Returns the solver's files without tests and without files that decide what the test runner does."""
+    return {p: text for p, text in files.items() if not language.is_test(p) and not language.is_setting(p)}
 
 
-def _free(path: str, tree: Path) -> bool:
-    name = PurePosixPath(path).name
-    return name not in PROTECTED and not name.endswith(".pth") and name not in ("sitecustomize.py", "usercustomize.py")
-
-
-async def lay(sandbox: Sandbox, files: Mapping[str, str | None]) -> None:
-    """Writes files into the repository; None deletes one."""
-    for path, text in files.items():
-        if text is None:
-            await sandbox.exec(Command(("rm", "-f", "--", path), cwd=WORKDIR))
-        else:
-            await sandbox.write(f"{WORKDIR}/{path}", text.encode())
-
-
-async def changed(sandbox: Sandbox, tree: Path) -> tuple[dict[str, str | None], str]:
+async def changed(sandbox: Sandbox, language: Language, tree: Path) -> tuple[dict[str, str | None], str]:
     """Returns the text files of the work directory that differ from a tree, and why they cannot be judged.
 
     Raises:
         SandboxFault: the sandbox broke.
     """
-    done = await sandbox.exec(Command(("/bin/sh", "-c", LIST), cwd=WORKDIR))
+    unwanted = " -o ".join(f"-name '{name}'" for name in (*LEFT_OUT, *language.left_out))
+    listing = rf"find . -type d \( {unwanted} \) -prune -o -type f -not -name '*.pyc' -printf '%P\0'"
+    done = await sandbox.exec(Command(("/bin/sh", "-c", listing), cwd=WORKDIR))
     names = {name for name in done.stdout.decode(errors="surrogateescape").split("\0") if name}
     if not done.ok:
         return {}, "the files of the repository cannot be listed"
     before = await asyncio.to_thread(texts_of, tree)
     found: dict[str, str | None] = {name: None for name in before if name not in names}
-    sums = await sandbox.exec(Command(("/bin/sh", "-c", f"{LIST} | xargs -0 -r sha256sum -z --"), cwd=WORKDIR))
+    sums = await sandbox.exec(Command(("/bin/sh", "-c", f"{listing} | xargs -0 -r sha256sum -z --"), cwd=WORKDIR))
     if not sums.ok:
         return {}, "the files of the repository cannot be read"
     hashes = dict(_pairs(sums.stdout))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from arcforge_core.errors import DataError
@@ -15,8 +15,6 @@ FILE = "instances.jsonl"
 LISTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 OURS = "arcforge"
 """Name of the object with our own fields."""
-PROTECTED = ("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "pytest.toml")
-"""Names of files that decide what pytest does; the verifier uses those of the repository."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Instance:
         tests: path -> text of the files that the verifier lays over the work.
         layers: digests of recipes by the name of their layer.
         kind: ``bug``, ``release`` or ``import``.
+        language: a component of the kind ``swe_language``.
     """
 
     instance_id: str
@@ -50,6 +49,12 @@ class Instance:
     tests: Mapping[str, str] = field(default_factory=dict)
     layers: tuple[Mapping[str, Any], ...] = ()
     kind: str = "import"
+    language: str = "python"
+
+    @property
+    def packages(self) -> list[str]:
+        """Those of the set-up, which its layer holds."""
+        return [package for layer in self.layers for package in layer["packages"]]
 
     def repair(self, tree: Path) -> dict[str, str | None]:
         """Returns the files of the repair: path -> new text, None for a file that it deletes.
@@ -62,7 +67,7 @@ class Instance:
     def as_row(self) -> dict[str, Any]:
         """Returns it in SWE-bench's form: the two lists are JSON in strings."""
         row = asdict(self)
-        ours = {name: row.pop(name) for name in ("tree", "tests", "layers", "kind")}
+        ours = {name: row.pop(name) for name in ("tree", "tests", "layers", "kind", "language")}
         return {**row, **{name: json.dumps(row[name]) for name in LISTS}, OURS: ours}
 
 
@@ -138,11 +143,3 @@ def read_text(path: Path) -> str | None:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-def is_test(path: str) -> bool:
-    """Returns whether a path is a test's: a file that pytest collects, or one in a folder of tests."""
-    parts = PurePosixPath(path).parts
-    name = parts[-1]
-    of_pytest = name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
-    return of_pytest or any(part in ("test", "tests", "testing") for part in parts[:-1])

@@ -1,111 +1,64 @@
-"""Runs the tests of a repository in a fresh sandbox, with tests planted that must fail."""
+"""Runs the tests of a repository in fresh sandboxes."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import random
-import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from importlib import resources
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend, SandboxLimits
-from arcforge_rl.layers.recipes import TOOLS
-from arcforge_rl.swe.results import FAILED, TestRun, read_run
+from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend
+from arcforge_rl.sandbox.sync import shared_desk
+from arcforge_rl.swe.languages.base import WORKDIR, Language, RunRequest
+from arcforge_rl.swe.patches import Files
+from arcforge_rl.swe.results import TestRun
 
-WORKDIR = "/testbed"
-ROOTS = (WORKDIR, f"{WORKDIR}/src", f"{WORKDIR}/lib")
-"""Folders of the repository from which Python imports."""
-PACKAGES = f"{TOOLS}/site"
-"""Folder of the packages that a repository needs, in its layer."""
-LIMITS = SandboxLimits(
-    cpu_seconds=300, wall_seconds=300, memory_bytes=2 << 30, processes=128, disk_bytes=512 << 20, output_bytes=32 << 20
-)
-WORDS = (
-    "values",
-    "empty",
-    "nested",
-    "order",
-    "default",
-    "string",
-    "unicode",
-    "copy",
-    "none",
-    "repeat",
-    "limits",
-    "types",
-)
-CANARY = "def test_{name}():\n    found = {made}\n    assert found == {wanted}\n"
+RUNS = 3
 
 
-async def run_tests(
-    sandbox: Sandbox, python: str, paths: Sequence[str], *, seconds: float, seed: str = "", canaries: bool = True
-) -> TestRun:
-    """Runs test files of the work directory.
-
-    Args:
-        sandbox: with the repository and layers.
-        python: interpreter inside.
-        paths: test files or folders.
-        seconds: bound of the run.
-        seed: decides the order of the tests; empty: pytest's.
-        canaries: plants a file of failing tests into each folder; a run that reports one as anything else is not whole.
+async def runs_of(
+    language: Language, tree: Path, files: Files, packages: Sequence[str], paths: Sequence[str], seconds: float,
+    count: int = RUNS,
+) -> list[TestRun]:  # fmt: skip
+    """Returns runs of tests over a tree with some files replaced, each in a fresh sandbox and its own order.
 
     Raises:
+        LayerError: a layer cannot be fetched.
         SandboxFault: the sandbox broke.
     """
-    key, planted = secrets.token_hex(32), dict[str, int]()
-    folders = sorted({str(PurePosixPath(path).parent) for path in paths})
-    for folder in folders if canaries else ():
-        name, text, count = canary()
-        path = str(PurePosixPath(folder) / name)
-        await sandbox.write(f"{WORKDIR}/{path}", text.encode())
-        planted[path] = count
-    given = {
-        "key": key, "paths": [*paths, *planted], "first": [f"{TOOLS}/pytest"], "sys_path": [*ROOTS, PACKAGES],
-        "seed": seed,
-    }  # fmt: skip
-    program = resources.files("arcforge_rl.swe").joinpath("inside.py").read_text(encoding="utf-8")
-    limits = replace(LIMITS, wall_seconds=seconds, cpu_seconds=seconds)
-    done = await sandbox.exec(
-        Command((python, "-I", "-c", program), json.dumps(given).encode(), cwd=WORKDIR, limits=limits)
-    )
-    run = read_run(done.stdout, key)
-    if not run.whole:
-        return replace(run, reason=f"{run.reason} ({done.outcome.value} {done.code})")
-    return without_canaries(run, planted)
+    desk, layers = shared_desk(), language.shown(packages)
 
+    def one(number: int):  # type: ignore[no-untyped-def]
+        async def work(backend: SandboxBackend) -> TestRun:
+            sandbox = await opened(backend, language, tree, layers)
+            try:
+                await lay(sandbox, files)
+                return await language.run(
+                    RunRequest(sandbox, desk.python, paths, seconds, seed_of(number), packages=packages)
+                )
+            finally:
+                await sandbox.stop()
 
-def canary() -> tuple[str, str, int]:
-    """Returns a file of tests that fail: its name, text, and how many they are; no two are alike."""
-    draw = random.SystemRandom()
-    names = {"_".join(draw.sample(WORDS, draw.randint(2, 3))) for _ in range(draw.randint(2, 5))}
-    tests = []
-    for name in sorted(names):
-        made = [draw.randint(0, 99) for _ in range(draw.randint(1, 4))]
-        wanted = [*made[:-1], made[-1] + draw.randint(1, 9)]
-        tests.append(CANARY.format(name=name, made=made, wanted=wanted))
-    return f"test_{'_'.join(draw.sample(WORDS, 3))}.py", "\n\n".join(tests), len(tests)
+        return work
 
-
-def without_canaries(run: TestRun, planted: Mapping[str, int]) -> TestRun:
-    """Returns a run without its planted tests; not whole if one of them is not reported as failed."""
-    seen = {test: outcome for test, outcome in run.outcomes.items() if test.split("::")[0] in planted}
-    rest = {test: outcome for test, outcome in run.outcomes.items() if test not in seen}
-    if len(seen) != sum(planted.values()) or any(outcome != FAILED for outcome in seen.values()):
-        return replace(run, outcomes=rest, whole=False, reason="a planted test that fails was not reported as failed")
-    return replace(run, outcomes=rest)
+    return [await desk.do(one(number)) for number in range(count)]
 
 
 async def opened(
-    backend: SandboxBackend, tree: Path, layers: Sequence[tuple[Path, str]], limits: SandboxLimits | None = None
+    backend: SandboxBackend, language: Language, tree: Path, layers: Sequence[tuple[Path, str]]
 ) -> Sandbox:
     """Opens a sandbox with a repository as its work directory."""
-    return await backend.open(tree, limits or LIMITS, layers=layers, workdir=WORKDIR)
+    return await backend.open(tree, language.limits, layers=layers, workdir=WORKDIR)
+
+
+async def lay(sandbox: Sandbox, files: Mapping[str, str | None]) -> None:
+    """Writes files into the repository; None deletes one."""
+    for path, text in files.items():
+        if text is None:
+            await sandbox.exec(Command(("rm", "-f", "--", path), cwd=WORKDIR))
+        else:
+            await sandbox.write(f"{WORKDIR}/{path}", text.encode())
 
 
 def seed_of(number: int) -> str:
-    """Returns the seed of a run's order; the first run keeps pytest's."""
+    """Returns the seed of a run's order; the first run keeps the runner's."""
     return "" if number == 0 else hashlib.sha256(f"order {number}".encode()).hexdigest()[:8]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from arcforge_rl.swe.languages.base import Bug
 
 SWAPS = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is",
@@ -18,23 +19,6 @@ COMPARED = {
 ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "//"),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Bug:
-    """A fault.
-
-    Attributes:
-        kind: of the change.
-        function: in which it is.
-        text: the whole file with the fault.
-        line: where it is, from 1.
-    """
-
-    kind: str
-    function: str
-    text: str
-    line: int
 
 
 def bugs(text: str, seed: str) -> Iterator[Bug]:

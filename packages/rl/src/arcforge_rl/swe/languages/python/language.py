@@ -1,0 +1,137 @@
+"""Python repositories, tested with pytest."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata, resources
+from pathlib import Path, PurePosixPath
+
+from arcforge_rl.layers.recipes import PYTEST, TOOLS, Recipe, recipe_of
+from arcforge_rl.swe.instance import Instance
+from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
+from arcforge_rl.swe.languages.python.bugs import bugs
+from arcforge_rl.swe.languages.python.cheating import cheats
+from arcforge_rl.swe.languages.python.setup import declared, missed
+from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
+from arcforge_rl.swe.patches import Files
+from arcforge_rl.swe.results import TestRun
+
+ROOTS = (WORKDIR, f"{WORKDIR}/src", f"{WORKDIR}/lib")
+"""Folders of the repository from which Python imports."""
+PACKAGES = f"{TOOLS}/site"
+"""Folder of the packages that a repository needs, in its layer."""
+CANARY = "def test_{name}():\n    found = {made}\n    assert found == {wanted}\n"
+OF_TESTS = {"pytest", "mock", "patch", "raises", "mark", "fixture", "parametrize", "approx"}
+"""Names that tests import and no code needs to have."""
+
+
+class Python(Language):
+    """pytest, imported before the repository, reports through a plugin that signs."""
+
+    name = "python"
+    suffixes = (".py",)
+    settings = (
+        "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "pytest.toml",
+        "sitecustomize.py", "usercustomize.py",
+    )  # fmt: skip
+    left_out = ("build", "dist")
+    not_code = re.compile(
+        r"(^|/)(setup|conftest|noxfile|__main__|_?version)\.py$|^(docs?|examples?|benchmarks?|scripts?)/"
+    )
+
+    def is_test(self, path: str) -> bool:
+        """Returns whether a path is a file that pytest collects, or one in a folder of tests."""
+        return self.takes(path) or super().is_test(path)
+
+    def takes(self, path: str) -> bool:
+        """Returns whether pytest collects a file."""
+        return re.search(r"(^|/)(test_[^/]*|[^/]*_test)\.py$", path) is not None
+
+    def is_code(self, path: str) -> bool:
+        """Returns whether a path is Python that is no test, and not the installer's."""
+        return super().is_code(path) and path != "setup.py"
+
+    def is_setting(self, path: str) -> bool:
+        """Returns whether a file decides what pytest does, or what Python imports when it starts."""
+        return super().is_setting(path) or path.endswith(".pth")
+
+    def tools(self) -> list[Recipe]:
+        """Returns pytest's layer: as it is installed here, or fetched."""
+        return [_pytest()]
+
+    def site(self, packages: Sequence[str]) -> Recipe:
+        """Returns a layer of wheels."""
+        return Recipe("swe-site", "wheels", tuple(sorted(packages)), prefix=PACKAGES)
+
+    def declared(self, tree: Path) -> list[str]:
+        """Returns the requirements that a repository declares for itself and its tests."""
+        return declared(tree)
+
+    def missed(self, run: TestRun) -> list[str]:
+        """Returns the distributions of the modules that failures miss."""
+        return missed(run.texts)
+
+    async def run(self, request: RunRequest) -> TestRun:
+        """Runs pytest; planted files of failing tests are in each folder."""
+        files = dict[str, int]()
+        for folder in sorted({str(PurePosixPath(path).parent) for path in request.paths}) if request.canaries else ():
+            words, tests = planted()
+            path = str(PurePosixPath(folder) / f"test_{'_'.join(words)}.py")
+            await request.sandbox.write(f"{WORKDIR}/{path}", canary(tests).encode())
+            files[path] = len(tests)
+        given = {
+            "paths": [*request.paths, *files], "first": [f"{TOOLS}/pytest"], "sys_path": [*ROOTS, PACKAGES],
+            "seed": request.seed,
+        }  # fmt: skip
+        program = resources.files("arcforge_rl.swe.languages.python").joinpath("inside.py").read_text(encoding="utf-8")
+        run = await signed_run(request, self.limits, (request.python, "-I", "-c", program), given)
+        return without_planted(run, files) if run.whole else run
+
+    def observed(self, text: str) -> list[str]:
+        """Returns the assertions that pytest shows."""
+        return [told for line in text.splitlines() if line.startswith("E ") and (told := line[1:].strip())]
+
+    def required_names(self, tests: Iterable[str], code: Files) -> list[str]:
+        """Returns names that tests import or call and that the code has nowhere."""
+        known = set(re.findall(r"\w+", " ".join(text or "" for text in code.values())))
+        wanted: set[str] = set()
+        for text in tests:
+            try:
+                nodes = list(ast.walk(ast.parse(text)))
+            except SyntaxError:
+                continue
+            imported = {n.asname or n.name for node in nodes if isinstance(node, ast.Import) for n in node.names}
+            wanted |= {n.name for node in nodes if isinstance(node, ast.ImportFrom) for n in node.names}
+            wanted |= {
+                node.attr for node in nodes
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported
+            }  # fmt: skip
+        return sorted(name for name in wanted - known - OF_TESTS if not hasattr(builtins, name))
+
+    def bugs(self, text: str, seed: str) -> Iterator[Bug]:
+        """Yields changes of Python's syntax tree."""
+        return bugs(text, seed)
+
+    def cheats(self, instance: Instance, tree: Path) -> Iterator[Mapping[str, str | None]]:
+        """Yields hooks and settings of pytest, start-up files, and code that forges, leaves or skips."""
+        return cheats(instance, tree)
+
+
+def canary(tests: Sequence[Wrong]) -> str:
+    """Returns a file of tests that fail."""
+    return "\n\n".join(
+        CANARY.format(name="_".join(one.words), made=list(one.made), wanted=list(one.wanted)) for one in tests
+    )
+
+
+@functools.cache
+def _pytest() -> Recipe:
+    try:
+        metadata.distribution("pytest")
+        return PYTEST
+    except metadata.PackageNotFoundError:
+        return recipe_of("pytest")

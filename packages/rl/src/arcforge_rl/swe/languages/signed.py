@@ -1,0 +1,78 @@
+"""Signed runs: a program inside a sandbox reports tests in signed lines, and planted tests keep it honest."""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from arcforge_core.contracts.sandbox import Command, SandboxLimits
+from arcforge_rl.swe.languages.base import WORKDIR, RunRequest
+from arcforge_rl.swe.results import FAILED, TestRun, read_run
+
+WORDS = (
+    "values", "empty", "nested", "order", "default", "string", "unicode", "copy", "none", "repeat", "limits", "types",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A planted assertion: two lists that are not equal.
+
+    Attributes:
+        words: name of its test.
+        made, wanted: whole numbers below 200.
+    """
+
+    words: tuple[str, ...]
+    made: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+def planted() -> tuple[tuple[str, ...], list[Wrong]]:
+    """Returns the words of a file's name, and two to five assertions that fail; no two draws are alike."""
+    draw = random.SystemRandom()
+    tests = []
+    for words in sorted({tuple(draw.sample(WORDS, draw.randint(2, 3))) for _ in range(draw.randint(2, 5))}):
+        made = [draw.randint(0, 99) for _ in range(draw.randint(1, 4))]
+        tests.append(Wrong(words, tuple(made), (*made[:-1], made[-1] + draw.randint(1, 9))))
+    return tuple(draw.sample(WORDS, 3)), tests
+
+
+def without_planted(run: TestRun, files: Mapping[str, int]) -> TestRun:
+    """Returns a run without its planted tests; not whole unless each of them is reported as failed.
+
+    Args:
+        run: with all tests.
+        files: planted file -> number of its tests.
+    """
+    seen = {test: outcome for test, outcome in run.outcomes.items() if test.split("::")[0] in files}
+    rest = {test: outcome for test, outcome in run.outcomes.items() if test not in seen}
+    if len(seen) != sum(files.values()) or any(outcome != FAILED for outcome in seen.values()):
+        return replace(run, outcomes=rest, whole=False, reason="a planted test that fails was not reported as failed")
+    return replace(run, outcomes=rest)
+
+
+async def signed_run(
+    request: RunRequest, limits: SandboxLimits, argv: Sequence[str], given: Mapping[str, Any]
+) -> TestRun:
+    """Runs a program that reads a JSON object with ``key`` and reports tests as `read_run` wants them.
+
+    Args:
+        request: the run.
+        limits: of the language.
+        argv: the program.
+        given: the object, without its key.
+
+    Raises:
+        SandboxFault: the sandbox broke.
+    """
+    key = secrets.token_hex(32)
+    limits = replace(limits, wall_seconds=request.seconds, cpu_seconds=request.seconds)
+    text = json.dumps({"key": key, **given}).encode()
+    done = await request.sandbox.exec(Command(argv, text, cwd=WORKDIR, limits=limits))
+    run = read_run(done.stdout, key)
+    return run if run.whole else replace(run, reason=f"{run.reason} ({done.outcome.value} {done.code})")

@@ -1,0 +1,77 @@
+"""Set-up of repositories: packages that they declare, then those that tests miss; every attempt has its reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcforge_rl.layers.store import LayerError
+from arcforge_rl.swe.languages.base import Language
+from arcforge_rl.swe.results import FAILED, PASSED, TestRun
+from arcforge_rl.swe.running import runs_of
+
+LEAST = 3
+"""Tests that must pass before a repository is used."""
+TRIES = 4
+"""Attempts at a set-up."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a set-up.
+
+    Attributes:
+        packages: that were shown.
+        reason: why it failed; empty for success.
+    """
+
+    packages: tuple[str, ...]
+    reason: str
+
+
+async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[str, ...], list[Attempt]]:
+    """Returns the packages with which a repository's tests run, and the attempts; the last one says why it failed.
+
+    Rules come first; then what a run misses is added, as long as that helps.
+    """
+    paths, attempts = language.test_files(tree), list[Attempt]()
+    if not paths:
+        return (), [Attempt((), "it has no tests")]
+    packages: tuple[str, ...] = ()
+    rules = tuple(language.declared(tree))
+    while len(attempts) < TRIES:
+        try:
+            [run] = await runs_of(language, tree, {}, packages, paths, seconds, 1)
+        except LayerError as error:
+            attempts.append(Attempt(packages, str(error)))
+            return packages, attempts
+        lost = [name for name in language.missed(run) if name not in packages]
+        passed = sum(outcome == PASSED for outcome in run.outcomes.values())
+        good = run.whole and passed >= LEAST and passed >= len(run.outcomes) / 2 and not lost
+        attempts.append(Attempt(packages, "" if good else reason_of(run, passed, lost)))
+        further = tuple(sorted({*packages, *rules, *lost}))
+        if good or further == packages:
+            break
+        packages = further
+    return packages, attempts
+
+
+def reason_of(run: TestRun, passed: int, lost: Sequence[str]) -> str:
+    """Returns why a run is no baseline."""
+    if lost:
+        return f"packages are missing: {', '.join(lost)}"
+    if not run.whole:
+        return run.reason
+    failed = sum(outcome == FAILED for outcome in run.outcomes.values())
+    return f"{passed} tests pass, {failed} fail, {len(run.uncollected)} files cannot be collected"
+
+
+def log_attempts(path: Path, repo: str, language: str, attempts: Sequence[Attempt]) -> None:
+    """Appends attempts to a file, one JSON line each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for one in attempts:
+            row = {"repo": repo, "language": language, "packages": one.packages, "reason": one.reason}
+            file.write(json.dumps(row) + "\n")
