@@ -55,22 +55,25 @@ def test_blocking_removes_it(environment):
     assert "acme" not in result.stdout
 
 
-@pytest.mark.slow(reason="imports torch in a fresh process and runs every case of three ops")
-def test_the_conformance_command_passes(environment):
-    result = environment.run("arcforge-conformance", "hardware=acme_npu", "--json", **SIMULATED)
+@pytest.mark.nightly
+def test_the_whole_conformance_command_passes_on_a_device_of_its_own(environment):
+    result = environment.run("arcforge-conformance", "hardware=acme_npu", "--full", "--json", **SIMULATED)
     assert result.returncode == 0, result.stdout + result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     verdicts = {(row["op"], row["dtype"]): row["verdict"] for row in rows}
-    for op in ("rms_norm", "swiglu", "attention_varlen"):
+    assert {row["verdict"] for row in rows} == {"pass", "declined"}
+    assert verdicts["model weight round trip", ""] == verdicts["device fp8", ""] == "pass"
+    for op in ("rms_norm", "swiglu", "attention_varlen", "linear"):
         assert verdicts[op, "float32"] == "pass"
         assert verdicts[op, "bfloat16"] == "declined"
 
 
 COUNT_CALLS = """
-import dataclasses, json, torch
+import dataclasses, json, os, torch
 from acme_arcforge_npu.backend import AcmeNpu
 from acme_arcforge_npu.configs import AcmeNpuConfig
 from arcforge_core.config.compose import compose
+from arcforge_core.model.adapt.prepared import prepare_weights
 from arcforge_core.model.build import build_model
 from arcforge_core.ops import Ops
 
@@ -86,12 +89,18 @@ def counted(kernel):
 AcmeNpu.kernels = lambda self: [counted(kernel) for kernel in plain_kernels(self)]
 config = compose(["model=tiny", "attention=gqa", "optimizer=torch_adamw", "schedule=constant"])
 logits = []
-for hardware in (None, AcmeNpu(AcmeNpuConfig(tile=8, simulate=True))):
+acme = AcmeNpu(AcmeNpuConfig(tile=8, simulate=True))
+acme.confirm()
+for hardware, device in ((None, "cpu"), (acme, "acme")):
     torch.manual_seed(0)
-    model = build_model(config.model, config.attention, Ops(hardware)).eval()
-    ids = torch.arange(40).reshape(2, 20) % config.model.vocab_size
-    logits.append(model(ids).logits)
-print(json.dumps({"calls": calls, "error": float((logits[0] - logits[1]).abs().max())}))
+    model = build_model(config.model, config.attention, Ops(hardware)).eval().to(device)
+    names = prepare_weights(model)
+    with torch.inference_mode():
+        ids = torch.arange(40).reshape(2, 20) % config.model.vocab_size
+        logits.append(model(ids.to(device)).logits.cpu())
+found = {"calls": calls, "error": float((logits[0] - logits[1]).abs().max()), "prepared": len(names)}
+print(json.dumps(found), flush=True)
+os._exit(0)  # torch's threads sometimes abort an interpreter that exits
 """
 
 
@@ -100,12 +109,50 @@ def test_a_model_calls_its_kernels_and_says_the_same(environment):
     result = environment.run("python", "-c", COUNT_CALLS)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
-    assert set(found["calls"]) == {"rms_norm", "swiglu", "attention_varlen"}
+    assert set(found["calls"]) == {"rms_norm", "swiglu", "attention_varlen", "linear"}
+    assert found["prepared"] > 10
     assert min(found["calls"].values()) >= 2
     assert 0 < found["error"] < 1e-4  # other algorithms round otherwise; exactly equal would mean the reference ran
 
 
-@pytest.mark.slow(reason="runs the package's own suite in a fresh process")
+SERVED = """
+import json, os, sys
+from pathlib import Path
+from arcforge_core.checkpoint.pretrained import load_pretrained
+from arcforge_core.configs import SimpleEngineConfig
+from arcforge_core.contracts.engine import SamplingParams
+from arcforge_core.generation.engine import build_engine
+from arcforge_core.ops import Ops
+from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.train.state import checkpoints
+
+(run,) = [path.parent for path in Path(sys.argv[1]).rglob("metrics.csv")]
+found = []
+for name in ("acme_npu", "torch_cpu"):
+    hardware = select_hardware(name)
+    model = load_pretrained(checkpoints(run)[-1], ops=Ops(hardware)).eval().to(hardware.identity.device)
+    engine = build_engine(SimpleEngineConfig(), model)
+    outs = engine.generate([list(range(2, 40)), [5, 7]], SamplingParams(max_new_tokens=12, temperature=0.0))
+    found.append([model.device.type, [out.token_ids for out in outs]])
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.nightly
+def test_it_trains_a_model_and_serves_it_with_the_host_s_tokens(environment, tmp_path):
+    sizes = ("max_steps=3", "sequence_length=64", "micro_batch_tokens=128", "eval_tokens=256", "sample_tokens=4")
+    names = ["experiment=smoke", "model=tiny", "hardware=acme_npu", *CORE_ONLY, f"output_dir={tmp_path}"]
+    names += [f"trainer.{size}" for size in sizes]
+    run = environment.run("arcforge-train", *names, **SIMULATED)
+    assert run.returncode == 0, run.stderr
+    served = environment.run("python", "-c", SERVED, str(tmp_path), **SIMULATED)
+    assert served.returncode == 0, served.stderr
+    (chip, ours), (host, theirs) = json.loads(served.stdout.splitlines()[-1])
+    assert (chip, host) == ("acme", "cpu") and ours == theirs
+
+
+@pytest.mark.nightly
 def test_its_own_tests_pass():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests")]
     variables = {**os.environ, "PYTHONPATH": str(EXAMPLE / "src")}

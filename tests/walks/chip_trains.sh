@@ -5,7 +5,7 @@ export ACME_NPU_SIMULATE=1
 cp -r "$REPOSITORY/examples/plugins/acme_npu" .
 install_here acme_npu
 arcforge-train experiment=smoke hardware=acme_npu trainer.max_steps=2 2>&1 | tee said.txt
-grep -q "hardware acme_npu: simulated on the CPU" said.txt
+grep -q "hardware acme_npu: simulated as the device acme" said.txt
 grep -q "trainer.precision" said.txt # the chip asks for fp32 and says so
 
 # the checkpoint loads, also without the chip

@@ -42,9 +42,9 @@ def test_another_chip_gets_accelerator_and_strategy_together(processes):
     assert settings["strategy"].accelerator.name() == "xpu" and "accelerator" not in settings
     processes(2)
     strategy = devices_of(xpu)["strategy"]
-    assert isinstance(strategy, DDPStrategy)
+    assert isinstance(strategy, DDPStrategy) and strategy.determine_ddp_device_ids() is None
     assert strategy.parallel_devices == [torch.device("xpu", 0), torch.device("xpu", 1)]
-    assert strategy.process_group_backend == "accl" and strategy.accelerator.parse_devices(2) == [0, 1]
+    assert strategy.process_group_backend == "cpu:gloo,xpu:accl" and strategy.accelerator.parse_devices(2) == [0, 1]
 
 
 def test_several_processes_need_collectives(processes):

@@ -15,7 +15,7 @@ class AcmeNpuConfig(HardwareConfig):
     tile: int = 32
     """Queries and keys that one attention tile holds on the chip."""
     simulate: bool = False
-    """Run the kernels on the CPU; ACME_NPU_SIMULATE=1 does the same."""
+    """Simulate the chip, as a torch device of its own; ACME_NPU_SIMULATE=1 does the same."""
 
     def __post_init__(self) -> None:
         check_between("hardware.tile", self.tile, 8, 256)

@@ -1,6 +1,7 @@
 """The chip's kernels: same signatures and meaning as `arcforge_core.ops.reference`, other algorithms.
 
-Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size; q, s rows of a tile.
+Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size; q, s rows of a tile; N outputs,
+I inputs of a matrix.
 """
 
 from __future__ import annotations
@@ -98,3 +99,9 @@ def _attend_tile(q_HqK: Tensor, k_HsK: Tensor, v_HsV: Tensor, position: int, til
         out_HqV = out_HqV * rescale + weights_Hqs @ v_HsV[:, first:last]
         maximum_Hq1 = new_maximum
     return out_HqV / total_Hq1
+
+
+def linear(x: Tensor, weight_IN: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """Returns ``x W^T (+ b)``, where W is stored by columns: the chip reads an input's weights in one burst."""
+    out: Tensor = x @ weight_IN
+    return out if bias_N is None else out + bias_N

@@ -92,7 +92,7 @@ class HardwareBackendSuite:
 
     def test_kernels_equal_the_reference(self, hardware: Hardware, op: str) -> None:
         """Outputs and gradients match float64's within the op's tolerance, with the same bits in two runs."""
-        probe = hardware.probe()
+        probe = hardware.confirm()
         if not probe.ok:
             pytest.skip(f"{hardware.name}: {probe.reason}")
         results = list(check_hardware(hardware, [op]))

@@ -39,14 +39,22 @@ def devices_of(hardware: Hardware) -> dict[str, Any]:
         one = torch.device(identity.device, 0)
         return {"strategy": SingleDeviceStrategy(device=one, accelerator=accelerator), **settings}
     return {
-        "strategy": DDPStrategy(
+        "strategy": ChipDDP(
             accelerator=accelerator,
             parallel_devices=[torch.device(identity.device, index) for index in range(local)],
-            process_group_backend=identity.collectives,
+            process_group_backend=f"cpu:gloo,{identity.device}:{identity.collectives}",  # and host tensors
             find_unused_parameters=True,
         ),
         **settings,
     }
+
+
+class ChipDDP(DDPStrategy):
+    """Data-parallel training on a chip; with numbers of devices, Lightning's own would use a stream of CUDA."""
+
+    def determine_ddp_device_ids(self) -> None:
+        """Returns none: the model is on its device, and inputs are moved before `forward`."""
+        return
 
 
 def accelerator_of(identity: Identity) -> type[Accelerator]:

@@ -8,6 +8,7 @@ kernel. FSDP2 cannot resize its storage.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -200,13 +201,14 @@ class DeviceModule:
         return 0
 
     def device_count(self) -> int:
-        return 1
+        """One for each process of this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
     def set_device(self, device: Any) -> None:
-        """Refuses any device but the first."""
+        """Refuses numbers that no process has; each process simulates its own, and calls it the first."""
         index = device if isinstance(device, int) else torch.device(device).index
-        if index not in (None, 0):
-            raise RuntimeError(f"{chip().name} has one device, not number {index}")
+        if (index or 0) >= (count := self.device_count()):
+            raise RuntimeError(f"{chip().name} has {count} devices, not number {index}")
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
@@ -255,11 +257,13 @@ _LIBRARIES: list[torch.library.Library] = []
 
 
 def install(name: str = "npu", limits: Limits | None = None) -> Chip:
-    """Makes torch know the device type `name` in this process and returns its chip.
+    """Makes torch know the device type `name` in this process and returns its chip; one of that name stays.
 
     Raises:
         RuntimeError: the process already has a device of another name, or torch has no hooks for a Python backend.
     """
+    if _CHIP and chip().name == name and (limits is None or limits == chip().limits):
+        return chip()
     try:
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as setup
     except ImportError as error:
