@@ -204,6 +204,16 @@ def test_statements_name_behaviour_and_no_line_of_the_repair():
     assert PYTHON.required_names(tests, {"toy.py": "def old(): pass"}) == ["fresh", "other"]
 
 
+def test_required_names_are_the_repositorys():
+    tests = [
+        "from collections import OrderedDict\nimport os.path\nimport toy.parts\nimport hypothesis\n"
+        "import json as toy2\nfrom added.more import shape\nfrom .helpers import made\nfrom toy.parts import *\n"
+        "os.path.join('a'), os.sep\nhypothesis.given(1)\ntoy2.dumps(1)\ntoy.print(toy.turn)\n"
+    ]
+    code = {"src/toy/parts.py": "x = 1", "json.py": "y = 1", "added/more.py": None}
+    assert PYTHON.required_names(tests, code) == ["shape", "turn"]
+
+
 def test_set_up_by_rules(repository):
     extras = "Requires-Dist: pytest; extra == 'test'\nRequires-Dist: sphinx; extra == 'docs'\n"
     (repository / "PKG-INFO").write_text(f"Requires-Dist: click>=8\n{extras}")

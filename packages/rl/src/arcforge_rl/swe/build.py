@@ -117,7 +117,7 @@ async def compare(repo: Repository, old: Path, new: Path, kind: str = "release")
         raise DataError(f"{what}: no test passes in both, so that the baseline fails wholesale")
     if not all(run.whole for run in [*before, *after]):
         raise DataError(f"{what}: {next(run.reason for run in [*before, *after] if not run.whole)}")
-    names = language.required_names([support[path] for path in paths], before_code)
+    names = language.required_names([support[path] for path in paths], {**dict.fromkeys(after_code), **before_code})
     statement = statement_of(repo, fixed, before[0].texts, forbidden("", gold), names)
     hidden = {p: text for p, text in support.items() if language.takes(p) or text != read_text(old / p)}
     one = write(repo, old, {}, gold, fixed, kept, hidden, statement, kind)

@@ -2,7 +2,8 @@
 
 ``bugs SOURCE`` puts faults into a repository whose tests pass; ``releases OLD NEW`` runs a release's tests on the code
 of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one checked-out repository; ``export FOLDER``
-prints instances in that form. A source is a folder or an archive. Languages are components of the kind
+prints instances in that form. A source is a folder, an archive, or a release on an index of Python packages,
+``NAME==VERSION``, whose archive is fetched and never run. Languages are components of the kind
 ``swe_language``; that of most source files is the default.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
+from arcforge_rl.swe.archives import fetch_release
 from arcforge_rl.swe.build import Repository, compare, inject
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
 from arcforge_rl.swe.languages.known import language_in, language_of
@@ -23,6 +25,8 @@ from arcforge_rl.swe.patches import apply, paths_of
 from arcforge_rl.swe.setup import log_attempts, set_up
 from arcforge_rl.swe.sources import copy_clean, source_tree
 
+ARCHIVES = "archives"
+"""Folder of fetched releases."""
 LOG = "attempts.jsonl"
 
 
@@ -39,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repo", default="", help="name of the repository (default: that of the source)")
     parser.add_argument("--language", default="", help="of the repository (default: that of most source files)")
     parser.add_argument("--version", default="", help="its version")
+    parser.add_argument("--index", default="", help="of packages (default: that of PIP_INDEX_URL, else PyPI)")
     parser.add_argument("--count", type=int, default=8, help="faults to put in (default: 8)")
     parser.add_argument("--seconds", type=float, default=120.0, help="bound of one run of the tests (default: 120)")
     parser.add_argument("--seed", type=int, default=0, help="decides which faults are tried (default: 0)")
@@ -49,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.count < 1 or options.seconds <= 0:
         raise ArcforgeError("--count must be at least 1, --seconds above 0")
     options.to.mkdir(parents=True, exist_ok=True) if options.action != "export" else None
-    name = options.repo or options.sources[0].name.split(".tar")[0]
+    name = options.repo or options.sources[0].name.split(".tar")[0].split("==")[0]
     if options.action == "export":
         for one in read_instances(options.sources[0]):
             print(json.dumps({key: value for key, value in one.as_row().items() if key != OURS}))
@@ -57,13 +62,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         taken = take(options.sources[0], options.sources[1], options.to, options.language)
         print(f"{taken} instances in {options.to}")
     elif options.action == "bugs":
-        with source_tree(options.sources[0]) as tree:
+        with source_tree(_located(options.sources[0], options)) as tree:
             made = asyncio.run(_bugs(tree, name, options))
         print(f"{made} instances of {name} in {options.to}")
     else:
-        with source_tree(options.sources[0]) as old, source_tree(options.sources[1]) as new:
+        before, after = (_located(source, options) for source in options.sources)
+        with source_tree(before) as old, source_tree(after) as new:
             print(f"{asyncio.run(_release(old, new, name, options))} in {options.to}")
     return 0
+
+
+def _located(source: Path, options: Namespace) -> Path:
+    """Returns a source's folder or archive; a release is fetched."""
+    if source.exists() or "==" not in source.name:
+        return source
+    return fetch_release(str(source), options.to / ARCHIVES, options.index)
 
 
 async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:

@@ -155,7 +155,12 @@ class Language(ABC):
         return [line.strip() for line in text.splitlines() if line.strip()]
 
     def required_names(self, tests: Iterable[str], code: Files) -> list[str]:
-        """Returns names that tests use and the code has nowhere, so that nobody could guess them."""
+        """Returns names of the repository that tests use and the code has nowhere, so that nobody could guess them.
+
+        Args:
+            tests: texts.
+            code: path -> text before the repair; None for a file that the repair adds.
+        """
         return []
 
     # Faults and cheats

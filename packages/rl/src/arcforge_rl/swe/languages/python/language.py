@@ -6,6 +6,7 @@ import ast
 import builtins
 import functools
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path, PurePosixPath
@@ -25,8 +26,6 @@ ROOTS = (WORKDIR, f"{WORKDIR}/src", f"{WORKDIR}/lib")
 PACKAGES = f"{TOOLS}/site"
 """Folder of the packages that a repository needs, in its layer."""
 CANARY = "def test_{name}():\n    found = {made}\n    assert found == {wanted}\n"
-OF_TESTS = {"pytest", "mock", "patch", "raises", "mark", "fixture", "parametrize", "approx"}
-"""Names that tests import and no code needs to have."""
 
 
 class Python(Language):
@@ -96,21 +95,26 @@ class Python(Language):
         return [told for line in text.splitlines() if line.startswith("E ") and (told := line[1:].strip())]
 
     def required_names(self, tests: Iterable[str], code: Files) -> list[str]:
-        """Returns names that tests import or call and that the code has nowhere."""
+        """Returns names that tests take from the repository's modules and that the code has nowhere."""
         known = set(re.findall(r"\w+", " ".join(text or "" for text in code.values())))
+        own = {part for path in code for part in PurePosixPath(path).with_suffix("").parts} - sys.stdlib_module_names
         wanted: set[str] = set()
         for text in tests:
             try:
                 nodes = list(ast.walk(ast.parse(text)))
             except SyntaxError:
                 continue
-            imported = {n.asname or n.name for node in nodes if isinstance(node, ast.Import) for n in node.names}
-            wanted |= {n.name for node in nodes if isinstance(node, ast.ImportFrom) for n in node.names}
+            bound = set[str]()  # names of the test's own that are the repository's modules
+            for node in nodes:
+                if isinstance(node, ast.Import):
+                    bound |= {n.asname or n.name.split(".")[0] for n in node.names if n.name.split(".")[0] in own}
+                elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in own:
+                    wanted |= {n.name for n in node.names}
             wanted |= {
                 node.attr for node in nodes
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound
             }  # fmt: skip
-        return sorted(name for name in wanted - known - OF_TESTS if not hasattr(builtins, name))
+        return sorted(name for name in wanted - known - {"*"} if not hasattr(builtins, name))
 
     def bugs(self, text: str, seed: str) -> Iterator[Bug]:
         """Yields changes of Python's syntax tree."""
