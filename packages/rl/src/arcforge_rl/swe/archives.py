@@ -95,9 +95,10 @@ def _chosen(page: Mapping[str, Any], name: str, version: Version) -> Mapping[str
 
 def _download(client: httpx.Client, url: str, file: Mapping[str, Any], folder: Path) -> Path:
     expected = file["hashes"]["sha256"]
-    target = folder / file["filename"]
-    if urlsplit(url).scheme not in ("http", "https") or target.name != file["filename"]:
-        raise LayerError("registry", f"{file['filename']!r}: the index names no file that can be fetched")
+    filename = str(file["filename"])
+    target = folder / filename
+    if urlsplit(url).scheme not in ("http", "https") or target.name != filename:
+        raise LayerError("registry", f"{filename!r}: the index names no file that can be fetched")
     with client.stream("GET", url, headers={"Accept": "*/*", "Accept-Encoding": "identity"}) as answer:
         answer.raise_for_status()
         content = bytearray()
