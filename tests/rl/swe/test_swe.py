@@ -22,6 +22,7 @@ from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.python.bugs import bugs
 from arcforge_rl.swe.languages.python.setup import declared, missed
 from arcforge_rl.swe.patches import diff
+from arcforge_rl.swe.running import runs_of
 from arcforge_rl.swe.sources import copy_clean, source_tree
 
 PYTHON = language_of("python")
@@ -212,6 +213,18 @@ def test_required_names_are_the_repositorys():
     ]
     code = {"src/toy/parts.py": "x = 1", "json.py": "y = 1", "added/more.py": None}
     assert PYTHON.required_names(tests, code) == ["shape", "turn"]
+
+
+@pytest.mark.slow(reason="a run of pytest in a sandbox")
+def test_parts_of_tests_are_one_test(repository):
+    test = "import unittest\n\n\nclass T(unittest.TestCase):\n"
+    for name, wanted in (("good", 3), ("bad", 1)):
+        test += f"    def test_{name}(self):\n        for i in range(3):\n            with self.subTest(i=i):\n"
+        test += f"                self.assertLess(i, {wanted})\n\n"
+    [run] = asyncio.run(runs_of(PYTHON, repository, {"tests/test_parts.py": test}, (), ["tests/test_parts.py"], 60, 1))
+    assert run.whole, run.reason
+    where = "tests/test_parts.py::T::test_"
+    assert run.outcomes == {f"{where}good": "passed", f"{where}bad": "failed"}
 
 
 def test_set_up_by_rules(repository):

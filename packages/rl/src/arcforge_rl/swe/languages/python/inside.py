@@ -48,6 +48,8 @@ def main() -> None:
                 send(uncollected=report.nodeid, text=str(report.longrepr)[-2000:])
 
         def pytest_runtest_logreport(self, report: Any) -> None:
+            if hasattr(report, "context") and report.outcome != "failed":
+                return  # a part of a test (subTest); the test reports for itself, and a failed part as well
             if report.when == "call" or report.outcome != "passed":
                 xfail = hasattr(report, "wasxfail")
                 send(
