@@ -133,6 +133,8 @@ COMPONENTS = {
     "swe_language": {
         "python": ("swe.languages.python.language:Python", "configs.environments:PythonLanguageConfig",
             "Python repositories, tested with pytest"),
+        "javascript": ("swe.languages.javascript.language:JavaScript", "configs.environments:JavaScriptLanguageConfig",
+            "JavaScript repositories, tested with tape, mocha or node:test (extra)"),
     },
     "report": {
         "algorithm": ("trainer.report.page:write_report", "configs.learning:RlReportConfig", "Of a run of arcforge-rl"),

@@ -240,6 +240,13 @@ class PythonLanguageConfig(SweLanguageConfig):
 
 
 @dataclass
+class JavaScriptLanguageConfig(SweLanguageConfig):
+    """JavaScript repositories, tested with tape, mocha or node:test."""
+
+    name: str = "javascript"
+
+
+@dataclass
 class SearchConfig(EnvironmentConfig):
     """Questions of several hops, answered with search tools."""
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arcforge_rl.layers.debian import fetch_debian
+from arcforge_rl.layers.npm import fetch_npm
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.layers.store import Layer, LayerStore
 from arcforge_rl.layers.wheels import fetch_folder, fetch_installed, fetch_wheels
 
 LISTS = "debian-lists"
-BY_SOURCE = {"wheels": fetch_wheels, "installed": fetch_installed, "folder": fetch_folder}
+BY_SOURCE = {"wheels": fetch_wheels, "installed": fetch_installed, "folder": fetch_folder, "npm": fetch_npm}
 
 
 def ensure(recipe: Recipe, store: LayerStore | None = None) -> Layer:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from arcforge_core.errors import ConfigError, nearest
 
-SOURCES = ("debian", "wheels", "installed", "folder")
+SOURCES = ("debian", "wheels", "npm", "installed", "folder")
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Recipe:
     Attributes:
         name: of the layer.
         source: ``debian``, packages with all that they need and the host lacks; ``wheels``, Python distributions in
-            `prefix`; ``installed``, those of this environment, copied there; ``folder``, a directory of the host
-            copied there.
+            `prefix`; ``npm``, packages in its ``node_modules``; ``installed``, those of this environment, copied there;
+            ``folder``, a directory of the host copied there.
         packages: names of packages, requirements, or the directory.
         links: path below ``/usr`` -> text of a symbolic link to make there.
-        prefix: for wheels and folders, the path of their files.
+        prefix: for all but Debian's, the path of their files.
         check: a command that a sandbox with the layer runs, to show that it works.
     """
 

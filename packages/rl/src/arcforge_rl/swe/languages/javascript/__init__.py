@@ -1,0 +1,1 @@
+"""JavaScript: tape, mocha and node:test."""

