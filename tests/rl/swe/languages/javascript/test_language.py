@@ -1,0 +1,77 @@
+"""JavaScript: rules of set-up, faults, and whole builds from npm's archives."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from arcforge_rl.cli import main
+from arcforge_rl.swe.instance import read_instances
+from arcforge_rl.swe.languages.javascript.setup import declared, missed, runner_of
+from arcforge_rl.swe.languages.known import language_in, language_of
+
+JAVASCRIPT = language_of("javascript")
+CODE = "function add(a, b) {\n  if (a < 0) { throw new Error('no'); }\n  return a + b;\n}\nmodule.exports = { add };\n"
+
+
+def test_runners():
+    assert runner_of("const t = require('node:test');\nit('x')") == "node"
+    assert runner_of("var test = require('tape');\ntest('test', f)") == "tape"
+    assert runner_of("describe('x', () => {})") == "mocha"
+    assert runner_of("module.exports = 1; // 'test'") == ""
+
+
+def test_set_up_by_rules(tmp_path):
+    project = {"name": "own", "dependencies": {"a": "^1"}, "devDependencies": {"tape": "^5.2", "eslint": "8"}}
+    (tmp_path / "package.json").write_text(json.dumps(project))
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/x.js").write_text("var t = require('tape'); require('fs'); require('@s/p/q'); require('../');\n")
+    assert language_in(tmp_path) is JAVASCRIPT and JAVASCRIPT.test_files(tmp_path) == ["test/x.js"]
+    assert declared(tmp_path, ["test/x.js"]) == ["@s/p@*", "a@^1", "tape@^5.2", "-own"]
+    assert missed({"t": "Error: Cannot find module 'chai/register'\nCannot find module 'fs'"}) == ["chai@*"]
+
+
+def test_files():
+    assert all(map(JAVASCRIPT.takes, ("test/a.js", "src/a.test.mjs", "lib/__tests__/b.cjs", "test.js")))
+    assert not any(map(JAVASCRIPT.takes, ("test/fixtures/a.js", "lib/a.js", "test/a.json", "contest.js")))
+    assert JAVASCRIPT.is_setting("package.json") and not JAVASCRIPT.is_code("test/a.js")
+
+
+def test_faults_parse_and_differ():
+    pytest.importorskip("tree_sitter_javascript")
+    found = list(JAVASCRIPT.bugs(CODE, "seed"))
+    assert found == list(JAVASCRIPT.bugs(CODE, "seed"))
+    assert {"comparison", "arithmetic", "branch"} <= {bug.kind for bug in found}
+    assert all(bug.function == "add" and bug.text != CODE for bug in found)
+    assert list(JAVASCRIPT.bugs("function (", "seed")) == []
+
+
+def test_names_that_only_tests_know():
+    tests = ["const { fresh, old } = require('../lib');\nimport whole from './x';\nwhole.other(1)\n"]
+    assert JAVASCRIPT.required_names(tests, {"lib.js": "function old() {}"}) == ["fresh", "other"]
+
+
+@pytest.mark.nightly(reason="fetches packages from npm and builds two repositories, with dozens of runs of node")
+def test_two_repositories_from_npm(tmp_path, monkeypatch):
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    pytest.importorskip("tree_sitter_javascript")
+    archives = ("minimist@1.2.7", "minimist@1.2.8", "qs@6.14.0")
+    done = subprocess.run(["npm", "pack", "--silent", *archives], cwd=tmp_path, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"minimist cannot be fetched by npm: {done.stderr[-200:]}")
+    to = tmp_path / "swe"
+    shared = ["--language", "javascript", "--to", str(to), "--seconds", "60"]
+    old, new, other = [str(tmp_path / name) for name in done.stdout.split()]
+    for words in (
+        ["releases", old, new, "--repo", "minimist", "--version", "1.2.8"],
+        ["bugs", other, "--repo", "qs", "--count", "1"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words, *shared])
+        assert main() == 0
+    assert [(one.repo, one.kind) for one in read_instances(to)] == [("minimist", "release"), ("qs", "bug")]
+    words = ["environment=swe", f"environment.path={to}", "environment.whole=true", f"hydra.run.dir={tmp_path}/out"]
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", *words])
+    assert main() == 0
