@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
-from arcforge_core.contracts.sandbox import SandboxError, SandboxFault
+from arcforge_core.contracts.sandbox import SandboxError, SandboxFault, SandboxLimits
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import TOOLS, Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
-from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, SandboxLimits
+from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
 from arcforge_rl.swe.languages.javascript.cheating import cheats
 from arcforge_rl.swe.languages.javascript.setup import declared, missed, runner_of
 from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
