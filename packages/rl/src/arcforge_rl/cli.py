@@ -1,8 +1,8 @@
 """``arcforge-env``: rolls out an environment (``run``, or nothing), lists all (``list``), checks one (``validate``),
 lets a person play (``play``), offers one as a task service (``serve``), compares a judge with labels (``calibrate``),
 lets people judge (``label``), starts one (``new``), keeps toolchains for sandboxes (``layers``), builds software
-engineering (``swe``), questions for searchers (``search``) and tasks for a shell (``terminal``), and selects decks
-(``slides``).
+engineering (``swe``), questions for searchers (``search``) and tasks for a shell (``terminal``), selects decks
+(``slides``), and audits the dialogues of a benchmark (``tau2``).
 
 ``arcforge-rl``: trains (nothing), or computes the rewards of recorded rollouts again (``rescore``).
 """
@@ -31,6 +31,7 @@ OTHERS = {
     "search": "arcforge_rl.search.command:main",
     "terminal": "arcforge_rl.terminal.command:main",
     "slides": "arcforge_rl.slides.command:main",
+    "tau2": "arcforge_rl.dialogue.command:main",
 }
 COMMANDS = ("run", *JOBS, *OTHERS)
 

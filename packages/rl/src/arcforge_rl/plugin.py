@@ -28,6 +28,8 @@ COMPONENTS = {
             "Questions of several hops over pages, answered with search tools"),
         "terminal": ("terminal.environment:Terminal", "configs.environments:TerminalConfig",
             "Tasks for a shell, as Harbor folders or from templates, judged in a fresh sandbox"),
+        "tau2": ("dialogue.environment:Tau2", "configs.environments:Tau2Config",
+            "Customers of a shop, an airline and a telephone company, served by a policy with tools"),
         "reasoning_gym": ("environments.reasoning_gym:ReasoningGym", "configs.environments:ReasoningGymConfig",
             "Puzzles of reasoning-gym (extra)"),
         "human_eval": ("environments.human_eval:HumanEval", "configs.environments:HumanEvalConfig",

@@ -144,9 +144,10 @@ def agent_reward(agent: str) -> str:
     return f"reward_{agent}"
 
 
-FAILURES = ("sandbox", "engine", "verifier", "worker", "cancelled", "environment")
+FAILURES = ("sandbox", "engine", "verifier", "worker", "cancelled", "environment", "user")
 """Kinds of failures: the sandbox broke; the engine aborted or raised; a verifier's process died or a judge gave no
-verdict that can be read; a worker process died; the rollout was cancelled; the environment's own code raised."""
+verdict that can be read; a worker process died; the rollout was cancelled; the environment's own code raised; a
+simulated user did not keep to its instructions."""
 
 
 @dataclass(frozen=True)

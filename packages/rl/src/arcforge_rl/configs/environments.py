@@ -22,6 +22,8 @@ TERMINAL_FAMILIES = (
     "services", "sql", "text",
 )  # fmt: skip
 """Template families of ``environment=terminal``."""
+TAU2_DOMAINS = ("retail", "airline", "telecom")
+"""Domains of ``environment=tau2``."""
 KINDS = ("arithmetic", "expressions", "algebra", "fractions", "quadratics")
 
 
@@ -294,6 +296,36 @@ class TerminalConfig(EnvironmentConfig):
         check_minimums(self, "environment", max_calls=1)
         check_at_least("environment.seed", self.seed, 0)
         check_between("environment.command_seconds", self.command_seconds, 1, 3600)
+
+
+@dataclass
+class Tau2Config(EnvironmentConfig):
+    """Customers of tau2's shop, airline and telephone company, served by a policy with tools."""
+
+    name: str = "tau2"
+    path: str = ""
+    """Folder with the package inspect-evals; empty: the layer ``tau2`` (``arcforge-env layers fetch tau2``)."""
+    domains: list[str] = field(default_factory=lambda: list(TAU2_DOMAINS))
+    """Any of ``retail``, ``airline`` and ``telecom``."""
+    whole: bool = False
+    """Whether all tasks of the benchmark are used, not only those of its list ``base``: telecom has 2,285 in all."""
+    user: str = "rules"
+    """Who plays the customer: ``rules``, a machine, or ``agent``, the agent ``user``
+    (``"+agents.user={url: http://127.0.0.1:8000, model: NAME}"``)."""
+    heldout: str = "customer"
+    """Unit of the split: ``customer`` (of telecom, which has one, the set of faults), ``published``, which is the
+    benchmark's own list ``test``, or a domain, whose tasks are all held out."""
+    max_turns: int = 30
+    """Maximum messages of the agent to the customer."""
+    max_calls: int = 100
+    """Maximum calls of the agent in a conversation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices("environment.domains", self.domains, TAU2_DOMAINS)
+        check_choice("environment.user", self.user, ("rules", "agent"))
+        check_choice("environment.heldout", self.heldout, ("customer", "published", *TAU2_DOMAINS))
+        check_minimums(self, "environment", max_turns=1, max_calls=1)
 
 
 @dataclass

