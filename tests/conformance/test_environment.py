@@ -7,6 +7,7 @@ import pytest
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.environment_suite import EnvironmentSuite
+from support.tau2_small import small_benchmark
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
 PROGRAMS = Path(__file__).with_name("programs.jsonl")
@@ -23,9 +24,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sandbox_conversations": [{"files": [str(CONVERSATIONS)]}],
     "swe": [{"path": str(REPOSITORIES)}],
     "search": [{"path": str(SEARCH)}],
+    "tau2": [{"path": str(small_benchmark())}],
 }
 """Further variants of a component, beside its defaults."""
-NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "search", "swe")
+NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "search", "swe", "tau2")
 """Components that have nothing to do without options."""
 
 

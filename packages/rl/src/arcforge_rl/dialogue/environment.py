@@ -54,6 +54,7 @@ class Tau2(EnvironmentBase):
     """
 
     domain = "dialogue"
+    judges_work = True  # what must be told counts with the work only
 
     def __init__(self, config: Tau2Config) -> None:
         super().__init__(config)
@@ -177,7 +178,7 @@ class Tau2(EnvironmentBase):
         extra = _extra(domain, one)
         if extra is not None:
             scripts.append([*gold[:-1], calling(extra), gold[-1]])
-        if domain.user_tools:
+        if any(act.who == USER for act in case.gold):
             own = [calling(act) for act in case.gold]
             scripts.append([*own, Reply("Your phone works.")])
         return scripts

@@ -25,7 +25,7 @@ LONGEST_SAID = 2_000
 """Characters of a message in which a text counts as told."""
 MOST_GUESSES = 12
 """Numbers that an agent may say without having them from a tool or the customer; more are a list of guesses."""
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 SETS = {"retail": Retail, "airline": Airline}
 
 
