@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -116,6 +117,6 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
         return False
     if not isinstance(value, PYTHON_TYPES[wanted]):
         return False
-    if wanted == "array":
+    if isinstance(value, list):
         return all(_fits(item, schema["items"]) for item in value)
-    return wanted != "number" or abs(value) < float("inf")
+    return not isinstance(value, float) or math.isfinite(value)
