@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -117,6 +117,6 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
         return False
     if not isinstance(value, PYTHON_TYPES[wanted]):
         return False
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return all(_fits(item, schema["items"]) for item in value)
     return not isinstance(value, float) or math.isfinite(value)
