@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arcforge_rl.dialogue.records import Record, Records, Refused
+from arcforge_rl.dialogue.records import Record, Records, ToolRefusal
 
 NOW = "2024-05-15T15:00:00"
 NEW_RESERVATIONS = ("HATHAT", "HATHAU", "HATHAV")
@@ -80,7 +80,7 @@ class Airline:
         user = self._user(user_id)
         new = next((one for one in NEW_RESERVATIONS if not self.records.has("reservations", one)), None)
         if new is None:
-            raise Refused("Too many reservations")
+            raise ToolRefusal("Too many reservations")
         legs, price = [], 0
         for number, date in asked:
             legs.append(self._leg(number, date, cabin, len(people)))
@@ -118,7 +118,7 @@ class Airline:
         methods = self._edited_user(user_id)["payment_methods"]
         new = next((one for one in NEW_CERTIFICATES if one not in methods), None)
         if new is None:
-            raise Refused("Too many certificates")
+            raise ToolRefusal("Too many certificates")
         methods[new] = {"id": new, "amount": amount, "source": "certificate"}
         return f"Certificate {new} added to user {user_id} with amount {amount}."
 
@@ -154,7 +154,7 @@ class Airline:
     def update_reservation_passengers(self, reservation_id: str, passengers: list[Record]) -> str:
         people = _people(passengers)
         if len(people) != len(self._reservation(reservation_id)["passengers"]):
-            raise Refused("Number of passengers does not match")
+            raise ToolRefusal("Number of passengers does not match")
         reservation = self._edited(reservation_id)
         reservation["passengers"] = people
         return json.dumps(reservation)
@@ -179,16 +179,16 @@ class Airline:
     def _on_day(self, number: str, date: str) -> Record:
         dates: dict[str, Record] = self._flight(number)["dates"]
         if date not in dates:
-            raise Refused(f"Flight {number} not found on date {date}")
+            raise ToolRefusal(f"Flight {number} not found on date {date}")
         return dates[date]
 
     def _leg(self, number: str, date: str, cabin: str, people: int) -> Record:
         """Returns a flight as reservations hold it."""
         day, flight = self._on_day(number, date), self._flight(number)
         if day["status"] != "available":
-            raise Refused(f"Flight {number} not available on date {date}")
+            raise ToolRefusal(f"Flight {number} not available on date {date}")
         if day["available_seats"][cabin] < people:
-            raise Refused(f"Not enough seats on flight {number}")
+            raise ToolRefusal(f"Not enough seats on flight {number}")
         ends = {name: flight[name] for name in ("origin", "destination", "flight_number")}
         return {**ends, "date": date, "price": day["prices"][cabin]}
 
@@ -209,26 +209,26 @@ class Airline:
         for payment in payments:
             method = user["payment_methods"].get(payment["payment_id"])
             if method is None:
-                raise Refused(f"Payment method {payment['payment_id']} not found")
+                raise ToolRefusal(f"Payment method {payment['payment_id']} not found")
             if method["source"] in ("gift_card", "certificate") and method["amount"] < payment["amount"]:
-                raise Refused(f"Not enough balance in payment method {payment['payment_id']}")
+                raise ToolRefusal(f"Not enough balance in payment method {payment['payment_id']}")
         paid = sum(payment["amount"] for payment in payments)
         if paid != price:
-            raise Refused(f"Payment amount does not add up, total price is {price}, but paid {paid}")
+            raise ToolRefusal(f"Payment amount does not add up, total price is {price}, but paid {paid}")
         names = [payment["payment_id"] for payment in payments]
         if len(set(names)) < len(names):
-            raise Refused("A payment method is named twice")
+            raise ToolRefusal("A payment method is named twice")
 
     def _paid(self, user_id: str, payment_id: str, price: int) -> list[Record]:
         """Takes a price from a payment method; returns what joins the history."""
         method = self._user(user_id)["payment_methods"].get(payment_id)
         if method is None:
-            raise Refused("Payment method not found")
+            raise ToolRefusal("Payment method not found")
         if method["source"] == "certificate":
-            raise Refused("Certificate cannot be used to update reservation")
+            raise ToolRefusal("Certificate cannot be used to update reservation")
         if method["source"] == "gift_card":
             if method["amount"] < price:
-                raise Refused("Gift card balance is not enough")
+                raise ToolRefusal("Gift card balance is not enough")
             self._edited_user(user_id)["payment_methods"][payment_id]["amount"] -= price
         return [{"payment_id": payment_id, "amount": price}] if price else []
 
@@ -237,16 +237,16 @@ def _fields(given: Any, **types: type) -> Record:
     """Returns the named fields of an object.
 
     Raises:
-        Refused: one is missing or of another type.
+        ToolRefusal: one is missing or of another type.
     """
     if not isinstance(given, Mapping):
-        raise Refused(f"{str(given)[:80]} must be an object with {', '.join(types)}")
+        raise ToolRefusal(f"{str(given)[:80]} must be an object with {', '.join(types)}")
     for name, wanted in types.items():
         value = given.get(name)
         if isinstance(value, float) and wanted is int and value.is_integer():
             value = int(value)
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise Refused(f"{name} must be given as {wanted.__name__}")
+            raise ToolRefusal(f"{name} must be given as {wanted.__name__}")
     return {name: wanted(given[name]) for name, wanted in types.items()}
 
 

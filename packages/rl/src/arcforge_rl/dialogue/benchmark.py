@@ -47,7 +47,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Assertion:
-    """What must hold of the phone (``user``) or the company (``assistant``) in the end."""
+    """A condition of the phone (``user``) or the company (``assistant``) in the end."""
 
     act: Act
     value: bool

@@ -18,7 +18,7 @@ from arcforge_rl.dialogue.audit import LEAVING, Audited, audited
 from arcforge_rl.dialogue.benchmark import ASSISTANT, USER, Act, Domain, benchmark_folder, customer_of, read_domain
 from arcforge_rl.dialogue.person import STOP, Person
 from arcforge_rl.dialogue.simulated import TOKENS, SimulatedUser
-from arcforge_rl.dialogue.world import Verdict, World
+from arcforge_rl.dialogue.world import EndState, World
 
 ACTS, TURNS = "acts", "turns"
 """Artefacts: the calls that succeeded, as (who, name, arguments) in order; and a finish reason: too many turns."""
@@ -142,7 +142,7 @@ class Tau2(EnvironmentBase):
         """Counts the customer's messages."""
         return sum(message.role == "user" for message in episode.messages)
 
-    def _judged_state(self, task: Task, episode: Episode) -> Verdict:
+    def _judged_state(self, task: Task, episode: Episode) -> EndState:
         one = _of(task)
         world = World(self._domains[one.case.domain], one.case)
         world.replay([Act(who, name, arguments) for who, name, arguments in episode.artefacts.get(ACTS, ())])

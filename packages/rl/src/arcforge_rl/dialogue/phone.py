@@ -1,8 +1,7 @@
 """The phone of tau2's telephone company's customers: its settings, what they lead to, and the faults it begins with.
 
 The rules are those of tau2-bench (Sierra Research, MIT), https://github.com/sierra-research/tau2-bench, as
-inspect-evals 0.26.0 has them; `tests/rl/dialogue/test_parity.py` compares both. What the customer reads is in
-`screen.py`.
+inspect-evals 0.26.0 has them; `tests/rl/dialogue/test_parity.py` compares both. Its screen is in `screen.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from arcforge_rl.dialogue.records import Refused
+from arcforge_rl.dialogue.records import ToolRefusal
 from arcforge_rl.dialogue.telecom import Telecom
 
 APN = {"apn_name": "internet", "reset_at_reboot": False, "mms_apn": "mms",
@@ -243,8 +242,8 @@ def checked_mode(mode: str) -> str:
     """Returns a preference of network.
 
     Raises:
-        Refused: it is none.
+        ToolRefusal: it is none.
     """
     if mode not in MODES:
-        raise Refused(f"{mode!r} is not a valid option. Please use one of: {', '.join(MODES)}")
+        raise ToolRefusal(f"{mode!r} is not a valid option. Please use one of: {', '.join(MODES)}")
     return mode

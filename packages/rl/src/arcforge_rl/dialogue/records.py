@@ -10,7 +10,7 @@ Record = dict[str, Any]
 Table = Mapping[str, Record]
 
 
-class Refused(Exception):
+class ToolRefusal(Exception):
     """A tool that does not do what it was asked; the caller reads the reason."""
 
 
@@ -29,18 +29,18 @@ class Records:
         """Returns a record, to be read only.
 
         Raises:
-            Refused: there is none; the reason is `missing`.
+            ToolRefusal: there is none; the reason is `missing`.
         """
         found = self._own[table].get(key) or self._base[table].get(key)
         if found is None:
-            raise Refused(missing)
+            raise ToolRefusal(missing)
         return found
 
     def edit(self, table: str, key: str, missing: str) -> Record:
         """Returns a record of the episode's own, to be changed.
 
         Raises:
-            Refused: there is none.
+            ToolRefusal: there is none.
         """
         if key not in self._own[table]:
             self._own[table][key] = copy.deepcopy(self.get(table, key, missing))

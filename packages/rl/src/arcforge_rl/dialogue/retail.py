@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from arcforge_rl.dialogue.records import Record, Records, Refused
+from arcforge_rl.dialogue.records import Record, Records, ToolRefusal
 
 REASONS = ("no longer needed", "ordered by mistake")
 
@@ -29,13 +29,13 @@ class Retail:
             same = (name["first_name"].lower(), name["last_name"].lower()) == (first_name.lower(), last_name.lower())
             if same and user["address"]["zip"] == zip:
                 return key
-        raise Refused("User not found")
+        raise ToolRefusal("User not found")
 
     def find_user_id_by_email(self, email: str) -> str:
         for key, user in self.records.all("users"):
             if user["email"].lower() == email.lower():
                 return key
-        raise Refused("User not found")
+        raise ToolRefusal("User not found")
 
     def get_order_details(self, order_id: str) -> str:
         return json.dumps(self._order(order_id))
@@ -53,9 +53,9 @@ class Retail:
 
     def cancel_pending_order(self, order_id: str, reason: str) -> str:
         if self._order(order_id)["status"] != "pending":
-            raise Refused("Non-pending order cannot be cancelled")
+            raise ToolRefusal("Non-pending order cannot be cancelled")
         if reason not in REASONS:
-            raise Refused("Invalid reason")
+            raise ToolRefusal("Invalid reason")
         order = self._edited(order_id)
         refunds = []
         for payment in order["payment_history"]:
@@ -70,7 +70,7 @@ class Retail:
     ) -> str:
         order = self._order(order_id)
         if order["status"] != "delivered":
-            raise Refused("Non-delivered order cannot be exchanged")
+            raise ToolRefusal("Non-delivered order cannot be exchanged")
         _check_items(order, item_ids, "Number of {} not found.")
         variants = self._replacements(order, item_ids, new_item_ids)
         difference = round(_difference(variants), 2)
@@ -86,7 +86,7 @@ class Retail:
         self, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
     ) -> str:
         if "pending" not in self._order(order_id)["status"]:
-            raise Refused("Non-pending order cannot be modified")
+            raise ToolRefusal("Non-pending order cannot be modified")
         order = self._edited(order_id)
         order["address"] = _address(address1, address2, city, state, country, zip)
         return json.dumps(order)
@@ -96,7 +96,7 @@ class Retail:
     ) -> str:
         order = self._order(order_id)
         if order["status"] != "pending":
-            raise Refused("Non-pending order cannot be modified")
+            raise ToolRefusal("Non-pending order cannot be modified")
         _check_items(order, item_ids, "{} not found")
         variants = self._replacements(order, item_ids, new_item_ids, differ=True)
         difference = _difference(variants)
@@ -110,7 +110,7 @@ class Retail:
         for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
             item = next((item for item in order["items"] if item["item_id"] == item_id), None)
             if item is None or last is None:
-                raise Refused(f"Item {item_id} not found")
+                raise ToolRefusal(f"Item {item_id} not found")
             # the benchmark gives every item the price and options of the last one; its gold states have them
             item |= {"item_id": new_item_id, "price": last["price"], "options": dict(last["options"])}
         order["status"] = "pending (item modified)"
@@ -119,14 +119,14 @@ class Retail:
     def modify_pending_order_payment(self, order_id: str, payment_method_id: str) -> str:
         order = self._order(order_id)
         if "pending" not in order["status"]:
-            raise Refused("Non-pending order cannot be modified")
+            raise ToolRefusal("Non-pending order cannot be modified")
         self._method(order["user_id"], payment_method_id)
         history = order["payment_history"]
         if len(history) != 1 or history[0]["transaction_type"] != "payment":
-            raise Refused("There should be exactly one payment for a pending order")
+            raise ToolRefusal("There should be exactly one payment for a pending order")
         old, amount = history[0]["payment_method_id"], history[0]["amount"]
         if old == payment_method_id:
-            raise Refused("The new payment method should be different from the current one")
+            raise ToolRefusal("The new payment method should be different from the current one")
         self._check_balance(order["user_id"], payment_method_id, amount, "to pay for the order")
         order = self._edited(order_id)
         for kind, method in (("payment", payment_method_id), ("refund", old)):
@@ -145,11 +145,11 @@ class Retail:
     def return_delivered_order_items(self, order_id: str, item_ids: list[str], payment_method_id: str) -> str:
         order = self._order(order_id)
         if order["status"] != "delivered":
-            raise Refused("Non-delivered order cannot be returned")
+            raise ToolRefusal("Non-delivered order cannot be returned")
         method = self._method(order["user_id"], payment_method_id)
         original = order["payment_history"][0]["payment_method_id"]
         if method["source"] != "gift_card" and payment_method_id != original:
-            raise Refused("Payment method should be the original payment method")
+            raise ToolRefusal("Payment method should be the original payment method")
         _check_items(order, item_ids, "Some item not found")
         order = self._edited(order_id)
         order["status"], order["return_items"] = "return requested", sorted(item_ids)
@@ -173,13 +173,13 @@ class Retail:
     def _method(self, user_id: str, method: str) -> Record:
         methods: dict[str, Record] = self._user(user_id)["payment_methods"]
         if method not in methods:
-            raise Refused("Payment method not found")
+            raise ToolRefusal("Payment method not found")
         return methods[method]
 
     def _check_balance(self, user_id: str, method: str, amount: float, purpose: str) -> None:
         found = self._method(user_id, method)
         if found["source"] == "gift_card" and found["balance"] < amount:
-            raise Refused(f"Insufficient gift card balance {purpose}")
+            raise ToolRefusal(f"Insufficient gift card balance {purpose}")
 
     def _pay(self, user_id: str, method: str, amount: float) -> None:
         """Takes an amount from a gift card; a negative one is added. Other methods have no balance here."""
@@ -192,19 +192,19 @@ class Retail:
     ) -> list[tuple[Record, Record]]:
         """Returns the old items with the new variants of their products."""
         if len(item_ids) != len(new_item_ids):
-            raise Refused(f"The number of items to be exchanged should match{'' if differ else '.'}")
+            raise ToolRefusal(f"The number of items to be exchanged should match{'' if differ else '.'}")
         found = []
         for old, new in zip(item_ids, new_item_ids, strict=True):
             if differ and old == new:
-                raise Refused("The new item id should be different from the old item id")
+                raise ToolRefusal("The new item id should be different from the old item id")
             item = next((item for item in order["items"] if item["item_id"] == old), None)
             if item is None:
-                raise Refused(f"Item {old} not found")
+                raise ToolRefusal(f"Item {old} not found")
             variant = self._product(item["product_id"])["variants"].get(new)
             if variant is None:
-                raise Refused("Variant not found")
+                raise ToolRefusal("Variant not found")
             if not variant["available"]:
-                raise Refused(f"New item {new} not found or available")
+                raise ToolRefusal(f"New item {new} not found or available")
             found.append((item, variant))
         return found
 
@@ -214,7 +214,7 @@ def _check_items(order: Record, item_ids: Sequence[str], missing: str) -> None:
     there = [item["item_id"] for item in order["items"]]
     for one in item_ids:
         if item_ids.count(one) > there.count(one):
-            raise Refused(missing.format(one))
+            raise ToolRefusal(missing.format(one))
 
 
 def _difference(variants: Sequence[tuple[Record, Record]]) -> float:

@@ -1,4 +1,4 @@
-"""What a customer of tau2's telephone company can do with the phone, and what its screen says.
+"""The phone of a customer of tau2's telephone company, as it is used and as its screen shows it.
 
 The texts are our own, with the facts of tau2-bench's.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from arcforge_rl.dialogue.phone import APN, Phone
-from arcforge_rl.dialogue.records import Refused
+from arcforge_rl.dialogue.records import ToolRefusal
 
 
 class Screen:
@@ -122,7 +122,7 @@ class Screen:
     def set_apn_settings(self, apn_settings: dict[str, Any]) -> str:
         strange = [name for name in apn_settings if name not in APN]
         if strange or apn_settings.get("apn_name", "internet") not in ("internet", "broken"):
-            raise Refused(f"APN settings have {', '.join(APN)}; apn_name is internet or broken")
+            raise ToolRefusal(f"APN settings have {', '.join(APN)}; apn_name is internet or broken")
         self.phone.apn = APN | apn_settings
         self.phone.simulate_network_search()
         return self._done(f"APN name: {self.phone.apn['apn_name']}.")
@@ -154,7 +154,7 @@ class Screen:
     def grant_app_permission(self, app_name: str, permission: str) -> str:
         permissions = self._app(app_name)
         if permission.lower() not in permissions:
-            raise Refused(f"{app_name} has no permission {permission!r}, only {', '.join(permissions)}")
+            raise ToolRefusal(f"{app_name} has no permission {permission!r}, only {', '.join(permissions)}")
         permissions[permission.lower()] = True
         return self._done(f"{app_name} has the permission {permission.lower()}.")
 
@@ -172,7 +172,7 @@ class Screen:
 
     def _app(self, app_name: str) -> dict[str, bool]:
         if app_name not in self.phone.apps:
-            raise Refused(f"There is no app {app_name!r} on this phone, only {', '.join(self.phone.apps)}")
+            raise ToolRefusal(f"There is no app {app_name!r} on this phone, only {', '.join(self.phone.apps)}")
         return self.phone.apps[app_name]
 
     def _toggled(self, name: str, words: str) -> str:

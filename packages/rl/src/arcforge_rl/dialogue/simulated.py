@@ -15,7 +15,7 @@ from arcforge_rl.dialogue.person import STOP
 from arcforge_rl.dialogue.world import TRANSFER, World
 
 TOKENS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
-"""What a user says to end the conversation."""
+"""Tokens with which a user ends the conversation."""
 BEGIN = "Begin the interaction. Remember you are the customer, and you are interacting with a customer service agent."
 ATTEMPTS = 2
 """At one message."""

@@ -10,7 +10,7 @@ import json
 from datetime import date, timedelta
 from typing import Any
 
-from arcforge_rl.dialogue.records import Record, Records, Refused
+from arcforge_rl.dialogue.records import Record, Records, ToolRefusal
 
 TODAY = date(2025, 2, 25)
 TABLE_OF = {"L": "lines", "D": "devices", "B": "bills", "C": "customers", "P": "plans"}
@@ -40,20 +40,20 @@ class Telecom:
 
     def get_details_by_id(self, id: str) -> str:
         if id[:1] not in TABLE_OF:
-            raise Refused(f"Unknown ID format or type: {id}")
+            raise ToolRefusal(f"Unknown ID format or type: {id}")
         table = TABLE_OF[id[0]]
         return json.dumps(self.records.get(table, id, f"{table[:-1].capitalize()} with ID {id} not found"))
 
     def suspend_line(self, customer_id: str, line_id: str, reason: str) -> str:
         if self._line_of(customer_id, line_id)["status"] != "Active":
-            raise Refused("Line must be active to suspend")
+            raise ToolRefusal("Line must be active to suspend")
         line = self._edited(line_id)
         line |= {"status": "Suspended", "suspension_start_date": TODAY.isoformat()}
         return json.dumps({"message": "Line suspended successfully. $5/month holding fee will apply.", "line": line})
 
     def resume_line(self, customer_id: str, line_id: str) -> str:
         if self._line_of(customer_id, line_id)["status"] not in ("Suspended", "Pending Activation"):
-            raise Refused("Line must be suspended to resume")
+            raise ToolRefusal("Line must be suspended to resume")
         line = self._edited(line_id)
         line |= {"status": "Active", "suspension_start_date": None}
         return json.dumps({"message": "Line resumed successfully", "line": line})
@@ -65,9 +65,9 @@ class Telecom:
     def send_payment_request(self, customer_id: str, bill_id: str) -> str:
         customer = self._customer(customer_id)
         if self.awaiting_payment(customer_id):
-            raise Refused("A bill is already awaiting payment for this customer")
+            raise ToolRefusal("A bill is already awaiting payment for this customer")
         if bill_id not in customer["bill_ids"]:
-            raise Refused(f"Bill {bill_id} not found for customer {customer_id}")
+            raise ToolRefusal(f"Bill {bill_id} not found for customer {customer_id}")
         self._set_bill(bill_id, "Awaiting Payment")
         return f"Payment request sent to the customer for bill {bill_id}"
 
@@ -88,7 +88,7 @@ class Telecom:
     def refuel_data(self, customer_id: str, line_id: str, gb_amount: float) -> str:
         plan = self._plan(self._line_of(customer_id, line_id)["plan_id"])
         if not 0 < gb_amount < 1e6:
-            raise Refused("Refuel amount must be positive")
+            raise ToolRefusal("Refuel amount must be positive")
         price = plan["data_refueling_price_per_gb"]
         line = self._edited(line_id)
         line["data_refueling_gb"] = line.get("data_refueling_gb", 0.0) + gb_amount
@@ -108,10 +108,10 @@ class Telecom:
     ) -> None:
         line = self._edited(line_id)
         if line["status"] != "Active":
-            raise Refused("Line must be active to suspend for unpaid bill")
+            raise ToolRefusal("Line must be active to suspend for unpaid bill")
         customer = self._edited_customer(customer_id)
         if any(self._bill(one)["status"] == "Overdue" for one in customer["bill_ids"]):
-            raise Refused("Customer already has an overdue bill")
+            raise ToolRefusal("Customer already has an overdue bill")
         price = self._plan(line["plan_id"])["price_per_month"]
         last = TODAY.replace(day=1) - timedelta(days=1)
         first = last.replace(day=1)
@@ -141,14 +141,14 @@ class Telecom:
             lines = [self.records.get("lines", one, "Line not found") for one in customer["line_ids"]]
             if phone_number in (customer["phone_number"], *(line["phone_number"] for line in lines)):
                 return key
-        raise Refused(f"Customer with phone number {phone_number} not found")
+        raise ToolRefusal(f"Customer with phone number {phone_number} not found")
 
     def line_of_phone(self, phone_number: str) -> Record:
         """Returns the line with a number."""
         for _, line in self.records.all("lines"):
             if line["phone_number"] == phone_number:
                 return line
-        raise Refused(f"Line with phone number {phone_number} not found")
+        raise ToolRefusal(f"Line with phone number {phone_number} not found")
 
     def exceeded(self, line: Record) -> bool:
         """Returns whether a line has used its data."""
@@ -186,7 +186,7 @@ class Telecom:
 
     def _line_of(self, customer_id: str, line_id: str) -> Record:
         if line_id not in self._customer(customer_id)["line_ids"]:
-            raise Refused(f"Line {line_id} not found for customer {customer_id}")
+            raise ToolRefusal(f"Line {line_id} not found for customer {customer_id}")
         return self.records.get("lines", line_id, f"Line with ID {line_id} not found")
 
     def _roaming(self, customer_id: str, line_id: str, on: bool) -> str:

@@ -13,7 +13,7 @@ from arcforge_rl.dialogue.airline import Airline
 from arcforge_rl.dialogue.benchmark import ASSISTANT, USER, Act, Case, Domain
 from arcforge_rl.dialogue.offered import flaw
 from arcforge_rl.dialogue.phone import Phone
-from arcforge_rl.dialogue.records import Record, Records, Refused
+from arcforge_rl.dialogue.records import Record, Records, ToolRefusal
 from arcforge_rl.dialogue.retail import Retail
 from arcforge_rl.dialogue.screen import Screen
 from arcforge_rl.dialogue.telecom import Telecom
@@ -30,13 +30,13 @@ SETS = {"retail": Retail, "airline": Airline}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EndState:
     """Whether a conversation has done what it should.
 
     Attributes:
         state: whether the end state is right.
         told: whether the customer was told everything.
-        reason: what is missing.
+        reason: the first thing that is missing.
     """
 
     state: bool
@@ -89,7 +89,7 @@ class World:
             return f"Error: {wrong}"
         try:
             result = self._called(who, name, dict(arguments))
-        except Refused as error:
+        except ToolRefusal as error:
             return f"Error: {error}"
         self._sync()
         self.done.append(Act(who, name, dict(arguments)))
@@ -106,7 +106,7 @@ class World:
         """Returns the records that differ from the database."""
         return self.records.changes()
 
-    def verdict(self, wanted: Mapping[str, Any], said: Sequence[str], heard: Sequence[str] = ()) -> Verdict:
+    def verdict(self, wanted: Mapping[str, Any], said: Sequence[str], heard: Sequence[str] = ()) -> EndState:
         """Judges the state and what the agent said.
 
         Args:
@@ -117,7 +117,7 @@ class World:
         failed = self._failed() if self.domain.name == "telecom" else self._differs(wanted)
         missing = untold(self.case.told, said, [*self.heard, *heard])
         reasons = [*([failed] if failed else []), *([missing] if missing else [])]
-        return Verdict(not failed, not missing, "; ".join(reasons) or "the state is right and everything was told")
+        return EndState(not failed, not missing, "; ".join(reasons) or "the state is right and everything was told")
 
     def _called(self, who: str, name: str, arguments: dict[str, Any]) -> str:
         if name == TRANSFER:
@@ -161,11 +161,11 @@ def _same(wanted: Act, made: Act) -> bool:
 
 def _calculated(expression: str) -> str:
     if len(expression) > LONGEST_FORMULA or not re.fullmatch(r"[0-9+\-*/(). ]+", expression) or "**" in expression:
-        raise Refused(f"only up to {LONGEST_FORMULA} characters of numbers, + - * / and brackets are understood")
+        raise ToolRefusal(f"only up to {LONGEST_FORMULA} characters of numbers, + - * / and brackets are understood")
     try:
         return str(round(float(calculator(expression.strip())), 2))
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise Refused(f"{expression[:80]!r} cannot be computed: {type(error).__name__}") from error
+        raise ToolRefusal(f"{expression[:80]!r} cannot be computed: {type(error).__name__}") from error
 
 
 def untold(wanted: Sequence[str], said: Sequence[str], sources: Sequence[str]) -> str:
