@@ -1,4 +1,4 @@
-"""tau2's airline: what its tools do to reservations, users and flights.
+"""tau2's airline: effects of its tools on reservations, users and flights.
 
 The rules are those of tau2-bench (Sierra Research, MIT), https://github.com/sierra-research/tau2-bench, as
 inspect-evals 0.26.0 has them; `tests/rl/dialogue/test_parity.py` compares both.

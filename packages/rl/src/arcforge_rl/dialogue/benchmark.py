@@ -60,7 +60,7 @@ class Case:
     Attributes:
         domain, key: unique together.
         persona: of the customer; may be empty.
-        scenario: what the customer knows and wants, by field.
+        scenario: the knowledge and wishes of the customer, by field.
         setup: faults and circumstances that it begins with.
         gold: the calls of a right solution, in order.
         told: texts that the customer must be told.

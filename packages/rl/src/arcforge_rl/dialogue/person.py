@@ -40,7 +40,7 @@ class Person:
 
     Args:
         case: its scenario.
-        tools: what it can do with its phone.
+        tools: those of its phone.
     """
 
     def __init__(self, case: Case, tools: Sequence[Tool]) -> None:

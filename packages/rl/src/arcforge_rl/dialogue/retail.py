@@ -1,4 +1,4 @@
-"""tau2's retail shop: what its tools do to orders, users and products.
+"""tau2's retail shop: effects of its tools on orders, users and products.
 
 The rules are those of tau2-bench (Sierra Research, MIT), https://github.com/sierra-research/tau2-bench, as
 inspect-evals 0.26.0 has them; `tests/rl/dialogue/test_parity.py` compares both.

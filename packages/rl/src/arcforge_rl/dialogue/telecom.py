@@ -1,4 +1,4 @@
-"""tau2's telephone company: what the agent's tools do to customers, lines and bills.
+"""tau2's telephone company: effects of the agent's tools on customers, lines and bills.
 
 The rules are those of tau2-bench (Sierra Research, MIT), https://github.com/sierra-research/tau2-bench, as
 inspect-evals 0.26.0 has them; `tests/rl/dialogue/test_parity.py` compares both.
