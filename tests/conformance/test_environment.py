@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tau2_small import small_benchmark
 
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.environment_suite import EnvironmentSuite
+from support.tau2_small import small_benchmark
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
 PROGRAMS = Path(__file__).with_name("programs.jsonl")
