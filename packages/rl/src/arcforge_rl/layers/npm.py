@@ -41,7 +41,8 @@ def fetch_npm(recipe: Recipe, tree: Path) -> list[str]:
     except subprocess.TimeoutExpired as error:
         raise LayerError("registry", f"layer {recipe.name}: npm did not end in {SECONDS:g} s") from error
     finally:
-        remove(cache) if cache.exists() else None
+        if cache.exists():
+            remove(cache)
     if done.returncode:
         lines = [line.removeprefix("npm ERR! ").removeprefix("npm error ") for line in done.stderr.splitlines()]
         reason = next((line for line in lines if line and not line.startswith(("code ", "errno "))), "no reason given")

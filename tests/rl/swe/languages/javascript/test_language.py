@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib import resources
 
 import pytest
 
@@ -75,3 +76,20 @@ def test_two_repositories_from_npm(tmp_path, monkeypatch):
     words = ["environment=swe", f"environment.path={to}", "environment.whole=true", f"hydra.run.dir={tmp_path}/out"]
     monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", *words])
     assert main() == 0
+
+
+def test_code_under_test_sees_no_name_of_the_runner(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    names = ("key", "send", "report", "given", "number", "write")
+    seen = ", ".join(f"{name}: typeof {name}" for name in names)
+    (tmp_path / "probe.js").write_text(
+        f"process.on('exit', () => require('fs').writeFileSync('seen.json', JSON.stringify({{{seen}}})));\n"
+    )
+    program = resources.files("arcforge_rl.swe.languages.javascript").joinpath("inside.cjs").read_text("utf-8")
+    shell = 'exec 3>signed; exec "$0" -r ./probe.js -e "$1"'
+    given = json.dumps({"key": "secret", "files": {}, "seed": ""})
+    subprocess.run(["/bin/sh", "-c", shell, node, program], cwd=tmp_path, input=given, text=True, check=True)
+    assert json.loads((tmp_path / "seen.json").read_text()) == dict.fromkeys(names, "undefined")
+    assert '"end":0' in (tmp_path / "signed").read_text()

@@ -1,8 +1,10 @@
 // Runs test files in node inside a sandbox and reports each test; a program there, started as `node -e`.
 //
 // Standard input: a JSON object with `key`, `files` (runner -> paths) and `seed`. Results go to descriptor 3, one line
-// each, signed with the key. The functions that sign are taken before any file of the repository is loaded.
+// each, signed with the key. The functions that sign are taken before any file of the repository is loaded. All is inside
+// a function, as names at the top of such a program can be seen by every module.
 'use strict';
+(() => {
 const fs = require('fs');
 const path = require('path');
 const { createHmac, createHash, Hmac } = require('crypto');
@@ -122,4 +124,5 @@ async function node(files) {
   }
   send({ end: 0 });
   exit(0);
+})();
 })();
