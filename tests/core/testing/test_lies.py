@@ -261,6 +261,24 @@ def test_a_larger_tolerance_needs_a_reason_and_is_shown():
     assert result.verdict == "pass" and "1e-03 instead of 2e-05: a table of sigmoids" in result.reason
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "seed"),
+    [("gated_delta_rule", torch.float32, 41), ("selected_attention", torch.bfloat16, 1005)],
+    ids=["a true gradient of 1e-162", "small sums of large terms"],
+)
+def test_draws_that_the_reference_itself_computes_badly_are_no_faults(op, dtype, seed):
+    kernel = Kernel(op, "acme", SPECS[op].reference, lambda _: YES)
+    assert check_kernel(kernel, "cpu", dtype, seed).verdict == "pass"
+
+    def worse(*args):
+        out = SPECS[op].reference(*args)
+        rest = out[1:] if isinstance(out, tuple) else ()
+        first = (out[0] if rest else out) * 1.05
+        return (first, *rest) if rest else first
+
+    assert "over tolerance" in check_kernel(dataclasses.replace(kernel, fn=worse), "cpu", dtype, seed).reason
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(20))
 def test_no_fault_is_found_on_the_references(seed):

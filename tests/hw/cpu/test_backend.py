@@ -9,6 +9,7 @@ from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.testing.hardware_checks import check_hardware
 from arcforge_core.testing.small_models import small_config
 from arcforge_hw.configs import CpuConfig
 
@@ -75,3 +76,10 @@ def test_reference_dispatch_binds_none_of_them(cpu, monkeypatch):
     monkeypatch.setenv("ARCFORGE_DISPATCH", "reference")
     ops = Ops(cpu)
     assert all(ops.bind(OpCall(op, "cpu", torch.float32)).__module__.startswith(REFERENCE) for op in OPS)
+
+
+@pytest.mark.nightly(reason="every kernel, with new values each time")
+@pytest.mark.parametrize("seed", range(20))
+def test_the_kit_finds_no_fault_whatever_is_drawn(cpu, seed):
+    faults = [result for result in check_hardware(cpu, seed=1000 * seed) if result.verdict == "fail"]
+    assert faults == []

@@ -61,6 +61,9 @@ class KernelFault(AssertionError):
 
 STALE = 0.1
 """Relative error from which an output equal to an earlier one is taken for that."""
+AS_REFERENCE = 2.0
+"""Multiple of the reference's own error in half precision that a kernel may have: in rare draws, whose results are
+small next to the terms that they are sums of, the reference exceeds the tolerance too. Not beside a promise of less."""
 
 
 def check_hardware(
@@ -130,6 +133,9 @@ def check_kernel(
                         for more in REDRAWN:
                             one, two = (cases(kernel, dtype, seed + more + n)[number] for n in (0, 1))
                             error = min(error, compare(function, one, two, device, dtype, with_grad))
+                    promised = tolerance < spec.tolerance.get(dtype, 0.0)
+                    if not promised and tolerance < error <= AS_REFERENCE * _own_error(case, other, dtype, with_grad):
+                        error = tolerance
                     if number == 0 and draw == 0 and not with_grad:
                         check_repeated(function, case, device, dtype)
                 except Exception as fault:  # a plugin author wants the op and the case, not only a traceback
@@ -138,6 +144,14 @@ def check_kernel(
                 if not worst <= tolerance:  # `not <=` also catches NaN
                     return result(FAIL, f"{case.name} ({part}): error {worst:.1e} over tolerance {tolerance:.0e}")
     return result(PASS if ran else DECLINED, note if ran else declined)
+
+
+def _own_error(case: OpCase, other: OpCase, dtype: torch.dtype, with_grad: bool) -> float:
+    """Returns the error of the reference itself on the host; 0 in dtypes that it can compute well in."""
+    if dtype.itemsize >= torch.float32.itemsize:
+        return 0.0
+    run = SPECS[case.op].reference
+    return max(relative_error(run, each, "cpu", dtype, with_grad, strided=False) for each in (case, other))
 
 
 def function_of(kernel: Kernel, backend: object) -> Callable[..., Any]:
@@ -356,11 +370,14 @@ def cotangents(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _relative(got: Tensor, want: Tensor) -> float:
-    """Returns the largest error over the largest true value; integers are exact or wrong."""
+    """Returns the largest error over the largest true value; integers are exact or wrong.
+
+    A true value other than zero that is below the smallest normal number of `got` counts as that number.
+    """
     if not want.is_floating_point():
         return 0.0 if torch.equal(got, want) else max(1.0, float((got != want).double().mean()))
     scale = float(want.abs().max())
     error = float((got.double() - want).abs().max())
     if math.isnan(error):  # a maximum would lose it
         return math.inf
-    return error / scale if scale > 0 else error
+    return error / max(scale, torch.finfo(got.dtype).tiny) if scale > 0 else error

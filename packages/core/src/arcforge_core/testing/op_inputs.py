@@ -90,17 +90,20 @@ def router_scores_cases(g: Generator) -> list[OpCase]:
 
 
 def moe_experts_cases(g: Generator) -> list[OpCase]:
-    """Spread tokens, experts without tokens, all tokens on the same experts, one token."""
+    """Spread tokens, experts without tokens, all tokens on the same experts, one token on all experts.
+
+    Of one token on two experts the gates would have two gradients: too few for one to be large next to its rounding.
+    """
     experts, hidden, width, topk = 6, 24, 16, 2
     chosen = {
         "spread": torch.stack([torch.randperm(experts, generator=g)[:topk] for _ in range(40)]),
-        "empty experts": torch.tensor([[1, 4], [4, 1], [1, 4]]),
+        "empty experts": torch.tensor([[1, 4], [4, 1]] * 4),
         "one pair of experts": torch.tensor([[5, 0]] * 33),
-        "one token": torch.tensor([[2, 3]]),
+        "one token": torch.tensor([[2, 3, 0, 5, 1, 4]]),
     }
     cases = []
     for name, expert_TK in chosen.items():
-        gate_TK = normal(g, len(expert_TK), topk).sigmoid()
+        gate_TK = normal(g, *expert_TK.shape).sigmoid()
         args = {
             "x_TD": normal(g, len(expert_TK), hidden),
             "gate_up_EFD": normal(g, experts, 2 * width, hidden) * hidden**-0.5,
