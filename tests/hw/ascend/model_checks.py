@@ -17,6 +17,7 @@ from arcforge_core.ops import Ops
 from arcforge_core.testing.fake_chip.npu.library import install_npu
 from arcforge_core.testing.model_checks import document_batch
 from arcforge_core.train.step import StepBatch, accumulate_gradients
+from arcforge_hw.ascend import layouts
 from arcforge_hw.ascend.backend import Ascend
 from arcforge_hw.configs import AscendConfig
 from arcforge_serving.configs import PagedEngineConfig
@@ -69,6 +70,20 @@ def trained():
     return {"losses": {n: (losses[n], exact[n]) for n in exact}, "errors": errors, "calls": calls()}
 
 
+PACKED = {"int4_columns": 0, "scale_bits": 0, "turned": 0}
+
+
+def counted(name):
+    """Returns a function of `layouts` that counts its calls."""
+    function = getattr(layouts, name)
+
+    def run(weight):
+        PACKED[name] += 1
+        return function(weight)
+
+    return run
+
+
 def engine(ascend, weights, index, *sizes):
     names = [f"attention.index_cache={index}", "model.initializer_range=0.05", *sizes]
     model = model_on(ascend, *names).eval().to(torch.bfloat16)
@@ -81,16 +96,18 @@ def served(weights, index="auto", *sizes, **options):
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(512, (length,), generator=draw).tolist() for length in PROMPTS]
     CHIP.calls.clear()
+    PACKED.update(dict.fromkeys(PACKED, 0))
     on_npu = engine(Ascend(AscendConfig(**options)), weights, index, *sizes)
+    packed = dict(PACKED)
     outs = on_npu.generate(prompts, SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0))
-    ran = calls()
+    ran, during = calls(), {name: count - packed[name] for name, count in PACKED.items()}
     on_npu.close()
     host = engine(None, weights, index, *sizes)
     whole = [[*prompt, *out.token_ids] for prompt, out in zip(prompts, outs, strict=True)]
     scored = host.generate(whole, SamplingParams(max_new_tokens=1, temperature=0.0, prompt_logprobs=True))
     host.close()
     truth = [out.prompt_logprobs[-NEW_TOKENS:] for out in scored]
-    return {"npu": [out.logprobs for out in outs], "host": truth, "calls": ran}
+    return {"npu": [out.logprobs for out in outs], "host": truth, "calls": ran, "packed": packed, "in steps": during}
 
 
 DEEPSEEK = ("model.hidden_size=1024", "model.q_lora_rank=1536", "model.qk_nope_head_dim=128")
@@ -103,5 +120,7 @@ PARTS = {
     "prologue": lambda: served("none", "auto", *DEEPSEEK, mla_prologue="early"),
 }
 if __name__ == "__main__":
+    for name in PACKED:
+        setattr(layouts, name, counted(name))
     print(json.dumps({name: PARTS[name]() for name in sys.argv[1:]}), flush=True)
     os._exit(0)  # torch's threads of the backward pass sometimes abort an interpreter that exits

@@ -42,6 +42,8 @@ def test_it_trains_and_serves_w4a8():
     assert set(trained["calls"]) == {*ALWAYS, *backward, *loss, SELECT, "npu_swiglu", "npu_moe_token_permute"}
     assert apart(served) < 0.05
     assert set(served["calls"]) == {*SERVED, *INTEGERS, SELECT}
+    assert served["packed"] == {"int4_columns": 2, "scale_bits": 2, "turned": 0}  # the one mixture, once
+    assert set(served["in steps"].values()) == {0}
 
 
 @pytest.mark.nightly
@@ -50,6 +52,9 @@ def test_it_serves_bfloat16_int8_keys_and_the_fused_prologue():
     fused = {*SERVED, SELECT, "npu_swiglu", "npu_mla_prolog_v3"}
     assert apart(found["prologue"]) < 0.05 and set(found["prologue"]["calls"]) == fused
     assert apart(found["bf16"]) < 0.03 and set(found["bf16"]["calls"]) == {*SERVED, SELECT, "npu_swiglu"}
+    for part, turned in (("prologue", 6), ("bf16", 0), ("int8 keys", 0)):  # three matrices in each of two layers
+        assert found[part]["packed"] == {"int4_columns": 0, "scale_bits": 0, "turned": turned}, part
+        assert set(found[part]["in steps"].values()) == {0}, part
     rounded = found["int8 keys"]  # selects a few other keys
     assert apart(rounded) < 0.3 and set(rounded["calls"]) == {*SERVED, *INTEGERS, "npu_quant_lightning_indexer"}
 

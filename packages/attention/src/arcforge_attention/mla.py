@@ -11,7 +11,7 @@ rope part), H heads, N nope, R rope, V value size of a head.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import ClassVar
 
 import torch
@@ -32,6 +32,8 @@ from arcforge_core.ops import Fused, op, reference
 
 LATENTS = ("q_a_proj", "q_a_layernorm", "kv_a_proj_with_mqa", "kv_a_layernorm")
 """The modules before the per-head projections."""
+TURNABLE = {"q_a_QD": "q_a_proj.weight", "q_b_JQ": "q_b_proj.weight", "kv_a_CD": "kv_a_proj_with_mqa.weight"}
+"""Weights of the fused projections that a chip may keep in a layout of its own."""
 
 
 class MLA(nn.Module):
@@ -65,14 +67,16 @@ class MLA(nn.Module):
         self.to_records = op(reference.to_records, width=self.latent)
         self.prolog = self._fused("mla_prolog", LATENTS, hidden=model.hidden_size, latent=self.latent)
         self.projection = self._fused(
-            "mla_project", (*LATENTS, "q_b_proj", "kv_b_proj"), hidden=model.hidden_size,
+            "mla_project", (*LATENTS, "q_b_proj", "kv_b_proj"), TURNABLE, hidden=model.hidden_size,
             query_latent=model.q_lora_rank, latent=self.latent, heads=self.heads, nope=self.nope, rotary=self.rotary,
         )  # fmt: skip
         self.absorber = self._fused("mla_absorb", ("kv_b_proj",), heads=self.heads, latent=self.latent)
         self.epilog = self._fused("mla_epilog", ("kv_b_proj",), heads=self.heads, latent=self.latent)
 
-    def _fused(self, op: str, parts: tuple[str, ...], **sizes: int) -> Fused:
-        return Fused(op, () if self.form == "expanded" else parts, (Linear, RMSNorm), **sizes)
+    def _fused(
+        self, op: str, parts: tuple[str, ...], weights: Mapping[str, str] | None = None, /, **sizes: int
+    ) -> Fused:
+        return Fused(op, () if self.form == "expanded" else parts, (Linear, RMSNorm), weights, **sizes)
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:

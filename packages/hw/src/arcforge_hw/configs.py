@@ -31,7 +31,7 @@ class AscendConfig(HardwareConfig):
     head weights and scales too."""
     mla_prologue: str = "off"
     """Decode MLA through npu_mla_prolog_v3 for the sizes of its ``early`` documents (query latent 1,536), or of the
-    ``late`` ones, which have GLM-5's too; ``off``: its parts run, and no weight is copied in each call."""
+    ``late`` ones, which have GLM-5's too; ``off``: its parts run."""
 
     def __post_init__(self) -> None:
         check_choice("hardware.mla_prologue", self.mla_prologue, ("off", "early", "late"))

@@ -5,7 +5,7 @@ Shapes: T tokens, D hidden, E experts, K experts per token, G groups of X expert
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -124,16 +124,17 @@ class MoE(nn.Module):
         self.experts = Experts(config)
         shared = config.n_shared_experts * config.moe_intermediate_size
         self.shared_experts = DenseMLP(config.hidden_size, shared) if shared else None
-        self.fused = self.fusion("moe", (MoE, Router, Experts, DenseMLP, Linear))
+        weights = {"gate_up_EFD": "experts.gate_up_proj", "down_EDF": "experts.down_proj"}
+        self.fused = self.fusion("moe", (MoE, Router, Experts, DenseMLP, Linear), weights)
 
-    def fusion(self, op: str, kinds: tuple[type, ...]) -> Fused:
+    def fusion(self, op: str, kinds: tuple[type, ...], weights: Mapping[str, str], **more: int) -> Fused:
         """Declares a fused op over the whole layer; it needs a shared expert and no group limit."""
         (experts, hidden), width = self.gate.weight.shape, self.experts.width
         if self.shared_experts is None or self.gate.topk_group != self.gate.n_group:
             return Fused(op, (), kinds)
         shared = self.shared_experts.gate_proj.out_features
         parts = ("", "gate", "experts", "shared_experts", *(f"shared_experts.{p}" for p in DenseMLP.projections))
-        return Fused(op, parts, kinds, experts=experts, hidden=hidden, width=width, shared=shared)
+        return Fused(op, parts, kinds, weights, experts=experts, hidden=hidden, width=width, shared=shared, **more)
 
     def forward(self, x_TD: Tensor, batch: SequenceBatch | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Returns (out_TD, balance loss, load_E: tokens per expert); the last two are None without `batch`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -59,11 +59,20 @@ class Fused:
         parts: paths of the submodules that it replaces, ``""`` for the module itself; without parts it never runs.
         kinds: the exact classes that the parts may have. Quantised and adapted layers have other classes, because they
             use their weights differently.
+        weights: paths of parameters or buffers by argument of the op, as in `op`.
         sizes: fixed sizes of the call.
     """
 
-    def __init__(self, op: str, parts: Sequence[str], kinds: tuple[type, ...], **sizes: int) -> None:
-        self.op, self.parts, self.kinds, self.sizes = op, tuple(parts), kinds, sizes
+    def __init__(
+        self,
+        op: str,
+        parts: Sequence[str],
+        kinds: tuple[type, ...],
+        weights: Mapping[str, str] | None = None,
+        /,
+        **sizes: int,
+    ) -> None:
+        self.op, self.parts, self.kinds, self.weights, self.sizes = op, tuple(parts), kinds, weights or {}, sizes
         self.kernel: Callable[..., Any] | None = None
         self.rows = 0
         self.hooks: list[Any] = []
@@ -86,6 +95,15 @@ class Fused:
         """Runs the kernel; only valid when `serves` returned True."""
         assert self.kernel is not None
         return self.kernel(*args)
+
+
+def declared_weights(module: nn.Module) -> Iterator[tuple[str, Callable[..., Any], Mapping[str, str]]]:
+    """Yields for each op that a module declares its name, what it is bound to, and its weights' paths by argument."""
+    for attribute, declared in declared_ops(module).items():
+        yield declared.reference.__name__, getattr(module, attribute), declared.weights
+    for value in vars(module).values():
+        if isinstance(value, Fused) and value.kernel is not None:
+            yield value.op, value.kernel, value.weights
 
 
 def bind_ops(root: nn.Module, bind: Binder) -> None:

@@ -69,12 +69,13 @@ class Ops:
         if self.deterministic and call.op in invariant.OPS:
             self._note(call, "invariant", ())
             return invariant.OPS[call.op]
-        kernel, weights = self.kernel(call), SPECS[call.op].weights
+        kernel = self.kernel(call)
         plain = SPECS[call.op].reference if kernel is None else kernel.function
-        if not self.prepares:
-            return plain
-        plain = restoring(plain)
-        candidates = [k for k in self.kernels.get(call.op, []) if k.layouts] if weights else []
+        return self._preferring_prepared(call, restoring(plain)) if self.prepares else plain
+
+    def _preferring_prepared(self, call: OpCall, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that calls the best kernel with layouts for weights that are in them, and else `plain`."""
+        candidates = [k for k in self.kernels.get(call.op, []) if k.layouts] if SPECS[call.op].weights else []
         prepared, rejected = self._best(replace(call, needs_grad=False), candidates)
         if prepared is None:
             return plain
@@ -98,6 +99,13 @@ class Ops:
         self._note(call, "reference" if found is None else found.name, rejected)
         safe = found and self._safe(found, call)
         return replace(safe, fn=restoring(safe.function)) if safe and self.prepares else safe
+
+    def fused(self, call: OpCall) -> Kernel | None:
+        """As `kernel`, and its function takes prepared weights in the layouts of another kernel of the op."""
+        kernel = self.kernel(call)
+        if kernel is None or not self.prepares:
+            return kernel
+        return replace(kernel, fn=self._preferring_prepared(call, kernel.function))
 
     def _best(self, call: OpCall, candidates: list[Kernel]) -> tuple[Kernel | None, tuple[tuple[str, str], ...]]:
         rejected: list[tuple[str, str]] = []
@@ -168,10 +176,13 @@ class Binder:
         return self.ops.bind(OpCall(op, self.device_type, self.dtype, self.needs_grad, sizes))
 
     def fused(self, op: str, **sizes: int) -> Kernel | None:
-        """Returns a kernel without gradients for an op that fuses several others; None if none supports it."""
+        """Returns a kernel without gradients for an op that fuses several others; None if none supports it.
+
+        Where the weights are in its layouts, another kernel of the op runs.
+        """
         if self.deterministic:
             return None
-        return self.ops.kernel(OpCall(op, self.device_type, self.dtype, False, sizes))
+        return self.ops.fused(OpCall(op, self.device_type, self.dtype, False, sizes))
 
 
 def guarded(kernel: Kernel, call: OpCall, spare: bool) -> Callable[..., Any]:

@@ -83,7 +83,7 @@ KINDS = (SAME, WIDE, INDEX, RECORDS)
 def _specs() -> dict[str, OpSpec]:
     heads, sparse = ("heads", "kv_heads", "key_dim", "value_dim"), ("heads", "key_dim", "latent_dim", "topk")
     moe = ("experts", "hidden", "width", "shared")
-    scaled, quantised = ("weight", "scale_NG"), ("experts", "hidden", "width", "bits")
+    scaled, quantised = ("weight", "scale_NG"), ("experts", "hidden", "width", "bits", "groups")
     experts = ("gate_up", "gate_up_scale_EFG", "down", "down_scale_EDG")
     projection = ("hidden", "query_latent", "latent", "heads", "nope", "rotary")
     specs = (
@@ -112,14 +112,14 @@ def _specs() -> dict[str, OpSpec]:
         OpSpec("quant_linear", ("inputs", "outputs", "bits", "groups"), cases_in=QUANTISED, weights=scaled),
         OpSpec("quant_experts", quantised, cases_in=QUANTISED, jumps=True, weights=experts),
         OpSpec("mla_prolog", ("hidden", "latent"), (SAME, SAME), FUSED),
-        OpSpec("mla_project", projection, (SAME, SAME, SAME), FUSED),
+        OpSpec("mla_project", projection, (SAME, SAME, SAME), FUSED, weights=("q_a_QD", "q_b_JQ", "kv_a_CD")),
         OpSpec("mla_absorb", ("heads", "latent"), cases_in=FUSED),
         OpSpec("mla_epilog", ("heads", "latent"), cases_in=FUSED),
         OpSpec("index_prolog", ("heads", "head_dim", "hidden"), (SAME, SAME, SAME), FUSED),
         OpSpec("mlp", ("hidden", "width"), cases_in=FUSED),
         OpSpec("quant_mlp", ("hidden", "width"), cases_in=QUANTISED, jumps=True),
-        OpSpec("moe", moe, cases_in=FUSED, jumps=True),
-        OpSpec("quant_moe", moe, cases_in=QUANTISED, jumps=True),
+        OpSpec("moe", moe, cases_in=FUSED, jumps=True, weights=("gate_up_EFD", "down_EDF")),
+        OpSpec("quant_moe", (*moe, *quantised[3:]), cases_in=QUANTISED, jumps=True, weights=experts),
     )
     return {spec.name: spec for spec in specs}
 

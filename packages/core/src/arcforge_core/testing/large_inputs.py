@@ -148,7 +148,7 @@ def _layer(op: str, g: Generator, tokens: int) -> Made:
     if op == "moe_experts":
         return {"x_TD": x_TD, "gate_up_EFD": gate_up, "down_EDF": down, **chosen}, sizes
     if op == "quant_experts":
-        return {"x_TD": x_TD, **four, **chosen, "rounds": True}, {**sizes, "bits": 4}
+        return {"x_TD": x_TD, **four, **chosen, "rounds": True}, {**sizes, "bits": 4, "groups": 1}
     if op == "mlp":
         weights = {"gate_FD": dense["gate"], "up_FD": dense["up"], "down_DF": dense["down"]}
         return {"x_TD": x_TD, **weights}, {"hidden": hidden, "width": width}
@@ -157,7 +157,7 @@ def _layer(op: str, g: Generator, tokens: int) -> Made:
     last = {"chosen": 2, "scale": 2.5}
     if op == "quant_moe":
         args = {"x_TD": x_TD, **router, **four, **rounded("shared_"), **last, "rounds": True}
-        return args, {**sizes, "shared": width}
+        return args, {**sizes, "shared": width, "bits": 4, "groups": 1}
     if op == "moe":
         names = {"gate": "shared_gate_FD", "up": "shared_up_FD", "down": "shared_down_DF"}
         shared = {names[name]: weight for name, weight in dense.items()}

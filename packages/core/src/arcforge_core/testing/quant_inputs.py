@@ -86,7 +86,8 @@ def quant_experts_cases(g: Generator) -> list[OpCase]:
                 "gate_TK": torch.rand(tokens, 3, generator=g, dtype=torch.float64),
                 "rounds": rounds,
             }
-            sizes = {"experts": experts, "hidden": hidden, "width": width, "bits": form.bits}
+            formats = {"bits": form.bits, "groups": hidden // (form.group or hidden)}
+            sizes = {"experts": experts, "hidden": hidden, "width": width, **formats}
             cases.append(OpCase("quant_experts", f"{name}, {tokens} tokens", args, (), sizes))
     return cases
 
@@ -109,7 +110,8 @@ def quant_moe_cases(g: Generator) -> list[OpCase]:
                 made = _weight(g, part, eight, *shape)
                 args |= {f"shared_{key}": value for key, value in made.items()}
             args |= {"chosen": 3, "scale": 0.5 + tokens, "rounds": rounds}  # type: ignore[dict-item]
-            sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared}
+            sizes = {"experts": experts, "hidden": hidden, "width": width, "shared": shared, "bits": form.bits}
+            sizes["groups"] = hidden // (form.group or hidden)
             cases.append(OpCase("quant_moe", f"{name}, {tokens} tokens", args, (), sizes))
     return cases
 

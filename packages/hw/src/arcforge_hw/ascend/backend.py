@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from arcforge_core.contracts.device import COLLECTIVES
-from arcforge_core.contracts.hardware import Kernel
+from arcforge_core.contracts.hardware import Kernel, Prepared, Weight
+from arcforge_hw.ascend import layouts
 from arcforge_hw.ascend.kernels import kernels
 from arcforge_hw.configs import AscendConfig
 from arcforge_hw.vendors.backend import VendorChip
@@ -35,3 +38,11 @@ class Ascend(
         """Returns the kernels of torch_npu, and those of every vendor for calls that these leave."""
         config = self.config if isinstance(self.config, AscendConfig) else AscendConfig()
         return [*kernels(self._supports, config.quant_indexer, config.mla_prologue), *super().kernels()]
+
+    def prepare_weight(self, weight: Weight, value: Tensor) -> Prepared | None:
+        """Returns a weight as the operators read it; see `layouts.prepare`."""
+        return layouts.prepare(weight, value)
+
+    def restore_weight(self, weight: Weight, prepared: Prepared) -> Tensor:
+        """Returns the ordinary weight."""
+        return layouts.restore(weight, prepared)

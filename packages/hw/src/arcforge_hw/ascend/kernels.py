@@ -15,6 +15,7 @@ from arcforge_hw.ascend import (
     experts,
     indexer_kl,
     indexer_topk,
+    layouts,
     mla_project,
     quantised,
     rows,
@@ -93,6 +94,33 @@ def kernels(supported: Answer, rounds_queries: bool, prologue: str) -> list[Kern
             (reference.mla_epilog, "torch", _any, None),  # without it a model would not use the one before
         ]
     return [
-        Kernel(fn.__name__, f"ascend.{fn.__name__}.{name}", fn, first_no(supported, fits), FUSED, limits=limits)
-        for fn, name, fits, limits in table
+        *(
+            Kernel(fn.__name__, f"ascend.{fn.__name__}.{name}", fn, first_no(supported, fits), FUSED, limits=limits)
+            for fn, name, fits, limits in table
+        ),
+        *_with_layouts(supported, prologue),
+    ]
+
+
+def _with_layouts(supported: Answer, prologue: str) -> list[Kernel]:
+    """Returns the kernels that take weights in `layouts`, so that they are packed and turned once."""
+    products, packs = quantised.supports, quantised.packs
+    table: list[tuple[str, Callable[..., Any], Answer, Callable[..., Verdict] | None, dict[str, str]]] = [
+        ("quant_experts", quantised.quant_experts, first_no(products, packs), _rounds(7), layouts.EXPERTS),
+        (
+            "quant_moe",
+            quantised.quant_moe,
+            first_no(experts.routes, products, packs),
+            _rounds(15, 7, 9, 11),
+            layouts.EXPERTS,
+        ),
+    ]
+    if prologue != "off":  # its weights are also read by prompts, as plain products
+        table += [
+            ("mla_project", mla_project.projected, mla_project.supports(prologue), None, layouts.PROLOGUE),
+            ("linear", rows.turned_linear, _any, None, layouts.LINEAR),
+        ]
+    return [
+        Kernel(op, f"ascend.{op}.layouts", fn, first_no(supported, fits), FUSED, limits=limits, layouts=taken)
+        for op, fn, fits, limits, taken in table
     ]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from arcforge_core.contracts.hardware import YES, OpCall, Verdict
-from arcforge_core.ops.quant import pack_int4, unpack_int4
-from arcforge_hw.ascend import experts
+from arcforge_core.contracts.hardware import YES, OpCall, Prepared, Verdict
+from arcforge_hw.ascend import experts, layouts
 from arcforge_hw.ascend.calls import matrices, npu
 
+Weights = Prepared
+"""An ordinary tensor, or the tensors of a layout of `layouts`."""
 WIDEST, SWIGLU = 65535, 8192
 """Longest rows of a product, and of both halves of ``npu_swiglu_quant``."""
 
@@ -32,6 +33,13 @@ def supports(call: OpCall) -> Verdict:
         wanted = "hidden sizes in eights and expert widths in fours"
         return Verdict(False, f"packed int4 needs {wanted}, not {sizes['hidden']} and {sizes['width']}")
     return experts.supports(call)
+
+
+def packs(call: OpCall) -> Verdict:
+    """Returns whether a call's experts have a layout: int4 with one scale for each output."""
+    if (call.sizes.get("bits", 4), call.sizes.get("groups", 1)) != (4, 1):
+        return Verdict(False, "only int4 experts with one scale for each output have a layout")
+    return YES
 
 
 def only_rounded(rounds: bool) -> Verdict:
@@ -83,11 +91,12 @@ def quant_mlp(
 
 
 def quant_experts(
-    x_TD: Tensor, gate_up: Tensor, gate_up_scale_EFG: Tensor, down: Tensor, down_scale_EDG: Tensor, expert_TK: Tensor,
-    gate_TK: Tensor, rounds: bool = True,
+    x_TD: Tensor, gate_up: Weights, gate_up_scale_EFG: Weights, down: Weights, down_scale_EDG: Weights,
+    expert_TK: Tensor, gate_TK: Tensor, rounds: bool = True,
 ) -> Tensor:  # fmt: skip
-    """See `arcforge_core.ops.reference.quant_experts`."""
-    q_RD, place_R, counts_E, scale_R = experts.routed(x_TD, expert_TK, len(gate_up), 1)
+    """See `arcforge_core.ops.reference.quant_experts`; weights are ordinary or in `layouts.EXPERTS`."""
+    count = len(gate_up if isinstance(gate_up, Tensor) else gate_up[0])
+    q_RD, place_R, counts_E, scale_R = experts.routed(x_TD, expert_TK, count, 1)
     inner_RF = _groups(q_RD, scale_R, gate_up, gate_up_scale_EFG, counts_E, x_TD.dtype)
     out_RD = _groups(*_swiglu(inner_RF), down, down_scale_EDG, counts_E, x_TD.dtype)
     out_TD: Tensor = npu("npu_moe_token_unpermute")(out_RD, place_R, gate_TK.to(out_RD.dtype))
@@ -95,12 +104,12 @@ def quant_experts(
 
 
 def quant_moe(
-    x_TD: Tensor, router_ED: Tensor, bias_E: Tensor, gate_up: Tensor, gate_up_scale_EFG: Tensor, down: Tensor,
-    down_scale_EDG: Tensor, shared_gate: Tensor, shared_gate_scale_FG: Tensor, shared_up: Tensor,
+    x_TD: Tensor, router_ED: Tensor, bias_E: Tensor, gate_up: Weights, gate_up_scale_EFG: Weights, down: Weights,
+    down_scale_EDG: Weights, shared_gate: Tensor, shared_gate_scale_FG: Tensor, shared_up: Tensor,
     shared_up_scale_FG: Tensor, shared_down: Tensor, shared_down_scale_DG: Tensor, chosen: int, scale: float,
     rounds: bool = True,
 ) -> Tensor:  # fmt: skip
-    """See `arcforge_core.ops.reference.quant_moe`."""
+    """See `arcforge_core.ops.reference.quant_moe`; the routed experts are as in `quant_experts`."""
     expert_TK, gate_TK = experts.choose(x_TD, router_ED, bias_E, chosen, scale)
     weights = (gate_up, gate_up_scale_EFG, down, down_scale_EDG)
     shared = (shared_gate, shared_gate_scale_FG, shared_up, shared_up_scale_FG, shared_down, shared_down_scale_DG)
@@ -108,37 +117,18 @@ def quant_moe(
 
 
 def _groups(
-    q_RK: Tensor, scale_R: Tensor, weight: Tensor, scale_ENG: Tensor, counts_E: Tensor, dtype: torch.dtype
+    q_RK: Tensor, scale_R: Tensor, weight: Weights, scale: Weights, counts_E: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """Returns the rows of each expert times its integers, [R, N]."""
-    if weight.dtype == torch.int8:
-        given = {"scale": [scale_ENG[..., 0].to(dtype)]}  # the only dtype that is documented for this result
-        weight = matrices(weight.mT)
+    if isinstance(weight, Tensor) and isinstance(scale, Tensor) and weight.dtype == torch.int8:
+        factor_EN = scale[..., 0].to(dtype)  # the only dtype that is documented for this result
+        given, columns = {"scale": [factor_EN]}, matrices(weight.mT)
     else:
-        weight, bits, shift = int4_layout(weight, scale_ENG)
-        given = {"scale": [bits], "bias": [shift]}
+        columns, sums_EN = layouts.int4_columns(weight) if isinstance(weight, Tensor) else weight
+        bits, eightfold_EN = layouts.scale_bits(scale) if isinstance(scale, Tensor) else scale
+        given = {"scale": [bits], "bias": [sums_EN * eightfold_EN]}
     out_RN: Tensor = npu("npu_grouped_matmul")(
-        [q_RK], [weight], **given, per_token_scale=[scale_R], group_list=counts_E, split_item=3, group_type=0,
+        [q_RK], [columns], **given, per_token_scale=[scale_R], group_list=counts_E, split_item=3, group_type=0,
         group_list_type=1, output_dtype=dtype,
     )[0]  # fmt: skip
     return out_RN
-
-
-def int4_layout(packed: Tensor, scale_EN1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns int4 experts as the operator takes them.
-
-    The operator multiplies an int8 row as two int4, ``16 high + (low - 8) + 8``; the last term's product with a column
-    is the column's sum, which it takes as a bias.
-
-    Args:
-        packed: uint8 [E, N, K / 2] of `pack_int4`.
-        scale_EN1: float32.
-
-    Returns:
-        int32 [E, K, N / 8] of eight columns each; int64 [E, 1, N] with the bits of the float32 scales; float32 [E, N]
-        of ``8 * sum of the dequantised column``.
-    """
-    values_EKN = unpack_int4(packed).mT.contiguous()
-    shift_EN = 8 * (values_EKN.float().sum(1) * scale_EN1[..., 0])
-    bits_E1N = scale_EN1.mT.contiguous().view(torch.int32).long()
-    return pack_int4(values_EKN).view(torch.int32), bits_E1N, shift_EN

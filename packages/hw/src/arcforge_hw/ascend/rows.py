@@ -22,6 +22,12 @@ def rope(x_THR: Tensor, cos_TF: Tensor, sin_TF: Tensor) -> Tensor:
     return turned.to(x_THR.dtype)
 
 
+def turned_linear(x: Tensor, weight_KN: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """See `arcforge_core.ops.reference.linear`, for a weight in `layouts.TURNED`."""
+    out = x @ weight_KN
+    return out if bias_N is None else out + bias_N
+
+
 def rope_fits(call: OpCall) -> Verdict:
     """Returns whether the rotated width is documented for interleaved pairs."""
     width = call.sizes.get("dim", 64)

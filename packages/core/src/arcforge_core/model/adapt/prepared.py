@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from arcforge_core.contracts.hardware import PreparesWeights, Weight
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.ops.binding import declared_ops
+from arcforge_core.ops.binding import declared_weights
 from arcforge_core.ops.prepared import PreparedWeight
 
 
@@ -49,14 +49,16 @@ def prepare_weights(model: CausalLM) -> list[str]:
 def _candidates(model: CausalLM) -> Iterator[tuple[nn.Module, dict[str, Any], str, Weight]]:
     """Yields the weights for which a kernel with a layout is bound: module, its parameters or buffers, name there."""
     for path, module in model.named_modules():
-        for attribute, declared in declared_ops(module).items():
-            layouts = getattr(getattr(module, attribute), "layouts", {})
-            for argument, key in declared.weights.items():
+        for op, function, weights in declared_weights(module):
+            layouts = getattr(function, "layouts", {})
+            for argument, below in weights.items():
                 if argument in layouts:
-                    owner: Any = module._parameters if key in module._parameters else module._buffers
-                    value, name = owner[key], f"{path}.{key}" if path else key
-                    where = layouts[argument], declared.reference.__name__, argument
-                    yield module, owner, key, Weight(name, *where, tuple(value.shape), value.dtype)
+                    part, _, key = below.rpartition(".")
+                    holder = module.get_submodule(part)
+                    owner: Any = holder._parameters if key in holder._parameters else holder._buffers
+                    value, name = owner[key], f"{path}.{below}" if path else below
+                    where = layouts[argument], op, argument
+                    yield holder, owner, key, Weight(name, *where, tuple(value.shape), value.dtype)
 
 
 def _restore_in_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

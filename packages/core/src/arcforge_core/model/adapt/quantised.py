@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,12 @@ class QuantLinear(_Integers):
 class QuantExperts(_Integers):
     """`Experts` with integer weights."""
 
+    weights: ClassVar[Mapping[str, str]] = {
+        "gate_up": "gate_up_proj", "gate_up_scale_EFG": "gate_up_proj_scale", "down": "down_proj",
+        "down_scale_EDG": "down_proj_scale",
+    }  # fmt: skip
+    """Attributes by argument of `reference.quant_experts`."""
+
     gate_up_proj: Tensor
     gate_up_proj_scale: Tensor
     down_proj: Tensor
@@ -110,10 +116,13 @@ class QuantExperts(_Integers):
         experts, hidden, self.width = source.down_proj.shape
         self.keep("gate_up_proj", source.gate_up_proj)
         self.keep("down_proj", source.down_proj)
-        sizes = {"experts": experts, "hidden": hidden, "width": self.width, "bits": form.bits}
-        weights = {"gate_up": "gate_up_proj", "down": "down_proj"}
-        scales = {"gate_up_scale_EFG": "gate_up_proj_scale", "down_scale_EDG": "down_proj_scale"}
-        self.quant_experts = op(reference.quant_experts, weights | scales, **sizes)
+        sizes = {"experts": experts, "hidden": hidden, "width": self.width, "bits": form.bits, "groups": self.groups}
+        self.quant_experts = op(reference.quant_experts, self.weights, **sizes)
+
+    @property
+    def groups(self) -> int:
+        """Scales of a row of `gate_up_proj`."""
+        return self.gate_up_proj_scale.shape[-1]
 
     def forward(self, x_TD: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
         """Returns the gated sum over each token's experts, [T, D]."""
@@ -161,7 +170,9 @@ class QuantMoE(MoE):
     def __init__(self, source: MoE) -> None:
         nn.Module.__init__(self)
         self.gate, self.experts, self.shared_experts = source.gate, source.experts, source.shared_experts
-        self.fused = self.fusion("quant_moe", (QuantMoE, Router, QuantExperts, QuantMLP, QuantLinear))
+        weights = {name: f"experts.{path}" for name, path in QuantExperts.weights.items()}
+        experts, kinds = cast(QuantExperts, self.experts), (QuantMoE, Router, QuantExperts, QuantMLP, QuantLinear)
+        self.fused = self.fusion("quant_moe", kinds, weights, bits=experts.form.bits, groups=experts.groups)
 
     def _fused(self, x_TD: Tensor) -> Tensor:
         gate, experts, shared = self.gate, cast(QuantExperts, self.experts), cast(QuantMLP, self.shared_experts)
