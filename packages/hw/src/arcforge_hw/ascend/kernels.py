@@ -118,7 +118,7 @@ def _with_layouts(supported: Answer, prologue: str) -> list[Kernel]:
     if prologue != "off":  # its weights are also read by prompts, as plain products
         table += [
             ("mla_project", mla_project.projected, mla_project.supports(prologue), None, layouts.PROLOGUE),
-            ("linear", rows.turned_linear, _any, None, layouts.LINEAR),
+            ("linear", rows.turned_linear, rows.forward_only, None, layouts.LINEAR),
         ]
     return [
         Kernel(op, f"ascend.{op}.layouts", fn, first_no(supported, fits), FUSED, limits=limits, layouts=taken)

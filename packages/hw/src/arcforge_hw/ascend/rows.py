@@ -28,6 +28,11 @@ def turned_linear(x: Tensor, weight_KN: Tensor, bias_N: Tensor | None = None) ->
     return out if bias_N is None else out + bias_N
 
 
+def forward_only(call: OpCall) -> Verdict:
+    """Refuses calls with gradients."""
+    return Verdict(False, "weights in a layout have no gradients") if call.needs_grad else YES
+
+
 def rope_fits(call: OpCall) -> Verdict:
     """Returns whether the rotated width is documented for interleaved pairs."""
     width = call.sizes.get("dim", 64)
