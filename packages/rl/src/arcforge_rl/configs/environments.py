@@ -249,6 +249,34 @@ class JavaScriptLanguageConfig(SweLanguageConfig):
 
 
 @dataclass
+class GoLanguageConfig(SweLanguageConfig):
+    """Go repositories, tested with the testing package."""
+
+    name: str = "go"
+
+
+@dataclass
+class CLanguageConfig(SweLanguageConfig):
+    """C repositories, tested with programs of their own."""
+
+    name: str = "c"
+
+
+@dataclass
+class CppLanguageConfig(SweLanguageConfig):
+    """C++ repositories, tested with programs of their own."""
+
+    name: str = "cpp"
+
+
+@dataclass
+class RustLanguageConfig(SweLanguageConfig):
+    """Rust repositories, tested with cargo's integration tests."""
+
+    name: str = "rust"
+
+
+@dataclass
 class SearchConfig(EnvironmentConfig):
     """Questions of several hops, answered with search tools."""
 

@@ -1,0 +1,1 @@
+"""C and C++ repositories; see `arcforge_rl.swe.languages`."""

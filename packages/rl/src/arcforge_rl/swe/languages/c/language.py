@@ -1,0 +1,234 @@
+"""C and C++ repositories, tested with programs of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+from arcforge_core.contracts.sandbox import Command, ExecResult, SandboxError, SandboxFault, SandboxLimits
+from arcforge_rl.layers.recipes import Recipe, recipe_of
+from arcforge_rl.swe.instance import Instance
+from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
+from arcforge_rl.swe.languages.c.building import (
+    CMAKE,
+    CONFIGURE,
+    FIND,
+    FOLDER,
+    LIBRARIES,
+    MAKE,
+    TestCall,
+    calls_of,
+    plain_script,
+    programs_of,
+    system_of,
+)  # fmt: skip
+from arcforge_rl.swe.languages.c.cheating import cheats
+from arcforge_rl.swe.languages.c.wrapping import Mode, has_main, wrap
+from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Program, run_programs
+from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
+from arcforge_rl.swe.patches import Files
+from arcforge_rl.swe.results import TestRun
+
+BUILD_FILES = (
+    "CMakeLists.txt", "CMakePresets.json", "Makefile", "GNUmakefile", "makefile", "Makefile.am", "Makefile.in",
+    "configure", "configure.ac", "configure.in", "config.h.in", "config.sub", "config.guess", "ltmain.sh", "install-sh",
+    "missing", "depcomp", "test-driver", "compile", "aclocal.m4", "meson.build", "meson_options.txt",
+)  # fmt: skip
+FLAGS = {"CFLAGS": "-g -O1 -w", "CXXFLAGS": "-g -O1 -w"}
+"""Without warnings, which some repositories make errors and our main function may earn."""
+NOT_FOUND = 77
+"""Exit code of a test that was skipped, in automake's convention."""
+KEYWORDS = re.compile(r"\b(?:if|for|while|switch|return|sizeof|defined|int|void|assert|main)\b")
+
+
+@dataclass
+class Wrapped:
+    """A test program with `wrap`'s main function.
+
+    Attributes:
+        path: of its source.
+        modes: of the program.
+    """
+
+    path: str
+    modes: list[Mode] = field(default_factory=list)
+
+
+class C(Language):
+    """Programs of tests are built by the repository's build system, and each is a process."""
+
+    name = "c"
+    suffixes: ClassVar[tuple[str, ...]] = (".c", ".h")
+    sources: ClassVar[tuple[str, ...]] = (".c",)
+    settings = BUILD_FILES
+    grammar = Grammar(
+        "tree_sitter_c", functions=("function_definition",), names=("identifier",), numbers=("number_literal",),
+        conditions={"if_statement": "(0)"},
+    )  # fmt: skip
+    not_code = re.compile(r"^(docs?|examples?|bench\w*|scripts?|fuzz\w*|third_party|vendor)/")
+    limits = SandboxLimits(
+        cpu_seconds=300, wall_seconds=300, memory_bytes=3 << 30, processes=128, disk_bytes=512 << 20,
+        output_bytes=32 << 20,
+    )  # fmt: skip
+
+    def is_test(self, path: str) -> bool:
+        """Returns whether a path is in a folder of tests, or a source that is named as a test."""
+        return self._named(path) or super().is_test(path)
+
+    def takes(self, path: str) -> bool:
+        """Returns whether a file may be a test program; those without ``main`` report no test."""
+        return path.endswith(self.sources) and self.is_test(path)
+
+    def _named(self, path: str) -> bool:
+        stem = PurePosixPath(path).stem.lower()
+        named = re.fullmatch(r"(unit)?tests?|tests?[_-].*|.*[_-](unit)?tests?", stem) is not None
+        return named and path.endswith(self.suffixes)
+
+    def is_setting(self, path: str) -> bool:
+        """Returns whether a file belongs to the build system."""
+        return super().is_setting(path) or path.endswith((".cmake", ".m4", ".mk", ".cmake.in"))
+
+    def tools(self) -> list[Recipe]:
+        """Returns the layer of gcc, g++, make and cmake; none if this system has them where sandboxes show it."""
+        here = all(os.access(f"/usr/bin/{name}", os.X_OK) for name in recipe_of("c").packages)
+        return [] if here else [recipe_of("c")]
+
+    def site(self, packages: Sequence[str]) -> Recipe:
+        """Returns a layer of Debian's packages of headers and libraries."""
+        return Recipe("swe-c", "debian", tuple(sorted(packages)))
+
+    def declared(self, tree: Path) -> list[str]:
+        """Returns the build dependencies that ``debian/control`` names and that are libraries."""
+        try:
+            text = (tree / "debian/control").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        found = re.search(r"^Build-Depends:(.*?)^\S", text, re.MULTILINE | re.DOTALL)
+        names = re.findall(r"(?:^|,)\s*([a-z0-9.+-]+)", found[1]) if found else []
+        return sorted({name for name in names if re.fullmatch(r"lib[\w.+-]+-dev", name)})
+
+    async def run(self, request: RunRequest) -> TestRun:
+        """Gives test programs another main function, builds them, and runs each of their tests as a process."""
+        ends = time.monotonic() + request.seconds
+        wrapped = await self._wrapped(request)
+        shell = f"cd {WORKDIR} && ls -A && find . -type f -printf '%P\\n' 1>&2"
+        listing = await request.sandbox.exec(Command(("/bin/sh", "-c", shell), cwd=WORKDIR))
+        system = system_of(listing.stdout.decode(errors="replace").splitlines())
+        files = sorted(listing.stderr.decode(errors="replace").splitlines())
+        script = {"cmake": CMAKE, "configure": CONFIGURE, "make": MAKE}.get(system) or self._plain(files, wrapped)
+        seconds = max(1.0, ends - time.monotonic())
+        limits = replace(self.limits, wall_seconds=seconds, cpu_seconds=seconds)
+        build = Command(("/bin/sh", "-c", script), cwd=WORKDIR, env=FLAGS, limits=limits)
+        built = await request.sandbox.exec(build)
+        found = await self._executables(request, list(wrapped), limits)
+        calls = calls_of(built.stdout)
+        dirs = await request.sandbox.exec(Command(("/bin/sh", "-c", LIBRARIES), cwd=WORKDIR))
+        env = {"LD_LIBRARY_PATH": ":".join(f"{WORKDIR}/{name}" for name in dirs.stdout.decode().split())}
+        programs, lost = list[Program](), dict[str, str]()
+        for marker, one in wrapped.items():
+            if path := found.get(marker):
+                for call in calls.get(path, [TestCall()]):
+                    programs += _programs(one, path, call, env, request.canaries)
+            else:
+                lost[one.path] = _flaw(built, one.path)
+        run = await run_programs(request, self.limits, programs, ends, _skipped)
+        return replace(run, texts={**run.texts, **lost}, uncollected=tuple(lost))
+
+    async def _wrapped(self, request: RunRequest) -> dict[str, Wrapped]:
+        """Rewrites the test programs among the request's files; returns them by their markers."""
+        found: dict[str, Wrapped] = {}
+        for path in request.paths:
+            try:
+                text = (await request.sandbox.read(f"{WORKDIR}/{path}")).decode(errors="surrogateescape")
+            except SandboxFault:
+                raise
+            except SandboxError:
+                continue  # a file that the repository does not have reports no test
+            if has_main(text):
+                text, marker, modes = wrap(text, not path.endswith(".c"), path)
+                await request.sandbox.write(f"{WORKDIR}/{path}", text.encode(errors="surrogateescape"))
+                found[marker] = Wrapped(path, modes)
+        return found
+
+    def _plain(self, files: Sequence[str], wrapped: Mapping[str, Wrapped]) -> str:
+        code = [path for path in files if path.endswith((".c", *self.sources)) and self.is_code(path)]
+        headers = sorted({str(PurePosixPath(path).parent) for path in files if path.endswith(self.suffixes)})
+        kept = [path for path in code if not self.not_code.search(path)]
+        return plain_script(kept, [one.path for one in wrapped.values()], [".", *headers], self.name != "c")
+
+    async def _executables(self, request: RunRequest, markers: Sequence[str], limits: SandboxLimits) -> dict[str, str]:
+        if not markers:
+            return {}
+        await request.sandbox.write("/tmp/markers", "".join(f"{marker}\n" for marker in markers).encode())
+        shell = f"mkdir -p {FOLDER}; set -- {WORKDIR} {FOLDER}; {FIND}"
+        return programs_of(await request.sandbox.exec(Command(("/bin/sh", "-c", shell), cwd=WORKDIR, limits=limits)))
+
+    def observed(self, text: str) -> list[str]:
+        """Returns messages without places in files."""
+        found = []
+        for line in text.splitlines():
+            told = re.sub(r"^(?:\S+: )?[\w./+-]+\.(?:c|cc|cpp|cxx|h|hpp):\d+:(?:\d+:)?\s*", "", line.strip())
+            if told and not re.search(r"\.(c|cc|cpp|cxx|h|hpp)\b", told) and not told.startswith("Aborted"):
+                found.append(told)
+        return found
+
+    def required_names(self, tests: Iterable[str], code: Files) -> list[str]:
+        """Returns names that tests call and that neither they nor the code have otherwise, if a file declares none."""
+        known = set(re.findall(r"\w+", " ".join(text or "" for text in code.values())))
+        plain = [re.sub(r'"(\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', '""', text, flags=re.DOTALL) for text in tests]
+        prefixes = {word.split("_")[0] for word in known if "_" in word}
+        called = {name for text in plain for name in re.findall(r"(?<![\w.>])([A-Za-z]\w*)\s*\(", text)}
+        defined = {name for text in plain for name in re.findall(r"\b(\w+)\s*\([^;{}()]*\)\s*\{", text)}
+        defined |= {name for text in plain for name in re.findall(r"#\s*define\s+(\w+)", text)}
+        own = {name for name in called - known - defined if name.split("_")[0] in prefixes and "_" in name}
+        return sorted(name for name in own if not KEYWORDS.fullmatch(name))
+
+    def bugs(self, text: str, seed: str) -> Iterator[Bug]:
+        """Yields changes of the syntax tree."""
+        return syntax_bugs(self.grammar, text, seed)
+
+    def cheats(self, instance: Instance, tree: Path) -> Iterator[Mapping[str, str | None]]:
+        """Yields build files, macros, constructors, functions of the C library, and code that leaves or prints."""
+        return cheats(instance, tree, self.name != "c")
+
+
+class Cpp(C):
+    """As C, with other files and another grammar."""
+
+    name = "cpp"
+    suffixes = (".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx")
+    sources = (".cc", ".cpp", ".cxx")
+    grammar = Grammar(
+        "tree_sitter_cpp", functions=("function_definition",), names=("identifier", "field_identifier"),
+        numbers=("number_literal",), conditions={"if_statement": "(false)"},
+    )  # fmt: skip
+
+
+def _programs(one: Wrapped, path: str, call: TestCall, env: Mapping[str, str], canaries: bool) -> list[Program]:
+    """Returns the modes of a program as it is called."""
+    parent = PurePosixPath(path).parent
+    cwd = call.cwd or str(parent.parent if parent.name == ".libs" else parent)
+    return [
+        Program(
+            f"{one.path}::{call.name or 'main'}" if mode.test == "main" else f"{one.path}::{mode.test}",
+            (path, *call.arguments, mode.argument), mode.proof, mode.planted, cwd, {**env, **call.env},
+        )
+        for mode in one.modes
+        if canaries or not mode.planted
+    ]  # fmt: skip
+
+
+def _skipped(done: ExecResult) -> bool:
+    return done.code == NOT_FOUND
+
+
+def _flaw(built: ExecResult, path: str) -> str:
+    """Returns what a build said about a file; its last words if nothing."""
+    lines = built.stderr.decode(errors="replace").splitlines()
+    told = [line for line in lines if PurePosixPath(path).name in line or "error" in line or "undefined" in line]
+    return "\n".join(told or lines)[-LONGEST_TEXT:] or f"no program was built ({built.outcome.value})"

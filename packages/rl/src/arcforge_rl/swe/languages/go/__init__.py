@@ -1,0 +1,1 @@
+"""Go repositories; see `arcforge_rl.swe.languages`."""

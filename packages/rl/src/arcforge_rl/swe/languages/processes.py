@@ -1,0 +1,95 @@
+"""Tests of compiled languages: each is a process of its own, proves its end by a secret, and has a twin that must fail.
+
+A test runs in a wrapper that prints a secret when the test returned without a failure, so that code under test which
+ends the process early proves nothing. A planted twin runs the same test and then fails: code that keeps failures from
+being noticed makes it pass. Wrappers have names drawn at random, and the two run in an order drawn at random, so that
+neither name nor order tells them apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from arcforge_core.contracts.sandbox import Command, ExecResult, SandboxLimits
+from arcforge_rl.swe.languages.base import WORKDIR, RunRequest
+from arcforge_rl.swe.results import FAILED, PASSED, SKIPPED, TestRun
+
+LONGEST_TEST = 60.0
+"""Seconds of one test."""
+LONGEST_TEXT = 2000
+"""Characters of a failure that are kept."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One test as a process.
+
+    Attributes:
+        test: ``FILE::NAME``.
+        argv: of the process.
+        proof: line of its standard output once the test has passed.
+        planted: it must fail.
+        cwd: working directory.
+        env: variables.
+    """
+
+    test: str
+    argv: Sequence[str]
+    proof: str
+    planted: bool = False
+    cwd: str = WORKDIR
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def opaque(count: int) -> list[str]:
+    """Returns identifiers drawn at random, none of which tells what it is for."""
+    return [f"T{secrets.token_hex(8)}" for _ in range(count)]
+
+
+async def run_programs(
+    request: RunRequest,
+    limits: SandboxLimits,
+    programs: Sequence[Program],
+    ends: float,
+    skipped: Callable[[ExecResult], bool] = lambda done: False,
+) -> TestRun:
+    """Runs processes one after the other, and returns a run that is not whole unless every planted one failed.
+
+    Args:
+        request: the run; its seed decides the order of tests, chance that of a test and its twin.
+        limits: of the language.
+        programs: tests and their twins.
+        ends: `time.monotonic` at which the run must have ended.
+        skipped: whether a process without proof skipped its test.
+
+    Raises:
+        SandboxFault: the sandbox broke.
+    """
+    outcomes: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    tests = {program.test for program in programs}
+    place = {test: hashlib.sha256(f"{request.seed} {test}".encode()).digest() for test in tests if request.seed}
+    chance = random.SystemRandom()
+    drawn = sorted(programs, key=lambda program: (place.get(program.test, b""), program.test, chance.random()))
+    for program in drawn:
+        left = ends - time.monotonic()
+        if left <= 0:
+            return TestRun(outcomes, texts, reason=f"the run did not end within {request.seconds:g} s")
+        seconds = min(left, LONGEST_TEST)
+        bound = replace(limits, wall_seconds=seconds, cpu_seconds=seconds)
+        done = await request.sandbox.exec(Command(program.argv, cwd=program.cwd, env=program.env, limits=bound))
+        proved = done.ok and program.proof.encode() in done.stdout.split(b"\n")
+        if program.planted and proved:
+            return TestRun(outcomes, texts, reason="a planted test that fails was not reported as failed")
+        if not program.planted:
+            outcomes[program.test] = PASSED if proved else SKIPPED if skipped(done) else FAILED
+            if outcomes[program.test] == FAILED:
+                how = f"{done.outcome.value} {'' if done.code is None else done.code}".strip()
+                said = (done.stdout + b"\n" + done.stderr).decode(errors="replace").strip()
+                texts[program.test] = (said or f"the process ended with {how}")[-LONGEST_TEXT:]
+    return TestRun(outcomes, texts, whole=True)

@@ -1,0 +1,1 @@
+"""Rust repositories; see `arcforge_rl.swe.languages`."""
