@@ -10,7 +10,9 @@ COMMON = (
     "trainer.keep_checkpoints=1000", "monitor.idle_steps=0",
 )  # fmt: skip
 """Of all rows. Groups of equal rewards are left out and not replaced, so all schedules play the same rollouts."""
-STALE = ("collection.eta=2", "collection.max_staleness=8")
+ETA = 4
+"""Mean age of the rollouts of a step, in steps, that asynchronous rows admit: of steps with half of the groups."""
+STALE = (f"collection.eta={ETA}", "collection.max_staleness=8")
 WHOLE = ("collection.eta=0", "collection.max_staleness=0", "collection.reset_optimizer=false")
 PPO = (
     "algorithm=ppo", "algorithm.kl=0.01", "critic.model=separate", "reward_model.weight=0.1",
@@ -27,13 +29,13 @@ class Variant:
         name: in names of folders.
         overrides: of ``arcforge-rl``, besides those of the row.
         processes: of torchrun.
-        batch: multiple of the recipe's groups of a step; there are that many times fewer steps.
+        batch: multiple of the recipe's groups of a step, or a half; there are that many times fewer steps.
     """
 
     name: str
     overrides: tuple[str, ...] = ()
     processes: int = 1
-    batch: int = 1
+    batch: float = 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def rows_of(cores: int) -> dict[str, Row]:
         barriers.append(Variant("processes", processes=cores))
     barriers.append(Variant("continuous-x2", continuous, batch=2))
     over = ("collection=async", *WHOLE, "collection.oversample=1.5")
-    plain = Variant("plain")
+    plain, half = Variant("plain"), Variant("half", batch=0.5)
     stale = ("collection=async", *STALE)
     uncorrected = "collection.allow_uncorrected=true"
     found = [
@@ -88,13 +90,13 @@ def rows_of(cores: int) -> dict[str, Row]:
         Row("one_step_off", "one step off",
             ("collection=async", "collection.eta=1", "collection.whole_batches=true"), (plain,), apart=True,
             rank=1),
-        Row("async", "async, eta 2, double-sided", stale, (plain,), apart=True, rank=0),
+        Row("async", f"async, eta {ETA}, double-sided", stale, (half,), apart=True, rank=0),
         Row("async_clipped", "async, plain clipping",
-            (*stale, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (plain,),
+            (*stale, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (half,),
             apart=True),
-        Row("async_uncorrected", "async, no correction", (*stale, "correction=none", uncorrected), (plain,),
+        Row("async_uncorrected", "async, no correction", (*stale, "correction=none", uncorrected), (half,),
             apart=True),
-        Row("async_kept", "async, optimizer kept", (*stale, "collection.reset_optimizer=false"), (plain,), apart=True),
+        Row("async_kept", "async, optimizer kept", (*stale, "collection.reset_optimizer=false"), (half,), apart=True),
         Row("ppo", "PPO: actor, reference, critic, reward model", PPO,
             tuple(barriers[:3] if cores > 1 else barriers[:2]), judged=True, rank=1, swept_as="barrier"),
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _async_rows import ETA
 from _slow_tools import SlowErrandsConfig, latency
 from arcforge_rl.orchestrator.rules import Rules
 from arcforge_rl.orchestrator.scheduler import Start
@@ -132,10 +133,11 @@ def plan_of(
     return plan
 
 
-def rules_of(recipe: Any, row: str, batch: int) -> Rules:
+def rules_of(recipe: Any, row: str, batch: float) -> Rules:
     """Returns the rules of a row's scheduler."""
-    whole = Rules(recipe.groups * batch, recipe.group_size, eta=0.0, max_staleness=0, concurrency=256, refills=0)
-    stale = Rules(recipe.groups * batch, recipe.group_size, eta=2.0, max_staleness=8, concurrency=256, refills=0)
+    groups = int(recipe.groups * batch)
+    whole = Rules(groups, recipe.group_size, eta=0.0, max_staleness=0, concurrency=256, refills=0)
+    stale = Rules(groups, recipe.group_size, eta=float(ETA), max_staleness=8, concurrency=256, refills=0)
     found = {
         "barrier": whole,
         "oversampled": Rules(whole.threshold, whole.group_size, 0.0, 0, concurrency=256, oversample=1.5, refills=0),

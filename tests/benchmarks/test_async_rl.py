@@ -163,7 +163,7 @@ def test_the_order_of_runs_and_a_sweep_that_ends_where_the_winner_is_clear(
     seconds |= {"plain-6": 10.0, "x2-6": 16.0}
     assert rl.chosen(recipe, every, every["oversampled"], tmp_path, 6).name == "x2", "8 s for each group's share"
     assert ran == [("plain", 6), ("x2", 6)], "the winner is clear"
-    assert rl.chosen(recipe, every, every["async"], tmp_path, 6).name == "plain"
+    assert rl.chosen(recipe, every, every["async"], tmp_path, 6).name == "half"
 
 
 def test_seconds_are_counted_to_the_reward_that_all_compared_rows_reach() -> None:
