@@ -4,7 +4,8 @@ import pytest
 import torch
 from tests.rl.trainer.conftest import Compose
 
-from arcforge_rl.trainer.module import Gaps, Sums, gap_limit
+from arcforge_rl.trainer.module import gap_limit
+from arcforge_rl.trainer.sums import Gaps, Sums
 from arcforge_rl.trainer.tokens import begun_with
 
 

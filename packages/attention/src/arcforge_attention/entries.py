@@ -27,12 +27,12 @@ class Entries:
         return cls(batch, cache, new_T)
 
     def read(self, name: str, group: Group, window: int | None = None) -> Tensor:
-        """Returns an entry's values [S, ...] visible to a group; only the new ones if the group has no past.
+        """Returns an entry's values [S, ...] visible to a group; only new ones if the group has no past in a cache.
 
         A window limits each segment's past to at most ``window - 1`` values.
         """
         if group is self.batch.plan.prompt:
-            return group.take(self.new_T[name])
+            return group.keys(self.new_T[name])
         if self.cache is None:
             raise ValueError("segments with a past need a cache")
         return self.cache.read(name, self.batch, group, window).to(self.new_T[name].dtype)

@@ -28,6 +28,7 @@ class GQA(nn.Module):
     """Grouped-query attention; head h reads key/value head ``h // (H / G)``."""
 
     starts_from: ClassVar[tuple[str, ...]] = ("swa", "swa_pattern", "simple_gdn")
+    shares_prefixes: ClassVar[bool] = True
 
     def __init__(self, config: GqaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__()

@@ -40,6 +40,7 @@ class MLA(nn.Module):
     """Multi-head latent attention; parameters are named as in Hugging Face checkpoints (spec 1.7)."""
 
     starts_from: ClassVar[tuple[str, ...]] = ("dsa",)
+    shares_prefixes: ClassVar[bool] = True
 
     def __init__(self, config: MlaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__()
@@ -178,8 +179,15 @@ class MLA(nn.Module):
                 self.absorb(q_THK), kv_SC, group.cu_query, group.cu_key, self.latent, self.scale, pages
             )
             return self.up_project(latents_THC)
-        k_SHK, v_SHV = self.expand(self.latents(entries, group, q_THK.dtype))
+        k_SHK, v_SHV = self.expanded(entries, group, q_THK.dtype)
         return self.attention_varlen(q_THK, k_SHK, v_SHV, group.cu_query, group.cu_key, self.scale)
+
+    def expanded(self, entries: Entries, group: Group, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Returns `expand` of the entries visible to a group; those that several segments see are expanded once."""
+        if group.key_runs is None:
+            return self.expand(self.latents(entries, group, dtype))
+        k_THK, v_THV = self.expand(self.widened(entries.new_T["latent"], dtype))
+        return group.keys(k_THK), group.keys(v_THV)
 
     def stored(self, entry_TC: Tensor, cache: LayerCache | None) -> Tensor:
         """Returns new entries as the cache stores them; a prompt reads its own entries with the same rounding."""

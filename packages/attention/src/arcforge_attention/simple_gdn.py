@@ -41,6 +41,7 @@ class SimpleGatedDeltaNet(GQA):
 
     write_cache = None  # type: ignore[assignment]
     """Not `WritesCache`: a state depends on all tokens in order."""
+    shares_prefixes: ClassVar[bool] = False
 
     def __init__(self, config: SimpleGdnConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)

@@ -54,7 +54,8 @@ class SWA(GQA):
         if self.window is None:
             return super().attend(q_THK, entries, group)
         k_SGK, v_SGK = (entries.read(name, group, self.read_window) for name in ("key", "value"))
-        cu_key = group.cu_key if self.read_window is None else group.cu_window(self.read_window)
+        window = None if group is entries.batch.plan.prompt else self.read_window  # only a cache reads less
+        cu_key = group.cu_key if window is None else group.cu_window(window)
         return self.window_attention(q_THK, k_SGK, v_SGK, group.cu_query, cu_key, self.window, self.scale)
 
     def branch(self, batch: SequenceBatch) -> Hashable:

@@ -184,7 +184,7 @@ class DSA(MLA):
     def attend_selected(self, q_THK: Tensor, entries: Entries, indices_TK: Tensor, group: Group) -> Tensor:
         """Attends to selected keys in the form with fewer operations; returns [T, H, V]."""
         if self.expands(group):
-            k_SHK, v_SHV = self.expand(self.latents(entries, group, q_THK.dtype))
+            k_SHK, v_SHV = self.expanded(entries, group, q_THK.dtype)
             return self.selected_attention(q_THK, k_SHK, v_SHV, indices_TK, group.cu_query, group.cu_key, self.scale)
         q_THC = self.absorb(q_THK)
         if group is entries.batch.plan.decode:

@@ -27,6 +27,7 @@ def expanded_is_cheaper(group: Group, topk: int, *, latent: int, nope: int, rota
         visible += queries * past + queries * (queries + 1) // 2
         selected += dense * past + dense * (dense + 1) // 2 + (queries - dense) * topk
     projection = latent * (nope + value)  # per key if expanded; per query, both ways, if absorbed
-    expanded = visible * (nope + rotary + value) + sum(group.key_lengths) * projection
+    keys = sum(group.key_lengths) if group.key_runs is None else int(group.cu_query[-1])  # each is expanded once
+    expanded = visible * (nope + rotary + value) + keys * projection
     absorbed = selected * (2 * latent + rotary) + int(group.cu_query[-1]) * projection
     return expanded < absorbed

@@ -146,9 +146,12 @@ class Attention(Protocol):
     Attributes:
         starts_from: variants whose trained weights this one can start from: it takes the tensors whose name and
             shape it has too, and what it has besides is new.
+        shares_prefixes: whether `forward` takes batches of `SequenceBatch.shared`; a layer without the attribute does
+            not, nor does one with a `StateEntry`. Then sequences are computed one by one.
     """
 
     starts_from: ClassVar[tuple[str, ...]] = ()
+    shares_prefixes: ClassVar[bool] = False
 
     @classmethod
     def check(cls, config: AttentionConfig, model: ModelConfig) -> None:

@@ -14,6 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from arcforge_core.contracts.repeated_rows import Runs, repeat_rows
+
 FEW_TOKENS = 4
 """A segment with a past and at most this many new tokens is decoded in absorbed form (1 + 3 MTP drafts)."""
 
@@ -54,6 +56,8 @@ class Group:
         cu_query: int32 [n+1] on the host, cumulative new tokens of the group's segments.
         cu_key: int32 [n+1] on the host, cumulative visible keys (past + new) of the group's segments.
         pages_NP: int64 [n, P] on the host, the page table of the group's segments; None without a cache.
+        key_runs: runs of the batch's rows that are the visible keys of the group's segments, laid one after another;
+            None where segments see no rows of other segments.
     """
 
     segments: tuple[int, ...]
@@ -61,6 +65,7 @@ class Group:
     cu_query: Tensor
     cu_key: Tensor
     pages_NP: Tensor | None = None
+    key_runs: Runs | None = None
 
     @cached_property
     def key_lengths(self) -> list[int]:
@@ -88,6 +93,10 @@ class Group:
         """Returns the group's rows of a per-token tensor."""
         return x_T if self.rows_T is None else x_T[self.rows_T]
 
+    def keys(self, x_T: Tensor) -> Tensor:
+        """Returns a per-token tensor's rows [S, ...] of the group's keys, for groups without a past in a cache."""
+        return self.take(x_T) if self.key_runs is None else repeat_rows(x_T, self.key_runs)
+
     def cu_window(self, window: int) -> Tensor:
         """Returns `cu_key` when only the last ``window - 1`` keys of each segment's past are present."""
         query_N, key_N = self.cu_query.diff(), self.cu_key.diff()
@@ -107,7 +116,8 @@ class Plan:
     """The three groups of a step, each None when empty. They alone determine the form of attention.
 
     Attributes:
-        prompt: segments without a past: expanded attention over the new tokens only.
+        prompt: segments without a past, or with one in this batch (`SequenceBatch.shared`): expanded attention over the
+            new tokens only.
         decode: segments with a past and at most `FEW_TOKENS` new tokens: absorbed attention over the cache.
         chunk: the remaining segments: expanded attention over past and new tokens.
     """
@@ -164,6 +174,7 @@ class SequenceBatch:
         pages_NP: int64 [N, P] on the host, page table; None without a cache.
         state_slots_N: int64 [N] on the host, cache row of each segment's fixed-size state; None without a cache.
         plan: groups shared by all layers.
+        paths: segments of each sequence from its first token, where sequences share segments; see `shared`.
     """
 
     cu_query: Tensor
@@ -173,6 +184,52 @@ class SequenceBatch:
     pages_NP: Tensor | None
     state_slots_N: Tensor | None
     plan: Plan = field(repr=False)
+    paths: tuple[tuple[int, ...], ...] | None = None
+
+    @staticmethod
+    def shared(
+        lengths: Sequence[int], paths: Sequence[Sequence[int]], *, device: torch.device | str = "cpu"
+    ) -> SequenceBatch:
+        """Builds a batch for training, without a cache, whose sequences have their first tokens in common.
+
+        A segment is computed once, however many sequences contain it: its tokens see those of the segments before it.
+        Layers need the ability (`arcforge_core.contracts.attention.Attention.shares_prefixes`).
+
+        Args:
+            lengths: tokens of each segment, each >= 1.
+            paths: of each sequence its segments, in ascending order from its first token; a segment follows the same
+                segments in all sequences.
+            device: device of the per-token tensors.
+
+        Raises:
+            ValueError: an empty segment, or paths that are no such sequences.
+        """
+        query, cu_query = [int(n) for n in lengths], cumulative(lengths)
+        before: dict[int, tuple[int, ...]] = {}
+        for path in paths:
+            for place, segment in enumerate(path):
+                head = tuple(path[:place])
+                if before.setdefault(segment, head) != head or (head and head[-1] >= segment):
+                    raise ValueError(f"segment {segment} follows {head} and {before[segment]}")
+        if not query or min(query) < 1 or sorted(before) != [*range(len(query))]:
+            raise ValueError(f"bad segments: lengths={query}, paths={[*paths]}")
+        starts: list[int] = cu_query.tolist()
+        past = [sum(query[s] for s in before[n]) for n in range(len(query))]
+        rows = [(starts[s], starts[s + 1]) for n in range(len(query)) for s in (*before[n], n)]
+        cu_key = cumulative([p + q for p, q in zip(past, query, strict=True)])
+        group = Group(tuple(range(len(query))), None, cu_query, cu_key, key_runs=tuple(rows))
+        positions_T = torch.cat([torch.arange(p, p + q) for p, q in zip(past, query, strict=True)]).to(device)
+        of_past = torch.tensor(past, dtype=torch.int32)
+        plan = Plan(group, None, None)
+        return SequenceBatch(cu_query, of_past, positions_T, None, None, None, plan, tuple(map(tuple, paths)))
+
+    @cached_property
+    def contains_LN(self) -> Tensor:
+        """Whether each of the L sequences of `paths` contains each segment, fp32 [L, N] of 0 and 1, on the host."""
+        contains_LN = torch.zeros(len(self.paths or ()), self.num_segments)
+        for sequence, path in enumerate(self.paths or ()):
+            contains_LN[sequence, list(path)] = 1.0
+        return contains_LN
 
     @staticmethod
     def build(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
-from arcforge_core.contracts.attention import CacheSpec, LayerCache
+from arcforge_core.contracts.attention import CacheSpec, LayerCache, StateEntry
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.block import Block
@@ -89,6 +89,8 @@ class CausalLM(nn.Module):
     def hidden(self, tokens_T: Tensor, batch: SequenceBatch, cache: PagedCache | None = None) -> HiddenOutput:
         """Runs all layers and the final norm on ragged tokens."""
         self.check_positions(batch)
+        if batch.paths is not None and not self.shares_prefixes:
+            raise ValueError(f"attention={self.attention.name} cannot share tokens between sequences")
         caches = [None] * len(self.model.layers) if cache is None else cache.layers
         return self.run_layers(self.embed(tokens_T), batch, self.rope(batch), caches)
 
@@ -148,6 +150,13 @@ class CausalLM(nn.Module):
         if longest > (limit := self.config.max_position_embeddings):
             accepted = f"the model allows at most {limit} positions (model.max_position_embeddings)"
             raise ConfigError("sequence length", longest, accepted)
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether all decoder layers take batches of `SequenceBatch.shared`."""
+        layers = [cast(Block, layer).self_attn for layer in self.model.layers]
+        keeps_state = any(isinstance(entry, StateEntry) for spec in self.cache_spec() for entry in spec)
+        return all(getattr(layer, "shares_prefixes", False) for layer in layers) and not keeps_state
 
     def cache_spec(self) -> list[CacheSpec]:
         """Returns the cache entries of each decoder layer."""

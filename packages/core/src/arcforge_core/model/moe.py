@@ -147,7 +147,7 @@ class MoE(nn.Module):
             out_TD = out_TD + self.shared_experts(x_TD)
         if batch is None:
             return out_TD, None, None
-        load_E = torch.bincount(expert_TK.flatten(), minlength=score_TE.shape[1]).to(torch.float32)
+        load_E = expert_loads(expert_TK, score_TE.shape[1], batch)
         return out_TD, sequence_balance_loss(score_TE, expert_TK, batch), load_E
 
     def _fused(self, x_TD: Tensor) -> Tensor:
@@ -160,10 +160,19 @@ class MoE(nn.Module):
         return out_TD
 
 
-def sequence_balance_loss(score_TE: Tensor, expert_TK: Tensor, batch: SequenceBatch) -> Tensor:
-    """Sequence-level balance loss of DeepSeek-V3, averaged over tokens: 1 when every segment is balanced.
+def expert_loads(expert_TK: Tensor, experts: int, batch: SequenceBatch) -> Tensor:
+    """Returns the tokens of each expert, fp32 [E]; a token counts as often as sequences contain it."""
+    if batch.paths is None:
+        return torch.bincount(expert_TK.flatten(), minlength=experts).to(torch.float32)
+    times_T = batch.contains_LN.sum(0).repeat_interleave(batch.cu_query.diff().long()).to(expert_TK.device)
+    chosen_TK = times_T[:, None].expand_as(expert_TK)
+    return torch.zeros(experts, device=expert_TK.device).index_add_(0, expert_TK.flatten(), chosen_TK.flatten())
 
-    Per segment ``sum_e f_e P_e`` with ``f_e = E / (K t) * |tokens that chose e|`` and P_e the mean share of e.
+
+def sequence_balance_loss(score_TE: Tensor, expert_TK: Tensor, batch: SequenceBatch) -> Tensor:
+    """Sequence-level balance loss of DeepSeek-V3, averaged over tokens: 1 when every sequence is balanced.
+
+    Per sequence ``sum_e f_e P_e`` with ``f_e = E / (K t) * |tokens that chose e|`` and P_e the mean share of e.
     """
     lengths_N = (batch.cu_query[1:] - batch.cu_query[:-1]).to(torch.int64).to(score_TE.device)
     segment_T = torch.repeat_interleave(torch.arange(len(lengths_N), device=score_TE.device), lengths_N)
@@ -173,5 +182,11 @@ def sequence_balance_loss(score_TE: Tensor, expert_TK: Tensor, batch: SequenceBa
     zeros_NE = score_TE.new_zeros(len(lengths_N), num_experts)
     share_NE = zeros_NE.index_add(0, segment_T, share_TE)
     chosen_NE = zeros_NE.index_add(0, segment_T, chosen_TE)
+    tokens: int | Tensor = score_TE.shape[0]
+    if batch.paths is not None:  # sums over a sequence are those over its segments
+        contains_LN = batch.contains_LN.to(share_NE)
+        share_NE, chosen_NE = contains_LN @ share_NE, contains_LN @ chosen_NE
+        lengths_N = contains_LN @ lengths_N.to(contains_LN)
+        tokens = lengths_N.sum()
     loss_N = (chosen_NE * share_NE).sum(-1) * num_experts / (top_k * lengths_N)
-    return loss_N.sum() / score_TE.shape[0]
+    return loss_N.sum() / tokens

@@ -31,6 +31,8 @@ class Critic(nn.Module, ABC):
     """
 
     optimizer: torch.optim.Optimizer
+    shares_prefixes = True
+    """Whether it reads micro-batches whose branches share tokens."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class SeparateCritic(Critic):
     def __init__(self, scalar: ScalarModel, rate: float) -> None:
         model = scalar.model
         super().__init__(model.config.hidden_size, model.device)
-        self.model = model
+        self.model, self.shares_prefixes = model, model.shares_prefixes
         self.head.load_state_dict(scalar.head.state_dict())
         tied = model.model.embed_tokens.weight
         for name, parameter in model.named_parameters():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,10 @@ from arcforge_rl.rollouts.source import Source
 from arcforge_rl.trainer.anchors import Anchors
 from arcforge_rl.trainer.critic import Critic
 from arcforge_rl.trainer.figures import explained_variance, hybrid_figures, rollout_figures
+from arcforge_rl.trainer.prefixes import Alike, by_ids
 from arcforge_rl.trainer.routing import RoutingReplay
 from arcforge_rl.trainer.streams import add_logprobs, add_stream
+from arcforge_rl.trainer.sums import Gaps, Sums
 from arcforge_rl.trainer.teachers import Teachers, teacher_figures
 from arcforge_rl.trainer.tokens import PolicyMicro, Read, pack, read, write_stream
 from arcforge_rl.trainer.weight_sync import hand_over
@@ -45,100 +46,6 @@ STREAMS = ("reference", "teacher", "teacher_others", "values", "returns")
 
 GAPS = {"fp32": 1e-4, "bf16": 0.05}
 """Default limits of the mean log-probability difference between trainer and engine."""
-
-
-@dataclass
-class Gaps:
-    """Absolute differences of log-probs between trainer and engine, in nats, as sums over tokens.
-
-    Tokens whose whole prefix the current weights computed measure the engine's error; those sampled by older weights
-    include drift. Tokens of the current weights after a hand-over in the middle of a reply are in neither: the engine
-    computed them on cache entries of older weights.
-
-    Attributes:
-        present: sum over tokens that the current weights computed alone.
-        present_count: number of these tokens.
-        widest: largest gap of these tokens.
-        stale: sum over tokens of older weights.
-        stale_count: number of these tokens.
-        mixed_count: number of the others.
-    """
-
-    present: float = 0.0
-    present_count: int = 0
-    widest: float = 0.0
-    stale: float = 0.0
-    stale_count: int = 0
-    mixed_count: int = 0
-
-    @classmethod
-    def of(cls, gap_S: Tensor, version_S: Tensor, begun_S: Tensor, version: int) -> Gaps:
-        """Returns the gaps of a micro-batch.
-
-        Args:
-            gap_S: absolute differences.
-            version_S: see `PolicyMicro`.
-            begun_S: versions of the oldest weights that may have computed a part of each token's prefix.
-            version: of the current weights.
-        """
-        new_S = gap_S[(version_S == version) & (begun_S == version)]
-        old_S = gap_S[version_S != version]
-        found = cls(present_count=len(new_S), stale_count=len(old_S), mixed_count=len(gap_S) - len(new_S) - len(old_S))
-        if len(new_S):
-            found.present, found.widest = float(new_S.mean()) * len(new_S), float(new_S.max())
-        if len(old_S):
-            found.stale = float(old_S.mean()) * len(old_S)
-        return found
-
-    def merge(self, other: Gaps) -> None:
-        """Adds those of another micro-batch or process."""
-        self.present, self.present_count = self.present + other.present, self.present_count + other.present_count
-        self.stale, self.stale_count = self.stale + other.stale, self.stale_count + other.stale_count
-        self.mixed_count += other.mixed_count
-        self.widest = max(self.widest, other.widest)
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Returns the mean and the largest gap, and with stale tokens their share and mean gap, the drift."""
-        found: dict[str, float] = {}
-        if self.present_count:
-            found = {"logprob_gap": self.present / self.present_count, "logprob_gap_max": self.widest}
-        if self.stale_count:
-            share = self.stale_count / (self.present_count + self.stale_count + self.mixed_count)
-            found |= {"stale": share, "logprob_drift": self.stale / self.stale_count}
-        return found
-
-
-@dataclass
-class Sums:
-    """Sums over the micro-batches of an update.
-
-    Attributes:
-        sums: losses, and means times tokens.
-        count: tokens.
-        gaps: log-prob gaps.
-    """
-
-    sums: dict[str, float] = field(default_factory=dict)
-    count: int = 0
-    gaps: Gaps = field(default_factory=Gaps)
-
-    def add(self, count: int, losses: Mapping[str, float], means: Mapping[str, float], gaps: Gaps) -> None:
-        """Adds the sums of a micro-batch."""
-        self.merge(Sums({**losses, **{name: value * count for name, value in means.items()}}, count, gaps))
-
-    def merge(self, other: Sums) -> None:
-        """Adds those of another micro-batch or process."""
-        self.count += other.count
-        self.gaps.merge(other.gaps)
-        for name, value in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Returns losses, means over tokens, and the gaps."""
-        means = {n: value if n.endswith("loss") else value / self.count for n, value in self.sums.items()}
-        return means | self.gaps.figures
 
 
 class PolicyModule(TrainingModule):
@@ -175,6 +82,7 @@ class PolicyModule(TrainingModule):
         self.critic, self.anchors = critic, anchors
         replayed = config.trainer.replay_routing
         self._routing = None if replayed == "none" else RoutingReplay(model, of_engine=replayed == "engine")
+        self._shares = by_ids if config.trainer.share_prefixes else None
         self._mine: set[str] = set()  # rollouts that this process learns from
         self.record: StepRecord[Collected] | None = None
         self._weight_version: int | None = None
@@ -207,10 +115,10 @@ class PolicyModule(TrainingModule):
         figures |= hybrid_figures(self.sampler.training, collected)
         if collected.kept:
             with clock("training"):
-                self._prepare(collected.traces)
+                parts = parts_of(collected, self.config.trainer.updates)
+                self._prepare(collected.traces, parts[0])
                 if self.critic is not None:
                     figures |= explained_variance(collected.traces)
-                parts = parts_of(collected, self.config.trainer.updates)
                 weights = [weight_of(traces) for traces in parts]
                 updates = [self._update(of, sum(weights) / weight) for of, weight in zip(parts, weights, strict=True)]
                 share_stream(collected.traces, "factor")
@@ -288,29 +196,49 @@ class PolicyModule(TrainingModule):
         if self.engine.weight_version < self.weight_version:
             self.sync_weights(self.weight_version)
 
-    def _prepare(self, traces: Sequence[Trace]) -> None:
-        """Computes the streams that the algorithm requires, and lets it score the traces."""
+    def _prepare(self, traces: Sequence[Trace], first: Sequence[Trace]) -> None:
+        """Computes the streams that the algorithm requires, and lets it score the traces.
+
+        Args:
+            traces: of the step.
+            first: those of its first update, which computes the log-probs of the old policy itself.
+        """
         needs, most, mine = self.algorithm.needs, self.config.trainer.micro_batch_tokens, part(traces)
         self._mine = {trace.rollout_id for trace in mine}
         if self._routing is not None:
             self._routing.forget()
         if "reference" in needs:
             assert self.reference[0] is not None
-            add_logprobs(mine, "reference", self.reference[0], most, self._temperature)
+            add_logprobs(mine, "reference", self.reference[0], most, self._temperature, self._shares)
         if "teacher" in needs:
             assert self.teachers is not None
             self.teachers.add(mine, most, self._temperature)
         if self.critic is not None:
-            add_stream(mine, "values", most, self.model.device, self._values)
+            add_stream(mine, "values", most, self.model.device, self._values, self._alike(first=True))
         self._moved = False
         old = getattr(self.algorithm, "uses_old", True) or self._routing is not None
         if self.config.trainer.updates > 1 and old:
-            add_stream(mine, "old", most, self.model.device, self._old)
+            known = set() if self._records else {trace.rollout_id for trace in first}
+            later = [trace for trace in mine if trace.rollout_id not in known]
+            add_stream(later, "old", most, self.model.device, self._old, self._alike(first=True))
         for name in ("reference", "teacher", "values", "old"):
             share_stream(traces, name)
         if hasattr(self.algorithm, "step"):
             self.algorithm.step = self.progress.step
         self.algorithm.score(traces)
+
+    @property
+    def _records(self) -> bool:
+        """Whether the first pass of a step records the experts of all tokens."""
+        return self._routing is not None and not self._routing.of_engine
+
+    def _alike(self, first: bool) -> Alike | None:
+        """Returns what tokens must have in common to be shared, before the first update or in updates."""
+        critic_shares = self.critic is None or self.critic.shares_prefixes
+        if self._shares is None or not self.model.shares_prefixes or not critic_shares:
+            return None
+        replays = self._routing is not None and not (first and self._records)
+        return self._routing.alike if self._routing is not None and replays else by_ids
 
     @property
     def _temperature(self) -> float:
@@ -370,8 +298,9 @@ class PolicyModule(TrainingModule):
         try:
             with alone:  # processes have different numbers of micro-batches: gradients are reduced at the end
                 split = getattr(self.algorithm, "splits", False)
-                for micro in pack(traces, self.config.trainer.micro_batch_tokens, split):
+                for micro in pack(traces, self.config.trainer.micro_batch_tokens, split, self._alike(first=False)):
                     found.add(len(micro.target_S), *self._accumulate(micro.to(self.model.device), scale))
+                    found.merge(Sums(read=micro.num_read, computed=micro.batch.num_tokens))
                 if self.anchors is not None:
                     found.merge(Sums({"anchor_loss": self.anchors.accumulate(self.model, self.manual_backward)}))
         except NonFiniteError as error:

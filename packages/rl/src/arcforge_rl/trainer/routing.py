@@ -4,7 +4,8 @@ those that the engine chose when it sampled (R3, arXiv 2510.11370).
 Updates change router weights and thereby the choice of experts, and rounding does; the ratio to the old policy, or to
 the engine, would then compare two networks. Gates are recomputed, so that the router still learns.
 
-T: tokens of a branch that are read; K: experts per token; E: experts.
+T: tokens that are read, of a branch or a micro-batch; R: the same of all branches one by one; K: experts per token;
+E: experts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from arcforge_core.contracts.algorithm import Branch
+from arcforge_core.contracts.algorithm import Array, Branch
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.moe import Router
@@ -67,10 +68,9 @@ class RoutingReplay:
 
         with self._hooked(listen):
             yield
-        lengths = micro.batch.query_lengths()
-        by_layer = [torch.cat(parts).split(lengths) for parts in chosen]
-        for number, branch in enumerate(micro.branches()):
-            self._experts[branch.branch_id] = [of_layer[number].cpu() for of_layer in by_layer]
+        by_layer = [torch.cat(parts).cpu() for parts in chosen]
+        for branch, rows in zip(micro.branches(), micro.rows, strict=True):
+            self._experts[branch.branch_id] = [of_layer[rows] for of_layer in by_layer]
 
     @contextmanager
     def replaying(self, micro: PolicyMicro) -> Iterator[None]:
@@ -79,14 +79,14 @@ class RoutingReplay:
         Raises:
             ArcforgeError: the engine recorded no experts of a branch, or those of another model.
         """
-        lengths = micro.batch.query_lengths()
-        branches = [
-            self._recorded(branch, length) if self.of_engine else self._experts[branch.branch_id]
-            for branch, length in zip(micro.branches(), lengths, strict=True)
-        ]
+        branches = [self._known(branch, len(rows)) for branch, rows in zip(micro.branches(), micro.rows, strict=True)]
+        rows_R = torch.cat([*micro.rows])
 
         def force(layer: int) -> Any:
-            expert_TK = torch.cat([of_branch[layer] for of_branch in branches]).to(micro.tokens_T.device)
+            expert_RK = torch.cat([of_branch[layer] for of_branch in branches])
+            expert_TK = expert_RK.new_empty(micro.batch.num_tokens, expert_RK.shape[1])
+            expert_TK[rows_R] = expert_RK  # shared rows have the same experts in all branches, see `alike`
+            expert_TK = expert_TK.to(micro.tokens_T.device)
 
             def hook(router: nn.Module, inputs: Any, routed: Routed) -> Routed:
                 assert isinstance(router, Router)
@@ -97,6 +97,14 @@ class RoutingReplay:
 
         with self._hooked(force):
             yield
+
+    def alike(self, branch: Branch, length: int) -> Array:
+        """Returns ids and replayed experts: branches can share tokens with both (`arcforge_rl.trainer.prefixes`)."""
+        experts = [of_layer.numpy() for of_layer in self._known(branch, length)]
+        return np.column_stack([branch.ids[:length], *experts])
+
+    def _known(self, branch: Branch, length: int) -> list[Tensor]:
+        return self._recorded(branch, length) if self.of_engine else self._experts[branch.branch_id]
 
     def _recorded(self, branch: Branch, length: int) -> list[Tensor]:
         """Returns the engine's experts of the first `length` tokens by layer, int64 [T, K]."""

@@ -376,7 +376,10 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     if "teacher" in algorithm.needs:
         temperature = config.rollout.temperature
         top_k = getattr(config.algorithm, "top_k", 0)
-        teachers = build_teachers(config.teachers, tokenizer, model, temperature, lambda of: load(folder=of), top_k)
+        shares = config.trainer.share_prefixes
+        teachers = build_teachers(
+            config.teachers, tokenizer, model, temperature, lambda of: load(folder=of), top_k, shares
+        )
     elif config.teachers:
         raise ConfigError("teachers", sorted(config.teachers), f"algorithm={config.algorithm.name} asks no teacher")
     source: Source = registry().get("collection", config.collection.name).load()(config.collection, sampler)

@@ -12,6 +12,7 @@ from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.tokenizer.tokenizer import Tokenizer
+from arcforge_rl.trainer.prefixes import Alike
 from arcforge_rl.trainer.tokens import PolicyMicro, pack, read, write_stream
 
 
@@ -22,6 +23,7 @@ def add_stream(
     max_tokens: int,
     device: torch.device,
     value_of: Callable[[PolicyMicro], Tensor],
+    alike: Alike | None = None,
 ) -> None:
     """Writes a stream of numbers for sampled tokens.
 
@@ -31,17 +33,27 @@ def add_stream(
         max_tokens: maximum tokens of a micro-batch.
         device: device of the computation.
         value_of: returns the numbers of a micro-batch, [S].
+        alike: which tokens are shared, see `pack`.
     """
-    for micro in pack(traces, max_tokens, split=True):
+    for micro in pack(traces, max_tokens, split=True, alike=alike):
         write_stream(micro, name, value_of(micro.to(device)))
 
 
-def add_logprobs(traces: Sequence[Trace], name: str, model: CausalLM, max_tokens: int, temperature: float) -> None:
+def add_logprobs(
+    traces: Sequence[Trace],
+    name: str,
+    model: CausalLM,
+    max_tokens: int,
+    temperature: float,
+    alike: Alike | None = None,
+) -> None:
     """Writes a model's log-probabilities of the sampled tokens at the temperature of the rollouts.
 
     A reference and a teacher are scaled as the policy is, so that a model equal to the policy has equal log-probs.
+    Branches share tokens (`alike`) if the model can.
     """
-    add_stream(traces, name, max_tokens, model.device, lambda micro: read(model, micro, temperature).logprobs_S)
+    shared = alike if model.shares_prefixes else None
+    add_stream(traces, name, max_tokens, model.device, lambda micro: read(model, micro, temperature).logprobs_S, shared)
 
 
 def check_tokenizer(field: str, folder: Path, tokenizer: Tokenizer) -> None:

@@ -31,6 +31,7 @@ from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_rl.algorithms.opd import teacher_of as counted_as
 from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.configs.teachers import TeacherConfig
+from arcforge_rl.trainer.prefixes import by_ids
 from arcforge_rl.trainer.streams import check_tokenizer
 from arcforge_rl.trainer.tokens import pack, read, write_stream
 
@@ -66,15 +67,17 @@ class LocalTeacher:
         model: scores.
         top_k: likeliest tokens in each place whose ids and log-probs are the streams ``teacher_ids`` and
             ``teacher_others``, [len, K].
+        shares: whether branches share tokens that they begin with, if the model can.
     """
 
-    def __init__(self, model: CausalLM, top_k: int = 0) -> None:
+    def __init__(self, model: CausalLM, top_k: int = 0, shares: bool = False) -> None:
         self.model, self.top_k = model.requires_grad_(False), top_k
+        self.alike = by_ids if shares and model.shares_prefixes else None
 
     @torch.no_grad()
     def add(self, traces: Sequence[Trace], max_tokens: int, temperature: float) -> None:
         """Computes; see `Teacher`."""
-        for micro in pack(traces, max_tokens, split=True):
+        for micro in pack(traces, max_tokens, split=True, alike=self.alike):
             found = read(self.model, micro.to(self.model.device), temperature, self.top_k)
             write_stream(micro, STREAM, found.logprobs_S)
             if self.top_k:
@@ -283,6 +286,7 @@ def build_teachers(
     temperature: float,
     load: Callable[[Path], CausalLM],
     top_k: int = 0,
+    shares: bool = False,
 ) -> Teachers:
     """Builds the teachers of a run.
 
@@ -292,7 +296,7 @@ def build_teachers(
         policy: says which ids and lengths there are.
         temperature: of the rollouts.
         load: loads a checkpoint on the policy's device.
-        top_k: see `LocalTeacher`.
+        top_k, shares: see `LocalTeacher`.
 
     Raises:
         ConfigError: there is no teacher, or one has another tokenizer or vocabulary, or cannot score these tokens.
@@ -307,7 +311,7 @@ def build_teachers(
             folder = find_checkpoint(config.init)
             check_tokenizer(f"teachers.{name}", folder, tokenizer)
             if folder not in loaded:
-                loaded[folder] = LocalTeacher(load(folder), top_k)
+                loaded[folder] = LocalTeacher(load(folder), top_k, shares)
                 check_vocabulary(f"teachers.{name}", loaded[folder].model, policy)
             found[name] = loaded[folder]
         elif top_k:

@@ -17,9 +17,13 @@ from arcforge_core.contracts.algorithm import Branch, Trace
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.generation.sampling import log_probs
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_rl.trainer.prefixes import Alike, common, laid_out
 
 CHUNK = 1 << 22
 """Maximum logits in memory at a time."""
+KEYS = 4
+"""Maximum keys of a micro-batch with shared tokens, in multiples of its maximum tokens: each branch has its own copy of
+the keys of shared tokens. Without sharing a micro-batch has as many keys as tokens."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,9 @@ class PolicyMicro:
     """Whole traces as one ragged batch, or part of the branches of one.
 
     Attributes:
-        tokens_T: int64, every branch up to the token before its last sampled one.
-        batch: its segments, one per branch.
+        tokens_T: int64, every branch up to the token before its last sampled one; shared tokens once.
+        batch: its segments, one per branch unless branches share tokens.
+        rows: int64, of each branch the rows of `tokens_T` that it reads, on the host.
         row_S: int64, the row of `tokens_T` whose hidden state predicts each sampled token.
         target_S: int64, the sampled tokens.
         rollout_S: fp32, log-probabilities recorded while sampling.
@@ -42,6 +47,7 @@ class PolicyMicro:
 
     tokens_T: Tensor
     batch: SequenceBatch
+    rows: Sequence[Tensor]
     row_S: Tensor
     target_S: Tensor
     rollout_S: Tensor
@@ -65,42 +71,93 @@ class PolicyMicro:
         return torch.tensor([trace.oldest_version for trace in self.traces], device=self.trace_S.device)[self.trace_S]
 
     def branches(self) -> list[Branch]:
-        """Returns the branches with sampled tokens, in segment order."""
+        """Returns the branches with sampled tokens, in the order of their tokens."""
         return [*self.segments]
 
+    @property
+    def num_read(self) -> int:
+        """Tokens of all branches; more than `tokens_T` has where branches share some."""
+        return sum(map(len, self.rows))
 
-def pack(traces: Sequence[Trace], max_tokens: int, split: bool = False) -> list[PolicyMicro]:
+
+def pack(
+    traces: Sequence[Trace], max_tokens: int, split: bool = False, alike: Alike | None = None
+) -> list[PolicyMicro]:
     """Returns micro-batches of at most `max_tokens` tokens; a longer trace gets its own.
 
     With `split` one of several branches, such as the contexts of a long conversation, gets several of its own, none of
     them longer than `max_tokens` or one branch. Branches are never cut.
+
+    Args:
+        traces: the traces.
+        max_tokens: of a micro-batch; tokens that its branches share count once.
+        split: whether branches of a trace may be in several micro-batches.
+        alike: says which tokens branches may share (`arcforge_rl.trainer.prefixes`); None shares none.
     """
-    parts: list[list[tuple[Trace, Sequence[Branch]]]] = []
-    room = 0
+    parts: list[Part] = []
+    room = Room(max_tokens, alike)
     for trace in traces:
         branches = [branch for branch in trace.branches if branch.num_sampled]
-        length = sum(map(_length, branches))
-        for piece in pieces(branches, max_tokens) if split and length > max_tokens else [branches]:
-            size = sum(map(_length, piece))
-            if not parts or size > room:
+        for piece in room.pieces(branches) if split and not room.holds(branches) else [branches]:
+            if not parts or not room.takes(piece):
                 parts.append([])
-                room = max_tokens
+                room = Room(max_tokens, alike)
+            room.add(piece)
             parts[-1].append((trace, piece))
-            room -= size
-    return [_micro(part) for part in parts]
+    return [micro for part in parts for micro in _micros(part, max_tokens, split, alike)]
 
 
-def pieces(branches: Sequence[Branch], max_tokens: int) -> list[list[Branch]]:
-    """Returns branches in order, in lists of at most `max_tokens` tokens or one branch."""
-    found: list[list[Branch]] = []
-    room = 0
-    for branch in branches:
-        if not found or _length(branch) > room:
-            found.append([])
-            room = max_tokens
-        found[-1].append(branch)
-        room -= _length(branch)
-    return found
+Part = list[tuple[Trace, Sequence[Branch]]]
+"""Traces of a micro-batch with the branches that it reads."""
+
+
+class Room:
+    """The room that is left in a micro-batch. Of shared tokens only those are seen that neighbours share."""
+
+    def __init__(self, max_tokens: int, alike: Alike | None) -> None:
+        self.max_tokens, self.alike = max_tokens, alike
+        self.tokens = self.keys = 0
+        self.last: Branch | None = None
+
+    def size(self, branches: Sequence[Branch], last: Branch | None = None) -> tuple[int, int]:
+        """Returns tokens to compute and keys of branches after another branch."""
+        tokens = keys = 0
+        for branch in branches:
+            length, seen = _length(branch), 0
+            if self.alike is not None and last is not None:
+                seen = common(self.alike, (last, _length(last)), (branch, length))
+            tokens, keys, last = tokens + length - seen, keys + length, branch
+        return tokens, keys
+
+    def holds(self, branches: Sequence[Branch]) -> bool:
+        """Returns whether branches fit into an empty micro-batch."""
+        return self._fits(*self.size(branches))
+
+    def takes(self, branches: Sequence[Branch]) -> bool:
+        """Returns whether branches fit in here."""
+        tokens, keys = self.size(branches, self.last)
+        return self._fits(self.tokens + tokens, self.keys + keys)
+
+    def add(self, branches: Sequence[Branch]) -> None:
+        """Takes the room of branches."""
+        tokens, keys = self.size(branches, self.last)
+        self.tokens, self.keys = self.tokens + tokens, self.keys + keys
+        self.last = branches[-1] if branches else self.last
+
+    def pieces(self, branches: Sequence[Branch]) -> list[list[Branch]]:
+        """Returns branches in order, in lists that each fit into an empty micro-batch or have one branch."""
+        found: list[list[Branch]] = []
+        room = self
+        for branch in branches:
+            if not found or not room.takes([branch]):
+                found.append([])
+                room = Room(self.max_tokens, self.alike)
+            room.add([branch])
+            found[-1].append(branch)
+        return found
+
+    def _fits(self, tokens: int, keys: int) -> bool:
+        return tokens <= self.max_tokens and keys <= (1 if self.alike is None else KEYS) * self.max_tokens
 
 
 @dataclass(frozen=True)
@@ -185,17 +242,29 @@ def _length(branch: Branch) -> int:
     return int(branch.index_T[-1]) if branch.num_sampled else 0
 
 
-def _micro(parts: Sequence[tuple[Trace, Sequence[Branch]]]) -> PolicyMicro:
-    tokens: list[Tensor] = []
-    lengths: list[int] = []
+def _micros(part: Part, max_tokens: int, split: bool, alike: Alike | None) -> list[PolicyMicro]:
+    """Returns a micro-batch of the part, or of its halves where it has more tokens than neighbours let expect."""
+    micro = _micro(part, alike)
+    if micro.batch.num_tokens <= max_tokens or (len(part) == 1 and (not split or len(part[0][1]) == 1)):
+        return [micro]
+    if len(part) == 1:
+        trace, branches = part[0]
+        halves = [[(trace, some)] for some in (branches[: len(branches) // 2], branches[len(branches) // 2 :])]
+    else:
+        halves = [part[: len(part) // 2], part[len(part) // 2 :]]
+    return [micro for half in halves for micro in _micros(half, max_tokens, split, alike)]
+
+
+def _micro(part: Part, alike: Alike | None) -> PolicyMicro:
     rows, targets, rollout, versions, begun, owners = [], [], [], [], [], []
     streams: dict[str, list[Tensor]] = {}
-    for number, (_, branches) in enumerate(parts):
+    segments = [branch for _, branches in part for branch in branches]
+    layout = laid_out([(branch, _length(branch)) for branch in segments], alike)
+    of_branch = iter(layout.rows)
+    for number, (_, branches) in enumerate(part):
         for branch in branches:
             index_S = branch.index_T
-            rows.append(index_S - 1 + sum(lengths))
-            lengths.append(_length(branch))
-            tokens.append(torch.tensor(branch.ids[: lengths[-1]]))
+            rows.append(next(of_branch)[index_S - 1])
             targets.append(torch.tensor(branch.ids)[index_S])
             rollout.append(torch.tensor(branch.logprobs, dtype=torch.float32)[index_S])
             versions.append(torch.tensor(branch.versions)[index_S])
@@ -204,8 +273,9 @@ def _micro(parts: Sequence[tuple[Trace, Sequence[Branch]]]) -> PolicyMicro:
             for name, stream_T in branch.streams.items():
                 streams.setdefault(name, []).append(stream_T[index_S])
     return PolicyMicro(
-        torch.cat(tokens),
-        SequenceBatch.build(lengths),
+        layout.tokens_T,
+        layout.batch,
+        layout.rows,
         torch.cat(rows),
         torch.cat(targets),
         torch.cat(rollout),
@@ -213,6 +283,6 @@ def _micro(parts: Sequence[tuple[Trace, Sequence[Branch]]]) -> PolicyMicro:
         torch.cat(begun),
         torch.cat(owners),
         {name: torch.cat(values) for name, values in streams.items()},
-        [trace for trace, _ in parts],
-        [branch for _, branches in parts for branch in branches],
+        [trace for trace, _ in part],
+        segments,
     )
