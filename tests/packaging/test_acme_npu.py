@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from csv import DictReader
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,46 @@ def test_it_trains_a_model_and_serves_it_with_the_host_s_tokens(environment, tmp
     assert served.returncode == 0, served.stderr
     (chip, ours), (host, theirs) = json.loads(served.stdout.splitlines()[-1])
     assert (chip, host) == ("acme", "cpu") and ours == theirs
+
+
+WEIGHTS = """
+import json, sys
+from pathlib import Path
+from arcforge_core.checkpoint.pretrained import load_pretrained
+from arcforge_core.train.state import checkpoints
+
+models = []
+for folder in sys.argv[1:]:
+    (run,) = [path.parent for path in Path(folder).rglob("metrics.csv")]
+    models.append(load_pretrained(checkpoints(run)[-1]).state_dict())
+chip, host = models
+print(max(float((chip[name] - value).abs().max()) for name, value in host.items()))
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_two_processes_train_what_two_of_the_host_train(environment, tmp_path):
+    sizes = ("max_steps=3", "sequence_length=64", "micro_batch_tokens=128", "eval_tokens=256", "sample_tokens=4")
+    names = ["experiment=smoke", "model=tiny", *CORE_ONLY, "trainer.precision=fp32", "schedule.warmup=0"]
+    names += [f"trainer.{size}" for size in sizes]
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    train = str(environment.folder / "bin" / "arcforge-train")
+    rows = []
+    for hardware in ("acme_npu", "torch_cpu"):
+        folder = tmp_path / hardware
+        run = environment.run(
+            "python", *two, train, *names, f"hardware={hardware}", f"output_dir={folder}", **SIMULATED
+        )
+        assert run.returncode == 0, run.stderr
+        (table,) = folder.rglob("metrics.csv")  # only the first process writes
+        figures = list(DictReader(table.read_text().splitlines()))
+        rows.append([float(row[name]) for row in figures for name in ("tokens", "loss", "grad_norm")])
+    chip, host = rows
+    assert chip == pytest.approx(host, rel=1e-5) and len(chip) == 9
+    compared = environment.run("python", "-c", WEIGHTS, str(tmp_path / "acme_npu"), str(tmp_path / "torch_cpu"))
+    assert compared.returncode == 0, compared.stderr
+    assert 0 < float(compared.stdout.splitlines()[-1]) < 2e-5  # equal bits would mean that the host computed
 
 
 @pytest.mark.nightly

@@ -1,5 +1,6 @@
 """A device that Lightning does not know: its accelerator and strategy, and a run on the wrong device."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import lightning as L
@@ -9,7 +10,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from arcforge_core.contracts.device import GENERAL, Capabilities, Identity
 from arcforge_core.errors import ArcforgeError, ConfigError
-from arcforge_core.train.accelerator import OnDevice, devices_of
+from arcforge_core.train.accelerator import AfterBackward, OnDevice, devices_of
 
 
 def chip(capabilities=GENERAL, device="npu"):
@@ -42,9 +43,24 @@ def test_another_chip_gets_accelerator_and_strategy_together(processes):
     assert settings["strategy"].accelerator.name() == "xpu" and "accelerator" not in settings
     processes(2)
     strategy = devices_of(xpu)["strategy"]
-    assert isinstance(strategy, DDPStrategy) and strategy.determine_ddp_device_ids() is None
-    assert strategy.parallel_devices == [torch.device("xpu", 0), torch.device("xpu", 1)]
-    assert strategy.process_group_backend == "cpu:gloo,xpu:accl" and strategy.accelerator.parse_devices(2) == [0, 1]
+    assert isinstance(strategy, AfterBackward)
+    pins = chip(dataclasses.replace(GENERAL, pinned_memory=True), "xpu")
+    for parallel in (strategy, devices_of(pins)["strategy"]):
+        assert isinstance(parallel, DDPStrategy) and parallel.determine_ddp_device_ids() is None
+        assert parallel.parallel_devices == [torch.device("xpu", 0), torch.device("xpu", 1)]
+        assert parallel.process_group_backend == "cpu:gloo,xpu:accl" and parallel.accelerator.parse_devices(2) == [0, 1]
+    assert not isinstance(parallel, AfterBackward)
+
+
+def test_without_torch_s_wrapper_all_processes_begin_with_the_weights_of_the_first(monkeypatch):
+    sent = []
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, source: sent.append((tensor, source)))
+    strategy = AfterBackward()
+    strategy.model = torch.nn.BatchNorm1d(2)
+    strategy.configure_ddp()
+    assert type(strategy.model) is torch.nn.BatchNorm1d and len(sent) == 5
+    assert all(source == 0 and not tensor.requires_grad for tensor, source in sent)
+    assert sent[0][0].data_ptr() == strategy.model.weight.data_ptr()
 
 
 def test_several_processes_need_collectives(processes):

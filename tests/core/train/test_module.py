@@ -1,11 +1,16 @@
 """What several processes exchange in a step."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
+from lightning.pytorch.strategies import DDPStrategy
 
 from arcforge_core.config.compose import compose
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.train import processes
+from arcforge_core.train.accelerator import AfterBackward
 from arcforge_core.train.module import TrainingModule
 from support.runs import CORE_ONLY
 
@@ -36,3 +41,17 @@ def test_sums_over_processes_need_no_float64(sent):
     module.share_clock()
     assert 1.0 <= module.progress.seconds < 3600
     assert {x.dtype for x in sent} == {torch.int32}
+
+
+@pytest.mark.parametrize(("strategy", "mean"), [(AfterBackward(), 2.0), (DDPStrategy(), 1.0)])
+def test_gradients_are_averaged_where_torch_has_not_done_so(sent, monkeypatch, strategy, mean):
+    config = compose(["model=tiny", *CORE_ONLY, "trainer.max_steps=1"])
+    module = TrainingModule(CausalLM(config.model, config.attention), config)
+    module._trainer = SimpleNamespace(strategy=strategy)
+    monkeypatch.setattr(processes, "gather", lambda names: [names])
+    monkeypatch.setattr(processes, "place", lambda: (0, 2))
+    monkeypatch.setattr(dist, "all_reduce", lambda x, async_op: SimpleNamespace(wait=x.mul_(4).sum))
+    weight, idle = module.model.lm_head.weight, module.model.model.embed_tokens.weight
+    weight.grad = torch.ones_like(weight)
+    module.share_gradients()
+    assert set(weight.grad.flatten().tolist()) == {mean} and idle.grad is None

@@ -46,6 +46,8 @@ class Capabilities:
         autocast: whether `torch.autocast` computes products in bfloat16 and losses in float32.
         streams: whether streams run beside each other, ordered by events; the device's module in torch has those names
             of `torch.cuda`.
+        pinned_memory: whether torch allocates host memory that the chip's runtime pins, as its data-parallel training
+            needs. Without it, gradients are exchanged after the backward pass.
         compiler: backend of `torch.compile` whose code runs on the chip, e.g. ``inductor``; None: none is known.
         tokens: rows of an op's first tensor up to which the chip's kernels are called, e.g. because grids are small;
             the reference computes larger calls. None: no bound.
@@ -61,6 +63,7 @@ class Capabilities:
     fused_adamw: bool = False
     autocast: bool = False
     streams: bool = False
+    pinned_memory: bool = False
     compiler: str | None = None
     tokens: int | None = None
     collectives: frozenset[str] = field(default_factory=frozenset)

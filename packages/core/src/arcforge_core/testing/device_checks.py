@@ -23,6 +23,7 @@ def check_device(hardware: Hardware) -> Iterator[CheckResult]:
         "bf16": (claims.bf16, lambda d: _copied(torch.tensor(VALUES, dtype=torch.bfloat16), d, 2)),
         "fp8": (claims.fp8, lambda d: _copied(torch.tensor(VALUES).to(torch.float8_e4m3fn), d, 0)),
         "fused_adamw": (claims.fused_adamw, _fused_adamw),
+        "pinned_memory": (claims.pinned_memory, _pinned_memory),
     }
     for name, (claimed, probe) in dtypes.items():
         fault = fault_in(probe, device)
@@ -78,6 +79,16 @@ def _fused_adamw(device: str) -> str:
         parameter.grad = torch.full((8,), 0.5, device=parameter.device)
         torch.optim.AdamW([parameter], lr=0.1, **options).step()  # type: ignore[arg-type]
     return "" if torch.allclose(ours.detach().cpu(), theirs.detach()) else "its fused AdamW gives other weights"
+
+
+def _pinned_memory(device: str) -> str:
+    if device == "cpu":
+        return "a host is no chip"
+    values = torch.tensor(VALUES)
+    host = torch.empty(len(VALUES), pin_memory=True).copy_(values)
+    if not host.is_pinned():
+        return "memory that was asked for as pinned is not"
+    return "" if torch.equal(host.to(device).cpu(), values) else "values in pinned memory came back as others"
 
 
 def _copies(device: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
@@ -38,8 +39,9 @@ def devices_of(hardware: Hardware) -> dict[str, Any]:
     if world == 1:
         one = torch.device(identity.device, 0)
         return {"strategy": SingleDeviceStrategy(device=one, accelerator=accelerator), **settings}
+    parallel = ChipDDP if hardware.capabilities.pinned_memory else AfterBackward
     return {
-        "strategy": ChipDDP(
+        "strategy": parallel(
             accelerator=accelerator,
             parallel_devices=[torch.device(identity.device, index) for index in range(local)],
             process_group_backend=f"cpu:gloo,{identity.device}:{identity.collectives}",  # and host tensors
@@ -55,6 +57,16 @@ class ChipDDP(DDPStrategy):
     def determine_ddp_device_ids(self) -> None:
         """Returns none: the model is on its device, and inputs are moved before `forward`."""
         return
+
+
+class AfterBackward(ChipDDP):
+    """Data-parallel training that needs collectives alone: `TrainingModule.share_gradients` exchanges gradients."""
+
+    def configure_ddp(self) -> None:
+        """Gives all processes the weights of the first one; the model is not wrapped."""
+        assert self.model is not None
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            dist.broadcast(tensor.detach(), 0)
 
 
 def accelerator_of(identity: Identity) -> type[Accelerator]:

@@ -19,6 +19,8 @@ from arcforge_core.contracts.optimizer import collect_roles
 from arcforge_core.eval.bits_per_byte import BitsPerByte
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.plugins.loader import registry
+from arcforge_core.train.accelerator import AfterBackward
+from arcforge_core.train.processes import add_gradients
 from arcforge_core.train.step import (
     NonFiniteError,
     StepBatch,
@@ -169,6 +171,15 @@ class TrainingModule(L.LightningModule):
             values = all_of_them.cpu().view(torch.float64).view(world, -1).sum(0).tolist()
         return values, float(world)
 
+    def share_gradients(self) -> None:
+        """Averages gradients over all processes, where torch's data-parallel training has not done so already."""
+        if not isinstance(self.trainer.strategy, AfterBackward):
+            return
+        add_gradients(self.named_parameters())
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(_world_size())
+
     def in_any_process(self, flag: bool) -> bool:
         """Returns whether `flag` is set in any process, so that all stop after the same step."""
         return self.sum_over_processes([float(flag)])[0][0] > 0
@@ -196,6 +207,7 @@ class LanguageModelModule(TrainingModule):
         optimizer = self.scheduled_optimizer()
         try:
             result = accumulate_gradients(self.model, step, self.manual_backward, self.sum_over_processes)
+            self.share_gradients()
             grad_norm = clip_gradients(self.model.named_parameters(), self.config.trainer.clip_norm)
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.progress.step + 1}: {error}") from error

@@ -56,7 +56,7 @@ class Cuda:
 
     name = "cuda"
     identity = Identity("nvidia", "cuda", "CUDA", "nccl", triton="cuda")
-    capabilities = replace(GENERAL, fast_bf16=True, streams=True, compiler="inductor")
+    capabilities = replace(GENERAL, fast_bf16=True, streams=True, pinned_memory=True, compiler="inductor")
 
     def __init__(self, config: CudaConfig) -> None:
         self.config = config

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from arcforge_core.errors import ArcforgeError
-from arcforge_rl.processes import gather
+from arcforge_core.train.processes import gather
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "generated_tokens", "steps", "busy_seconds")
 

@@ -64,6 +64,7 @@ class RewardModule(TrainingModule):
         optimizer = self.scheduled_optimizer()
         try:
             loss, right = self._backward(pairs)
+            self.share_gradients()
             grad_norm = clip_gradients(self.scalar.named_parameters(), self.config.trainer.clip_norm)
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.progress.step + 1}: {error}") from error
