@@ -38,7 +38,36 @@ def test_a_false_yes_and_what_else_is_broken_are_found(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *size, **options: draw(*size, generator=torch.Generator().manual_seed(0)))
     found = failures()
     assert set(found) == {"device int64", "device rng"}
-    assert "int64 values are cut by a copy" in found["device int64"] and found["device rng"] == "two draws are equal"
+    assert (
+        "int64 values are cut by a copy" in found["device int64"]
+        and found["device rng"] == "two draws of uniform values are equal"
+    )
+
+
+@pytest.mark.parametrize(
+    ("restore", "reason"),
+    [
+        (lambda state: None, "normal values drawn after the state was restored are others"),
+        (lambda state: torch.manual_seed(torch.initial_seed()), "normal values drawn after the state was restored"),
+        (lambda state: 1 / 0, "it raises ZeroDivisionError"),
+    ],
+)
+def test_a_generator_that_is_restored_wrongly_is_found(monkeypatch, restore, reason):
+    monkeypatch.setattr(torch, "set_rng_state", restore)
+    found = failures()
+    assert set(found) == {"device rng"} and found["device rng"].startswith(reason)
+
+
+def test_memory_that_no_chip_pins_is_found(monkeypatch):
+    assert failures(pinned_memory=True) == {
+        "device pinned_memory": "capabilities say pinned_memory, but a host is no chip"
+    }
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory: empty(*size))
+    assert device_checks._pinned_memory("meta") == "memory that was asked for as pinned is not"
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda x: True)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, device: x + 1)
+    assert device_checks._pinned_memory("acme") == "values in pinned memory came back as others"
 
 
 def test_what_a_runtime_raises_is_a_fault():

@@ -6,7 +6,7 @@ import sys
 import torch
 
 from arcforge_core.testing import model_checks
-from arcforge_core.testing.device_checks import fault_in
+from arcforge_core.testing.device_checks import check_device, fault_in
 from arcforge_core.testing.fake_chip.backend import FakeChip
 from arcforge_core.testing.fake_chip.device import install
 from arcforge_core.testing.fake_chip.faults import injected
@@ -18,7 +18,18 @@ probes = {
     "save": lambda _: model_checks.save_fault(backend, 0),
     "weight update": lambda _: model_checks.update_fault(backend, 0),
     "greedy decode": lambda _: model_checks.decode_fault(backend, 0),
+    "device": lambda _: claimed(),
+    "false yes": lambda _: claimed(float64=True, pinned_memory=True),
+    "false no": lambda _: claimed(int64=False, bf16=False),
 }
+
+
+def claimed(**abilities):
+    """Returns what the kit says about the device of a chip with these claims."""
+    found = check_device(FakeChip(**{"fp8": True, "fused_adamw": True, **abilities}))
+    return "; ".join(f"{result.op}: {result.reason}" for result in found if result.verdict != "pass")
+
+
 for check, fault in json.loads(sys.argv[1]):
     if fault is None:
         found[check] = fault_in(probes[check], "npu")

@@ -108,16 +108,33 @@ def _aliasing(device: str) -> str:
 
 
 def _rng(device: str) -> str:
-    """The generator's state is saved and restored with every checkpoint."""
+    """The generator's state is saved and restored with every checkpoint, in the middle of what is drawn."""
     module = torch if device == "cpu" else torch.get_device_module(device)
     before = module.get_rng_state()
-    first, later = torch.rand(16, device=device).cpu(), torch.rand(16, device=device).cpu()
-    module.set_rng_state(before)
-    again = torch.rand(16, device=device).cpu()
-    module.set_rng_state(before)
-    if torch.equal(first, later):
-        return "two draws are equal"
-    return "" if torch.equal(first, again) else "draws after the state was restored are others"
+
+    def drawn() -> dict[str, torch.Tensor]:
+        return {
+            "normal values": torch.randn(3, device=device).cpu(),  # an odd number: half a pair may be left
+            "uniform values": torch.rand(16, device=device).cpu(),
+            "dropout": torch.nn.functional.dropout(torch.ones(64, device=device)).cpu(),
+        }
+
+    try:
+        drawn()
+        file = io.BytesIO()
+        torch.save(module.get_rng_state(), file)
+        first, later = drawn(), drawn()
+        file.seek(0)
+        module.set_rng_state(torch.load(file, weights_only=True))
+        again = drawn()
+    finally:
+        module.set_rng_state(before)
+    for name, values in first.items():
+        if torch.equal(values, later[name]):
+            return f"two draws of {name} are equal"
+        if not torch.equal(values, again[name]):
+            return f"{name} drawn after the state was restored are others"
+    return ""
 
 
 def _saved(device: str) -> str:

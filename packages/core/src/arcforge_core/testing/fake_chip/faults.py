@@ -15,6 +15,7 @@ from torch import Tensor
 
 from arcforge_core.testing.fake_chip.device import chip
 from arcforge_core.testing.fake_chip.exchange_faults import EXCHANGE_FAULTS
+from arcforge_core.testing.fake_chip.generator_faults import GENERATOR_FAULTS
 from arcforge_core.testing.fake_chip.program_faults import PROGRAM_FAULTS
 from arcforge_core.testing.fake_chip.stream_faults import STREAM_FAULTS
 
@@ -63,6 +64,11 @@ def _cut_into(target: Tensor, source: Tensor, *args: Any) -> Tensor:
     return target
 
 
+def _32_bits(x: Tensor, **options: Any) -> Tensor:
+    out: Tensor = aten._to_copy.default(x.int() if x.dtype == torch.int64 else x, **{"dtype": x.dtype, **options})
+    return out
+
+
 def _last_row_lost(cache: Tensor, axis: int, rows: Tensor, new: Tensor) -> Tensor:
     return cache.index_copy_(axis, rows[:-1], new.narrow(axis, 0, len(rows) - 1))
 
@@ -90,6 +96,7 @@ FAULTS: Mapping[str, Mapping[Any, Callable[..., Any]]] = {
     "norms one per cent too large": {aten.linalg_vector_norm.default: _norm_of_the_largest},
     "copies are cut to bfloat16": {aten._to_copy.default: _cut_to_host},
     "copies into tensors are cut to bfloat16": {aten.copy_.default: _cut_into},
+    "copies cut integers to 32 bits": {aten._to_copy.default: _32_bits},
     "the last row written to a cache is lost": {aten.index_copy_.default: _last_row_lost},
     "positions have six bits": {aten.index_select.default: _six_bits},
     "products stay narrow": {aten.mm.default: lambda one, two: one.bfloat16() @ two.bfloat16()},
@@ -98,7 +105,7 @@ FAULTS: Mapping[str, Mapping[Any, Callable[..., Any]]] = {
     **EXCHANGE_FAULTS,
 }
 
-REPLACED = {**STREAM_FAULTS, **PROGRAM_FAULTS}
+REPLACED = {**STREAM_FAULTS, **PROGRAM_FAULTS, **GENERATOR_FAULTS}
 
 
 @contextmanager
