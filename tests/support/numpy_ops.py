@@ -212,6 +212,19 @@ def mla_epilog(out_THL, kv_b_JL, value):
     return np.concatenate(outs, axis=1)
 
 
+def mla_layer(
+    x_TD, q_a_QD, q_norm_Q, q_b_JQ, kv_a_CD, kv_norm_L, kv_b_XL, o_DY, cos_TF, sin_TF, cache_RC, slot_T, cu_query,
+    cu_key, pages, eps, heads, scale,
+):  # fmt: skip
+    _, q_THC, entry_TC = mla_project(
+        x_TD, q_a_QD, q_norm_Q, q_b_JQ, kv_a_CD, kv_norm_L, kv_b_XL, cos_TF, sin_TF, eps, heads
+    )
+    stored = dict(zip(slot_T.tolist(), entry_TC, strict=True))
+    written_RC = np.stack([stored.get(row, old_C) for row, old_C in enumerate(cache_RC)])
+    out_THL = mla_decode(q_THC, written_RC, cu_query, cu_key, len(kv_norm_L), scale, pages)
+    return mla_epilog(out_THL, kv_b_XL, o_DY.shape[1] // heads) @ o_DY.T
+
+
 def index_prolog(x_TD, q_TJ, wk_KD, norm_K, norm_bias_K, weights_ID, cos_TF, sin_TF, eps):
     heads, width, rotary = len(weights_ID), len(wk_KD), 2 * cos_TF.shape[1]
     q_TIK, key_TK = q_TJ.reshape(len(q_TJ), heads, width).copy(), x_TD @ wk_KD.T
@@ -353,6 +366,6 @@ OPS = {
         rms_norm, rope, linear, head_linear, swiglu, attention_varlen, window_attention, mla_decode, indexer_topk,
         sparse_mla, selected_attention, indexer_kl, gated_delta_rule, router_scores, moe_experts, linear_cross_entropy,
         argmax_logprob, sample, newton_schulz, hadamard, to_records, quant_linear, quant_experts, mla_prolog,
-        mla_project, mla_absorb, mla_epilog, index_prolog, mlp, quant_mlp, moe, quant_moe,
+        mla_project, mla_absorb, mla_epilog, mla_layer, index_prolog, mlp, quant_mlp, moe, quant_moe,
     )
 } | {"attention_decode": attention_varlen}  # fmt: skip

@@ -198,6 +198,26 @@ def state_of_the_past(q, k, v, g, beta, state, cu_query, scale):
     return out, state.clone().to(torch.promote_types(q.dtype, torch.float32))
 
 
+def keeps_the_cache(*args):
+    return reference.mla_layer(*args[:10], args[10].clone(), *args[11:])
+
+
+def writes_another_row(*args):
+    out, cache, slot = reference.mla_layer(*args), args[10], args[11]
+    cache[(slot + 1) % len(cache)] = cache[slot]
+    return out
+
+
+def writes_after_attending(*args):
+    cache, slot, written = args[10], args[11], args[10].clone()
+    reference.mla_layer(*args[:10], written, *args[11:])
+    project = (*args[:7], *args[8:10], args[15], args[16])
+    _, q, _ = reference.mla_project(*project)
+    out = reference.mla_decode(q, cache, args[12], args[13], len(args[5]), args[17], args[14])
+    cache[slot] = written[slot]
+    return reference.linear(reference.mla_epilog(out, args[6], args[7].shape[1] // args[16]), args[7])
+
+
 LIES = {
     "zeros": ("rms_norm", zeros, "without a tolerance_reason", {"tolerance": {torch.float32: 1.0}}),
     "selects nothing": ("indexer_topk", selects_nothing, "tolerance_reason", {"tolerance": {torch.float32: 1.0}}),
@@ -233,6 +253,9 @@ LIES = {
     "unsorted": ("indexer_topk", latest_first, "error", {}),
     "noise": ("swiglu", noise, "differs", {}),
     "page table ignored": ("mla_decode", contiguous_pages, "in pages", {}),
+    "cache not written": ("mla_layer", keeps_the_cache, "error", {}),
+    "another row written": ("mla_layer", writes_another_row, "error", {}),
+    "written too late": ("mla_layer", writes_after_attending, "error", {}),
     "step left out": ("newton_schulz", too_few_steps, "error", {}),
     "state not written": ("gated_delta_rule", state_of_the_past, "error|is that of|shares", {}),
     "last token": ("attention_varlen", no_last_segment, "error|is that of the first", {}),

@@ -150,8 +150,12 @@ class MlaConfig(AttentionConfig):
     """Number format of cached latents: ``auto``, the model's; ``int8``, rotated by a Hadamard matrix and quantised with
     one scale per token, the rope part in bfloat16. Half of bfloat16's memory; steps are slower, because entries are
     dequantised."""
+    step: str = "auto"
+    """A step of few tokens in a layer without an indexer: ``auto``, by the chip's op for the whole layer where it has
+    one (`mla_layer`); ``parts``, never."""
 
     def __post_init__(self) -> None:
+        check_choice("attention.step", self.step, ("auto", "parts"))
         check_choice("attention.latent_cache", self.latent_cache, ("auto", "int8"))
         check_choice("attention.form", self.form, ("auto", "expanded", "absorbed"))
 

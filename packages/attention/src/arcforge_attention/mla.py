@@ -34,6 +34,8 @@ LATENTS = ("q_a_proj", "q_a_layernorm", "kv_a_proj_with_mqa", "kv_a_layernorm")
 """The modules before the per-head projections."""
 TURNABLE = {"q_a_QD": "q_a_proj.weight", "q_b_JQ": "q_b_proj.weight", "kv_a_CD": "kv_a_proj_with_mqa.weight"}
 """Weights of the fused projections that a chip may keep in a layout of its own."""
+WHOLE = (*LATENTS, "q_b_proj", "kv_b_proj")
+"""Those with them."""
 
 
 class MLA(nn.Module):
@@ -41,6 +43,7 @@ class MLA(nn.Module):
 
     starts_from: ClassVar[tuple[str, ...]] = ("dsa",)
     shares_prefixes: ClassVar[bool] = True
+    in_one_op: ClassVar[bool] = True
 
     def __init__(self, config: MlaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__()
@@ -68,7 +71,12 @@ class MLA(nn.Module):
         self.to_records = op(reference.to_records, width=self.latent)
         self.prolog = self._fused("mla_prolog", LATENTS, hidden=model.hidden_size, latent=self.latent)
         self.projection = self._fused(
-            "mla_project", (*LATENTS, "q_b_proj", "kv_b_proj"), TURNABLE, hidden=model.hidden_size,
+            "mla_project", WHOLE, TURNABLE, hidden=model.hidden_size,
+            query_latent=model.q_lora_rank, latent=self.latent, heads=self.heads, nope=self.nope, rotary=self.rotary,
+        )  # fmt: skip
+        one_op = self.in_one_op and config.step == "auto"
+        self.whole = self._fused(
+            "mla_layer", (*WHOLE, "o_proj") if one_op else (), hidden=model.hidden_size,
             query_latent=model.q_lora_rank, latent=self.latent, heads=self.heads, nope=self.nope, rotary=self.rotary,
         )  # fmt: skip
         self.absorber = self._fused("mla_absorb", ("kv_b_proj",), heads=self.heads, latent=self.latent)
@@ -96,6 +104,12 @@ class MLA(nn.Module):
         self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None = None, *, rope: Rope
     ) -> AttentionOutput:
         """Attends; see the contract."""
+        if cache is not None and self.whole_serves(batch):
+            (group,) = batch.plan.groups()
+            cache_RC, slot_T, pages = cache.in_place("latent", batch, group)
+            if cache_RC.dtype == x_TD.dtype:
+                place = cache_RC, slot_T, group.cu_query, group.cu_key, pages
+                return AttentionOutput(self.run_whole(x_TD, rope, place))
         if self.few(x_TD, batch):
             return self.decode(x_TD, batch, cache, rope)
         q_THK = self.queries(self.query_latent(x_TD), rope)
@@ -118,11 +132,26 @@ class MLA(nn.Module):
         """See the contract."""
         if self.latent_cache is not None:
             return None
+        if self.whole_serves(batch):
+            return "whole"
         return "dense" if self._serves(batch.num_tokens) else None
 
     def _serves(self, tokens: int) -> bool:
         projects = self.projection.serves(tokens) or (self.prolog.serves(tokens) and self.absorber.serves(tokens))
         return projects and self.epilog.serves(tokens)
+
+    def whole_serves(self, batch: SequenceBatch) -> bool:
+        """Returns whether one op of the chip computes the layer in a step that only decodes, with a cache."""
+        return batch.plan.only_decodes and self.latent_cache is None and self.whole.serves(batch.num_tokens)
+
+    def run_whole(self, x_TD: Tensor, rope: Rope, place: tuple[Tensor, Tensor, Tensor, Tensor, Pages]) -> Tensor:
+        """Returns the layer's output [T, D]; the op writes the new entries into the cache's rows at their slots."""
+        out_TD: Tensor = self.whole(
+            x_TD, self.q_a_proj.weight, self.q_a_layernorm.weight, self.q_b_proj.weight,
+            self.kv_a_proj_with_mqa.weight, self.kv_a_layernorm.weight, self.kv_b_proj.weight, self.o_proj.weight,
+            *rope, *place, self.q_a_layernorm.eps, self.heads, self.scale,
+        )  # fmt: skip
+        return out_TD
 
     def decode(self, x_TD: Tensor, batch: SequenceBatch, cache: LayerCache | None, rope: Rope) -> AttentionOutput:
         """`forward` of few tokens with a cache."""

@@ -55,6 +55,7 @@ class DSA(MLA):
     """
 
     starts_from: ClassVar[tuple[str, ...]] = ("mla",)
+    in_one_op: ClassVar[bool] = False  # `mla_layer` writes no index keys
 
     def __init__(self, config: DsaConfig, model: ModelConfig, layer_index: int) -> None:
         super().__init__(config, model, layer_index)

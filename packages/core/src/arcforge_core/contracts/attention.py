@@ -110,6 +110,12 @@ class LayerCache(Protocol):
     def paged(self, name: str, batch: SequenceBatch, group: Group) -> tuple[Tensor, Pages | None]:
         """Returns what `read` returns, or all rows that an entry has here and where in them the group's keys lie."""
 
+    def in_place(self, name: str, batch: SequenceBatch, group: Group) -> tuple[Tensor, Tensor, Pages]:
+        """Returns all rows that an entry has here, those of the batch's new tokens, and where the group's keys lie.
+
+        For a layer with one entry, whose op writes it.
+        """
+
     def read_state(self, name: str, batch: SequenceBatch, group: Group) -> Tensor:
         """Returns [n, ...], a `StateEntry` of the group's segments; of a segment without a past, zeros."""
 

@@ -7,5 +7,5 @@ OP_NAMES = (
     "mla_decode", "indexer_topk", "sparse_mla", "selected_attention", "indexer_kl", "gated_delta_rule",
     "router_scores", "moe_experts", "linear_cross_entropy", "argmax_logprob", "sample", "newton_schulz", "hadamard",
     "to_records", "quant_linear", "quant_experts", "mla_prolog", "mla_project", "mla_absorb", "mla_epilog",
-    "index_prolog", "mlp", "quant_mlp", "moe", "quant_moe",
+    "mla_layer", "index_prolog", "mlp", "quant_mlp", "moe", "quant_moe",
 )  # fmt: skip

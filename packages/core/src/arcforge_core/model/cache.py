@@ -50,6 +50,12 @@ class PagedLayerCache:
             return self.read(name, batch, group), None
         return self.entries[name], group.pages(self.page_size)
 
+    def in_place(self, name: str, batch: SequenceBatch, group: Group) -> tuple[Tensor, Tensor, Pages]:
+        """Returns rows, slots of the new tokens and pages; see the contract."""
+        if list(self.entries) != [name]:
+            raise ValueError(f"this cache holds {sorted(self.entries)}: an op that writes {name} would leave the rest")
+        return self.entries[name], _slots(batch), group.pages(self.page_size)
+
     def _is_run(self, batch: SequenceBatch, segment: int, length: int) -> bool:
         return length <= batch.page_runs[segment][1] * self.page_size
 

@@ -38,6 +38,7 @@ class OpSpec:
         tolerance: see `TOLERANCE`.
         defined_in: module whose function of the op's name is the reference.
         weights: arguments that kernels may take in a layout of their own (`contracts.hardware.PreparesWeights`).
+        writes: arguments that the op changes in place, as a part of its result.
     """
 
     name: str
@@ -48,6 +49,7 @@ class OpSpec:
     tolerance: Mapping[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
     defined_in: str = reference.__name__
     weights: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
 
     @property
     def reference(self) -> Callable[..., Any]:
@@ -115,6 +117,7 @@ def _specs() -> dict[str, OpSpec]:
         OpSpec("mla_project", projection, (SAME, SAME, SAME), FUSED, weights=("q_a_QD", "q_b_JQ", "kv_a_CD")),
         OpSpec("mla_absorb", ("heads", "latent"), cases_in=FUSED),
         OpSpec("mla_epilog", ("heads", "latent"), cases_in=FUSED),
+        OpSpec("mla_layer", projection, cases_in=FUSED, writes=("cache_RC",)),
         OpSpec("index_prolog", ("heads", "head_dim", "hidden"), (SAME, SAME, SAME), FUSED),
         OpSpec("mlp", ("hidden", "width"), cases_in=FUSED),
         OpSpec("quant_mlp", ("hidden", "width"), cases_in=QUANTISED, jumps=True),

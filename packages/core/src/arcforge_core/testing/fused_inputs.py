@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from arcforge_core.contracts.batch import Pages, cumulative
 from arcforge_core.testing.op_case import OpCase, integers, normal
 
 FUSED_SIZES = {"one token": (1, 32), "tokens": (5, 32), "no whole vectors": (2, 10)}
@@ -60,6 +61,44 @@ def project_arguments(g: Generator, tokens: int, sizes: dict[str, int]) -> dict[
         **_turns(g, tokens, rotary // 2),
         "eps": 1e-5,
         "heads": heads,
+    }
+
+
+LAYERS = {"one token": ([1], [6]), "tokens": ([3, 2], [7, 5]), "no whole vectors": ([1, 1], [4, 9])}
+"""New tokens and all keys of each segment, by the names of `FUSED_SIZES`."""
+
+
+def mla_layer_cases(g: Generator) -> list[OpCase]:
+    """`mla_project_cases` with a past in shuffled pages."""
+    cases = []
+    for name, (queries, keys) in LAYERS.items():
+        unit = FUSED_SIZES[name][1]
+        sizes = {"hidden": 3 * unit, "query_latent": 2 * unit, "latent": unit, "heads": 3, "nope": 12, "rotary": 6}
+        cases.append(OpCase("mla_layer", name, layer_arguments(g, queries, keys, sizes), (), sizes))
+    return cases
+
+
+def layer_arguments(g: Generator, queries: list[int], keys: list[int], sizes: dict[str, int]) -> dict[str, Any]:
+    """Returns arguments of `mla_layer`, whose cache has two pages of 4 rows that no key is in."""
+    projected, size, lengths = project_arguments(g, sum(queries), sizes), 4, cumulative(keys)
+    counts = [-(-length // size) for length in keys]
+    numbers = torch.randperm(sum(counts) + 2, generator=g).split([*counts, 2])
+    pages = Pages(torch.nn.utils.rnn.pad_sequence(list(numbers[:-1]), batch_first=True), size, size * (sum(counts) + 2))
+    rows = pages.key_rows(lengths).split(keys)
+    last = {name: projected.pop(name) for name in ("cos_TF", "sin_TF", "eps", "heads")}
+    return {
+        **projected,
+        "o_DY": normal(g, sizes["hidden"], sizes["heads"] * 10) / 5,
+        "cos_TF": last["cos_TF"],
+        "sin_TF": last["sin_TF"],
+        "cache_RC": normal(g, pages.rows, sizes["latent"] + sizes["rotary"]),
+        "slot_T": torch.cat([rows_S[-new:] for rows_S, new in zip(rows, queries, strict=True)]),
+        "cu_query": cumulative(queries),
+        "cu_key": lengths,
+        "pages": pages,
+        "eps": last["eps"],
+        "heads": last["heads"],
+        "scale": (sizes["nope"] + sizes["rotary"]) ** -0.5,
     }
 
 

@@ -253,11 +253,11 @@ def compare(
         KernelFault: wrong shape, dtype or device, a modified input, an output that shares an input's memory or that a
             later call changed, an earlier call's result, or two runs that differ.
     """
-    grad = case.grad if with_grad else ()
+    grad, writes = case.grad if with_grad else (), SPECS[case.op].writes
     given = [case.inputs(dtype, device), other.inputs(dtype, device, strided=True)]
-    first = run_op(fn, given[0], grad)
+    first = run_op(fn, given[0], grad, writes)
     kept = {label: value.cpu().clone() for label, value in first.items()}
-    second = run_op(fn, given[1], grad)
+    second = run_op(fn, given[1], grad, writes)
     for label, value in first.items():
         if not same(value.cpu(), kept[label]):
             raise KernelFault(f"{label} was changed by a later call")
@@ -281,7 +281,7 @@ def compare(
             if results is second and others and not error <= STALE and same(got.cpu(), kept[label]):
                 raise KernelFault(f"{label} of the second call is that of the first, which had other values")
             worst = max(worst, error)
-    again = run_op(fn, given[0], grad)
+    again = run_op(fn, given[0], grad, writes)
     for label, value in kept.items():
         if not same(again[label].cpu(), value):
             raise KernelFault(f"{label} differs between two runs on the same inputs")
@@ -294,10 +294,10 @@ def check_repeated(fn: Callable[..., Any], case: OpCase, device: str, dtype: tor
     Raises:
         KernelFault: a call gives other bits than the first.
     """
-    given = case.inputs(dtype, device)
-    first = {label: value.cpu().clone() for label, value in run_op(fn, given, ()).items()}
+    given, writes = case.inputs(dtype, device), SPECS[case.op].writes
+    first = {label: value.cpu().clone() for label, value in run_op(fn, given, (), writes).items()}
     for number in range(2, CALLS + 1):
-        for label, value in run_op(fn, given, ()).items():
+        for label, value in run_op(fn, given, (), writes).items():
             if not same(value.cpu(), first[label]):
                 raise KernelFault(f"{label} of call {number} differs from that of call 1 on the same inputs")
 
@@ -307,14 +307,15 @@ def relative_error(
 ) -> float:
     """Returns the largest error of one call over output and gradients, relative to the largest true values."""
     grad = case.grad if with_grad else ()
-    got, truth = run_op(fn, case.inputs(dtype, device, strided=strided), grad), truth_of(case, dtype, grad)
+    given, truth = case.inputs(dtype, device, strided=strided), truth_of(case, dtype, grad)
+    got = run_op(fn, given, grad, SPECS[case.op].writes)
     return max(_relative(got[label].cpu(), want) for label, want in truth.items())
 
 
 def truth_of(case: OpCase, dtype: torch.dtype, grad: Sequence[str]) -> dict[str, Tensor]:
     """Returns the reference's outputs, and gradients of `grad`, in float64 of the values rounded to `dtype`."""
     exact = {k: v.double() if _is_float(v) else v for k, v in case.inputs(dtype, "cpu").items()}
-    return run_op(SPECS[case.op].reference, exact, grad)
+    return run_op(SPECS[case.op].reference, exact, grad, SPECS[case.op].writes)
 
 
 def _check_inputs(given: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
@@ -347,11 +348,20 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def run_op(fn: Callable[..., Any], args: Mapping[str, Any], grad: Sequence[str]) -> dict[str, Tensor]:
-    """Returns the outputs and, for fixed random cotangents, the gradients of the named arguments.
+def run_op(
+    fn: Callable[..., Any], args: Mapping[str, Any], grad: Sequence[str], writes: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """Returns the outputs, for fixed random cotangents the gradients of arguments, and arguments that the op writes.
 
-    An op's only or first output is ``output``, others are ``output 2``, ...
+    An op's only or first output is ``output``, others are ``output 2``, ...; the arguments have their names.
+
+    Args:
+        fn: the kernel or the reference.
+        args: arguments in order; none is changed by writes.
+        grad: names of arguments that get a gradient.
+        writes: names of arguments that are changed in place.
     """
+    args = {name: value.clone() if name in writes else value for name, value in args.items()}
     leaves = {name: args[name].detach().requires_grad_() for name in grad}
     with torch.set_grad_enabled(bool(grad)):
         output: Tensor | tuple[Tensor, ...] = fn(*{**args, **leaves}.values())
@@ -360,7 +370,7 @@ def run_op(fn: Callable[..., Any], args: Mapping[str, Any], grad: Sequence[str])
     if grad:
         gradients = torch.autograd.grad(outputs, list(leaves.values()), cotangents(outputs))
         results |= dict(zip(leaves, gradients, strict=True))
-    return results
+    return results | {name: args[name] for name in writes}
 
 
 def cotangents(outputs: Sequence[Tensor]) -> list[Tensor]:

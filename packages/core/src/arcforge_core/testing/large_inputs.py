@@ -15,6 +15,7 @@ from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops.quant import INT4, INT8, quantise
 from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.attention_inputs import selection
+from arcforge_core.testing.fused_inputs import layer_arguments
 from arcforge_core.testing.op_case import OpCase, integers, normal
 
 ROWS, KEYS, FAR, FEW = 5_003, 700, 40_009, 300
@@ -101,6 +102,9 @@ def _attention(op: str, g: Generator) -> Made | None:
     if op == "mla_decode":
         args = {"q_THC": normal(g, 2, 2, 16), "kv_SC": normal(g, FAR, 16), **far, "latent_dim": 12, "scale": 1.0}
         return args, {"heads": 2, "key_dim": 16, "latent_dim": 12}
+    if op == "mla_layer":
+        sizes = {"hidden": 24, "query_latent": 16, "latent": 12, "heads": 2, "nope": 8, "rotary": 4}
+        return layer_arguments(g, [2], [FAR], sizes), sizes
     if op == "indexer_topk":
         args = {"q_TID": integers(g, -2, 3, 2, 3, 8).double(), "k_SD": integers(g, -2, 3, FAR, 8).double()}
         args |= {"w_TI": integers(g, 1, 5, 2, 3).double() / 4, **far, "topk": topk}

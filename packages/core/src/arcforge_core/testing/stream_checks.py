@@ -15,6 +15,7 @@ from torch import Tensor
 
 from arcforge_core.contracts.hardware import Hardware, OpCall
 from arcforge_core.ops.dispatch import fault_of
+from arcforge_core.ops.specs import SPECS
 from arcforge_core.testing.device_checks import fault_in, property_result
 from arcforge_core.testing.hardware_checks import (
     DTYPES,
@@ -238,7 +239,7 @@ def check_kernel_streams(on: Streams, hardware: Hardware, seed: int) -> Iterator
 def late_inputs(on: Streams, fn: Callable[..., Any], case: OpCase, dtype: torch.dtype) -> str:
     """Calls a kernel in a stream in which its floating inputs are written after long work."""
     given, stream = case.inputs(dtype, on.device), on.module.Stream()
-    wanted = {label: value.cpu() for label, value in run_op(fn, given, ()).items()}
+    wanted = {label: value.cpu() for label, value in run_op(fn, given, (), SPECS[case.op].writes).items()}
     late = {
         k: v for k, v in given.items() if isinstance(v, Tensor) and v.is_floating_point() and v.device.type != "cpu"
     }
@@ -248,7 +249,7 @@ def late_inputs(on: Streams, fn: Callable[..., Any], case: OpCase, dtype: torch.
         on.work()
         for name, value in early.items():
             value.copy_(late[name])
-        found = run_op(fn, {**given, **early}, ())
+        found = run_op(fn, {**given, **early}, (), SPECS[case.op].writes)
     stream.synchronize()
     wrong = [label for label, value in wanted.items() if not same(found[label].cpu(), value)]
     return f"{case.name}: {wrong[0]} is other in a side stream, whose inputs came late" if wrong else ""

@@ -21,6 +21,7 @@ from arcforge_core.ops.reference.linear_cross_entropy import linear_cross_entrop
 from arcforge_core.ops.reference.mla_absorb import mla_absorb
 from arcforge_core.ops.reference.mla_decode import mla_decode
 from arcforge_core.ops.reference.mla_epilog import mla_epilog
+from arcforge_core.ops.reference.mla_layer import mla_layer
 from arcforge_core.ops.reference.mla_project import mla_project
 from arcforge_core.ops.reference.mla_prolog import mla_prolog
 from arcforge_core.ops.reference.mlp import mlp
@@ -45,8 +46,8 @@ __all__ = [
     "argmax_logprob", "attention_decode", "attention_varlen", "causal_mask", "check_one_scale",
     "gated_delta_rule", "hadamard", "hadamard_matrix", "head_linear", "index_prolog", "index_scores", "indexer_kl",
     "indexer_kl_of_rows", "indexer_topk", "kl", "laid_out", "linear", "linear_cross_entropy", "mean_softmax",
-    "mla_absorb", "mla_decode", "mla_epilog", "mla_project", "mla_prolog", "mlp", "moe", "moe_experts", "newton_schulz",
-    "noise", "quant_experts", "quant_linear", "quant_mlp", "quant_moe", "rms_norm", "rope", "route", "router_scores",
-    "sample", "segments", "selected_attention", "selected_mask", "sparse_mla", "swiglu", "to_records", "top_keys",
-    "wide_softmax", "window_attention", "window_mask",
+    "mla_absorb", "mla_decode", "mla_epilog", "mla_layer", "mla_project", "mla_prolog", "mlp", "moe", "moe_experts",
+    "newton_schulz", "noise", "quant_experts", "quant_linear", "quant_mlp", "quant_moe", "rms_norm", "rope", "route",
+    "router_scores", "sample", "segments", "selected_attention", "selected_mask", "sparse_mla", "swiglu", "to_records",
+    "top_keys", "wide_softmax", "window_attention", "window_mask",
 ]  # fmt: skip
