@@ -67,3 +67,12 @@ def test_faults_of_training_are_found_and_a_chip_without_faults_has_none():
 @pytest.mark.slow(reason="decodes with models on a chip simulated in Python, in a process of its own")
 def test_faults_of_copies_and_of_decoding_are_found_and_a_chip_without_faults_has_none():
     check(save=SAVE, weight_update=UPDATE, greedy_decode=DECODE, device=DEVICE, false_yes=FALSE_YES, false_no=FALSE_NO)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_no_seed_finds_a_fault_of_a_model_on_a_chip_without_faults():
+    result = subprocess.run([sys.executable, str(MODELS), "[]", "20"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert len(found) == 80 and {name: said for name, said in found.items() if said} == {}
