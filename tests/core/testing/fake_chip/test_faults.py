@@ -36,7 +36,7 @@ DEVICE = {
     "copies cut integers to 32 bits": "^device int64: capabilities say int64, but int64 values are cut by a copy",
 }
 FALSE_YES = {
-    None: "device float64: capabilities say float64, but it raises RuntimeError: npu has no float64: _to_copy; "
+    None: "device float64: capabilities say float64, but it raises RuntimeError: npu has no float64: empty; "
     "device pinned_memory: capabilities say pinned_memory, but it raises NotImplementedError: .*"
 }
 FALSE_NO = {

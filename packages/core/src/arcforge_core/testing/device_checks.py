@@ -108,7 +108,7 @@ def _aliasing(device: str) -> str:
 
 
 def _rng(device: str) -> str:
-    """The generator's state is saved and restored with every checkpoint, in the middle of what is drawn."""
+    """The generator's state is saved and restored with every checkpoint, between two draws."""
     module = torch if device == "cpu" else torch.get_device_module(device)
     before = module.get_rng_state()
 

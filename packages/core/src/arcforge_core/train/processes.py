@@ -1,4 +1,4 @@
-"""What processes exchange besides batches: plain values, and gradients.
+"""Plain values and gradients that processes exchange.
 
 Torchrun starts them and Lightning connects them; before that, and without it, there is one.
 """
