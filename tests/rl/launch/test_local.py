@@ -22,6 +22,13 @@ from support.run_chaos import checked
 __all__ = ["policy"]
 SECONDS = 600.0
 STEPS = 6
+PROGRAM = Path(__file__).parents[2] / "support" / "agent_program.py"
+READABLE = [path for path in (sys.prefix, sys.base_prefix, str(PROGRAM.parent)) if not path.startswith("/usr")]
+SANDBOXED = (
+    "harness=command", f"harness.command='{sys.executable} {PROGRAM} plain {{model}} {{prompt_file}}'",
+    f"harness.read_only={json.dumps(READABLE)}", "harness.concurrency=4",
+)  # fmt: skip
+"""Another program, whose sandbox reaches the gateway's socket alone."""
 
 
 def small(policy: Path, output_dir: Path, *options: str) -> list[str]:
@@ -161,8 +168,16 @@ def test_the_end_of_the_supervisor_is_that_of_all_and_the_run_resumes(
         (("environment=math", "collection=sync"), {"engine", "trainer"}),
         (("environment=tool_math", "collection=sync", "harness=loop"), {"engine", "trainer"}),
         (("environment=tool_math", "collection=async", "harness=loop"), {"engine", "orchestrator", "trainer"}),
+        (
+            ("environment=math", "collection=async", "rollout.drop_equal=false", *SANDBOXED),
+            {"engine", "orchestrator", "trainer"},
+        ),
+        (
+            ("environment=math", "collection=async", "rollout.drop_equal=false", "harness=mini_swe"),
+            {"engine", "orchestrator", "trainer"},
+        ),
     ],
-    ids=["sync", "harness-sync", "harness-async"],
+    ids=["sync", "harness-sync", "harness-async", "program-in-a-sandbox", "shell-in-a-sandbox"],
 )
 def test_the_synchronous_loop_and_harnesses_have_their_server(
     tmp_path: Path, options: tuple[str, ...], roles: set[str]
@@ -178,6 +193,6 @@ def test_the_synchronous_loop_and_harnesses_have_their_server(
         steps = list(csv.DictReader(file))
     assert len(steps) == 3 and sum(float(step["tokens"]) for step in steps) > 0
     assert max(float(step["logprob_gap"]) for step in steps if step["logprob_gap"]) < 1e-3
-    if "harness=loop" not in options:
+    if not any(option.startswith("harness=") for option in options):
         alone = [option.replace("launched", "alone") for option in shared]
         assert rewards(launched) == rewards(trained(sys.executable, [*alone, "engine=paged"], tmp_path))
