@@ -224,6 +224,16 @@ def test_it_ends_in_the_rewards_of_local_though_an_actor_is_killed(policy: Path,
 
     killed = trained(str(python), small(policy, tmp_path / "killed", "launcher=ray"), tmp_path, kill)
     assert rewards(local) == rewards(calm) == rewards(killed)
+    synchronous = [
+        "init=demo", "environment=math", "collection=sync", "hardware=torch_cpu", "rollout.groups=2",
+        "rollout.group_size=4", "rollout.max_new_tokens=16", "evaluation.tasks=0", "trainer.max_steps=2",
+        "trainer.precision=fp32", "trainer.deterministic=true", "trainer.threads=1",
+    ]  # fmt: skip
+    found = [
+        trained(python, [*synchronous, f"output_dir={tmp_path / 'sync' / launcher}", f"launcher={launcher}"], tmp_path)
+        for python, launcher in ((sys.executable, "local"), (str(python), "ray"))
+    ]
+    assert rewards(found[0]) == rewards(found[1])
     assert "restarting" in killed[1] and json.loads((calm[0] / "summary.json").read_text())["status"] == "finished"
 
 
