@@ -251,7 +251,9 @@ def test_sources(repository, tmp_path):
 
 
 def test_arguments_of_the_command(monkeypatch, capsys):
-    for words in (["bugs"], ["releases", "one"], ["bugs", "x", "--count", "0"], ["grow", "x"]):
+    for words in (
+        ["bugs"], ["releases", "one"], ["bugs", "x", "--count", "0"], ["bugs", "x", "--tries", "7"], ["grow", "x"],
+    ):  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
         assert main() == 2
         assert capsys.readouterr().err.count("\n") == 1

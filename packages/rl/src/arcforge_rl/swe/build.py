@@ -7,8 +7,9 @@ import json
 import random
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcforge_core.errors import DataError
@@ -17,13 +18,15 @@ from arcforge_rl.layers.store import tree_hash
 from arcforge_rl.swe.instance import FILE, Instance, read_text
 from arcforge_rl.swe.languages.base import Language, files_of
 from arcforge_rl.swe.patches import Files, apply, diff
-from arcforge_rl.swe.results import PASSED, stable, turned
+from arcforge_rl.swe.results import PASSED, TestRun, stable, turned
 from arcforge_rl.swe.running import runs_of
 from arcforge_rl.swe.setup import LEAST, reason_of
 from arcforge_rl.swe.sources import copy_clean
 
 MOST_TURNED = 0.5
 """Share of the tests that one fault may break."""
+TRIES = 20
+"""Faults that are tried for each instance that is wanted."""
 LONG = 20
 """Characters of a line that tells a repair."""
 
@@ -48,7 +51,31 @@ class Repository:
     seconds: float
 
 
-async def inject(repo: Repository, tree: Path, count: int, seed: int) -> list[Instance]:
+@dataclass
+class Injected:
+    """What became of the faults that were tried.
+
+    Attributes:
+        made: instances.
+        candidates: faults that could have been tried.
+        refused: reason -> tried faults that are no instance.
+    """
+
+    made: list[Instance] = field(default_factory=list)
+    candidates: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def tried(self) -> int:
+        """Number of faults that were tried."""
+        return len(self.made) + self.refused.total()
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
+        return f"{self.tried} of {self.candidates} faults tried" + (f": {reasons}" if reasons else "")
+
+
+async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int) -> Injected:
     """Puts faults into a repository, keeps those that tests notice, and writes them as instances.
 
     Args:
@@ -56,6 +83,7 @@ async def inject(repo: Repository, tree: Path, count: int, seed: int) -> list[In
         tree: the repository, whose tests pass.
         count: instances to make.
         seed: decides which faults are tried.
+        tries: number of faults to try at most; each takes one to four runs of the tests.
 
     Raises:
         DataError: its own tests do not pass.
@@ -69,26 +97,41 @@ async def inject(repo: Repository, tree: Path, count: int, seed: int) -> list[In
     modules = [path for path in files_of(tree) if language.is_code(path) and not language.not_code.search(path)]
     candidates = [(m, bug) for m in sorted(modules) for bug in language.bugs(read_text(tree / m) or "", f"{seed}/{m}")]
     random.Random(seed).shuffle(candidates)
-    made: list[Instance] = []
-    for module, bug in candidates:
-        if len(made) == count:
+    found = Injected(candidates=len(candidates))
+    for module, bug in candidates[:tries]:
+        if len(found.made) == count:
             break
-        files = {module: bug.text}
-        [first] = await runs_of(language, tree, files, packages, paths, seconds, 1)
-        broken = [name for name in passing if not first.passed(name)]
-        if not 0 < len(broken) <= max(1, MOST_TURNED * len(passing)):
-            continue
-        before = await runs_of(language, tree, files, packages, paths, seconds)
-        fixed, kept = turned(before, good)
-        if not fixed or not kept or not all(run.whole for run in before):
-            continue
-        gold = diff(files, {module: read_text(tree / module)})
-        statement = statement_of(repo, fixed, before[0].texts, forbidden(module, gold))
-        tests = {path: text for path in paths if (text := read_text(tree / path)) is not None}
-        one = write(repo, tree, files, gold, fixed, kept, tests, statement, "bug")
-        if one is not None:
-            made.append(one)
-    return made
+        one = await _instance(repo, tree, {module: bug.text}, paths, passing, good)
+        if isinstance(one, Instance):
+            found.made.append(one)
+        else:
+            found.refused[one] += 1
+    return found
+
+
+async def _instance(
+    repo: Repository, tree: Path, files: Mapping[str, str], paths: Sequence[str], passing: set[str],
+    good: Sequence[TestRun],
+) -> Instance | str:  # fmt: skip
+    """Writes the instance of a fault, or returns why it is none."""
+    language, packages, seconds = repo.language, repo.packages, repo.seconds
+    [first] = await runs_of(language, tree, files, packages, paths, seconds, 1)
+    broken = [name for name in passing if not first.passed(name)]
+    if not broken:
+        return "noticed by no test"
+    if len(broken) > max(1, MOST_TURNED * len(passing)):
+        return "broke too many tests"
+    before = await runs_of(language, tree, files, packages, paths, seconds)
+    fixed, kept = turned(before, good)
+    if not fixed or not kept:
+        return "broke no test in every run, or kept none"
+    if not all(run.whole for run in before):
+        return "ended a run of the tests"
+    [module] = files
+    gold = diff(files, {module: read_text(tree / module)})
+    statement = statement_of(repo, fixed, before[0].texts, forbidden(module, gold))
+    tests = {path: text for path in paths if (text := read_text(tree / path)) is not None}
+    return write(repo, tree, files, gold, fixed, kept, tests, statement, "bug") or "can be found in the repository"
 
 
 async def compare(repo: Repository, old: Path, new: Path, kind: str = "release") -> Instance:

@@ -20,7 +20,7 @@ from pathlib import Path
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_rl.swe.archives import fetch_release
-from arcforge_rl.swe.build import Repository, compare, inject
+from arcforge_rl.swe.build import TRIES, Injected, Repository, compare, inject
 from arcforge_rl.swe.debian import PLACES, PREFIX, fetch_source, patched
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
 from arcforge_rl.swe.languages.known import language_in, language_of
@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "a file or folder of apt's sources for debian:NAME (default: those of this system)",
     )
     parser.add_argument("--count", type=int, default=8, help="faults to put in (default: 8)")
+    parser.add_argument("--tries", type=int, help=f"faults to try at most (default: {TRIES} for each of --count)")
     parser.add_argument("--seconds", type=float, default=120.0, help="bound of one run of the tests (default: 120)")
     parser.add_argument("--seed", type=int, default=0, help="decides which faults are tried (default: 0)")
     options = parser.parse_args(argv)
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ArcforgeError(f"{options.action}: takes {wanted} sources, not {len(options.sources)}")
     if options.count < 1 or options.seconds <= 0:
         raise ArcforgeError("--count must be at least 1, --seconds above 0")
+    if options.tries is not None and options.tries < options.count:
+        raise ArcforgeError(f"--tries {options.tries}: must be at least --count, which is {options.count}")
     options.to.mkdir(parents=True, exist_ok=True) if options.action != "export" else None
     name = options.repo or options.sources[0].name.split(".tar")[0].removeprefix(PREFIX).split("=")[0]
     if options.action == "export":
@@ -72,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif options.action == "bugs":
         with source_tree(_located(options.sources[0], options)) as tree:
             made = asyncio.run(_bugs(tree, name, options))
-        print(f"{made} instances of {name} in {options.to}")
+        print(f"{len(made.made)} of {options.count} instances of {name} in {options.to}; {made}")
     elif options.action == "patches":
         located = _located(options.sources[0], options)
         with tempfile.TemporaryDirectory() as place:
@@ -104,12 +107,13 @@ async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:
     return Repository(language, name, options.version, packages, options.to, options.seconds)
 
 
-async def _bugs(tree: Path, name: str, options: Namespace) -> int:
+async def _bugs(tree: Path, name: str, options: Namespace) -> Injected:
     repo = await _prepared(tree, name, options)
-    made = await inject(repo, tree, options.count, options.seed)
-    if not made:
-        raise DataError(f"{name}: no fault was noticed by its tests")
-    return len(made)
+    tries = TRIES * options.count if options.tries is None else options.tries
+    found = await inject(repo, tree, options.count, options.seed, tries)
+    if not found.made:
+        raise DataError(f"{name}: no fault became an instance; {found}")
+    return found
 
 
 async def _release(old: Path, new: Path, name: str, options: Namespace, kind: str = "release") -> str:

@@ -18,6 +18,7 @@ from arcforge_core.episodes.rewards import metric, reward
 from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import SweConfig
+from arcforge_rl.execution.lateness import verdict_in_time
 from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.swe.instance import Instance, read_instances
 from arcforge_rl.swe.languages.base import WORKDIR, Language, RunRequest
@@ -28,6 +29,7 @@ from arcforge_rl.swe.sources import LEFT_OUT
 
 LONGEST_FILE = 1 << 20
 MOST_FILES = 200
+LATE = "the tests do not end in time over these files, and do over the repair's"
 
 
 def _tool(name: str, description: str, *parameters: str) -> Tool:
@@ -101,12 +103,25 @@ class Swe(EnvironmentBase):
 
     @reward(timeout=None)
     async def resolved(self, task: Task, episode: Episode) -> Score:
-        """Runs the tests over the solver's files in a fresh sandbox: all that it must turn and keep must pass."""
+        """Runs the tests over the solver's files in a fresh sandbox: all that it must turn and keep must pass.
+
+        Raises:
+            NoVerdict: they do not end in time, not even over the repair.
+        """
         assert isinstance(task, SweTask)
         if flaw := episode.artefacts.get("flaw"):
             return Score(0.0, str(flaw))
-        files: Mapping[str, str | None] = episode.artefacts.get("files") or {}
-        return verdict(task.instance, await self.tested(task.instance, files))
+        one, files = task.instance, episode.artefacts.get("files") or {}
+
+        async def over(files: Mapping[str, str | None]) -> TestRun | None:
+            run = await self.tested(one, files)
+            return None if run.late else run
+
+        async def control() -> bool:
+            return await over(one.repair(self.folder / "trees" / one.tree)) is not None
+
+        run = await verdict_in_time(lambda: over(files), control, f"the tests of {one.instance_id}")
+        return Score(0.0, LATE) if run is None else verdict(one, run)
 
     @metric(timeout=None)
     def files_changed(self, task: Task, episode: Episode) -> int:

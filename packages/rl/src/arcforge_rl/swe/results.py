@@ -21,6 +21,7 @@ class TestRun:
         uncollected: files that could not be collected.
         whole: whether the run ended by itself and every line of its report was signed and in order.
         reason: why not.
+        late: whether the time limit ended it, so that its verdict may be the machine's doing.
     """
 
     __test__ = False
@@ -30,6 +31,7 @@ class TestRun:
     uncollected: tuple[str, ...] = ()
     whole: bool = False
     reason: str = ""
+    late: bool = False
 
     def passed(self, test: str) -> bool:
         """Returns whether a test was reported as passed; one without a report was not."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import random
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
-from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
+from arcforge_core.contracts.environment import (
+    Agents,
+    Episode,
+    EpisodeFailure,
+    NoVerdict,
+    Reply,
+    Score,
+    Script,
+    Task,
+)
 from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend, SandboxFault
 from arcforge_core.data.split import is_heldout_task
 from arcforge_core.episodes.base import TRIES, EnvironmentBase
@@ -21,17 +28,20 @@ from arcforge_core.episodes.rewards import metric, reward
 from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.configs.environments import TerminalConfig
+from arcforge_rl.execution.lateness import verdict_in_time
 from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.terminal.cheating import CHEATS
-from arcforge_rl.terminal.harbor import SOLVE, HarborTask, read_task
+from arcforge_rl.terminal.control import ends_in_time, solved, solving
+from arcforge_rl.terminal.harbor import HarborTask, read_task
 from arcforge_rl.terminal.judging import WORK, Trees, judge, left_by_agent
 from arcforge_rl.terminal.settings import unplayable
 from arcforge_rl.terminal.table import FAMILIES, drawn_task
-from arcforge_rl.terminal.worlds import SOLUTION, World, Worlds
+from arcforge_rl.terminal.worlds import World, Worlds
 
 if TYPE_CHECKING:
     from arcforge_rl.terminal.session import TerminalSession
 
+T = TypeVar("T")
 WAIT = 5.0
 """Seconds that a call of the session waits for output if it does not say."""
 BASH = Tool({"type": "function", "function": {
@@ -41,8 +51,7 @@ BASH = Tool({"type": "function", "function": {
 }})  # fmt: skip
 SHOWN = 4_000
 """Characters at each end of a result that the agent sees."""
-CHUNK = 60_000
-"""Characters of one call of the oracle."""
+LATE = "the tests do not end in time over the agent's files, and do over those of the solution"
 
 
 @dataclass(frozen=True)
@@ -150,8 +159,10 @@ class Terminal(EnvironmentBase):
                 return "Error: wait must be a number of seconds"
             return await desk.do(lambda _: session.press(str(given["keys"]), wait))
 
-        for part in harbor.parts():
-            await self._healthy(sandbox, world, part.settings)
+        parts = harbor.parts()
+        for number, part in enumerate(parts):
+            if not await self._ready(sandbox, world, harbor, number):
+                break
             used = sum(len(message.tool_calls or ()) for message in messages)
             messages.append(Message("user", part.instruction))
             episode = await converse(agents, messages, tools, use, max_calls=self.config.max_calls - used)
@@ -165,7 +176,10 @@ class Terminal(EnvironmentBase):
                     return _with(episode, left={}, flaw=str(error))
                 if not harbor.steps:
                     return _with(episode, left=left, flaw="")
-                score, rewards = await self._judged(harbor, part, left)
+                try:
+                    score, rewards = await self._judged(harbor, parts[: number + 1], left)
+                except NoVerdict:
+                    score, rewards = await self._judged(harbor, parts[: number + 1], left)
             scores.append({"step": part.name, "reward": score.value, "reason": score.reason})
             wanted = harbor.settings["steps"][len(scores) - 1].get("min_reward")
             if episode.finish_reason != "stop" or not reached(wanted, score.value, rewards):
@@ -183,15 +197,56 @@ class Terminal(EnvironmentBase):
         if check := settings.get("healthcheck"):
             await shared_desk().do(lambda _: world.wait_until_healthy(sandbox, check))
 
-    async def _judged(self, world_of: HarborTask, part: HarborTask, left: Trees) -> tuple[Score, dict[str, float]]:
-        """Returns the verdict of a fresh sandbox; one that broke is replaced once."""
+    async def _ready(self, sandbox: Sandbox, world: World, harbor: HarborTask, number: int) -> bool:
+        """Returns whether the health check of a step passes; False if the agent's work on steps before breaks it.
 
-        async def attempt(backend: SandboxBackend) -> tuple[Score, dict[str, float]]:
-            world = await self._worlds.take(backend, world_of)
+        Raises:
+            EpisodeFailure: it does not pass where the agent has not worked either.
+        """
+        parts = harbor.parts()
+        settings = parts[number].settings
+        try:
+            await self._healthy(sandbox, world, settings)
+        except EpisodeFailure:
+            if not number:
+                raise
+        else:
+            return True
+
+        async def control(backend: SandboxBackend) -> None:
+            async with solved(backend, world, parts[:number], self.config.command_seconds) as fresh:
+                await world.wait_until_healthy(fresh, settings["healthcheck"])
+
+        await shared_desk().do(control)
+        return False
+
+    async def _judged(
+        self, harbor: HarborTask, parts: Sequence[HarborTask], left: Trees
+    ) -> tuple[Score, dict[str, float]]:
+        """Returns the verdict on the last of some parts; work over which its tests do not end in time is wrong.
+
+        Raises:
+            NoVerdict: they do not end over the solution's work either.
+        """
+        part, seconds = parts[-1], self.config.command_seconds
+
+        async def work() -> tuple[Score, dict[str, float]] | None:
+            return await self._in_world(harbor, lambda backend, world: judge(backend, world, part, left))
+
+        async def control() -> bool:
+            return await self._in_world(harbor, lambda backend, world: ends_in_time(backend, world, parts, seconds))
+
+        return await verdict_in_time(work, control, f"the tests of {part.name}") or (Score(0.0, LATE), {})
+
+    async def _in_world(self, harbor: HarborTask, do: Callable[[SandboxBackend, World], Awaitable[T]]) -> T:
+        """Does something with a task's world; once more if a sandbox broke."""
+
+        async def attempt(backend: SandboxBackend) -> T:
+            world = await self._worlds.take(backend, harbor)
             try:
-                return await judge(backend, world, part, left)
+                return await do(backend, world)
             finally:
-                await self._worlds.give_back(world_of)
+                await self._worlds.give_back(harbor)
 
         try:
             return await shared_desk().do(attempt)
@@ -209,7 +264,7 @@ class Terminal(EnvironmentBase):
         left = episode.artefacts.get("left") or {}
         if WORK not in left:
             return Score(0.0, "nothing was left to be judged")
-        return (await self._judged(task.harbor, task.harbor, left))[0]
+        return (await self._judged(task.harbor, [task.harbor], left))[0]
 
     @metric(timeout=None)
     def calls(self, task: Task, episode: Episode) -> int:
@@ -239,24 +294,6 @@ class Terminal(EnvironmentBase):
         """Returns attempts to be paid without the work."""
         assert isinstance(task, TerminalTask)
         return [[calling(trick), Reply("Done.")] for trick in task.tricks]
-
-
-def solving(part: HarborTask) -> list[str]:
-    """Returns the commands that bring a solution and run it.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if SOLVE not in part.solution:
-        raise ConfigError("environment.path", part.name, "has no solution/solve.sh to play")
-    commands = [f"rm -rf {SOLUTION}/*"]
-    for path, data in part.solution.items():
-        text, place = base64.b64encode(data).decode(), shlex.quote(f"{SOLUTION}/{path}")
-        commands.append(f"mkdir -p $(dirname {place}); : > {place}")
-        for start in range(0, len(text), CHUNK):
-            commands.append(f"echo {text[start : start + CHUNK]} | base64 -d >> {place}")
-    env = " ".join(f"{name}={shlex.quote(value)}" for name, value in part.section("solution").get("env", {}).items())
-    return [*commands, f"{env} bash {SOLUTION}/{SOLVE}".strip()]
 
 
 def reached(wanted: float | Mapping[str, float] | None, value: float, rewards: Mapping[str, float]) -> bool:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from arcforge_core.contracts.environment import NoVerdict, Score
+from arcforge_core.contracts.environment import Score
 from arcforge_core.contracts.sandbox import (
     Command,
     CommandStatus,
@@ -59,12 +59,11 @@ async def left_by_agent(sandbox: Sandbox) -> dict[str, bytes]:
 
 async def judge(
     backend: SandboxBackend, world: World, task: HarborTask, trees: Trees
-) -> tuple[Score, dict[str, float]]:
-    """Returns the score with its reason, and all rewards by name.
+) -> tuple[Score, dict[str, float]] | None:
+    """Returns the score with its reason, and all rewards by name; None if the verifier exceeded its time limit.
 
     Raises:
         SandboxFault: a sandbox broke.
-        NoVerdict: the verifier did not end.
     """
     settings = task.section("verifier")
     with tempfile.TemporaryDirectory() as place:
@@ -86,7 +85,7 @@ async def judge(
             await sandbox.stop()
 
 
-async def _verdict(sandbox: Sandbox, world: World, task: HarborTask) -> tuple[Score, dict[str, float]]:
+async def _verdict(sandbox: Sandbox, world: World, task: HarborTask) -> tuple[Score, dict[str, float]] | None:
     settings = task.section("verifier")
     seconds = float(settings.get("timeout_sec", 600.0))
     env = {**world.env, **settings.get("env", {})}
@@ -95,7 +94,7 @@ async def _verdict(sandbox: Sandbox, world: World, task: HarborTask) -> tuple[Sc
                       user=SandboxUser.VERIFIER)  # fmt: skip
     done = await sandbox.exec(command)
     if done.outcome is CommandStatus.TIMEOUT:
-        raise NoVerdict(f"the tests of {task.name} did not end within {limits.wall_seconds:g} s")
+        return None
     try:
         rewards = await read_rewards(sandbox)
         value = total(rewards)

@@ -79,7 +79,7 @@ async def run_programs(
     for program in drawn:
         left = ends - time.monotonic()
         if left <= 0:
-            return TestRun(outcomes, texts, reason=f"the run did not end within {request.seconds:g} s")
+            return TestRun(outcomes, texts, reason=f"the run did not end within {request.seconds:g} s", late=True)
         seconds = min(left, LONGEST_TEST)
         bound = replace(limits, wall_seconds=seconds, cpu_seconds=seconds)
         done = await request.sandbox.exec(Command(program.argv, cwd=program.cwd, env=program.env, limits=bound))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from arcforge_core.contracts.sandbox import Command, SandboxLimits
+from arcforge_core.contracts.sandbox import Command, CommandStatus, SandboxLimits
 from arcforge_rl.swe.languages.base import WORKDIR, RunRequest
 from arcforge_rl.swe.results import FAILED, TestRun, read_run
 
@@ -75,4 +75,7 @@ async def signed_run(
     text = json.dumps({"key": key, **given}).encode()
     done = await request.sandbox.exec(Command(argv, text, cwd=WORKDIR, limits=limits))
     run = read_run(done.stdout, key)
-    return run if run.whole else replace(run, reason=f"{run.reason} ({done.outcome.value} {done.code})")
+    if run.whole:
+        return run
+    late = done.outcome is CommandStatus.TIMEOUT
+    return replace(run, reason=f"{run.reason} ({done.outcome.value} {done.code})", late=late)
