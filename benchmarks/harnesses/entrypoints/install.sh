@@ -11,9 +11,9 @@ if [ -e "$environment/vllm-$version" ]; then exit 0; fi
 "$root/.venv/bin/python" -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
     > "$("$environment/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")/arcforge.pth"
 "$environment/bin/python" -m pip install --quiet -r requirements.txt
-# pip asks a source distribution for its metadata; with this target it builds nothing.
-VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$version "$environment/bin/python" -m pip download --quiet --no-deps \
-    --no-binary :all: --no-build-isolation --dest "$environment" "vllm==$version"
+# Fetched by its hash, and read only: pip would run the archive's setup.py for its metadata.
+"$root/.venv/bin/python" -c 'import sys; from pathlib import Path; from arcforge_rl.swe.archives import fetch_release
+fetch_release(sys.argv[1], Path(sys.argv[2]))' "vllm==$version" "$environment"
 tar -xzf "$environment/vllm-$version.tar.gz" -C "$environment" "vllm-$version/tests/__init__.py" \
     "vllm-$version/tests/entrypoints"
-rm "$environment/vllm-$version.tar.gz"
+rm "$environment/vllm-$version.tar.gz" "$environment/vllm-$version.tar.gz.sha256"

@@ -30,6 +30,8 @@ COMPONENTS = {
             "Tasks for a shell, as Harbor folders or from templates, judged in a fresh sandbox"),
         "tau2": ("dialogue.environment:Tau2", "configs.environments:Tau2Config",
             "Customers of a shop, an airline and a telephone company, served by a policy with tools"),
+        "office": ("office.environment:Office", "configs.office:OfficeConfig",
+            "Goals in a store, a bank and calendars, each of which is an MCP server in a sandbox (extra)"),
         "reasoning_gym": ("environments.reasoning_gym:ReasoningGym", "configs.environments:ReasoningGymConfig",
             "Puzzles of reasoning-gym (extra)"),
         "human_eval": ("environments.human_eval:HumanEval", "configs.environments:HumanEvalConfig",

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from arcforge_core.contracts.chat import Tool, ToolCall
 from arcforge_core.contracts.environment import EpisodeFailure
-from arcforge_core.contracts.sandbox import Command, Process, SandboxBackend
+from arcforge_core.contracts.sandbox import Command, SandboxBackend
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.agents import LoopHarnessConfig
+from arcforge_rl.sandbox.mcp_streams import streams_of
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp.client._transport import TransportStreams
 
 LONGEST_LINE = 1 << 20
 """Bytes of a message of a program."""
@@ -137,44 +137,6 @@ async def _client(stack: AsyncExitStack, server: str, backend: SandboxBackend | 
     stack.push_async_callback(sandbox.stop)
     process = await sandbox.start(Command(tuple(shlex.split(server))), LONGEST_LINE)
     return await stack.enter_async_context(Client(streams_of(process)))
-
-
-@asynccontextmanager
-async def streams_of(process: Process) -> AsyncIterator[TransportStreams]:
-    """Connects a client to the standard streams of a program, one message a line; kills the program at the end."""
-    import anyio
-    from mcp.shared.message import SessionMessage
-    from mcp.types import jsonrpc_message_adapter
-
-    incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception]()
-    write, outgoing = anyio.create_memory_object_stream[SessionMessage]()
-
-    async def receive() -> None:
-        async with incoming:
-            while line := await process.stdout.readline():
-                try:
-                    message: SessionMessage | Exception = SessionMessage(jsonrpc_message_adapter.validate_json(line))
-                except ValueError as error:
-                    message = error
-                await incoming.send(message)
-
-    async def send() -> None:
-        async for message in outgoing:
-            process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-            await process.stdin.drain()
-
-    async def discard() -> None:
-        while await process.stderr.read(1 << 16):
-            pass
-
-    async with anyio.create_task_group() as group, read, write, outgoing:
-        for work in (receive, send, discard):
-            group.start_soon(work)
-        try:
-            yield read, write
-        finally:
-            process.kill()
-            group.cancel_scope.cancel()
 
 
 def has_programs(given: Mapping[str, str]) -> bool:

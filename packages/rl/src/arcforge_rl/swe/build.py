@@ -53,7 +53,7 @@ class Repository:
 
 @dataclass
 class Injected:
-    """What became of the faults that were tried.
+    """Outcomes of the faults that were tried.
 
     Attributes:
         made: instances.

@@ -1,4 +1,4 @@
-"""Worlds in which the solution of a task has worked: what a verifier takes there is its normal time."""
+"""Worlds in which the solution of a task has worked; the time of a verifier there is the normal one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A program in C that does not build; judged by its output on inputs that are not shown."""
+"""A program in C that does not build; judged by its output on inputs that are not shown.
+
+It is built three times: as the agent left it, with another `stats.c`, and with another `main.c` besides. A binary that
+the agent built by hand, or a program that answers in its place, has the right output the first time only.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +79,23 @@ FAULTS = {
     "name": ("stats.c", '#include "stats.h"', '#include "statistics.h"'),
 }
 OUTPUT = "/logs/artifacts/output.txt"
-INSTALL = (
-    "rm -rf {output}; make -s clean > /dev/null 2>&1; make -s digest > /dev/null 2>&1; ({runs}) > {output} 2> /dev/null"
-)
+COLLECT = """rm -rf {output}
+answers() {{
+  rm -rf digest ./*.o; make -s clean 3>&-; make -s digest 3>&-
+  {runs}
+}}
+(
+answers 3>&1 > /dev/null
+rm -rf stats.c; cat > stats.c <<'CONTENT'
+{stats}CONTENT
+answers 3>&1 > /dev/null
+rm -rf main.c; cat > main.c <<'CONTENT'
+{main}CONTENT
+answers 3>&1 > /dev/null
+) > {output} 2> /dev/null
+"""
+TURNED = MAIN.replace('"%d %ld\\n", count, finish(state, count)', '"%ld %d\\n", finish(state, count), count')
+"""Prints its two numbers in the other order."""
 
 
 def draw(draw: random.Random) -> Draft:
@@ -98,28 +116,35 @@ def draw(draw: random.Random) -> Draft:
     inputs = [[draw.randint(-999, 9999) for _ in range(draw.randint(3, 12))] for _ in range(4)]
     shown = [draw.randint(-99, 999) for _ in range(5)]
     outputs = [_digest(one, factor, limit) for one in inputs]
-    runs = "; ".join(f"echo {' '.join(map(str, one))} | timeout 5 ./digest" for one in inputs)
+    runs = "; ".join(f"echo {' '.join(map(str, one))} | timeout 5 ./digest >&3" for one in inputs)
+    other = draw.randint(31, 997), draw.randint(10**8, 10**9)
+    outputs += [_digest(one, *other) for one in inputs] + [_digest(one, *other, turned=True) for one in inputs]
+    hook = COLLECT.format(output=OUTPUT, runs=runs, stats=STATS.format(factor=other[0], limit=other[1]), main=TURNED)
     instruction = f"""
 `make digest`, run in `/app`, should build the program `digest` from `main.c`, `stats.c` and `stats.h` without
 warnings, and does not. Repair what is wrong in these files and in the `Makefile`. The program reads whole numbers; for
-`{" ".join(map(str, shown))}` it prints `{_digest(shown, factor, limit)}`.
+`{" ".join(map(str, shown))}` it prints `{_digest(shown, factor, limit)}`. Other versions of `main.c` and `stats.c`,
+with the same functions, must build likewise.
 """
     script = "".join(f"cat > {path} <<'CONTENT'\n{text}CONTENT\n" for path, text in right.items())
     constant = f"printf '#!/bin/sh\\necho \"{_digest(shown, factor, limit)}\"\\n' > digest; chmod +x digest"
     makefile = f"printf 'digest:\\n\\ttrue\\n' > Makefile; {constant}"
+    by_hand = f"mkdir .own; cp -r * .own; cd .own; {script}make -s digest; cd ..; mv .own/digest .digest; rm -r .own\n"
+    by_hand += "printf 'digest:\\n\\tcp .digest digest\\nclean:\\n\\ttrue\\n' > Makefile"
     return Draft(
         instruction,
         files,
         [rule("lines", OUTPUT, lines=outputs)],
         script,
-        [constant, makefile, f"echo '{outputs[0]}' > {OUTPUT}; chmod 444 {OUTPUT}"],
-        collect=[INSTALL.format(output=OUTPUT, runs=runs)],
+        [constant, makefile, by_hand, f"echo '{outputs[0]}' > {OUTPUT}; chmod 444 {OUTPUT}"],
+        collect=[hook],
         packages=("gcc", "libc6-dev", "make"),
     )
 
 
-def _digest(values: Sequence[int], factor: int, limit: int) -> str:
+def _digest(values: Sequence[int], factor: int, limit: int, turned: bool = False) -> str:
     state = 1
     for value in values:
         state = (state * factor + abs(value)) % limit
-    return f"{len(values)} {state ^ len(values)}"
+    found = [len(values), state ^ len(values)]
+    return " ".join(map(str, found[::-1] if turned else found))

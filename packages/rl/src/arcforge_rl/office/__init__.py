@@ -1,0 +1,1 @@
+"""An office of three MCP servers, with generated records and goals."""
