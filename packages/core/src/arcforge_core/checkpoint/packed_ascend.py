@@ -11,21 +11,31 @@ of tensor parallelism.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from arcforge_core.checkpoint.packed import PackedShards
+from arcforge_core.checkpoint.sections import DESCRIPTION
 from arcforge_core.checkpoint.shards import LazyState
 from arcforge_core.errors import CheckpointError
 from arcforge_core.ops.quant import Format, Quantised, pack_int4, unpack_int4
 
+log = logging.getLogger("arcforge.checkpoint")
 METHOD = "ascend"
-DESCRIPTION = "quant_model_description.json"
 PARTS = 16
 INT8_KIND, INT4_KIND, FLOAT_KIND = "W8A8_DYNAMIC", "W4A8_DYNAMIC", "FLOAT"
+READ = (FLOAT_KIND, INT8_KIND, INT4_KIND, "W8A8", "W8A8_MIX")
+"""Kinds of tensors that are read; the last two have fixed scales of their inputs, with decoding alone or always."""
+PARTS_OF_A_MATRIX = (
+    "weight_scale", "weight_offset", "scale_bias", "deq_scale", "quant_bias", "input_scale", "input_offset",
+)  # fmt: skip
+"""Stored beside a matrix's integers, by the last part of the name."""
 SURPLUS = "rot.weight"
 """The rotation between bases, which our model stores with its MTP module."""
 
@@ -89,6 +99,22 @@ def describe(kinds: Mapping[str, str], rotated: str | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def read_description(directory: Path) -> dict[str, Any]:
+    """Returns the contents of `DESCRIPTION`.
+
+    Raises:
+        CheckpointError: it is not a JSON object.
+    """
+    path = directory / DESCRIPTION
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} must be a JSON object")
+    return found
+
+
 def kinds_of(tensors: Mapping[str, Any]) -> dict[str, str]:
     """Returns the kind of every stored tensor of a checkpoint, by names alone."""
     found = {}
@@ -101,34 +127,68 @@ def kinds_of(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 class AscendShards(PackedShards):
-    """As `PackedShards`, for this layout.
+    """As `PackedShards`, for this layout and for what msModelSlim writes.
+
+    A matrix of kind ``W8A8`` has fixed scales of its inputs, ``deq_scale = input_scale * weight_scale``: the scale of
+    its rows is recovered, and a server rounds its inputs by token, which is finer. A rotated model's MTP module is left
+    out unless its two rotations are stored with it, as ours are: msModelSlim's has an embedding and a head of its own.
+
+    Args:
+        stored: the tensors of the files.
+        where: named in errors.
+        kinds: contents of `DESCRIPTION`.
+        mtp: how names of the MTP module's tensors begin.
 
     Raises:
-        CheckpointError: a matrix with static activation scales, or packed rows without a scale for each.
+        CheckpointError: a kind of matrix that is not in `READ`, or a scale that is missing or of another shape.
     """
 
-    def __init__(self, stored: LazyState, where: str) -> None:
+    def __init__(self, stored: LazyState, where: str, kinds: Mapping[str, Any] | None = None, mtp: str = "") -> None:
         self._stored, self._where = stored, where
         self.shapes, self._packed = {}, set()
+        left_out = mtp if mtp and SURPLUS in stored.shapes and f"{mtp}{SURPLUS}" not in stored.shapes else None
+        if left_out and any(name.startswith(left_out) for name in stored.shapes):
+            log.warning("%s: the MTP module of a model rotated by msModelSlim is left out: it has its own head", where)
         for name, shape in stored.shapes.items():
-            stem, _, kind = name.rpartition(".")
-            if kind in ("deq_scale", "input_scale"):
-                raise CheckpointError(f"{where}: {name}: activations with fixed scales cannot be served")
-            if kind in ("weight_scale", "weight_offset", "scale_bias") or name == SURPLUS:
+            stem, _, part = name.rpartition(".")
+            if (kind := (kinds or {}).get(name, FLOAT_KIND)) not in READ:
+                raise CheckpointError(f"{where}: {name} is of kind {kind}: must be {', '.join(READ)}")
+            if part in PARTS_OF_A_MATRIX or name == SURPLUS or (left_out and name.startswith(left_out)):
                 continue
-            scale = stored.shapes.get(f"{stem}.weight_scale")
             self.shapes[name] = shape
-            if kind == "weight" and scale is not None:
-                self._packed.add(name)
-                self.shapes[name] = torch.Size((scale[0], shape[1]))
-                halves = 2 if f"{stem}.scale_bias" in stored.shapes else 1
-                if len(shape) != 2 or tuple(scale) != (halves * shape[0], 1):
-                    raise CheckpointError(f"{where}: {stem}.weight_scale must be ({halves * shape[0]}, 1)")
+            if part == "weight" and f"{stem}.weight_scale" in stored.shapes:
+                rows = shape[0] * (2 if f"{stem}.scale_bias" in stored.shapes else 1)
+                self._pack(name, f"{stem}.weight_scale", rows, (rows, 1))
+            elif part == "weight" and f"{stem}.deq_scale" in stored.shapes:
+                self._pack(name, f"{stem}.deq_scale", shape[0], (shape[0],))
+
+    def _pack(self, name: str, scale: str, rows: int, wanted: tuple[int, ...]) -> None:
+        shape = self._stored.shapes[name]
+        if len(shape) != 2 or tuple(self._stored.shapes[scale]) != wanted:
+            raise CheckpointError(f"{self._where}: {scale} must be {wanted}")
+        self._packed.add(name)
+        self.shapes[name] = torch.Size((rows, shape[1]))
 
     def quantised(self, name: str) -> tuple[Quantised, Format]:
-        """See `PackedShards.quantised`."""
+        """See `PackedShards.quantised`.
+
+        Raises:
+            CheckpointError: the integers of a matrix are not symmetric.
+        """
         stem = name.removesuffix(".weight")
-        scale = self._stored[f"{stem}.weight_scale"].float()
+        offset = f"{stem}.weight_offset"
+        if offset in self._stored.shapes and bool(self._stored[offset].any()):
+            raise CheckpointError(f"{self._where}: {offset} must be 0: integers with an offset cannot be served")
+        scale = self._scale(stem)
         if f"{stem}.scale_bias" not in self._stored.shapes:
             return Quantised(self._stored[name], scale), Format(8)
         return Quantised(pack_int4(unpack_rows(self._stored[name])), scale), Format(4)
+
+    def _scale(self, stem: str) -> Tensor:
+        """Returns the float32 scales of a matrix's rows, [N, 1]."""
+        if f"{stem}.weight_scale" in self._stored.shapes:
+            return self._stored[f"{stem}.weight_scale"].float()
+        factor_N = self._stored[f"{stem}.deq_scale"]
+        if factor_N.dtype == torch.int64:  # float32 bits, for models in float16
+            factor_N = factor_N.to(torch.int32).view(torch.float32)
+        return (factor_N.float() / self._stored[f"{stem}.input_scale"].float())[:, None]

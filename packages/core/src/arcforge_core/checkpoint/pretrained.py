@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import arcforge_core
 from arcforge_core.checkpoint.adapter import adapted, check_base, load_adapter, read_adapter
 from arcforge_core.checkpoint.hf.folder import OWN, Layout, LinkedState, hf_layout
 from arcforge_core.checkpoint.int8 import UnpackedState
-from arcforge_core.checkpoint.packed import QUANTISED, read_rounds
+from arcforge_core.checkpoint.packed import METHOD, QUANTISED, read_rounds
 from arcforge_core.checkpoint.sections import meta_model, read_json, refuse_unknown, typed, typed_attention
 from arcforge_core.checkpoint.shards import WEIGHTS, LazyState, ShardReader, save_tensors
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
@@ -28,7 +29,7 @@ from arcforge_core.errors import CheckpointError
 from arcforge_core.files.atomic import replacing
 from arcforge_core.files.find import CONFIG, find_checkpoint, is_adapter
 from arcforge_core.model.adapt.lora import adapter_of
-from arcforge_core.model.adapt.quantised import install_quantised, prepare_updates
+from arcforge_core.model.adapt.quantised import install_quantised, prepare_updates, quantised_state
 from arcforge_core.model.adapt.state import check_shapes, check_state, state_of
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.compat import fast_bf16, why_precision
@@ -186,13 +187,22 @@ def _stored_integers(checkpoint: Checkpoint) -> dict[str, tuple[Quantised, Forma
 
 def _pass_updates(model: CausalLM, checkpoint: Checkpoint) -> None:
     """Passes updates of the original model's weights through what the checkpoint's quantizer did to them."""
-    section = read_json(checkpoint.path)[QUANTISED].get(OWN)
+    packed = read_json(checkpoint.path)[QUANTISED]
+    section = packed.get(OWN)
     if section is None:
+        state = quantised_state(model)
+        if packed["quant_method"] != METHOD and state is not None:
+            prepare_updates(model, state.shapes, partial(_no_updates, checkpoint.path))
         return
     arrival = registry().get("quantizer", str(section.get("quantizer"))).load().arrival
     original, prepare = arrival(checkpoint.path, section, checkpoint.config, checkpoint.attention)
     shapes = {name: x.shape for name, x in state_of(meta_model(original, checkpoint.attention, "update")).items()}
     prepare_updates(model, shapes, prepare)
+
+
+def _no_updates(folder: Path, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Refuses an update: another program's folds and rotations are not known."""
+    raise CheckpointError(f"{folder} was quantised by another program, so it takes no updates: use arcforge-quantize")
 
 
 def load_weights(model: CausalLM, directory: str | Path) -> None:

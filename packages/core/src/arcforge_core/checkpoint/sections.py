@@ -22,10 +22,14 @@ from arcforge_core.ops.dispatch import Ops
 from arcforge_core.plugins.loader import registry
 
 C = TypeVar("C")
+DESCRIPTION = "quant_model_description.json"
+"""Names the kind of every tensor in a checkpoint quantised for Ascend."""
 
 
 def read_json(directory: Path) -> dict[str, Any]:
     """Returns the contents of config.json.
+
+    In a directory that msModelSlim quantised they do not say so: ``quantization_config`` is added.
 
     Raises:
         CheckpointError: it is missing or not a JSON object.
@@ -41,6 +45,8 @@ def read_json(directory: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} must contain a JSON object")
+    if (directory / DESCRIPTION).is_file():
+        config.setdefault("quantization_config", {"quant_method": "ascend", "description": DESCRIPTION})
     return config
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from arcforge_core.errors import CheckpointError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+NAMES = ((WEIGHTS, INDEX), ("quant_model_weights.safetensors", "quant_model_weights.safetensors.index.json"))
+"""Names of a single file and of an index: transformers', and msModelSlim's."""
 SHARD_BYTES = 5_000_000_000
 """Default maximum size of a shard, as on the hub."""
 
@@ -52,7 +54,7 @@ class ShardReader(Mapping[str, Tensor]):
                 raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
             absent = sorted(promised - set(names))
             if absent:
-                raise CheckpointError(f"{path} does not contain {absent[0]}, which {directory / INDEX} places there")
+                raise CheckpointError(f"{path} does not contain {absent[0]}, which the index places there")
             self._files |= dict.fromkeys(names, file)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -72,11 +74,13 @@ class ShardReader(Mapping[str, Tensor]):
 
 def _files(directory: Path) -> dict[Path, set[str]]:
     """Returns the directory's files, and the tensors that the index lists for each."""
-    index = directory / INDEX
-    if (directory / WEIGHTS).is_file() or not index.is_file():
-        if not (directory / WEIGHTS).is_file():
-            raise CheckpointError(f"{directory} has neither {WEIGHTS} nor {INDEX}")
-        return {directory / WEIGHTS: set()}
+    for weights, listing in NAMES:
+        if (directory / weights).is_file():
+            return {directory / weights: set()}
+        if (index := directory / listing).is_file():
+            break
+    else:
+        raise CheckpointError(f"{directory} has neither {WEIGHTS} nor {INDEX}")
     files: dict[Path, set[str]] = {}
     try:
         for name, file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from arcforge_core.checkpoint import packed, packed_ascend
 from arcforge_core.checkpoint.packed import PackedShards
-from arcforge_core.checkpoint.packed_ascend import DESCRIPTION, SURPLUS, AscendShards
+from arcforge_core.checkpoint.packed_ascend import SURPLUS, AscendShards
+from arcforge_core.checkpoint.sections import DESCRIPTION
 from arcforge_core.checkpoint.shards import INDEX, LazyState, save_tensors
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.ops.quant import Format, Quantised

@@ -116,14 +116,16 @@ def hf_layout(directory: Path, config: Mapping[str, Any]) -> Layout:
         config = {name: value for name, value in config.items() if name != QUANTISED}
     translated, own = architecture.read(config, where), _own_section(config, architecture, where)
     shards: LazyState = ShardReader(directory)
+    mtp = f"model.layers.{translated.model['num_hidden_layers']}."
     if method == packed_ascend.METHOD:
-        shards = packed_ascend.AscendShards(shards, where)
+        shards = packed_ascend.AscendShards(shards, where, packed_ascend.read_description(directory), mtp)
     elif packed is not None:
         shards = PackedShards(shards, packed, where)
-    mtp = f"model.layers.{translated.model['num_hidden_layers']}."
     values = {**translated.model, **own["model"]}
     if not any(name.startswith(mtp) for name in shards.shapes):  # config.json says 1 even where the module was dropped
         values["mtp"] = {**values["mtp"], "depths": 0}
+    if method == packed_ascend.METHOD and values["tie_word_embeddings"] and _untied(shards):
+        values["tie_word_embeddings"] = False  # msModelSlim copies config.json, and turns embedding and head apart
     model_config = typed(ModelConfig, values, "model", where)
     rotated = architecture.rotated(config, model_config)
 
@@ -136,6 +138,12 @@ def hf_layout(directory: Path, config: Mapping[str, Any]) -> Layout:
         return LinkedState(shapes, {link.ours: link for link in found}, shards)
 
     return model_config, _attention(translated, own["attention"], where), arrange
+
+
+def _untied(shards: LazyState) -> bool:
+    """Returns whether a head of its own is stored."""
+    names = "lm_head.weight", "model.embed_tokens.weight"
+    return all(name in shards.shapes for name in names) and not torch.equal(*(shards[name] for name in names))
 
 
 def _own_section(config: Mapping[str, Any], architecture: Architecture, where: str) -> dict[str, Any]:
