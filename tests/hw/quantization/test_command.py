@@ -20,10 +20,11 @@ from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.ops.quant import INT4, dequantise, quantise
+from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, dequantise, quantise
 from arcforge_core.testing.small_models import small_config
-from arcforge_hw.quantization import command
+from arcforge_hw.quantization import command, quarot
 from arcforge_hw.quantization.configs import QuantizeConfig, QuarotConfig
+from arcforge_hw.quantization.quarot import Quarot
 from arcforge_hw.quantization.rounding import ssz
 from arcforge_hw.quantization.transform import Transform
 
@@ -143,6 +144,17 @@ def test_ssz_loses_less_than_nearest() -> None:
     weight = torch.randn(16, 64, generator=torch.Generator().manual_seed(0)) ** 3
     lost = [(dequantise(q) - weight).square().mean(-1) for q in (quantise(weight, INT4), ssz(weight, INT4, 10))]
     assert (lost[1] <= lost[0]).all() and lost[1].sum() < 0.96 * lost[0].sum()
+
+
+@pytest.mark.parametrize("form", [INT8, INT4, INT4_GROUP_32])
+def test_pieces_of_a_matrix_are_rounded_as_the_whole(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(3, 10, 64, generator=torch.Generator().manual_seed(0)) ** 3
+    state = Transform(small_config(), DsaConfig()).of({})
+    made = Quarot(QuarotConfig(), state, small_config(), {"w": form}, True, {})
+    whole = made.round("w", weight)
+    monkeypatch.setattr(quarot, "PIECE", 4 * 64)
+    for found, wanted in zip(made.round("w", weight), whole, strict=True):
+        assert found.shape == wanted.shape and torch.equal(found, wanted)
 
 
 def test_words_of_int4_hold_every_value_in_order() -> None:

@@ -17,8 +17,9 @@ from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.testing.small_models import small_config
+from arcforge_hw.quantization import transform
 from arcforge_hw.quantization.rotations import random_hadamard, shifted_blocks
-from arcforge_hw.quantization.transform import MTP_HEAD_ROT, Transform
+from arcforge_hw.quantization.transform import EMBEDDING, HEAD, MTP_HEAD_ROT, Transform
 
 CASES: dict[str, tuple[AttentionConfig, dict[str, Any]]] = {
     "dsa": (DsaConfig(), {"index_topk": 4, "mtp": {"depths": 2}}),
@@ -130,6 +131,16 @@ def test_smoothing_keeps_the_function_and_changes_the_weights(case: str, seed: i
     differ = {n for n, x in state_of(rough).items() if not torch.equal(x, state_of(smooth)[n])}
     assert {"model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.experts.down_proj"} <= differ
     assert any("o_proj" in n for n in differ) and "model.layers.0.input_layernorm.weight" in differ
+
+
+def test_pieces_of_the_embedding_and_of_the_head_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("dsa")
+    state = Transform(model.config, model.attention).of(state_of(model))
+    whole = {name: state[name] for name in (EMBEDDING, HEAD)}
+    monkeypatch.setattr(transform, "PIECE", 5 * model.config.hidden_size + 1)
+    for name, wanted in whole.items():
+        assert len(list(transform._pieces(name, wanted))) == 13  # 64 rows, five at a time
+        assert torch.allclose(state[name], wanted, rtol=0, atol=1e-14)
 
 
 def test_rotations_are_orthogonal_and_blocks_reach_their_neighbours() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -133,6 +134,7 @@ def _write(
             save_tensors(tensors, partial)
             partial.rename(path)
             write_json(notes, {"names": list(tensors), **figures, "digests": digests})
+            del tensors  # or they would be in memory beside the next layer
         if calibration is not None:
             calibration.leave(stage[0].ours)
         found = json.loads(notes.read_text(encoding="utf-8"))
@@ -157,18 +159,33 @@ def _quantised(
     for link in stage:
         if link.ours not in made.formats:
             parts = zip(link.theirs, link.split(made.state[link.ours]), strict=True)
-            tensors |= {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts}
+            tensors |= {name: _alone(part) for name, part in parts}
             continue
         tensor = unrounded(link.ours)
         integers = rounded(link.ours, tensor)
-        lost = (dequantise(integers) - tensor.float()).norm() / tensor.float().norm().clamp(min=1e-30)
-        figures["error"] = max(figures["error"], float(lost))
+        figures["error"] = max(figures["error"], _lost(integers, tensor))
         for name, part in _parts(link, integers):
             digests[name] = _digest(part)
             stored = layout.encode(name, part)
             figures["stored"] += sum(x.nbytes for x in stored.values())
-            tensors |= {key: x.clone(memory_format=torch.contiguous_format) for key, x in stored.items()}
+            tensors |= {key: _alone(x) for key, x in stored.items()}
     return tensors, figures, digests
+
+
+def _lost(integers: Quantised, weight: Tensor) -> float:
+    """Returns the norm of what rounding changed, relative to the weight's, computed matrix by matrix."""
+    lost = whole = 0.0
+    for one, *stored in zip(*(x.flatten(0, -3) if x.ndim > 2 else x[None] for x in (weight, *integers)), strict=True):
+        wide = one.float()
+        lost += float((dequantise(Quantised(*stored)) - wide).norm()) ** 2
+        whole += float(wide.norm()) ** 2
+    return math.sqrt(lost / max(whole, 1e-60))
+
+
+def _alone(x: Tensor) -> Tensor:
+    """Returns a contiguous tensor that shares its memory with no other, as files need."""
+    whole = x.is_contiguous() and x.untyped_storage().nbytes() == x.nbytes
+    return x if whole else x.clone(memory_format=torch.contiguous_format)
 
 
 def _digest(integers: Quantised) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from arcforge_core.ops.quant import Format, Quantised, quantise
 from arcforge_hw.quantization.configs import QuarotConfig
 from arcforge_hw.quantization.recipe import chosen_formats
 from arcforge_hw.quantization.rounding import ssz
-from arcforge_hw.quantization.transform import Transform, TransformedState
+from arcforge_hw.quantization.transform import PIECE, Transform, TransformedState
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,15 @@ class Quarot:
 
     def round(self, name: str, weight: Tensor) -> Quantised:
         """Returns the integers of a transformed weight, by the weight alone."""
-        form = self.formats[name]
-        return quantise(weight, form) if self.config.rounding == "nearest" else ssz(weight, form, self.config.steps)
+        form, rows = self.formats[name], weight.flatten(0, -2)
+        count = max(1, PIECE // weight.shape[-1])
+        parts = [self._rounded(rows[start : start + count], form) for start in range(0, len(rows), count)]
+        values, scale = (torch.cat(each).view(*weight.shape[:-1], -1) for each in zip(*parts, strict=True))
+        return Quantised(values, scale)
+
+    def _rounded(self, weight_NK: Tensor, form: Format) -> Quantised:
+        nearest = self.config.rounding == "nearest"
+        return quantise(weight_NK, form) if nearest else ssz(weight_NK, form, self.config.steps)
 
     @staticmethod
     def arrival(

@@ -40,6 +40,8 @@ WRITERS = ("self_attn.o_proj", "mlp.down_proj", "mlp.experts.down_proj", "mlp.sh
 """Layers that write into the residual stream."""
 HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
 MTP_NORMS = ("mtp.enorm.weight", "mtp.hnorm.weight", "mtp.shared_head.norm.weight")
+PIECE = 2**16
+"""Values of an embedding or a head that are changed together, and of a matrix that are rounded together."""
 MTP_ROT, MTP_HEAD_ROT = "mtp.rot.weight", "mtp.shared_head.rot.weight"
 
 
@@ -127,10 +129,13 @@ class TransformedState(Mapping[str, Tensor]):
         tensor = self.state[EMBEDDING if tied else name]
         if not tensor.is_floating_point() or name.endswith("e_score_correction_bias"):
             return tensor
-        wide = tensor.double()
-        if self.rotations is not None:
-            wide = self._rotated(name, wide, self.rotations)
-        return self._smoothed(name, wide).to(_wider(tensor.dtype, least))
+        made = torch.empty(tensor.shape, dtype=_wider(tensor.dtype, least))
+        for where, expert in _pieces(name, tensor):
+            wide = tensor[where].double()
+            if self.rotations is not None:
+                wide = self._rotated(name, wide, self.rotations)
+            made[where] = self._smoothed(name, wide, expert)
+        return made
 
     # ---- folds and rotations -----------------------------------------------------------------------------------------
 
@@ -194,7 +199,7 @@ class TransformedState(Mapping[str, Tensor]):
 
     # ---- smoothing ---------------------------------------------------------------------------------------------------
 
-    def _smoothed(self, name: str, x: Tensor) -> Tensor:
+    def _smoothed(self, name: str, x: Tensor, expert: int | None) -> Tensor:
         found = LAYER.fullmatch(name)
         if found is None or not self.transform.factors:
             return x
@@ -207,11 +212,13 @@ class TransformedState(Mapping[str, Tensor]):
             return x / s
         mlp = part.rpartition(".")[0]
         up = self._factors(f"{layer}.{mlp}.up") if part.startswith("mlp.") else None
+        if up is not None and expert is not None:
+            up = up[expert]
         if up is not None and part.endswith("down_proj"):
-            return x * up[..., None, :]
+            return x * up
         if up is not None and part.endswith("gate_up_proj"):
             gate, above = x.chunk(2, dim=-2)
-            return torch.cat((gate, above / up[..., None]), dim=-2)
+            return torch.cat((gate, above / up[:, None]), dim=-2)
         if up is not None and part.endswith(".up_proj"):
             return x / up[:, None]
         return self._smoothed_values(layer, part, x)
@@ -237,6 +244,15 @@ class TransformedState(Mapping[str, Tensor]):
     def _factors(self, place: str) -> Tensor | None:
         found = self.transform.factors.get(place)
         return None if found is None else found.double()
+
+
+def _pieces(name: str, tensor: Tensor) -> Iterator[tuple[int | slice, int | None]]:
+    """Yields indices of the parts of a tensor that change apart, with the expert's number: float64 is large."""
+    if tensor.ndim == 3:
+        yield from ((expert, expert) for expert in range(len(tensor)))
+        return
+    rows = max(1, PIECE // tensor.shape[-1]) if name in (EMBEDDING, HEAD) else max(1, len(tensor))
+    yield from ((slice(start, start + rows), None) for start in range(0, len(tensor), rows))
 
 
 def _wider(dtype: torch.dtype, least: torch.dtype | None) -> torch.dtype:
