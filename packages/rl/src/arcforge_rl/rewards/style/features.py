@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from arcforge_rl.objectives.creativity import STOCK
 from arcforge_rl.objectives.text import BULLET, FUNCTION_WORDS, HEADING, NUMBERED, sentences, words
+from arcforge_rl.rewards.style.plain import disguised, pictures, plain
 
 Array = NDArray[np.float64]
 
@@ -34,10 +35,12 @@ GROUPS = {
     "marks": 4,
     "markdown": 4,
     "phrases": 1,
+    "pictures": 1,
+    "disguises": 1,
 }
 """Features of each group, in the order of `features`."""
 
-COUNTED = np.array([1, 0, 0, 0] + [1] * len(WORDS) + [0] * 4 + [1] * 9, dtype=np.bool_)
+COUNTED = np.array([1, 0, 0, 0] + [1] * len(WORDS) + [0] * 4 + [1] * 11, dtype=np.bool_)
 """Whether a feature is the number of something per 100 words."""
 
 
@@ -47,8 +50,10 @@ def features(text: str) -> Array:
     They are: function words per 100 words, mean and standard deviation of the letters of a word, different words per
     100 words; each function word per 100 words; mean and standard deviation of the words of a sentence, shares of long
     and short ones; commas, colons and semicolons, exclamation and question marks, dashes per 100 words; list lines,
-    headings and tables, bold texts and fences per 100 words; stock phrases per 100 words.
+    headings and tables, bold texts and fences per 100 words; stock phrases per 100 words; pictures, and words that look
+    otherwise than they are spelt, per 100 words. All but the last two are of the text that a reader sees.
     """
+    shown, text = text, plain(text)
     found = words(text)
     if not found:
         return np.zeros(sum(GROUPS.values()))
@@ -59,7 +64,7 @@ def features(text: str) -> Array:
             counts[word] += 1
     letters = np.array([len(word) for word in found], dtype=np.float64)
     lengths = np.array([len(words(sentence)) for sentence in sentences(text)], dtype=np.float64)
-    plain = " ".join(text.lower().replace("\u2019", "'").split())
+    phrases = " ".join(text.lower().replace("\u2019", "'").split())
     return np.array(
         [
             *(rate * sum(counts.values()), letters.mean(), letters.std(), rate * len(set(found))),
@@ -70,7 +75,9 @@ def features(text: str) -> Array:
             rate * (len(HEADING.findall(text)) + len(TABLE.findall(text))),
             rate * len(BOLD.findall(text)),
             rate * len(FENCE.findall(text)),
-            rate * sum(map(plain.count, PHRASES)),
+            rate * sum(map(phrases.count, PHRASES)),
+            rate * pictures(shown),
+            rate * disguised(shown),
         ]
     )
 

@@ -12,10 +12,12 @@ import numpy as np
 from arcforge_core.contracts.environment import Episode, Task
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.rewards import StyleConfig
-from arcforge_rl.objectives.text import sentences, words
+from arcforge_rl.objectives.text import words
 from arcforge_rl.rewards.style.discriminator import told_apart
 from arcforge_rl.rewards.style.features import COUNTED, GROUPS, Array, all_features, features
-from arcforge_rl.rewards.style.human import FEWEST, LENGTHS, passages, texts_of
+from arcforge_rl.rewards.style.human import FEWEST, LENGTHS, passages, python_texts, texts_of
+from arcforge_rl.rewards.style.plain import plain
+from arcforge_rl.rewards.style.sense import Sense
 
 FARTHEST = 6.0
 """Standard deviations that count of one feature."""
@@ -71,24 +73,26 @@ def by_group(z_NF: Array) -> Array:
 
 
 @functools.cache
-def references_of(files: tuple[str, ...]) -> dict[int, Reference]:
-    """Returns people's passages by their length.
+def references_of(files: tuple[str, ...]) -> tuple[dict[int, Reference], Sense]:
+    """Returns people's passages by their length, and what sense their texts have.
 
     Raises:
         ConfigError, DataError: see `texts_of`; or there are too few.
     """
-    found = passages(texts_of(files, "options.files"))
+    texts = texts_of(files, "options.files")
+    found = passages(texts)
     if not found:
         accepted = f"gives fewer than {FEWEST} passages of {LENGTHS[0]} words: name more text, or none for Python's own"
         raise ConfigError("options.files", list(files), accepted)
-    return {length: Reference.of(length, texts) for length, texts in found.items()}
+    references = {length: Reference.of(length, parts) for length, parts in found.items()}
+    return references, Sense(texts, python_texts() if files else ())
 
 
 class Style:
     """1 for a reply within the style of people's texts of its length, less the farther it is; 0 for too few words.
 
     Beyond the distance ``near`` of 90% of people's passages the value is ``near / distance``, without an end. It is
-    multiplied by the share of different sentences, as one good sentence said many times has the style of one.
+    multiplied by the sense that the text has (`Sense`), as shuffled words have the style of the text that they are of.
 
     Raises:
         ConfigError, DataError: the files give too few passages, or cannot be read.
@@ -96,14 +100,15 @@ class Style:
 
     def __init__(self, config: StyleConfig) -> None:
         self.config = config
-        self.references = references_of(tuple(config.files))
+        self.references, self.sense = references_of(tuple(config.files))
         self._seen: list[tuple[int, Array]] = []
         self._distances: list[float] = []
 
     async def measure(self, task: Task, episode: Episode) -> float:
         """Measures the last reply."""
         text = episode.reply.text
-        count = len(words(text))
+        seen = plain(text)
+        count = len(words(seen))
         if count < self.config.least:
             return 0.0
         length = self.length_of(count)
@@ -111,9 +116,7 @@ class Style:
         distance = float(reference.distances(x_F[None])[0])
         self._seen.append((length, x_F))
         self._distances.append(distance)
-        said = [" ".join(words(sentence)).lower() for sentence in sentences(text)]
-        fresh = len({*said}) / len(said) if said else 1.0
-        return fresh * (min(1.0, reference.near / distance) if distance else 1.0)
+        return self.sense.of(seen, length) * (min(1.0, reference.near / distance) if distance else 1.0)
 
     def length_of(self, count: int) -> int:
         """Returns the length of the passages that a text of some words is compared with: the nearest in ratio."""
