@@ -1,16 +1,21 @@
 """Mixtures keep their parts in balance, by number alone."""
 
+import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcforge_core.contracts.environment import Reply
+from arcforge_core.contracts.chat import ChatOptions
+from arcforge_core.contracts.environment import Agents, Reply
+from arcforge_core.episodes.agent import THINKING
 from arcforge_core.errors import ConfigError, UnknownComponentError
 from arcforge_core.testing.environment_suite import score
 from arcforge_rl.configs.environments import MixtureConfig
-from arcforge_rl.environments.mixture import Mixture, schedule
+from arcforge_rl.environments.mixture import InMode, Mixture, schedule
+from arcforge_rl.rollouts.records import as_record
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.05, 20), min_size=1)
 
@@ -58,12 +63,39 @@ def test_the_split_is_the_parts():
         ({"parts": {"copy": -1.0}}, "environment.parts"),
         ({"parts": {"copy": 1.0, "math": float("nan")}}, "environment.parts.math=nan"),
         ({"parts": {"copy": 1.0}, "options": {"math": {}}}, "environment.options='math'"),
+        ({"parts": {"copy": 1.0}, "thinking": {"math": "on"}}, "environment.thinking='math'"),
+        ({"parts": {"copy": 1.0}, "thinking": {"copy": "yes"}}, "environment.thinking.copy='yes'"),
     ],
 )
 def test_bad_config_is_named(options, message):
     with pytest.raises(ConfigError) as caught:
         MixtureConfig(**options)
     assert message in str(caught.value)
+
+
+def test_a_part_may_think_in_its_own_mode():
+    asked, given = [], ChatOptions(clear_thinking=False)
+
+    class Solver:
+        async def reply(self, messages, tools=(), options=None):
+            asked.append(options)
+            return Reply("")
+
+    mixture = Mixture(MixtureConfig(parts={"copy": 1.0, "arithmetic": 1.0}, thinking={"copy": "on"}))
+    agents = Agents(Solver(), judge=Solver())
+    for task in map(mixture.task, range(2)):
+        asyncio.run(mixture.run(task, agents))
+        assert asked.pop() == (THINKING["on"] if mixture.stage_of(task) == "copy" else None)
+    asyncio.run(InMode(agents.solver, THINKING["off"]).reply([], (), given))
+    assert asked == [given], "a task's own mode counts more"
+    assert agents.with_solver(agents.judge).judge is agents.judge
+    rollouts = [
+        SimpleNamespace(task=task, domain="d", record=lambda: {"messages": [{"content": "a"}]})
+        for task in map(mixture.task, range(2))
+    ]
+    for thinking in (False, True):
+        modes = {one.task.part: as_record(one, thinking)["thinking"] for one in rollouts}
+        assert modes == {"copy": "interleaved", "arithmetic": "interleaved" if thinking else "off"}
 
 
 def test_bad_parts_are_named():

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from arcforge_core.errors import DataError
-from arcforge_rl.trainer.report.skills import change, rows_of, runs_of, write_skills
+from arcforge_rl.trainer.report.skills import change, rows_of, runs_of, verdict, write_skills
 
 
 def run_of(folder, steps):
@@ -41,6 +41,8 @@ def test_the_page_says_what_was_lost_and_what_came_back(stages):
     best, _, against, recovered = change(rows, "sums")
     assert best == "reasoning" and recovered == "80%" and against.startswith("-10.0 points (")
     assert change(rows, "chat")[1] == "nothing"
+    assert "more than 2 points below the best stage on sums (-10.0 points)." in text
+    assert verdict(rows, ["chat"]) == "The end is within 2 points of the best stage on every skill."
 
 
 def test_a_pipeline_is_its_stages_with_held_out_tasks(stages, tmp_path):

@@ -98,6 +98,10 @@ class Agents:
         self.solver, self.away = solver, away
         self._others = others
 
+    def with_solver(self, solver: Agent) -> Agents:
+        """Returns the same agents with another solver."""
+        return Agents(solver, away=self.away, **self._others)
+
     def __getattr__(self, name: str) -> Agent:
         if name.startswith("_"):  # what copies and pickles ask for
             raise AttributeError(name)

@@ -17,6 +17,9 @@ from arcforge_core.config.schema import (
 from arcforge_core.configs import ConversationEnvironmentConfig
 from arcforge_core.errors import ConfigError
 
+MODES = ("off", "on", "interleaved", "preserved")
+"""Of thinking, see `RolloutConfig.thinking`."""
+
 TERMINAL_FAMILIES = (
     "archives", "build", "checksums", "git", "logs", "network", "permissions", "processes", "repair", "schedules",
     "services", "sql", "text",
@@ -97,6 +100,9 @@ class MixtureConfig(EnvironmentConfig):
     ``+environment.parts.general=1 +environment.environments.general=math``."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Config fields of the parts, by part, e.g. ``+environment.options.math.steps=3``."""
+    thinking: dict[str, str] = field(default_factory=dict)
+    """Modes of parts that differ from ``rollout.thinking``: ``+environment.thinking.math=on``. Tasks that have a mode
+    of their own, as records do, keep it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,9 +112,11 @@ class MixtureConfig(EnvironmentConfig):
             if not 0 <= weight < math.inf:
                 raise ConfigError(f"environment.parts.{name}", weight, "must be finite and not below 0")
         self.parts = {name: weight for name, weight in self.parts.items() if weight}
-        for where in ("options", "environments"):
+        for where in ("options", "environments", "thinking"):
             for name in getattr(self, where):
                 check_choice(f"environment.{where}", name, tuple(self.parts))
+        for name, mode in self.thinking.items():
+            check_choice(f"environment.thinking.{name}", mode, MODES)
 
 
 @dataclass

@@ -26,12 +26,10 @@ from arcforge_core.config.schema import (
 from arcforge_core.configs import ReportConfig
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.anchors import AnchorConfig
+from arcforge_rl.configs.environments import MODES
 from arcforge_rl.configs.launching import LauncherConfig
 from arcforge_rl.configs.others import agent_of
 from arcforge_rl.configs.teachers import teacher_of
-
-MODES = ("off", "on", "interleaved", "preserved")
-"""Of `RolloutConfig.thinking`."""
 
 
 @dataclass

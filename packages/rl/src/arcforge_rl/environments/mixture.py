@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arcforge_core.contracts.environment import Agents, Environment, Episode, Outcome, Script, Task
+from arcforge_core.contracts.chat import ChatOptions, Message, Tool
+from arcforge_core.contracts.environment import Agent, Agents, Environment, Episode, Outcome, Reply, Script, Task
+from arcforge_core.episodes.agent import THINKING
 from arcforge_core.episodes.rollout import labels_of
 from arcforge_core.errors import ConfigError
 from arcforge_core.plugins.loader import registry
@@ -26,10 +28,26 @@ class MixtureTask(Task):
     Attributes:
         part: name of the part.
         task: the task made by the part.
+        thinking: mode of the part, if it has one.
     """
 
     part: str
     task: Task
+    thinking: str | None = None
+
+
+@dataclass(frozen=True)
+class InMode:
+    """An agent that renders conversations in a way of its own, unless it is asked for another."""
+
+    agent: Agent
+    options: ChatOptions
+
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
+    ) -> Reply:
+        """Returns the agent's next turn."""
+        return await self.agent.reply(messages, tools, options or self.options)
 
 
 class Mixture:
@@ -47,6 +65,7 @@ class Mixture:
         self.compares = any(getattr(part, "compares", False) for part in self.parts.values())
         needed = (name for part in self.parts.values() for name in getattr(part, "agents", ()))
         self.agents = tuple(dict.fromkeys(needed))
+        self._modes = dict(config.thinking)
         self._order = schedule(config.parts)
         self._per_round = {name: self._order.count(name) for name in self.parts}
 
@@ -55,7 +74,7 @@ class Mixture:
         rounds, place = divmod(index, len(self._order))
         part = self._order[place]
         task = self.parts[part].task(rounds * self._per_round[part] + self._order[:place].count(part))
-        return MixtureTask(f"{part}/{task.key}", task.prompt, task.answer, part, task)
+        return MixtureTask(f"{part}/{task.key}", task.prompt, task.answer, part, task, self._modes.get(part))
 
     def domain_of(self, task: Task) -> str:
         environment, own = self._of(task)
@@ -72,6 +91,9 @@ class Mixture:
 
     async def run(self, task: Task, agents: Agents) -> Episode:
         environment, own = self._of(task)
+        assert isinstance(task, MixtureTask)
+        if task.thinking is not None:
+            agents = agents.with_solver(InMode(agents.solver, THINKING[task.thinking]))
         return await environment.run(own, agents)
 
     async def score(self, task: Task, episode: Episode) -> Outcome:

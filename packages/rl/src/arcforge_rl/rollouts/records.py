@@ -10,6 +10,7 @@ from typing import Any
 from arcforge_core.contracts.conversation import INTERLEAVED, OFF
 from arcforge_core.episodes.conversation_tasks import ConversationTask
 from arcforge_core.episodes.rollout import Rollout
+from arcforge_rl.environments.mixture import MixtureTask
 
 KEPT = "kept"
 
@@ -36,7 +37,7 @@ def as_record(one: Rollout, thinking: bool = False) -> dict[str, Any]:
 
     Args:
         one: the rollout.
-        thinking: the mode of a task that does not come from a record.
+        thinking: the mode of a task that does not come from a record, and whose part of a mixture has none.
     """
     rollout, task = one.record(), one.task
     messages: list[dict[str, Any]] = rollout["messages"]
@@ -44,7 +45,9 @@ def as_record(one: Rollout, thinking: bool = False) -> dict[str, Any]:
         if not message.get("reasoning_content", "-"):
             del message["reasoning_content"]
     if not isinstance(task, ConversationTask):
-        mode = INTERLEAVED if thinking else OFF
+        own = task.thinking if isinstance(task, MixtureTask) else None
+        mode = own or ("on" if thinking else OFF)
+        mode = INTERLEAVED if mode == "on" else mode
         shared: dict[str, Any] = {name: rollout[name] for name in ("messages", "task", "tools") if name in rollout}
         return {"source": one.domain, "thinking": mode, **shared}
     conversation = task.conversation

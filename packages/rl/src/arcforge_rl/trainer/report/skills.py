@@ -11,11 +11,14 @@ from pathlib import Path
 from arcforge_core.errors import DataError
 from arcforge_core.report.html import card, missing, table
 from arcforge_core.report.page import Page, Section
+from arcforge_rl.trainer.figures import ALL
 from arcforge_rl.trainer.report.data import Rate, RlRun, paired, read_run
 from arcforge_rl.trainer.report.page import interval
 
 FILE = "skills.html"
 PIPELINE = "pipeline.json"
+CLOSE = 2.0
+"""Points below a skill's best stage within which the end has kept it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,11 @@ def write_skills(folders: Sequence[Path], output: Path | None = None) -> Path:
             Section("Stages and skills", card("", note + table(head, cells))),
             Section(
                 "Forgetting and recovery",
-                card("", table(["skill", "best", "lost by", "end against best", "recovered"], changes)),
+                card(
+                    "",
+                    f"<p>{verdict(rows, skills)}</p>"
+                    + table(["skill", "best", "lost by", "end against best", "recovered"], changes),
+                ),
             ),
         ],
     )
@@ -108,6 +115,21 @@ def change(rows: Sequence[StageRow], skill: str) -> list[str]:
     lost = f"{escape(known[worst][0].name)} ({100 * (low - top):+.1f} points)" if low < top else "nothing"
     recovered = f"{(end - low) / (top - low):.0%}" if low < top else "-"
     return [escape(known[best][0].name), lost, _against(known[best][0], known[-1][0], skill), recovered]
+
+
+def verdict(rows: Sequence[StageRow], skills: Sequence[str]) -> str:
+    """Returns whether the end is within `CLOSE` points of the best stage on every skill, or on which it is not.
+
+    All skills together are none: their mean has no stage of its own.
+    """
+    short = []
+    for skill in (one for one in skills if one != ALL):
+        values = [100 * rate.value for row in rows if (rate := row.of(skill)) is not None]
+        if (fall := max(values) - values[-1]) > CLOSE + 1e-9:
+            short.append(f"{escape(skill)} ({-fall:.1f} points)")
+    if not short:
+        return f"The end is within {CLOSE:g} points of the best stage on every skill."
+    return f"The end is more than {CLOSE:g} points below the best stage on {', '.join(short)}."
 
 
 def _against(best: StageRow, end: StageRow, skill: str) -> str:
