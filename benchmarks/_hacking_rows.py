@@ -22,7 +22,7 @@ class Row:
         title: in the table.
         gate: no credit for replies without the facts.
         anchor: experts' replies in every update.
-        style: their style as a component, with the weight of the reward model.
+        style: their style, in texts that make sense, as a component with the weight of the reward model.
         monitor: alarms end the run with the weights that were the best by gold.
     """
 
@@ -37,7 +37,7 @@ ROWS = {
     "none": Row("nothing"),
     "gate": Row("gate", gate=True),
     "anchor": Row("anchor", anchor=True),
-    "style": Row("style", style=True),
+    "sense": Row("style and sense", style=True),  # runs called "style" had no factor of sense
     "monitor": Row("monitor", monitor=True),
     "all": Row("gate, anchor, monitor", gate=True, anchor=True, monitor=True),
 }

@@ -206,7 +206,9 @@ def tasks(count: int, first: int = 0) -> list[Notice]:
 
 
 def register() -> None:
-    """Adds the environment to this process, before its first configuration is composed."""
+    """Adds the environment to this process, once, before its first configuration is composed."""
+    if "notices" in registry().names("environment"):
+        return
     path = f"{__name__}:Notices"
     summary = "Notices to customers, judged by a strict editor"
     registry().register(Component("environment", "notices", path, f"{path}Config", summary, "benchmarks", "benchmarks"))

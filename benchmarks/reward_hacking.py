@@ -20,12 +20,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -34,8 +30,8 @@ from typing import Any
 
 from _hacking_rows import ROWS, Row, at_equal_score, figures_of, reward_file
 from _machine import describe_machine
+from _stages import frozen, longest, once, write_lines
 
-COMMAND = str(Path(__file__).parent / "_hacking_command.py")
 FLAWS = ("length", "word")
 QUICK = {
     "flaws": ["word"], "rows": ["none", "all"], "seeds": 1, "tuning_steps": 2, "scorer_steps": 2, "steps": 2,
@@ -78,24 +74,6 @@ class Recipe:
     pairs: int
     experts: int
 
-    @classmethod
-    def load(cls, out: Path, options: argparse.Namespace) -> Recipe:
-        """Returns the recipe of a folder: as it was begun, or of the options.
-
-        Raises:
-            SystemExit: the folder was begun with another recipe.
-        """
-        wanted = cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
-        note = out / "recipe.json"
-        if not note.exists():
-            note.write_text(json.dumps(asdict(wanted), indent=2))
-        found = cls(**json.loads(note.read_text()))
-        changed = [name for name, value in asdict(wanted).items() if getattr(found, name) != value]
-        if changed and not options.table:
-            was = ", ".join(f"{name} {getattr(found, name)} (now {getattr(wanted, name)})" for name in changed)
-            raise SystemExit(f"{note} was begun with another recipe: {was}. Name another --out, or the same options")
-        return found
-
 
 def write_data(recipe: Recipe, folder: Path) -> None:
     """Writes conversations of the fine-tuning, experts' replies and labelled pairs, all of training tasks."""
@@ -113,11 +91,6 @@ def write_data(recipe: Recipe, folder: Path) -> None:
     write_lines(folder / EXPERTS, experts)
     for flaw in FLAWS:
         write_lines(folder / PAIRS.format(flaw=flaw), notices.pairs(flaw, notices.tasks(recipe.pairs), 0))
-
-
-def write_lines(path: Path, records: Sequence[Any]) -> None:
-    """Writes records as jsonl."""
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def tuning_command(recipe: Recipe, data: Path, folder: Path) -> list[str]:
@@ -156,25 +129,6 @@ def run_command(recipe: Recipe, row: Row, base: Path, data: Path, rewards: Path,
     return arguments
 
 
-def once(place: Path, command: list[str]) -> dict[str, Any]:
-    """Runs a command unless it is done, and returns the notes about it; the folder of the run is ``run``."""
-    note = place / "done.json"
-    if not note.exists():
-        shutil.rmtree(place / "run", ignore_errors=True)
-        place.mkdir(parents=True, exist_ok=True)
-        begun = time.monotonic()
-        with (place / "output.txt").open("w") as output:
-            process = subprocess.Popen([sys.executable, COMMAND, *command], stdout=output, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(process.pid, 0)
-        if status:
-            raise SystemExit(f"{' '.join(command)}\n{(place / 'output.txt').read_text()[-3000:]}")
-        wall, processor = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
-        note.write_text(json.dumps({"wall": wall, "processor": processor, "command": command}, indent=2))
-        print(f"{place.name}: {wall:.0f} s, processor {processor:.0f} s", flush=True)
-    done: dict[str, Any] = json.loads(note.read_text())
-    return done
-
-
 def place_of(out: Path, flaw: str, row: str, seed: int) -> Path:
     """Returns the folder of a run."""
     return out / f"{flaw}-{row}-{seed}"
@@ -198,10 +152,9 @@ def learn(recipe: Recipe, flaw: str, row: str, seed: int, out: Path) -> None:
     once(place, run_command(recipe, ROWS[row], base, data, rewards, seed, place / "run"))
 
 
-def longest(out: Path) -> float:
-    """Returns the seconds of the longest run so far; 0 before the first."""
-    notes = [json.loads(path.read_text()) for flaw in FLAWS for path in out.glob(f"{flaw}-*/done.json")]
-    return max((float(note["wall"]) for note in notes), default=0.0)
+def notes_in(out: Path) -> list[Path]:
+    """Returns the notes of the finished runs."""
+    return [path for flaw in FLAWS for path in out.glob(f"{flaw}-*/done.json")]
 
 
 def report(out: Path, flaws: Sequence[str], rows: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
@@ -222,7 +175,7 @@ def report(out: Path, flaws: Sequence[str], rows: Sequence[str], seeds: Sequence
     print("\n| flaw | held by | seed | at score | AUC - 0.5: nothing, held | growth of length: nothing, held |\n| "
           + " | ".join(["---"] * 6) + " |")  # fmt: skip
     for flaw, of_rows in found.items():
-        for row in ("anchor", "style"):
+        for row in ("anchor", "sense"):
             for seed, run in of_rows.get(row, {}).items():
                 if seed in of_rows.get("none", {}):
                     equal = at_equal_score(of_rows["none"][seed]["steps"], run["steps"])
@@ -281,13 +234,13 @@ def main() -> None:
             setattr(options, name, value)
         options.out = options.out / "quick"
     options.out.mkdir(parents=True, exist_ok=True)
-    recipe = Recipe.load(options.out, options)
+    recipe = frozen(Recipe, options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     plan = [(flaw, row, seed) for seed in seeds for flaw in options.flaws for row in options.rows]
     end, left = time.monotonic() + 60 * options.minutes, 0
     for flaw, row, seed in plan:
         done = (place_of(options.out, flaw, row, seed) / "done.json").exists()
-        if options.table or not (done or time.monotonic() + longest(options.out) < end):
+        if options.table or not (done or time.monotonic() + longest(notes_in(options.out)) < end):
             left += not done
             continue
         learn(recipe, flaw, row, seed, options.out)

@@ -53,11 +53,13 @@ def test_tastes_prefer_facts_and_their_flaw(flaw: str) -> None:
 
 def test_every_command_composes(tmp_path: Path) -> None:
     hacking, rows, notices = module("reward_hacking"), module("_hacking_rows"), module("_notices")
+    frozen = module("_stages").frozen
     notices.register()
     options = hacking.parser().parse_args(["--out", str(tmp_path), "--notices", "30", "--pairs", "30"])
-    recipe = hacking.Recipe.load(tmp_path, options)
+    recipe = frozen(hacking.Recipe, tmp_path, options)
     with pytest.raises(SystemExit, match=r"begun with another recipe: steps 30 \(now 4\)"):
-        hacking.Recipe.load(tmp_path, hacking.parser().parse_args(["--steps", "4", "--notices", "30", "--pairs", "30"]))
+        other = hacking.parser().parse_args(["--steps", "4", "--notices", "30", "--pairs", "30"])
+        frozen(hacking.Recipe, tmp_path, other)
     hacking.write_data(recipe, tmp_path / "data")
     data = tmp_path / "data"
     experts = [json.loads(line) for line in (data / "experts.jsonl").read_text().splitlines()]

@@ -1,0 +1,71 @@
+"""Benchmarks of several commands that may be stopped at any time: each has a folder, and is run until it is done."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+COMMAND = str(Path(__file__).parent / "_hacking_command.py")
+R = TypeVar("R")
+
+
+def frozen(recipe: type[R], out: Path, options: argparse.Namespace) -> R:
+    """Returns the recipe of a folder: as it was begun, in ``recipe.json``, or of the options.
+
+    Args:
+        recipe: a dataclass whose fields are options.
+        out: the folder.
+        options: with ``table`` those of the recipe do not count.
+
+    Raises:
+        SystemExit: the folder was begun with another recipe.
+    """
+    names = [field.name for field in fields(recipe)]  # type: ignore[arg-type]
+    wanted = recipe(**{name: getattr(options, name) for name in names})
+    note = out / "recipe.json"
+    if not note.exists():
+        note.write_text(json.dumps(asdict(wanted), indent=2))  # type: ignore[call-overload]
+    found = recipe(**json.loads(note.read_text()))
+    changed = [name for name in names if getattr(found, name) != getattr(wanted, name)]
+    if changed and not options.table:
+        was = ", ".join(f"{name} {getattr(found, name)} (now {getattr(wanted, name)})" for name in changed)
+        raise SystemExit(f"{note} was begun with another recipe: {was}. Name another --out, or the same options")
+    return found
+
+
+def once(place: Path, command: list[str]) -> dict[str, Any]:
+    """Runs a command of arcforge unless it is done, and returns the notes about it; its folder is ``place / "run"``."""
+    note = place / "done.json"
+    if not note.exists():
+        shutil.rmtree(place / "run", ignore_errors=True)
+        place.mkdir(parents=True, exist_ok=True)
+        begun = time.monotonic()
+        with (place / "output.txt").open("w") as output:
+            process = subprocess.Popen([sys.executable, COMMAND, *command], stdout=output, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"{' '.join(command)}\n{(place / 'output.txt').read_text()[-3000:]}")
+        wall, processor = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
+        note.write_text(json.dumps({"wall": wall, "processor": processor, "command": command}, indent=2))
+        print(f"{place.name}: {wall:.0f} s, processor {processor:.0f} s", flush=True)
+    done: dict[str, Any] = json.loads(note.read_text())
+    return done
+
+
+def longest(notes: Iterable[Path]) -> float:
+    """Returns the seconds of the longest of the commands with these notes; 0 before the first."""
+    return max((float(json.loads(path.read_text())["wall"]) for path in notes), default=0.0)
+
+
+def write_lines(path: Path, records: Sequence[Any]) -> None:
+    """Writes records as jsonl."""
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
