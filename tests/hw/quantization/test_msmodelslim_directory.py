@@ -81,6 +81,20 @@ def test_fixed_scales_as_floats_are_the_same_as_their_bits_in_int64(tmp_path: Pa
     assert torch.equal(open_checkpoint(changed(tmp_path, change)).state[f"{FIXED}.weight"], wanted)
 
 
+def test_scales_fixed_while_decoding_alone_are_read_as_stored(tmp_path: Path) -> None:
+    """Of kind ``W8A8_MIX`` the scales of the rows are stored beside their products."""
+    scale = torch.full((32, 1), 0.25)
+
+    def change(tensors: dict[str, Any], kinds: dict[str, Any]) -> None:
+        tensors[f"{FIXED}.weight_scale"], tensors[f"{FIXED}.weight_offset"] = scale, torch.zeros(32, 1)
+        kinds |= {name: "W8A8_MIX" for name in tensors if name.startswith(f"{FIXED}.")}
+
+    folder = changed(tmp_path, change)
+    (path,) = folder.glob("quant_model_weights-*.safetensors")
+    found, integers = open_checkpoint(folder).state[f"{FIXED}.weight"], load_file(path)[f"{FIXED}.weight"]
+    assert torch.equal(found, integers.float() * scale)
+
+
 def test_an_mtp_module_in_another_basis_is_left_out_and_an_own_head_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

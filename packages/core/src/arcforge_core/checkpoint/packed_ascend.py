@@ -31,7 +31,7 @@ METHOD = "ascend"
 PARTS = 16
 INT8_KIND, INT4_KIND, FLOAT_KIND = "W8A8_DYNAMIC", "W4A8_DYNAMIC", "FLOAT"
 READ = (FLOAT_KIND, INT8_KIND, INT4_KIND, "W8A8", "W8A8_MIX")
-"""Kinds of tensors that are read; the last two have fixed scales of their inputs, with decoding alone or always."""
+"""Kinds of tensors that are read; the last two have fixed scales of their inputs, always or while decoding."""
 PARTS_OF_A_MATRIX = (
     "weight_scale", "weight_offset", "scale_bias", "deq_scale", "quant_bias", "input_scale", "input_offset",
 )  # fmt: skip
