@@ -94,7 +94,8 @@ def version(distribution: str) -> str:
 
 
 def machine_rows() -> Iterator[tuple[str, str]]:
-    """Yields interpreter, system, cores, memory and compiler."""
+    """Yields interpreter, system, cores, memory, compiler and the precision that this processor multiplies faster."""
+    from arcforge_core.ops.compat import why_precision
     from arcforge_core.ops.processor import allowed_cores, memory_bytes, processor_name
 
     yield "python", f"{platform.python_version()} at {sys.executable}"
@@ -102,6 +103,7 @@ def machine_rows() -> Iterator[tuple[str, str]]:
     yield "CPU cores", f"{allowed_cores()} usable of {os.cpu_count()}"
     yield "memory", f"{memory_bytes() / 2**30:.1f} GiB"
     yield "compiler", compiler()
+    yield "precision=auto", why_precision("cpu")
 
 
 def compiler() -> str:
@@ -131,6 +133,8 @@ def hardware_rows() -> Iterator[tuple[str, str]]:
             yield name, f"{'usable' if probe.ok else 'not usable'}: {probe.reason}"
             if probe.ok:
                 yield from (("", line) for line in kernel_faults(hardware.kernels()))
+                if hasattr(hardware, "choices"):  # of a backend that measures
+                    yield from (("", line) for line in hardware.choices())
         except Exception as error:  # a third party's backend must not stop the doctor
             yield name, f"broken: {type(error).__name__}: {error}"
 

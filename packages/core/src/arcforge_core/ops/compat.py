@@ -7,8 +7,8 @@ import platform
 
 import torch
 
+from arcforge_core.ops.calibration import product_rates
 from arcforge_core.ops.hardware import capabilities_of
-from arcforge_core.ops.processor import product_rates
 
 
 @functools.cache

@@ -41,7 +41,9 @@ from arcforge_hw.cpu.native.rope import rope
 from arcforge_hw.cpu.native.sample import sample
 from arcforge_hw.cpu.native.sparse_mla import sparse_mla
 from arcforge_hw.cpu.native.to_records import to_records
+from arcforge_hw.torch_ops.expert_rows import explained
 from arcforge_hw.torch_ops.kernels import kernels as torch_kernels
+from arcforge_hw.torch_ops.moe_experts import grouped_experts
 from arcforge_hw.torch_ops.quant_linear import quant_experts as int_mm_experts
 from arcforge_hw.torch_ops.verdicts import first_no, grouped_mm, on_device
 
@@ -95,6 +97,11 @@ class Cpu(TorchCpu):
             ops = sorted({kernel.op for kernel in self.kernels() if kernel.name.endswith(".native")})
             return Probe(True, f"{cores}; {reason}; torch's operators run instead, slower: {', '.join(ops)}")
         return Probe(True, cores)
+
+    def choices(self) -> list[str]:
+        """Returns in words what was measured on this processor, now if never before; ``arcforge doctor`` shows it."""
+        verdict = grouped_mm(OpCall("moe_experts", "cpu", torch.bfloat16))
+        return [explained(grouped_experts) if verdict.ok else f"experts in bf16: {verdict.reason}"]
 
     def record(self, step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
         """Records steps that consist of C calls and a few torch operators; see `contracts.hardware.Recorder`."""

@@ -4,7 +4,7 @@ A scatter would be an `index_put_` in the backward pass; the inverse permutation
 
 On CPUs oneDNN multiplies bfloat16, and compiles a kernel for each new number of rows, which takes as long as a product
 of a thousand rows. Each expert's rows are therefore padded to whole blocks with rows of gate 0, so few different row
-counts occur.
+counts occur. For few rows of each expert float32 can be faster (`expert_rows`).
 
 Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R rows sorted by expert: T * K,
 plus padding.
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from arcforge_hw.torch_ops.expert_rows import in_fp32, wants_fp32
 
 BLOCK = 32
 """Rows per block: larger blocks need fewer kernels but more padding."""
@@ -159,7 +161,14 @@ def _gradients(ctx: Any, grad_TD: Tensor | None, *_: None) -> tuple[Tensor | Non
 _forward.register_autograd(_gradients, setup_context=_setup)
 
 
-def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
-    """See `arcforge_core.ops.reference.moe_experts`; the gate scales the rows before the down-projection."""
+def grouped_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
+    """`moe_experts` in the dtype of its arguments."""
     out_TD: Tensor = _forward(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)[0]
     return out_TD
+
+
+def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
+    """See `arcforge_core.ops.reference.moe_experts`; the gate scales the rows before the down-projection."""
+    wide = wants_fp32(x_TD, gate_up_EFD, down_EDF, expert_TK, grouped_experts)
+    function = in_fp32(grouped_experts) if wide else grouped_experts
+    return function(x_TD, gate_up_EFD, down_EDF, expert_TK, gate_TK)
