@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from arcforge_core.contracts.sandbox import Command, ExecResult, SandboxLimits
+from arcforge_core.contracts.sandbox import Command, CommandStatus, ExecResult, SandboxLimits
 from arcforge_rl.swe.languages.base import WORKDIR, RunRequest
 from arcforge_rl.swe.results import FAILED, PASSED, SKIPPED, TestRun
 
-LONGEST_TEST = 60.0
-"""Seconds of one test."""
+LONGEST_TEST = 30.0
+"""Seconds of one test; its twin is not run if it takes longer, nor the test if its twin does."""
 LONGEST_TEXT = 2000
 """Characters of a failure that are kept."""
 
@@ -72,17 +72,24 @@ async def run_programs(
     """
     outcomes: dict[str, str] = {}
     texts: dict[str, str] = {}
+    endless: set[str] = set()
     tests = {program.test for program in programs}
     place = {test: hashlib.sha256(f"{request.seed} {test}".encode()).digest() for test in tests if request.seed}
     chance = random.SystemRandom()
     drawn = sorted(programs, key=lambda program: (place.get(program.test, b""), program.test, chance.random()))
     for program in drawn:
+        if program.test in endless:
+            continue
         left = ends - time.monotonic()
         if left <= 0:
             return TestRun(outcomes, texts, reason=f"the run did not end within {request.seconds:g} s", late=True)
         seconds = min(left, LONGEST_TEST)
         bound = replace(limits, wall_seconds=seconds, cpu_seconds=seconds)
         done = await request.sandbox.exec(Command(program.argv, cwd=program.cwd, env=program.env, limits=bound))
+        if done.outcome is not CommandStatus.EXIT and done.seconds >= 0.9 * seconds:
+            endless.add(program.test)
+            outcomes[program.test], texts[program.test] = FAILED, f"the test did not end within {seconds:.0f} s"
+            continue
         proved = done.ok and program.proof.encode() in done.stdout.split(b"\n")
         if program.planted and proved:
             return TestRun(outcomes, texts, reason="a planted test that fails was not reported as failed")
