@@ -13,7 +13,7 @@ EXIT, SIGNAL, TIMEOUT = CommandStatus.EXIT, CommandStatus.SIGNAL, CommandStatus.
 
 
 class Box:
-    """A sandbox whose programs end as they are told."""
+    """A sandbox whose programs end in given ways."""
 
     def __init__(self, ends):
         self.ends, self.seen = ends, []

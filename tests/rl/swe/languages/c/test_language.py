@@ -45,6 +45,7 @@ def test_files(c_repository):
 
 def test_programs_that_have_a_main():
     assert has_main(PROGRAM) and has_main("int\nmain (argc, argv) {}") and has_main("void main(){")
+    assert has_main("int X_CDECL main(void)\n{")
     assert not has_main("// int main(void) {\nint domain(void) {}") and not has_main('s = "int main() {";')
     text = "#include <assert.h>\nstatic void test_a(void) { assert(1); }\nint b_test() { return 0; }\n"
     assert functions_of(text) == [("test_a", "void"), ("b_test", "int")]

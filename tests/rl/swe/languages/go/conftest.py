@@ -71,14 +71,27 @@ func TestNoDigits(t *testing.T) {
 
 func TestLater(t *testing.T) { t.Skip("not today") }
 """
+EXAMPLE = """package toy_test
+
+import (
+	"fmt"
+
+	"example.org/toy"
+)
+
+func ExampleDigits() {
+	fmt.Println(toy.Digits(7))
+	// Output: 7
+}
+"""
 
 
 @pytest.fixture
 def go_repository(tmp_path):
-    """A module with two files of tests, one of them of its own package."""
+    """A module with files of tests inside and outside of its package, and one with an example alone."""
     folder = tmp_path / "toy"
     folder.mkdir()
     files = {"go.mod": "module example.org/toy\n\ngo 1.19\n", "toy.go": CODE}
-    for path, text in {**files, "toy_test.go": TESTS, "digits_test.go": MORE}.items():
+    for path, text in {**files, "toy_test.go": TESTS, "digits_test.go": MORE, "example_test.go": EXAMPLE}.items():
         (folder / path).write_text(text)
     return folder

@@ -17,6 +17,7 @@ from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.running import runs_of
 
 GO = language_of("go")
+TESTS = ["digits_test.go", "example_test.go", "toy_test.go"]
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_debian_packages_of_imports(path, package):
 
 
 def test_set_up_by_rules(go_repository):
-    assert language_in(go_repository) is GO and GO.test_files(go_repository) == ["digits_test.go", "toy_test.go"]
+    assert language_in(go_repository) is GO and GO.test_files(go_repository) == TESTS
     assert import_path(go_repository) == "example.org/toy"
     (go_repository / "more.go").write_text('package toy\n\nimport (\n\t"fmt"\n\tx "github.com/a/b/c"\n)\n')
     assert declared(go_repository, ["more.go", "digits_test.go"]) == ["golang-github-a-b-dev"]

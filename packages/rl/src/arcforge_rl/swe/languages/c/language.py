@@ -230,5 +230,5 @@ def _skipped(done: ExecResult) -> bool:
 def _flaw(built: ExecResult, path: str) -> str:
     """Returns what a build said about a file; its last words if nothing."""
     lines = built.stderr.decode(errors="replace").splitlines()
-    told = [line for line in lines if PurePosixPath(path).name in line or "error" in line or "undefined" in line]
+    told = [line for line in lines if PurePosixPath(path).name in line or "rror:" in line or "undefined" in line]
     return "\n".join(told or lines)[-LONGEST_TEXT:] or f"no program was built ({built.outcome.value})"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from arcforge_rl.swe.languages.processes import opaque
 
-MAIN = re.compile(r"^\s*(?:int|void|auto)?\s*\bmain\s*\(([^)]*)\)[^;{]*\{", re.MULTILINE)
+MAIN = re.compile(r"^\s*(?:(?:int|void|auto)\s+)?(?:[A-Z_]+\s+)?main\s*\(([^)]*)\)[^;{]*\{", re.MULTILINE)
 FUNCTION = re.compile(r"^(?:static\s+)?(void|int)\s+(test\w+|\w+_tests?)\s*\(\s*(?:void)?\s*\)\s*\{", re.MULTILINE)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 SKIPPED = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)

@@ -130,17 +130,18 @@ class Go(Language):
         """Writes wrappers of the tests of files; returns processes, the wrappers' files and the command that builds."""
         found: dict[str, dict[str, str]] = {}
         for path, text in texts.items():
-            found.setdefault(package_name(text), {}).update(dict.fromkeys(functions_of(text), path))
+            if tests := functions_of(text):
+                found.setdefault(package_name(text), {}).update(dict.fromkeys(tests, path))
         [binary, *names] = opaque(1 + len(found))
         programs, written = list[Program](), list[str]()
-        for (clause, tests), name in zip(found.items(), names, strict=True):
-            text, wrappers = wrap(clause, list(tests))
+        for (clause, own), name in zip(found.items(), names, strict=True):
+            text, wrappers = wrap(clause, list(own))
             written.append(f"{name.lower()}_test.go")
             await request.sandbox.write(f"{cwd}/{written[-1]}", text.encode())
             for one in wrappers:
                 argv = (f"/tmp/{binary}", "-test.v", "-test.paniconexit0", f"-test.run=^Test{one.name}$")
                 if request.canaries or not one.planted:
-                    programs.append(Program(f"{tests[one.test]}::{one.test}", argv, one.proof, one.planted, cwd, ENV))
+                    programs.append(Program(f"{own[one.test]}::{one.test}", argv, one.proof, one.planted, cwd, ENV))
         return programs, written, ("go", "test", "-c", "-vet=off", "-gcflags=-e", "-o", f"/tmp/{binary}", ".")
 
     def _bound(self, ends: float) -> SandboxLimits:
