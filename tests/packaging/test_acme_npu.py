@@ -171,7 +171,14 @@ print(max(float((chip[name] - value).abs().max()) for name, value in host.items(
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_two_processes_train_what_two_of_the_host_train(environment, tmp_path):
-    sizes = ("max_steps=3", "sequence_length=64", "micro_batch_tokens=128", "eval_tokens=256", "sample_tokens=4")
+    sizes = (
+        "max_steps=3",
+        "sequence_length=64",
+        "micro_batch_tokens=128",
+        "eval_tokens=256",
+        "samples=0",
+        "log_every=1",
+    )
     names = ["experiment=smoke", "model=tiny", *CORE_ONLY, "trainer.precision=fp32", "schedule.warmup=0"]
     names += [f"trainer.{size}" for size in sizes]
     two = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
