@@ -53,6 +53,7 @@ def ledger(folder):
     return re.findall(r"<td>.*?</td>|The end is [^<]*", page.read_text())
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="a pipeline of six stages, twice, with seven starts of Python")
 def test_five_kills_change_nothing(tmp_path):
     begun = time.monotonic()
