@@ -69,7 +69,7 @@ def test_the_recipe_can_be_shown(run, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pipeline=no_such"], "pipeline='no_such': accepted: demo, expert_iteration, glm5, "),
+        (["pipeline=no_such"], "pipeline='no_such': accepted: demo, expert_iteration, general_chain, "),
         ([], "pipeline must be chosen, as pipeline=OPTION, of demo, expert_iteration, "),
         (["pipeline=mine", "seed=1,2", "-m"], "a pipeline cannot be swept; run it once for each value"),
         (["pipeline=mine", "check=perhaps"], "check='perhaps': must be bool"),

@@ -321,13 +321,13 @@ def moved(wanted: list[str], given: list[str]) -> bool:
 
 
 def ties(kernels: Iterable[Kernel]) -> list[str]:
-    """Returns a line for each op and priority that several kernels have."""
-    found: dict[tuple[str, int], list[str]] = {}
+    """Returns a line for each op and priority that several kernels have, those with layouts apart: no call has both."""
+    found: dict[tuple[str, int, bool], list[str]] = {}
     for kernel in kernels:
-        found.setdefault((kernel.op, kernel.priority), []).append(kernel.name)
+        found.setdefault((kernel.op, kernel.priority, bool(kernel.layouts)), []).append(kernel.name)
     return [
         f"{op}: {' and '.join(sorted(names))} have the same priority, {priority}"
-        for (op, priority), names in found.items()
+        for (op, priority, _), names in found.items()
         if len(names) > 1
     ]
 
