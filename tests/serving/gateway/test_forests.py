@@ -109,3 +109,14 @@ TestForest.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestForest.pytestmark = [pytest.mark.slow(reason="forty sessions of up to 25 steps, all branches checked after each")]
+
+
+@pytest.mark.parametrize("match", ["strict", "loose"])
+def test_a_made_up_reply_whose_reasoning_is_dropped_later_is_the_one_that_was_read_before(match: str) -> None:
+    client = Client(SessionTree(TEMPLATE, match, 0))
+    made_up = [tool("x"), Message("assistant", "one", reasoning="r"), tool("one")]
+    first = client.attach(made_up)
+    client.record(first, "two<|user|>", (), 0)
+    dropped = client.attach([made_up[0], said("one"), made_up[2]])
+    assert (dropped.drift, first.drift) == ("new", "new")
+    assert (dropped.prompt == first.prompt) == (match == "loose")
