@@ -46,9 +46,40 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Wrapper:
+    """A function around a test function.
+
+    Attributes:
+        test: function that it calls.
+        name: its own.
+        proof: line that it prints if the test noted no failure.
+        planted: it fails after the test.
+        made, wanted: numbers that differ: a planted one compares them.
+    """
+
+    test: str
+    name: str
+    proof: str
+    planted: bool
+    made: int
+    wanted: int
+
+
 def opaque(count: int) -> list[str]:
     """Returns identifiers drawn at random, none of which tells what it is for."""
     return [f"T{secrets.token_hex(8)}" for _ in range(count)]
+
+
+def twins(tests: Sequence[str]) -> list[Wrapper]:
+    """Returns two wrappers for each test, one of them planted, in an order drawn at random."""
+    found = []
+    for test in tests:
+        for name, planted in zip(opaque(2), (False, True), strict=True):
+            made = secrets.randbelow(100)
+            wanted = made + 1 + secrets.randbelow(9)
+            found.append(Wrapper(test, name, secrets.token_hex(16), planted, made, wanted))
+    return sorted(found, key=lambda wrapper: wrapper.name)
 
 
 async def run_programs(

@@ -7,7 +7,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from arcforge_rl.swe.languages.processes import opaque
+from arcforge_rl.swe.languages.processes import Wrapper, twins
 
 TEST = re.compile(
     r"^(?P<before>(?:#\[[^\n]*\]\n)*)#\[test\]\n(?P<after>(?:#\[[^\n]*\]\n)*)"
@@ -54,23 +54,6 @@ class Found:
     ignored: bool
 
 
-@dataclass(frozen=True)
-class Wrapper:
-    """One wrapper.
-
-    Attributes:
-        test: function that it calls.
-        name: its own.
-        proof: line that it prints if the test did not panic.
-        planted: it fails after the test.
-    """
-
-    test: str
-    name: str
-    proof: str
-    planted: bool
-
-
 def functions_of(text: str) -> list[Found]:
     """Returns the test functions at the top of a file."""
     found = []
@@ -87,15 +70,9 @@ def functions_of(text: str) -> list[Found]:
 def wrap(text: str) -> tuple[str, list[Wrapper]]:
     """Returns a test file with two wrappers for each test, in an order drawn at random, and the wrappers."""
     tests = {one.name: one for one in functions_of(text) if not one.ignored}
-    wrappers = [
-        Wrapper(test, name, secrets.token_hex(16), planted)
-        for test in tests
-        for name, planted in zip(opaque(2), (False, True), strict=True)
-    ]
+    wrappers = twins(list(tests))
     parts = []
-    for one in sorted(wrappers, key=lambda wrapper: wrapper.name):
-        made = secrets.randbelow(100)
-        check = secrets.choice(PLANTED).format(made=made, wanted=made + 1 + secrets.randbelow(9))
-        planted = check if one.planted else ""
+    for one in wrappers:
+        planted = secrets.choice(PLANTED).format(made=one.made, wanted=one.wanted) if one.planted else ""
         parts.append(WRAPPER.format(name=one.name, call=tests[one.test].call, planted=planted, proof=one.proof))
     return text + "".join(parts), wrappers
