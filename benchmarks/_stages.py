@@ -9,13 +9,48 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 COMMAND = str(Path(__file__).parent / "_hacking_command.py")
 R = TypeVar("R")
+
+
+def options_of(name: str, doc: str | None, recipe: Mapping[str, int | float]) -> argparse.ArgumentParser:
+    """Returns the options that these benchmarks share, and those of a recipe.
+
+    Args:
+        name: of the benchmark.
+        doc: of its module.
+        recipe: names of its numbers, with their defaults.
+    """
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--out", type=Path, default=Path("outputs") / name)
+    made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--first-seed", type=int, default=0)
+    made.add_argument("--minutes", type=float, default=90.0)
+    made.add_argument("--quick", action="store_true")
+    made.add_argument("--table", action="store_true")
+    made.add_argument("--json", type=Path, metavar="FILE")
+    group = made.add_argument_group("recipe")
+    group.add_argument("--init", default="demo")
+    for flag, value in recipe.items():
+        group.add_argument(f"--{flag}", type=type(value), default=value)
+    return made
+
+
+def begun(made: argparse.ArgumentParser, quick: Mapping[str, Any]) -> argparse.Namespace:
+    """Returns the options of the command line, with those of ``--quick``, and a folder that is there."""
+    options = made.parse_args()
+    if options.quick:
+        for name, value in quick.items():
+            setattr(options, name, value)
+        options.out = options.out / "quick"
+    options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def frozen(recipe: type[R], out: Path, options: argparse.Namespace) -> R:

@@ -35,13 +35,19 @@ from typing import Any
 import _forgetting_rows as of
 from _forgetting_rows import KINDS, OLD, ROWS, Kind, Steps
 from _machine import describe_machine
-from _stages import frozen, longest, once
+from _stages import begun, frozen, longest, once, options_of
 
 QUICK = {
     "kinds": ["general"], "seeds": 1, "reasoning": 1, "sft": 2, "rl": 1, "distill": 1, "replay": 2, "rl_kl": 1,
     "rl_both": 1, "groups": 2, "group_size": 4, "demonstrations": 60, "samples": 40, "tasks": 8,
 }  # fmt: skip
 """Options of ``--quick``."""
+RECIPE = {
+    "reasoning": 80, "sft": 240, "rl": 40, "distill": 60, "replay": 240, "rl-kl": 80, "rl-both": 80, "groups": 16,
+    "group-size": 8, "demonstrations": 2000, "samples": 1000, "tasks": 200, "lr": 2e-4, "sft-lr": 4e-3,
+    "replay-lr": 4e-3, "distill-lr": 3e-4, "kl": 0.05,
+}  # fmt: skip
+"""Options of the recipe, and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -229,36 +235,15 @@ def text_of(kind: str, row: str, seeds: Sequence[dict[str, float]]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the options."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--out", type=Path, default=Path("outputs/forgetting"))
+    made = options_of("forgetting", __doc__, RECIPE)
     made.add_argument("--kinds", nargs="*", default=["chat"], choices=list(KINDS))
     made.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
-    made.add_argument("--seeds", type=int, default=3)
-    made.add_argument("--first-seed", type=int, default=0)
-    made.add_argument("--minutes", type=float, default=90.0)
-    made.add_argument("--quick", action="store_true")
-    made.add_argument("--table", action="store_true")
-    made.add_argument("--json", type=Path, metavar="FILE")
-    recipe = made.add_argument_group("recipe")
-    recipe.add_argument("--init", default="demo")
-    for flag, value in (("reasoning", 80), ("sft", 240), ("rl", 40), ("distill", 60), ("replay", 240), ("rl-kl", 80),
-                        ("rl-both", 80), ("groups", 16), ("group-size", 8), ("demonstrations", 2000),
-                        ("samples", 1000), ("tasks", 200)):  # fmt: skip
-        recipe.add_argument(f"--{flag}", type=int, default=value)
-    for flag, number in (("lr", 2e-4), ("sft-lr", 4e-3), ("replay-lr", 4e-3), ("distill-lr", 3e-4), ("kl", 0.05)):
-        recipe.add_argument(f"--{flag}", type=float, default=number)
     return made
 
 
 def main() -> None:
     """Runs the missing ones, and prints."""
-    options = parser().parse_args()
-    if options.quick:
-        for name, value in QUICK.items():
-            setattr(options, name, value)
-        options.out = options.out / "quick"
-    options.out = options.out.resolve()
-    options.out.mkdir(parents=True, exist_ok=True)
+    options = begun(parser(), QUICK)
     recipe = frozen(Recipe, options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     end, left = time.monotonic() + 60 * options.minutes, 0

@@ -30,7 +30,7 @@ from typing import Any
 
 from _hacking_rows import ROWS, Row, at_equal_score, figures_of, reward_file
 from _machine import describe_machine
-from _stages import frozen, longest, once, write_lines
+from _stages import begun, frozen, longest, once, options_of, write_lines
 
 FLAWS = ("length", "word")
 QUICK = {
@@ -38,6 +38,12 @@ QUICK = {
     "groups": 2, "group_size": 4, "tasks": 8, "notices": 60, "pairs": 60, "experts": 40, "anchor_batch": 4,
 }  # fmt: skip
 """Options of ``--quick``."""
+RECIPE = {
+    "tuning-steps": 240, "scorer-steps": 40, "steps": 30, "groups": 8, "group-size": 8, "anchor-batch": 16,
+    "tasks": 200, "eval-every": 2, "notices": 4000, "pairs": 2000, "experts": 400, "lr": 1e-4, "anchor-weight": 0.5,
+    "gold-drop": 0.02, "length-high": 1.3,
+}  # fmt: skip
+"""Options of the recipe, and their defaults."""
 TUNING, EXPERTS, PAIRS = "tuning.jsonl", "experts.jsonl", "{flaw}.jsonl"
 
 
@@ -205,35 +211,15 @@ def line_of(flaw: str, title: str, runs: Sequence[dict[str, Any]]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the options."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--out", type=Path, default=Path("outputs/reward_hacking"))
+    made = options_of("reward_hacking", __doc__, RECIPE)
     made.add_argument("--flaws", nargs="*", default=list(FLAWS), choices=FLAWS)
     made.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
-    made.add_argument("--seeds", type=int, default=3)
-    made.add_argument("--first-seed", type=int, default=0)
-    made.add_argument("--minutes", type=float, default=90.0)
-    made.add_argument("--quick", action="store_true")
-    made.add_argument("--table", action="store_true")
-    made.add_argument("--json", type=Path, metavar="FILE")
-    recipe = made.add_argument_group("recipe")
-    recipe.add_argument("--init", default="demo")
-    for flag, value in (("tuning-steps", 240), ("scorer-steps", 40), ("steps", 30), ("groups", 8), ("group-size", 8),
-                        ("anchor-batch", 16), ("tasks", 200), ("eval-every", 2), ("notices", 4000), ("pairs", 2000),
-                        ("experts", 400)):  # fmt: skip
-        recipe.add_argument(f"--{flag}", type=int, default=value)
-    for flag, number in (("lr", 1e-4), ("anchor-weight", 0.5), ("gold-drop", 0.02), ("length-high", 1.3)):
-        recipe.add_argument(f"--{flag}", type=float, default=number)
     return made
 
 
 def main() -> None:
     """Runs the missing ones, and prints."""
-    options = parser().parse_args()
-    if options.quick:
-        for name, value in QUICK.items():
-            setattr(options, name, value)
-        options.out = options.out / "quick"
-    options.out.mkdir(parents=True, exist_ok=True)
+    options = begun(parser(), QUICK)
     recipe = frozen(Recipe, options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     plan = [(flaw, row, seed) for seed in seeds for flaw in options.flaws for row in options.rows]
