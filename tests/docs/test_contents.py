@@ -168,6 +168,15 @@ def test_architecture_names_every_folder():
             assert name == "conf" or re.search(rf"[`/]{name}/", text), f"docs/architecture.md lacks {init.parent}"
 
 
+def test_the_log_lists_every_entry_and_entries_are_newest_first():
+    index = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
+    for page in sorted((ROOT / "docs" / "log").glob("*.md")):
+        entries = re.findall(r"^## ((\d{4}-\d\d-\d\d): .*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert [entry for entry, _ in entries if f"[{entry[12:]}](log/{page.name}#" not in index] == []
+        dates = [date for _, date in entries]
+        assert dates == sorted(dates, reverse=True), page.name
+
+
 def test_every_recipe_is_described():
     text = (ROOT / "conf" / "README.md").read_text(encoding="utf-8")
     recipes = {
