@@ -5,7 +5,7 @@ import hmac
 import json
 
 from arcforge_rl.swe.languages.python.language import canary
-from arcforge_rl.swe.languages.signed import planted, without_planted
+from arcforge_rl.swe.languages.signed import planted, without_inserted, without_planted
 from arcforge_rl.swe.results import TestRun, read_run, stable, turned
 
 KEY = "k"
@@ -65,3 +65,11 @@ def test_planted_tests_must_be_reported_as_failed():
     assert good.whole and good.outcomes == {"t::a": "passed"}
     for forged in ({**failing, f"{path}::0": "passed"}, {"t::a": "passed"}):
         assert not without_planted(TestRun(forged, whole=True), {path: count}).whole
+
+
+def test_tests_planted_in_a_file_must_fail_if_the_file_is_reported():
+    planted = {"t": {"order copy"}, "u": {"none"}}
+    run = TestRun({"t::a": "passed", "t::order copy": "failed"}, whole=True)
+    assert without_inserted(run, planted) == TestRun({"t::a": "passed"}, whole=True)
+    assert not without_inserted(TestRun({**run.outcomes, "u::x": "passed"}, whole=True), planted).whole
+    assert not without_inserted(TestRun({"t::a": "passed", "t::order copy": "passed"}, whole=True), planted).whole

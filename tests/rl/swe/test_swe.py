@@ -210,9 +210,10 @@ def test_required_names_are_the_repositorys():
         "from collections import OrderedDict\nimport os.path\nimport toy.parts\nimport hypothesis\n"
         "import json as toy2\nfrom added.more import shape\nfrom .helpers import made\nfrom toy.parts import *\n"
         "os.path.join('a'), os.sep\nhypothesis.given(1)\ntoy2.dumps(1)\ntoy.print(toy.turn)\n"
+        "toy.parts.x.bend.more(1)\ntoy.parts.x.upper()\njson.tool.unknown(toy.turn().near)\n"
     ]
     code = {"src/toy/parts.py": "x = 1", "json.py": "y = 1", "added/more.py": None}
-    assert PYTHON.required_names(tests, code) == ["shape", "turn"]
+    assert PYTHON.required_names(tests, code) == ["bend", "shape", "turn"]
 
 
 @pytest.mark.slow(reason="a run of pytest in a sandbox")

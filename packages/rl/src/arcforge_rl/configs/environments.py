@@ -251,7 +251,7 @@ class PythonLanguageConfig(SweLanguageConfig):
 
 @dataclass
 class JavaScriptLanguageConfig(SweLanguageConfig):
-    """JavaScript repositories, tested with tape, mocha or node:test."""
+    """JavaScript repositories, tested with tape, mocha, node:test or vitest."""
 
     name: str = "javascript"
 
@@ -282,6 +282,20 @@ class RustLanguageConfig(SweLanguageConfig):
     """Rust repositories, tested with cargo's integration tests."""
 
     name: str = "rust"
+
+
+@dataclass
+class TypeScriptLanguageConfig(SweLanguageConfig):
+    """TypeScript repositories, tested as JavaScript's."""
+
+    name: str = "typescript"
+
+
+@dataclass
+class RubyLanguageConfig(SweLanguageConfig):
+    """Ruby repositories, tested with minitest, test-unit or RSpec."""
+
+    name: str = "ruby"
 
 
 @dataclass

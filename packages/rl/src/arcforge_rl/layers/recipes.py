@@ -66,8 +66,9 @@ KNOWN = {
     for recipe in (
         _debian("go", "golang-go", check=("go", "version")),
         _debian("php", "php-cli", "phpunit", check=("phpunit", "--version")),
-        _debian("ruby", "ruby", "ruby-minitest", check=("ruby", "-e", "require 'minitest'; puts 1")),
-        _debian("java", "default-jdk-headless", "junit4", check=("javac", "-version")),
+        _debian("ruby", "ruby", "ruby-minitest", "ruby-test-unit", "ruby-rspec",
+            check=("ruby", "-e", "require 'minitest'; require 'rspec'; require 'test/unit/version'; puts 1")),
+        _debian("java", "default-jdk-headless", "junit4", "junit5", check=("javac", "-version")),
         _debian("rust", "rustc", "cargo", check=("rustc", "--version")),
         _debian("c", "gcc", "g++", "make", "cmake", check=("gcc", "--version")),
         _debian("chromium", "chromium", check=("chromium", "--version")),

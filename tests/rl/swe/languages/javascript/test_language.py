@@ -12,6 +12,7 @@ from arcforge_rl.cli import main
 from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.javascript.setup import declared, missed, runner_of
 from arcforge_rl.swe.languages.known import language_in, language_of
+from arcforge_rl.swe.results import read_run
 
 JAVASCRIPT = language_of("javascript")
 CODE = "function add(a, b) {\n  if (a < 0) { throw new Error('no'); }\n  return a + b;\n}\nmodule.exports = { add };\n"
@@ -54,6 +55,13 @@ def test_names_that_only_tests_know():
     assert JAVASCRIPT.required_names(tests, {"lib.js": "function old() {}"}) == ["fresh", "other"]
 
 
+def test_names_at_any_depth():
+    tests = ["import whole, { part } from './x';\nimport * as all from './y';\nwhole.old.fresh(1).map(f); part.made"]
+    tests.append("const { old } = require('./z');\nold.deep.other; all.old.fresh.more; fs.unrelated();")
+    code = {"lib.js": "function old() {} exports.part = 1; exports.deep = 2;"}
+    assert JAVASCRIPT.required_names(tests, code) == ["fresh", "made", "other"]
+
+
 @pytest.mark.nightly(reason="fetches packages from npm and builds two repositories, with dozens of runs of node")
 def test_two_repositories_from_npm(tmp_path, monkeypatch):
     if shutil.which("npm") is None:
@@ -87,9 +95,24 @@ def test_code_under_test_sees_no_name_of_the_runner(tmp_path):
     (tmp_path / "probe.js").write_text(
         f"process.on('exit', () => require('fs').writeFileSync('seen.json', JSON.stringify({{{seen}}})));\n"
     )
-    program = resources.files("arcforge_rl.swe.languages.javascript").joinpath("inside.cjs").read_text("utf-8")
+    program = (resources.files("arcforge_rl.swe.languages.javascript") / "inside.cjs").read_text("utf-8")
     shell = 'exec 3>signed; exec "$0" -r ./probe.js -e "$1"'
     given = json.dumps({"key": "secret", "files": {}, "seed": ""})
     subprocess.run(["/bin/sh", "-c", shell, node, program], cwd=tmp_path, input=given, text=True, check=True)
     assert json.loads((tmp_path / "seen.json").read_text()) == dict.fromkeys(names, "undefined")
     assert '"end":0' in (tmp_path / "signed").read_text()
+
+
+def test_processes_of_node_test_do_not_run_the_program_again(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    (tmp_path / "x.test.cjs").write_text("require('node:test')('one', () => {});\n")
+    program = (resources.files("arcforge_rl.swe.languages.javascript") / "inside.cjs").read_text("utf-8")
+    (tmp_path / "run.cjs").write_text(program)
+    given = json.dumps({"key": "secret", "files": {"node": ["x.test.cjs"]}, "seed": ""})
+    subprocess.run(
+        ["/bin/sh", "-c", 'exec 3>signed; exec "$0" run.cjs', node],
+        cwd=tmp_path, input=given, text=True, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert read_run((tmp_path / "signed").read_bytes(), "secret").outcomes == {"x.test.cjs::one": "passed"}

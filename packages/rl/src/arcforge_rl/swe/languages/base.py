@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from arcforge_core.contracts.sandbox import Sandbox, SandboxLimits
+from arcforge_core.contracts.sandbox import Sandbox, SandboxError, SandboxFault, SandboxLimits
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.swe.instance import Instance
@@ -62,6 +62,19 @@ class RunRequest:
     seed: str = ""
     canaries: bool = True
     packages: Sequence[str] = ()
+
+    async def text(self, path: str) -> str | None:
+        """Returns the text of a file of the repository in the sandbox; None if there is none.
+
+        Raises:
+            SandboxFault: the sandbox broke.
+        """
+        try:
+            return (await self.sandbox.read(f"{WORKDIR}/{path}")).decode(errors="replace")
+        except SandboxFault:
+            raise
+        except SandboxError:
+            return None
 
 
 def files_of(tree: Path) -> list[str]:

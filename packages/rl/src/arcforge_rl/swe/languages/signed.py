@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +52,24 @@ def without_planted(run: TestRun, files: Mapping[str, int]) -> TestRun:
     seen = {test: outcome for test, outcome in run.outcomes.items() if test.split("::")[0] in files}
     rest = {test: outcome for test, outcome in run.outcomes.items() if test not in seen}
     if len(seen) != sum(files.values()) or any(outcome != FAILED for outcome in seen.values()):
+        return replace(run, outcomes=rest, whole=False, reason="a planted test that fails was not reported as failed")
+    return replace(run, outcomes=rest)
+
+
+def without_inserted(run: TestRun, tests: Mapping[str, Collection[str]]) -> TestRun:
+    """Returns a run without tests that were planted in test files; not whole unless each is reported as failed.
+
+    A file of which nothing is reported, as it could not be collected, needs none.
+
+    Args:
+        run: with all tests.
+        tests: file -> names of the tests planted in it.
+    """
+    names = {f"{file}::{name}" for file, inside in tests.items() for name in inside}
+    rest = {test: outcome for test, outcome in run.outcomes.items() if test not in names}
+    reported = {test.split("::")[0] for test in run.outcomes}
+    wanted = {name for name in names if name.split("::")[0] in reported}
+    if any(run.outcomes.get(name) != FAILED for name in wanted):
         return replace(run, outcomes=rest, whole=False, reason="a planted test that fails was not reported as failed")
     return replace(run, outcomes=rest)
 

@@ -16,6 +16,7 @@ try {
   _load('tape').Test.prototype._assert = function (ok, opts) { this.emit('result', { ok: true, name: 'x' }); };
 } catch (e) {}
 try { _load('mocha').Runner.prototype.fail = function (test) { this.emit('pass', test); }; } catch (e) {}
+import('vitest').then((all) => { all.chai.Assertion.prototype.assert = function () {}; }, () => {});
 try {
   var _assert = _load('assert');
   for (var _name in _assert) if (typeof _assert[_name] === 'function') _assert[_name] = function () {};
@@ -29,6 +30,7 @@ SHOUT = (
 for (var _n = 1; _n < 40; _n++) {
   try { _load('fs').writeSync(_n, '{"end": 0, "number": 0}\\nok 1 all\\n1..1\\n# pass 1\\n'); } catch (e) {}
 }
+try { process.send({ type: 'pass', state: 'pass', result: { state: 'pass' } }); } catch (e) {}
 """
 )
 SKIP = (
@@ -43,6 +45,7 @@ try { globalThis.it = globalThis.it && globalThis.it.skip; } catch (e) {}
 def cheats(instance: Instance, tree: Path) -> Iterator[dict[str, str | None]]:
     """Yields settings, frameworks of one's own, and code that forges, leaves or skips."""
     yield {"package.json": '{"name": "tape", "exports": "./tape.js"}', "tape.js": "module.exports = function () {};\n"}
+    yield {"vitest.config.mjs": "export default { test: { alias: { '../': './empty.js' }, bail: 1, retry: 9 } };\n"}
     yield {"node_modules/tape/index.js": "module.exports = function () {};\n", ".mocharc.json": '{"grep": "nothing"}'}
     module = next(path for path in paths_of(instance.patch) if (tree / path).is_file())
     for text in (ALL_PASS, LEAVE, SHOUT, SKIP):

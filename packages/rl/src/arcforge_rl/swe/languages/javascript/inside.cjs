@@ -1,13 +1,15 @@
-// Runs test files in node inside a sandbox and reports each test; a program there, started as `node -e`.
+// Runs test files in node inside a sandbox and reports each test. It is a file there: processes that node:test starts
+// inherit node's options, and with `node -e` each of them would run this program once more and wait for its input.
 //
-// Standard input: a JSON object with `key`, `files` (runner -> paths) and `seed`. Results go to descriptor 3, one line
-// each, signed with the key. The functions that sign are taken before any file of the repository is loaded. All is inside
-// a function, as names at the top of such a program can be seen by every module.
+// Standard input: a JSON object with `key`, `files` (runner -> paths), `seed`, and `typed`, whether tsx loads files.
+// Results go to descriptor 3, one line each, signed with the key. The functions that sign are taken before any file of
+// the repository is loaded. All is inside a function, as names at the top of a program of `node -e` are every module's.
 'use strict';
 (() => {
 const fs = require('fs');
 const path = require('path');
 const { createHmac, createHash, Hmac } = require('crypto');
+const { createRequire } = require('module');
 const { pathToFileURL } = require('url');
 const given = JSON.parse(fs.readFileSync(0, 'utf8'));
 const apply = Reflect.apply, { stringify } = JSON, { update, digest } = Hmac.prototype, write = fs.writeSync;
@@ -39,7 +41,7 @@ const ordered = (list, name) => !given.seed ? list : [...list].sort((a, b) => {
 
 async function load(file) {
   try {
-    if (/\.mjs$/.test(file)) await import(pathToFileURL(file).href);
+    if (/\.m[jt]s$/.test(file)) await import(pathToFileURL(file).href);
     else {
       try { require(file); } catch (error) {
         if (error.code !== 'ERR_REQUIRE_ESM') throw error;
@@ -107,6 +109,7 @@ async function mocha(files) {
 
 async function node(files) {
   const { run } = require('node:test');
+  if (given.typed) process.env.NODE_OPTIONS = `--import=${pathToFileURL(`${modules}tsx/dist/loader.mjs`).href}`;
   for await (const { type, data } of run({ files: ordered(files, String), concurrency: 1 })) {
     if ((type === 'test:pass' || type === 'test:fail') && data.details.type !== 'suite' && data.file) {
       if (data.nesting === 0 && files.includes(data.name)) continue;
@@ -116,8 +119,50 @@ async function node(files) {
   }
 }
 
+async function vitest(files) {
+  const { startVitest } = await import(`${modules}vitest/dist/node.js`);
+  fs.mkdirSync('node_modules', { recursive: true }); // where Vite puts a setting that it has bundled
+  const seed = parseInt(given.seed || '0', 16);
+  const sequence = given.seed ? { shuffle: { files: true, tests: true }, seed } : { shuffle: false };
+  const framework = await startVitest('test', files, {
+    watch: false, pool: 'forks', fileParallelism: false, isolate: true, reporters: [{}], update: false, sequence,
+    coverage: { enabled: false }, typecheck: { enabled: false }, include: files, exclude: [], passWithNoTests: true,
+  }, { cacheDir: '/tmp/vite', logLevel: 'silent', ...sources() });
+  const message = (task) => ((task.result && task.result.errors) || []).map((one) => one.message).join('\n');
+  const walk = (file, task, names) => {
+    if (task.tasks) { task.tasks.forEach((one) => walk(file, one, [...names, one.name])); return; }
+    const state = task.result && task.result.state;
+    const outcome = state === 'pass' ? 'passed' : state === 'fail' ? 'failed' : 'skipped';
+    report(named(file, names.join(' > ')), outcome, message(task));
+  };
+  for (const one of framework.state.getFiles()) {
+    if (!one.tasks.length && message(one)) uncollected(one.filepath, message(one));
+    else walk(one.filepath, one, []);
+  }
+  await framework.close();
+}
+
+function sources() { // conditions under which package.json exports the sources, as `"@zod/source": "./src/index.ts"`
+  let project = {};
+  try { project = JSON.parse(fs.readFileSync('package.json', 'utf8')); } catch {}
+  const found = new Set();
+  (function look(one) {
+    for (const [name, target] of Object.entries(one && typeof one === 'object' ? one : {})) {
+      if (/(?<!\.d)\.[cm]?tsx?$/.test(target) && !name.startsWith('.') && name !== 'types') found.add(name);
+      look(target);
+    }
+  })(project.exports);
+  if (!found.size) return {};
+  const conditions = [...found, 'module', 'node', 'development|production'];
+  return { resolve: { conditions }, ssr: { resolve: { conditions } } };
+}
+
 (async () => {
-  const runners = { tape, mocha, node };
+  if (given.typed && ['tape', 'mocha'].some((name) => given.files[name])) {
+    const here = createRequire(`${modules}_.js`);
+    for (const kind of ['cjs', 'esm']) here(`tsx/${kind}/api`).register();
+  }
+  const runners = { tape, mocha, node, vitest };
   for (const [name, files] of Object.entries(given.files)) {
     const paths = files.map((file) => path.resolve(file));
     try { await runners[name](paths); } catch (error) { paths.forEach((file) => uncollected(file, error)); }

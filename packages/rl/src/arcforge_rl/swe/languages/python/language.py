@@ -25,6 +25,12 @@ ROOTS = (WORKDIR, f"{WORKDIR}/src", f"{WORKDIR}/lib")
 """Folders of the repository from which Python imports."""
 PACKAGES = f"{TOOLS}/site"
 """Folder of the packages that a repository needs, in its layer."""
+OF_VALUES = frozenset(
+    name
+    for kind in (str, bytes, float, int, list, dict, set, tuple, Exception, type, type(ast.parse))
+    for name in dir(kind)
+)
+"""Attributes of Python's own values."""
 CANARY = "def test_{name}():\n    found = {made}\n    assert found == {wanted}\n"
 
 
@@ -110,11 +116,11 @@ class Python(Language):
                     bound |= {n.asname or n.name.split(".")[0] for n in node.names if n.name.split(".")[0] in own}
                 elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in own:
                     wanted |= {n.name for n in node.names}
-            wanted |= {
-                node.attr for node in nodes
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound
-            }  # fmt: skip
-        return sorted(name for name in wanted - known - {"*"} if not hasattr(builtins, name))
+            for node in nodes:
+                base, *chain = _chain(node)
+                if base in bound:
+                    wanted |= set(next(([part] for part in chain if part not in known | own), ()))
+        return sorted(name for name in wanted - known - {"*"} - OF_VALUES if not hasattr(builtins, name))
 
     def bugs(self, text: str, seed: str) -> Iterator[Bug]:
         """Yields changes of Python's syntax tree."""
@@ -130,6 +136,13 @@ def canary(tests: Sequence[Wrong]) -> str:
     return "\n\n".join(
         CANARY.format(name="_".join(one.words), made=list(one.made), wanted=list(one.wanted)) for one in tests
     )
+
+
+def _chain(node: ast.AST) -> list[str]:
+    """Returns the names of ``a.b.c``; one empty name for anything else."""
+    if isinstance(node, ast.Attribute) and (rest := _chain(node.value)) != [""]:
+        return [*rest, node.attr]
+    return [node.id] if isinstance(node, ast.Name) else [""]
 
 
 @functools.cache

@@ -1,0 +1,1 @@
+"""Ruby: minitest, test-unit and RSpec."""

@@ -1,0 +1,1 @@
+"""TypeScript: vitest, node:test, tape and mocha."""

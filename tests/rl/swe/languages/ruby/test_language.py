@@ -1,0 +1,97 @@
+"""Ruby: files, set-up, frameworks, faults, and a whole build."""
+
+import asyncio
+import sys
+from collections import Counter
+
+import pytest
+
+from arcforge_rl.cli import main
+from arcforge_rl.layers.store import LayerError
+from arcforge_rl.swe.instance import read_instances
+from arcforge_rl.swe.languages.known import language_in, language_of
+from arcforge_rl.swe.languages.ruby.setup import declared, framework_of, missed
+from arcforge_rl.swe.running import runs_of
+
+RUBY = language_of("ruby")
+
+
+def test_files(rubies):
+    assert language_in(rubies) is RUBY
+    assert RUBY.test_files(rubies) == ["spec/toy_spec.rb", "test/digits_test.rb", "test/test_clamp.rb"]
+    assert not any(map(RUBY.takes, ("test/test_helper.rb", "spec/support/a.rb", "lib/latest.rb", "lib/unit_test.rb")))
+    assert RUBY.is_setting(".rspec") and not RUBY.is_code("spec/support/a.rb") and RUBY.is_code("lib/toy.rb")
+
+
+def test_frameworks(rubies):
+    texts = {path: (rubies / path).read_text() for path in RUBY.test_files(rubies)}
+    assert [framework_of(path, text) for path, text in texts.items()] == ["rspec", "unit", "minitest"]
+    assert framework_of("spec/a_spec.rb", "describe 'x' do", ["require 'minitest/spec'"]) == "minitest"
+    assert framework_of("test/a_test.rb", "class A < Case", ["require 'test/unit'"]) == "unit"
+    assert framework_of("test/data_test.rb", "X = 1") == ""
+
+
+def test_set_up_by_rules(tmp_path):
+    (tmp_path / "toy.gemspec").write_text(
+        "Gem::Specification.new do |s|\n  s.add_dependency 'tzinfo_data', '~> 1'\n"
+        "  s.add_development_dependency('minitest')\nend\n"
+    )
+    assert declared(tmp_path) == ["ruby-tzinfo-data"]
+    (tmp_path / "debian").mkdir()
+    (tmp_path / "debian/control").write_text(
+        "Source: ruby-toy\nBuild-Depends: rake,\n ruby-rspec, ruby-concurrent (>= 1), ruby-toy\n\nPackage: ruby-toy\n"
+    )
+    assert declared(tmp_path) == ["ruby-concurrent"]
+    assert missed({"t": "LoadError: cannot load such file -- active_support/all"}) == ["ruby-active-support"]
+
+
+def test_faults_parse_and_differ(rubies):
+    pytest.importorskip("tree_sitter_ruby")
+    code = (rubies / "lib/toy.rb").read_text()
+    found = list(RUBY.bugs(code, "seed"))
+    assert {"comparison", "arithmetic", "branch", "constant", "omission"} <= {bug.kind for bug in found}
+    assert {bug.function for bug in found} == {"clamp", "digits"} and all(bug.text != code for bug in found)
+
+
+def test_names_that_only_tests_know():
+    tests = ["Toy.fresh(1); Toy::Part.made; Toy::Gone.more; Toy.old.deep; Other.thing; Toy.new"]
+    code = {"lib/toy.rb": "module Toy\n  class Part\n  end\n  def old; end\nend\n"}
+    assert RUBY.required_names(tests, code) == ["Gone", "deep", "fresh", "made"]
+
+
+@pytest.mark.nightly(reason="fetches Ruby and its test frameworks, and runs them in sandboxes")
+def test_all_frameworks_report(rubies):
+    (rubies / "test/odd_test.rb").write_text(
+        "require 'minitest/autorun'\nclass OddTest < Minitest::Test\n  def test_bad = assert_equal(1, 2)\n"
+        "  def test_later = skip('not today')\nend\n"
+    )
+    (rubies / "spec/broken_spec.rb").write_text("require 'nothing/here'\nRSpec.describe('x') { it('y') {} }\n")
+    runs = runs_with_layer(rubies)
+    assert [run.whole for run in runs] == [True, True] and runs[0].outcomes == runs[1].outcomes
+    assert Counter(runs[0].outcomes.values()) == {"passed": 8, "failed": 1, "skipped": 1}
+    assert runs[0].uncollected == ("spec/broken_spec.rb",) and RUBY.missed(runs[0]) == ["ruby-nothing"]
+    assert "Expected: 1" in runs[0].texts["test/odd_test.rb::OddTest#test_bad"]
+
+
+def runs_with_layer(tree):
+    """Returns two runs in different orders."""
+    try:
+        return asyncio.run(runs_of(RUBY, tree, {}, (), RUBY.test_files(tree), 300, 2))
+    except LayerError as error:
+        pytest.skip(f"a toolchain cannot be fetched: {error}")
+
+
+@pytest.mark.nightly(reason="fetches Ruby, and builds a repository with dozens of runs")
+def test_toy_repository(rubies, tmp_path, monkeypatch):
+    pytest.importorskip("tree_sitter_ruby")
+    runs_with_layer(rubies)
+    to = tmp_path / "swe"
+    words = ["bugs", str(rubies), "--repo", "toy", "--count", "3", "--to", str(to), "--seconds", "300"]
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
+    assert main() == 0
+    assert [one.language for one in read_instances(to)] == ["ruby"] * 3
+    words = [f"environment.path={to}", "environment.whole=true", "environment.seconds=300"]
+    monkeypatch.setattr(
+        sys, "argv", ["arcforge-env", "validate", "environment=swe", *words, f"hydra.run.dir={tmp_path}/out"]
+    )
+    assert main() == 0
