@@ -11,7 +11,7 @@ TAKEN = re.compile(
     r"(?:import|const|let|var)\s+(?:type\s+)?(?:(\w+)\s*,\s*)?(?:\{([^}]*)\}|(?:\*\s*as\s+)?(\w+))"
     r"\s*(?:=\s*require\(|from\s*)['\"]\."
 )
-"""What a test takes from a module of the repository: a default, names, and a whole."""
+"""A test takes from a module of the repository: a default, names, or a whole."""
 
 
 def required_names(tests: Iterable[str], code: Files) -> list[str]:

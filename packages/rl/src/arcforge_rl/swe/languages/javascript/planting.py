@@ -36,7 +36,7 @@ def inside(path: str, text: str, runner: str, tests: Sequence[Wrong]) -> str:
     Args:
         path, text: the test file, whose kind of module decides how the runner is loaded.
         runner: one of `APART`.
-        tests: what fails.
+        tests: of failing assertions.
     """
     test, check = (f"_{secrets.token_hex(4)}" for _ in range(2))
     module = path.endswith((".mjs", ".mts")) or (not path.endswith((".cjs", ".cts")) and MODULE.search(text))
