@@ -10,11 +10,8 @@ module Toy
   end
 
   def self.digits(number)
-    total = 0
-    while number > 0
-      total += number % 10
-      number /= 10
-    end
+    total = number % 10
+    total += digits(number / 10) if number > 9
     total
   end
 end
