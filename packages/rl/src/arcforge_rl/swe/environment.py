@@ -115,7 +115,7 @@ class Swe(EnvironmentBase):
 
         async def over(files: Mapping[str, str | None]) -> TestRun | None:
             run = await self.tested(one, files)
-            return None if run.late else run
+            return None if run.late or by_time_alone(one, run) else run
 
         async def control() -> bool:
             return await over(one.repair(self.folder / "trees" / one.tree)) is not None
@@ -174,6 +174,12 @@ def verdict(instance: Instance, run: TestRun) -> Score:
             how = run.outcomes.get(missed[0], "not reported")
             return Score(0.0, f"{len(missed)} of {len(tests)} tests in {name} did not pass: {missed[0]} ({how})")
     return Score(1.0, f"{len(instance.FAIL_TO_PASS)} tests turned, {len(instance.PASS_TO_PASS)} kept")
+
+
+def by_time_alone(instance: Instance, run: TestRun) -> bool:
+    """Returns whether every test that did not pass, of those that must, was ended by a time limit."""
+    missed = {test for test in (*instance.FAIL_TO_PASS, *instance.PASS_TO_PASS) if not run.passed(test)}
+    return run.whole and bool(missed) and missed <= run.endless
 
 
 def allowed(files: Mapping[str, str | None], language: Language) -> dict[str, str | None]:

@@ -22,6 +22,7 @@ class TestRun:
         whole: whether the run ended by itself and every line of its report was signed and in order.
         reason: why not.
         late: whether the time limit ended it, so that its verdict may be the machine's doing.
+        endless: tests that a time limit of their own ended, and which count as failed.
     """
 
     __test__ = False
@@ -32,6 +33,7 @@ class TestRun:
     whole: bool = False
     reason: str = ""
     late: bool = False
+    endless: frozenset[str] = frozenset()
 
     def passed(self, test: str) -> bool:
         """Returns whether a test was reported as passed; one without a report was not."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from arcforge_core.contracts.sandbox import Command, ExecResult, SandboxError, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import ExecResult, SandboxError, SandboxFault, SandboxLimits
 from arcforge_rl.layers.recipes import Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
@@ -29,7 +28,7 @@ from arcforge_rl.swe.languages.c.building import (
 )  # fmt: skip
 from arcforge_rl.swe.languages.c.cheating import cheats
 from arcforge_rl.swe.languages.c.wrapping import Mode, has_main, wrap
-from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Program, run_programs
+from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Building, Built, Program, built_run
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -114,30 +113,27 @@ class C(Language):
 
     async def run(self, request: RunRequest) -> TestRun:
         """Gives test programs another main function, builds them, and runs each of their tests as a process."""
-        ends = time.monotonic() + request.seconds
-        wrapped = await self._wrapped(request)
-        shell = f"cd {WORKDIR} && ls -A && find . -type f -printf '%P\\n' 1>&2"
-        listing = await request.sandbox.exec(Command(("/bin/sh", "-c", shell), cwd=WORKDIR))
+        return await built_run(request, self.limits, self._build, _skipped)
+
+    async def _build(self, building: Building) -> Built:
+        wrapped = await self._wrapped(building.request)
+        listing = await building.exec(("/bin/sh", "-c", "ls -A && find . -type f -printf '%P\\n' 1>&2"))
         system = system_of(listing.stdout.decode(errors="replace").splitlines())
         files = sorted(listing.stderr.decode(errors="replace").splitlines())
         script = {"cmake": CMAKE, "configure": CONFIGURE, "make": MAKE}.get(system) or self._plain(files, wrapped)
-        seconds = max(1.0, ends - time.monotonic())
-        limits = replace(self.limits, wall_seconds=seconds, cpu_seconds=seconds)
-        build = Command(("/bin/sh", "-c", script), cwd=WORKDIR, env=FLAGS, limits=limits)
-        built = await request.sandbox.exec(build)
-        found = await self._executables(request, list(wrapped), limits)
+        built = await building.exec(("/bin/sh", "-c", script), env=FLAGS)
+        found = await self._executables(building, list(wrapped))
         calls = calls_of(built.stdout)
-        dirs = await request.sandbox.exec(Command(("/bin/sh", "-c", LIBRARIES), cwd=WORKDIR))
+        dirs = await building.exec(("/bin/sh", "-c", LIBRARIES))
         env = {"LD_LIBRARY_PATH": ":".join(f"{WORKDIR}/{name}" for name in dirs.stdout.decode().split())}
-        programs, lost = list[Program](), dict[str, str]()
+        made = Built()
         for marker, one in wrapped.items():
             if path := found.get(marker):
                 for call in calls.get(path, [TestCall()]):
-                    programs += _programs(one, path, call, env, request.canaries)
+                    made.programs += _programs(one, path, call, env, building.request.canaries)
             else:
-                lost[one.path] = _flaw(built, one.path)
-        run = await run_programs(request, self.limits, programs, ends, _skipped)
-        return replace(run, texts={**run.texts, **lost}, uncollected=tuple(lost))
+                made.lost[one.path] = _flaw(built, one.path)
+        return made
 
     async def _wrapped(self, request: RunRequest) -> dict[str, Wrapped]:
         """Rewrites the test programs among the request's files; returns them by their markers."""
@@ -161,12 +157,12 @@ class C(Language):
         kept = [path for path in code if not self.not_code.search(path)]
         return plain_script(kept, [one.path for one in wrapped.values()], [".", *headers], self.name != "c")
 
-    async def _executables(self, request: RunRequest, markers: Sequence[str], limits: SandboxLimits) -> dict[str, str]:
+    async def _executables(self, building: Building, markers: Sequence[str]) -> dict[str, str]:
         if not markers:
             return {}
-        await request.sandbox.write("/tmp/markers", "".join(f"{marker}\n" for marker in markers).encode())
+        await building.request.sandbox.write("/tmp/markers", "".join(f"{marker}\n" for marker in markers).encode())
         shell = f"mkdir -p {FOLDER}; set -- {WORKDIR} {FOLDER}; {FIND}"
-        return programs_of(await request.sandbox.exec(Command(("/bin/sh", "-c", shell), cwd=WORKDIR, limits=limits)))
+        return programs_of(await building.exec(("/bin/sh", "-c", shell)))
 
     def observed(self, text: str) -> list[str]:
         """Returns messages without places in files."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from arcforge_core.contracts.sandbox import Command, ExecResult, SandboxError, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import ExecResult, SandboxLimits
 from arcforge_rl.layers.recipes import Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
-from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, files_of
+from arcforge_rl.swe.languages.base import Bug, Language, RunRequest, files_of
 from arcforge_rl.swe.languages.go.cheating import cheats
 from arcforge_rl.swe.languages.go.setup import CONTROL, MODULE, declared, missed
 from arcforge_rl.swe.languages.go.wrapping import functions_of, package_name, wrap
-from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Program, opaque, run_programs
+from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Building, Built, Program, built_run, opaque
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -77,29 +75,29 @@ class Go(Language):
 
     async def run(self, request: RunRequest) -> TestRun:
         """Builds a test binary for each package, then runs each test and its twin as a process."""
-        ends = time.monotonic() + request.seconds
-        root = f"/tmp/go/src/{await _import_path(request)}"
-        await request.sandbox.exec(Command(("/bin/sh", "-c", COPY, root), cwd=WORKDIR))
-        folders = sorted({str(PurePosixPath(path).parent) for path in request.paths})
-        texts: dict[str, str] = {}
-        programs: list[Program] = []
-        for folder in folders:
-            files = [path for path in request.paths if str(PurePosixPath(path).parent) == folder]
-            made, flaws = await self._build(request, root, folder, files, ends)
-            programs += made
-            texts |= flaws
-        run = await run_programs(request, self.limits, programs, ends, _skipped)
-        return replace(run, texts={**run.texts, **texts}, uncollected=tuple(texts))
+        return await built_run(request, self.limits, self._build, _skipped)
 
-    async def _build(
-        self, request: RunRequest, root: str, folder: str, files: Sequence[str], ends: float
+    async def _build(self, building: Building) -> Built:
+        paths = building.request.paths
+        root = f"/tmp/go/src/{await _import_path(building.request)}"
+        await building.exec(("/bin/sh", "-c", COPY, root))
+        made = Built()
+        for folder in sorted({str(PurePosixPath(path).parent) for path in paths}):
+            files = [path for path in paths if str(PurePosixPath(path).parent) == folder]
+            programs, flaws = await self._package(building, root, folder, files)
+            made.programs += programs
+            made.lost |= flaws
+        return made
+
+    async def _package(
+        self, building: Building, root: str, folder: str, files: Sequence[str]
     ) -> tuple[list[Program], dict[str, str]]:
         """Returns the tests of a package as processes, and the files that cannot be built, with the reason.
 
         Files that the compiler complains of are left out, so that the others still say what the code does.
         """
-        cwd, limits = str(PurePosixPath(root, folder)), self._bound(ends)
-        listed = await request.sandbox.exec(Command(("go", "list", "-json", "-e"), cwd=cwd, env=ENV, limits=limits))
+        cwd = str(PurePosixPath(root, folder))
+        listed = await building.exec(("go", "list", "-json", "-e"), cwd, ENV)
         try:
             package = json.loads(listed.stdout)
         except ValueError:
@@ -108,11 +106,11 @@ class Go(Language):
         texts: dict[str, str] = {}
         for name in [*package.get("TestGoFiles", []), *package.get("XTestGoFiles", [])]:
             if (path := str(PurePosixPath(folder, name))) in files:
-                texts[path] = (await request.sandbox.read(f"{cwd}/{name}")).decode(errors="replace")
+                texts[path] = (await building.request.sandbox.read(f"{cwd}/{name}")).decode(errors="replace")
         lost: dict[str, str] = {}
         while texts:
-            programs, written, argv = await self._wrapped(request, cwd, texts)
-            done = await request.sandbox.exec(Command(argv, cwd=cwd, env=ENV, limits=self._bound(ends)))
+            programs, written, argv = await self._wrapped(building.request, cwd, texts)
+            done = await building.exec(argv, cwd, ENV)
             if done.ok:
                 return programs, lost
             said = (done.stderr + done.stdout).decode(errors="replace").strip()[-LONGEST_TEXT:]
@@ -121,7 +119,7 @@ class Go(Language):
                 lost[path] = said or f"go test -c ended with {done.outcome.value}"
                 del texts[path]
             gone = [*written, *(PurePosixPath(path).name for path in named)]
-            await request.sandbox.exec(Command(("rm", "-f", "--", *gone), cwd=cwd))
+            await building.exec(("rm", "-f", "--", *gone), cwd)
         return [], lost
 
     async def _wrapped(
@@ -143,10 +141,6 @@ class Go(Language):
                 if request.canaries or not one.planted:
                     programs.append(Program(f"{own[one.test]}::{one.test}", argv, one.proof, one.planted, cwd, ENV))
         return programs, written, ("go", "test", "-c", "-vet=off", "-gcflags=-e", "-o", f"/tmp/{binary}", ".")
-
-    def _bound(self, ends: float) -> SandboxLimits:
-        seconds = max(1.0, ends - time.monotonic())
-        return replace(self.limits, wall_seconds=seconds, cpu_seconds=seconds)
 
     def observed(self, text: str) -> list[str]:
         """Returns messages without places in files."""
@@ -186,13 +180,7 @@ TYPES = (
 async def _import_path(request: RunRequest) -> str:
     """Returns the import path that the repository in a sandbox declares; a made-up one if none."""
     for name, pattern in (("go.mod", MODULE), ("debian/control", CONTROL)):
-        try:
-            text = (await request.sandbox.read(f"{WORKDIR}/{name}")).decode(errors="replace")
-        except SandboxFault:
-            raise
-        except SandboxError:
-            continue
-        if found := pattern.search(text):
+        if found := pattern.search(await request.text(name) or ""):
             return found[1]
     return "local/testbed"
 

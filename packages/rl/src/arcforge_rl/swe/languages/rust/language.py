@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from arcforge_core.contracts.sandbox import Command, SandboxError, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import SandboxLimits
 from arcforge_rl.layers.recipes import Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
-from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Program, run_programs
+from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Building, Built, Program, built_run
 from arcforge_rl.swe.languages.rust.cheating import cheats
 from arcforge_rl.swe.languages.rust.setup import declared, missed
 from arcforge_rl.swe.languages.rust.wrapping import functions_of, wrap
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
-from arcforge_rl.swe.results import SKIPPED, TestRun
+from arcforge_rl.swe.results import TestRun
 
 GRAMMAR = Grammar(
     "tree_sitter_rust",
@@ -84,39 +82,31 @@ class Rust(Language):
 
     async def run(self, request: RunRequest) -> TestRun:
         """Builds the program of each file, then runs each test and its twin as a process."""
-        ends = time.monotonic() + request.seconds
-        await request.sandbox.write(f"{HOME}/config.toml", CONFIG.encode())
-        texts: dict[str, str] = {}
-        ignored: dict[str, str] = {}
-        programs: list[Program] = []
-        for path in request.paths:
-            try:
-                text = (await request.sandbox.read(f"{WORKDIR}/{path}")).decode(errors="replace")
-            except SandboxFault:
-                raise
-            except SandboxError:
-                continue  # a file that the repository does not have reports no test
-            ignored |= {f"{path}::{one.name}": SKIPPED for one in functions_of(text) if one.ignored}
-            made, flaw = await self._build(request, path, text, ends)
-            programs += made
-            if flaw:
-                texts[path] = flaw
-        run = await run_programs(request, self.limits, programs, ends)
-        return replace(
-            run, outcomes={**run.outcomes, **ignored}, texts={**run.texts, **texts}, uncollected=tuple(texts)
-        )
+        return await built_run(request, self.limits, self._build)
 
-    async def _build(self, request: RunRequest, path: str, text: str, ends: float) -> tuple[list[Program], str]:
+    async def _build(self, building: Building) -> Built:
+        request, made = building.request, Built()
+        await request.sandbox.write(f"{HOME}/config.toml", CONFIG.encode())
+        for path in request.paths:
+            text = await request.text(path)
+            if text is None:
+                continue  # a file that the repository does not have reports no test
+            made.skipped += [f"{path}::{one.name}" for one in functions_of(text) if one.ignored]
+            programs, flaw = await self._program(building, path, text)
+            made.programs += programs
+            if flaw:
+                made.lost[path] = flaw
+        return made
+
+    async def _program(self, building: Building, path: str, text: str) -> tuple[list[Program], str]:
         """Returns the tests of a file as processes, and why it cannot be built."""
         text, wrappers = wrap(text)
         if not wrappers:
             return [], ""
-        await request.sandbox.write(f"{WORKDIR}/{path}", text.encode())
+        await building.request.sandbox.write(f"{WORKDIR}/{path}", text.encode())
         cwd = str(PurePosixPath(WORKDIR, path).parent.parent)
-        seconds = max(1.0, ends - time.monotonic())
-        limits = replace(self.limits, wall_seconds=seconds, cpu_seconds=seconds)
         words = ("cargo", "test", "--no-run", "--offline", "--message-format=json", "--test", PurePosixPath(path).stem)
-        done = await request.sandbox.exec(Command(words, cwd=cwd, env=ENV, limits=limits))
+        done = await building.exec(words, cwd, ENV)
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
         made = [row["executable"] for row in rows if row.get("executable") and "test" in row["target"]["kind"]]
         if not done.ok or not made:
@@ -130,7 +120,7 @@ class Rust(Language):
                 one.planted, cwd, env,
             )
             for one in wrappers
-            if request.canaries or not one.planted
+            if building.request.canaries or not one.planted
         ], ""  # fmt: skip
 
     def observed(self, text: str) -> list[str]:
