@@ -7,7 +7,7 @@ import pytest
 
 from arcforge_core.errors import DataError
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.debian import fetch_source, patched
+from arcforge_rl.swe.debian import build_depends, fetch_source, patched
 
 APT = """#!/bin/sh
 echo "$*" >> {log}
@@ -74,3 +74,15 @@ def test_packages_that_are_refused(archive):
     with pytest.raises(LayerError, match="Unable to find a source package for gone"):
         fetch_source("debian:gone", folder, places)
     assert not list(folder.glob("gone*"))
+
+
+def test_what_a_source_package_builds_with(tmp_path):
+    assert build_depends(tmp_path) == set()
+    (tmp_path / "debian").mkdir()
+    (tmp_path / "debian/control").write_text(
+        "Source: toy\nBuild-Depends: debhelper-compat (= 13),\n libfoo-dev (>= 2) | libold-dev, php-json:native,\n"
+        " toy-data <!nocheck>\nStandards-Version: 4\nBuild-Depends-Indep: ruby-x\n\nPackage: toy-data\nDepends: y\n"
+    )
+    assert build_depends(tmp_path) == {"debhelper-compat", "libfoo-dev", "libold-dev", "php-json", "ruby-x"}
+    (tmp_path / "debian/control").write_text("Source: toy\nBuild-Depends: gem2deb")
+    assert build_depends(tmp_path) == {"gem2deb"}

@@ -14,11 +14,20 @@ from pathlib import Path
 
 from arcforge_core.errors import DataError
 from arcforge_rl.layers.store import LayerError
+from arcforge_rl.swe.instance import read_text
 
 PREFIX = "debian:"
 SOURCE = re.compile(r"debian:([a-z0-9][a-z0-9.+-]+)(?:=([\w.+~:-]+))?")
 SECONDS = 900.0
 PLACES = (Path("/etc/apt/sources.list"), Path("/etc/apt/sources.list.d"))
+
+
+def build_depends(tree: Path) -> set[str]:
+    """Returns the packages that a source package's ``debian/control`` builds with, without those that it makes."""
+    control = read_text(tree / "debian/control") or ""
+    own = set(re.findall(r"^(?:Package|Source):\s*(\S+)", control, re.MULTILINE))
+    fields = re.findall(r"^Build-Depends(?:-\w+)?:(.*?)(?=^\S|\Z)", control, re.MULTILINE | re.DOTALL)
+    return {name for text in fields for name in re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9.+-]+)", text)} - own
 
 
 def fetch_source(source: str, folder: Path, places: Sequence[Path] = PLACES) -> Path:

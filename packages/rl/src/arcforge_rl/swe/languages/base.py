@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
@@ -80,6 +80,11 @@ class RunRequest:
 def files_of(tree: Path) -> list[str]:
     """Returns the paths of the regular files of a tree, relative to it."""
     return [str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
+
+
+def first_unknown(chain: Iterable[str], known: Collection[str]) -> list[str]:
+    """Returns the first part of ``a.b.c`` that the code does not have, whose own the rest is; none for none."""
+    return next(([part] for part in chain if part not in known), [])
 
 
 class Language(ABC):

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from arcforge_core.contracts.sandbox import ExecResult, SandboxError, SandboxFault, SandboxLimits
 from arcforge_rl.layers.recipes import Recipe, recipe_of
+from arcforge_rl.swe.debian import build_depends
 from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
 from arcforge_rl.swe.languages.c.building import (
@@ -103,13 +104,7 @@ class C(Language):
 
     def declared(self, tree: Path) -> list[str]:
         """Returns the build dependencies that ``debian/control`` names and that are libraries."""
-        try:
-            text = (tree / "debian/control").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return []
-        found = re.search(r"^Build-Depends:(.*?)^\S", text, re.MULTILINE | re.DOTALL)
-        names = re.findall(r"(?:^|,)\s*([a-z0-9.+-]+)", found[1]) if found else []
-        return sorted({name for name in names if re.fullmatch(r"lib[\w.+-]+-dev", name)})
+        return sorted(name for name in build_depends(tree) if re.fullmatch(r"lib[\w.+-]+-dev", name))
 
     async def run(self, request: RunRequest) -> TestRun:
         """Gives test programs another main function, builds them, and runs each of their tests as a process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from arcforge_rl.swe.languages.base import first_unknown
 from arcforge_rl.swe.patches import Files
 
 TAKEN = re.compile(
@@ -26,11 +27,6 @@ def required_names(tests: Iterable[str], code: Files) -> list[str]:
                 for chain in re.findall(rf"(?<![\w$.]){base}((?:\.\w+)+)", text):
                     wanted |= set(first_unknown(chain.strip(".").split("."), known))
     return sorted(wanted - known - BUILT_IN)
-
-
-def first_unknown(chain: list[str], known: set[str]) -> list[str]:
-    """Returns the first part of ``a.b.c`` that the code does not have, as what follows belongs to it."""
-    return next(([part] for part in chain if part not in known), [])
 
 
 OWN = """

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from arcforge_rl.layers.recipes import PYTEST, TOOLS, Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
-from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
+from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, first_unknown
 from arcforge_rl.swe.languages.python.bugs import bugs
 from arcforge_rl.swe.languages.python.cheating import cheats
 from arcforge_rl.swe.languages.python.setup import declared, missed
@@ -119,7 +119,7 @@ class Python(Language):
             for node in nodes:
                 base, *chain = _chain(node)
                 if base in bound:
-                    wanted |= set(next(([part] for part in chain if part not in known | own), ()))
+                    wanted |= set(first_unknown(chain, known | own))
         return sorted(name for name in wanted - known - {"*"} - OF_VALUES if not hasattr(builtins, name))
 
     def bugs(self, text: str, seed: str) -> Iterator[Bug]:

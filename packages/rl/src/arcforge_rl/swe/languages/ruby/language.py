@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from arcforge_rl.layers.recipes import Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
-from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
+from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, first_unknown
 from arcforge_rl.swe.languages.ruby.cheating import cheats
 from arcforge_rl.swe.languages.ruby.setup import HELPERS, declared, framework_of, missed
 from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
@@ -106,7 +106,7 @@ class Ruby(Language):
         for text in tests:
             for base, chain in re.findall(r"(?<![\w:])([A-Z]\w*)((?:(?:::|\.)[a-z_A-Z]\w*[?!]?)+)", text):
                 if base in own:
-                    wanted |= set(next(([part] for part in re.split(r"::|\.", chain)[1:] if part not in known), []))
+                    wanted |= set(first_unknown(re.split(r"::|\.", chain)[1:], known))
         return sorted(wanted - OF_VALUES)
 
     def bugs(self, text: str, seed: str) -> Iterator[Bug]:

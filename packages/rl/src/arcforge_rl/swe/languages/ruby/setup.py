@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from arcforge_rl.swe.debian import build_depends
 from arcforge_rl.swe.instance import read_text
 
 HELPERS = tuple(
@@ -15,7 +16,6 @@ HELPERS = tuple(
 OURS = ("minitest", "rspec", "test-unit", "rake", "bundler", "simplecov")
 """Gems that the layer has, or that runs do without."""
 GEM = re.compile(r"""^\s*(?:\w+\.add_(?:runtime_|development_)?dependency|gem)[\s(]+['"]([\w.-]+)['"]""", re.MULTILINE)
-PACKAGE = re.compile(r"\bruby-[a-z0-9.+-]+")
 MISSING = re.compile(r"cannot load such file -- ([\w-]+)")
 
 
@@ -36,11 +36,9 @@ def framework_of(path: str, text: str, helpers: Iterable[str] = ()) -> str:
 
 def declared(tree: Path) -> list[str]:
     """Returns Debian's packages: those that ``debian/control`` builds with, else those of declared gems."""
-    control = read_text(tree / "debian/control")
-    if control:
-        own = set(re.findall(r"^(?:Package|Source):\s*(\S+)", control, re.MULTILINE))
-        built = re.search(r"^Build-Depends(?:-Indep)?:(.*?)^(?=\S)", control, re.MULTILINE | re.DOTALL)
-        return sorted(set(PACKAGE.findall(built[1] if built else "")) - own - {package_of(name) for name in OURS})
+    if built := build_depends(tree):
+        ours = {package_of(name) for name in OURS}
+        return sorted(name for name in built - ours if name.startswith("ruby-"))
     texts = [read_text(path) or "" for path in [*tree.glob("*.gemspec"), *tree.glob("Gemfile")]]
     own = {path.stem for path in tree.glob("*.gemspec")}
     gems = {gem for text in texts for gem in GEM.findall(text)} - own - {*OURS}
