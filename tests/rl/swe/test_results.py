@@ -26,7 +26,9 @@ def ran(test, outcome):
 def test_a_whole_run():
     run = read_run(report(ran("t::a", "passed"), ran("t::b", "failed"), {"end": 1}), KEY)
     assert run.whole and run.passed("t::a") and not run.passed("t::b") and not run.passed("t::c")
-    assert run.texts == {"t::b": "E  1"}
+    assert run.texts == {"t::b": "E  1"} and not run.endless
+    slow = read_run(report({**ran("t::a", "failed"), "slow": True}, {**ran("t::b", "passed"), "slow": False}), KEY)
+    assert slow.endless == {"t::a"}
 
 
 def test_runs_that_are_not_whole():

@@ -49,6 +49,7 @@ def read_run(output: bytes, key: str) -> TestRun:
     outcomes: dict[str, str] = {}
     texts: dict[str, str] = {}
     uncollected: list[str] = []
+    endless: set[str] = set()
     ended, reason = False, ""
     for number, line in enumerate(output.split(b"\n")[:-1]):
         signature, _, text = line.partition(b" ")
@@ -64,6 +65,8 @@ def read_run(output: bytes, key: str) -> TestRun:
             outcomes[test] = event["outcome"] if test not in outcomes else FAILED
             if event["text"]:
                 texts[test] = event["text"]
+            if event.get("slow"):
+                endless.add(test)
         elif "uncollected" in event:
             uncollected.append(event["uncollected"])
             texts[event["uncollected"]] = event["text"]
@@ -71,7 +74,7 @@ def read_run(output: bytes, key: str) -> TestRun:
             ended = True
     if not ended:
         reason = reason or "the run did not end by itself"
-    return TestRun(outcomes, texts, tuple(uncollected), ended and not reason, reason)
+    return TestRun(outcomes, texts, tuple(uncollected), ended and not reason, reason, endless=frozenset(endless))
 
 
 def stable(runs: Sequence[TestRun]) -> dict[str, str]:

@@ -107,7 +107,8 @@ def test_processes_of_node_test_do_not_run_the_program_again(tmp_path):
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    (tmp_path / "x.test.cjs").write_text("require('node:test')('one', () => {});\n")
+    slow = "test('two', { timeout: 50 }, () => new Promise((resolve) => setTimeout(resolve, 500)));\n"
+    (tmp_path / "x.test.cjs").write_text(f"const test = require('node:test');\ntest('one', () => {{}});\n{slow}")
     program = (resources.files("arcforge_rl.swe.languages.javascript") / "inside.cjs").read_text("utf-8")
     (tmp_path / "run.cjs").write_text(program)
     given = json.dumps({"key": "secret", "files": {"node": ["x.test.cjs"]}, "seed": ""})
@@ -115,4 +116,6 @@ def test_processes_of_node_test_do_not_run_the_program_again(tmp_path):
         ["/bin/sh", "-c", 'exec 3>signed; exec "$0" run.cjs', node],
         cwd=tmp_path, input=given, text=True, check=True, capture_output=True, timeout=60,
     )  # fmt: skip
-    assert read_run((tmp_path / "signed").read_bytes(), "secret").outcomes == {"x.test.cjs::one": "passed"}
+    run = read_run((tmp_path / "signed").read_bytes(), "secret")
+    assert run.outcomes == {"x.test.cjs::one": "passed", "x.test.cjs::two": "failed"}
+    assert run.endless == {"x.test.cjs::two"}

@@ -31,7 +31,8 @@ function named(file, name) {
   names.set(full, times);
   return times > 1 ? `${full} #${times}` : full;
 }
-const report = (test, outcome, text) => send({ test, when: 'call', outcome, text: String(text || '').slice(0, 2000) });
+const report = (test, outcome, text, slow) => // slow: a time limit of its own has ended it
+  send({ test, when: 'call', outcome, text: String(text || '').slice(0, 2000), slow: Boolean(slow) });
 const uncollected = (file, error) =>
   send({ uncollected: path.relative(process.cwd(), file), text: String((error && error.stack) || error).slice(0, 2000) });
 const ordered = (list, name) => !given.seed ? list : [...list].sort((a, b) => {
@@ -103,7 +104,8 @@ async function mocha(files) {
     runner.on('pass', (one) => report(from.get(one), 'passed'));
     runner.on('pending', (one) => report(from.get(one), 'skipped'));
     runner.on('fail', (one, error) =>
-      from.has(one) ? report(from.get(one), 'failed', error.message) : uncollected(one.file || files[0], error));
+      from.has(one) ? report(from.get(one), 'failed', error.message, error.code === 'ERR_MOCHA_TIMEOUT')
+        : uncollected(one.file || files[0], error));
   });
 }
 
@@ -113,8 +115,9 @@ async function node(files) {
   for await (const { type, data } of run({ files: ordered(files, String), concurrency: 1 })) {
     if ((type === 'test:pass' || type === 'test:fail') && data.details.type !== 'suite' && data.file) {
       if (data.nesting === 0 && files.includes(data.name)) continue;
-      const error = data.details.error && (data.details.error.cause || data.details.error);
-      report(named(data.file, data.name), data.skip || data.todo ? 'skipped' : type === 'test:pass' ? 'passed' : 'failed', error && error.message);
+      const { error: whole } = data.details, error = whole && (whole.cause || whole);
+      const outcome = data.skip || data.todo ? 'skipped' : type === 'test:pass' ? 'passed' : 'failed';
+      report(named(data.file, data.name), outcome, error && error.message, whole && whole.failureType === 'testTimeoutFailure');
     }
   }
 }
@@ -133,7 +136,7 @@ async function vitest(files) {
     if (task.tasks) { task.tasks.forEach((one) => walk(file, one, [...names, one.name])); return; }
     const state = task.result && task.result.state;
     const outcome = state === 'pass' ? 'passed' : state === 'fail' ? 'failed' : 'skipped';
-    report(named(file, names.join(' > ')), outcome, message(task));
+    report(named(file, names.join(' > ')), outcome, message(task), /^(Test|Hook) timed out in /m.test(message(task)));
   };
   for (const one of framework.state.getFiles()) {
     if (!one.tasks.length && message(one)) uncollected(one.filepath, message(one));
