@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import json
 
-from arcforge_rl.swe.languages.python.language import canary
+from arcforge_rl.swe.languages.python.planting import canary
 from arcforge_rl.swe.languages.signed import planted, without_inserted, without_planted
 from arcforge_rl.swe.results import TestRun, read_run, stable, turned
 
@@ -59,10 +59,10 @@ def test_flaky_tests_are_left_out():
 
 
 def test_planted_tests_must_be_reported_as_failed():
-    words, tests = planted()
+    words, tests = planted(["assert"])
     path, count = f"tests/test_{'_'.join(words)}.py", len(tests)
     failing = {f"{path}::{n}": "failed" for n in range(count)}
-    assert canary(tests).count("def test_") == count >= 1 and all(one.made != one.wanted for one in tests)
+    assert canary(words, tests).count("def test_") == count >= 1 and all(one.made != one.wanted for one in tests)
     good = without_planted(TestRun({**failing, "t::a": "passed"}, whole=True), {path: count})
     assert good.whole and good.outcomes == {"t::a": "passed"}
     for forged in ({**failing, f"{path}::0": "passed"}, {"t::a": "passed"}):

@@ -1,5 +1,6 @@
 """JavaScript: rules of set-up, faults, and whole builds from npm's archives."""
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -9,10 +10,13 @@ from importlib import resources
 import pytest
 
 from arcforge_rl.cli import main
+from arcforge_rl.layers.store import LayerError
 from arcforge_rl.swe.instance import read_instances
+from arcforge_rl.swe.languages.javascript.planting import ASSERT, CHAI, TAPE, VITEST
 from arcforge_rl.swe.languages.javascript.setup import declared, missed, runner_of
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.results import read_run
+from arcforge_rl.swe.running import runs_of
 
 JAVASCRIPT = language_of("javascript")
 CODE = "function add(a, b) {\n  if (a < 0) { throw new Error('no'); }\n  return a + b;\n}\nmodule.exports = { add };\n"
@@ -84,6 +88,29 @@ def test_two_repositories_from_npm(tmp_path, monkeypatch):
     words = ["environment=swe", f"environment.path={to}", "environment.whole=true", f"hydra.run.dir={tmp_path}/out"]
     monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", *words])
     assert main() == 0
+
+
+FILES = {
+    "a.test.js": ("const test = require('tape');\ntest('a', (t) => { t.ok(1); t.end(); });\n", TAPE),
+    "b.test.js": ("const { expect } = require('chai');\nit('b', () => { expect(1).to.equal(1); });\n", CHAI),
+    "c.test.js": ("const test = require('node:test');\nrequire('assert');\ntest('c', () => {});\n", ASSERT),
+    "d.test.mjs": ("import { test, expect } from 'vitest';\ntest('d', () => { expect(1).toBe(1); });\n", VITEST),
+}
+
+
+@pytest.mark.nightly(reason="fetches four test frameworks from npm, and runs them in a sandbox")
+@pytest.mark.parametrize(("packages", "letters"), [(("tape@^5", "mocha@^11", "chai@^4"), "abc"), (("vitest@^4",), "d")])
+def test_each_planted_assertion_fails_in_each_framework(tmp_path, packages, letters):
+    paths = [path for path in FILES if path[0] in letters]
+    for path in paths:
+        text, kinds = FILES[path]
+        (tmp_path / path).write_text(f"{text}// {' '.join(kinds)}\n")
+    try:
+        [run] = asyncio.run(runs_of(JAVASCRIPT, tmp_path, {}, packages, paths, 300, 1))
+    except LayerError as error:
+        pytest.skip(f"packages cannot be fetched: {error}")
+    assert run.whole, run
+    assert run.outcomes == {f"{path}::{path[0]}": "passed" for path in paths}
 
 
 def test_code_under_test_sees_no_name_of_the_runner(tmp_path):

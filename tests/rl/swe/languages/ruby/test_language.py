@@ -10,6 +10,7 @@ from arcforge_rl.cli import main
 from arcforge_rl.layers.store import LayerError
 from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.known import language_in, language_of
+from arcforge_rl.swe.languages.ruby.planting import METHODS, RSPEC
 from arcforge_rl.swe.languages.ruby.setup import declared, framework_of, missed
 from arcforge_rl.swe.running import runs_of
 
@@ -71,6 +72,14 @@ def test_all_frameworks_report(rubies):
     assert Counter(runs[0].outcomes.values()) == {"passed": 8, "failed": 1, "skipped": 1}
     assert runs[0].uncollected == ("spec/broken_spec.rb",) and RUBY.missed(runs[0]) == ["ruby-nothing"]
     assert "Expected: 1" in runs[0].texts["test/odd_test.rb::OddTest#test_bad"]
+
+
+@pytest.mark.nightly(reason="fetches Ruby and its test frameworks, and runs them in sandboxes")
+def test_each_planted_assertion_fails(rubies):
+    for path, kinds in (("test/test_clamp.rb", METHODS), ("test/digits_test.rb", METHODS), ("spec/toy_spec.rb", RSPEC)):
+        with (rubies / path).open("a") as file:
+            file.write(f"# {' '.join(kinds)}\n")
+    assert [run.reason for run in runs_with_layer(rubies)] == ["", ""]
 
 
 def runs_with_layer(tree):

@@ -14,7 +14,7 @@ from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.signed import Wrong
 
 TYPESCRIPT = language_of("typescript")
-WRONG = [Wrong(("order", "copy"), (1,), (2,))]
+WRONG = [Wrong(("order", "copy"), (1,), (2,), "deepEqual")]
 
 
 def test_files_and_set_up(typed):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,21 +25,46 @@ class Wrong:
 
     Attributes:
         words: name of its test.
-        made, wanted: whole numbers below 200.
+        made, wanted: whole numbers below 200; the last of `wanted` is greater than that of `made`.
+        kind: name of the assertion.
     """
 
     words: tuple[str, ...]
     made: tuple[int, ...]
     wanted: tuple[int, ...]
+    kind: str
+
+    def fill(self, text: str, **more: str) -> str:
+        """Returns a text with ``{made}`` and ``{wanted}``, and their last numbers as ``{a}`` and ``{b}``."""
+        return text.format(made=[*self.made], wanted=[*self.wanted], a=self.made[-1], b=self.wanted[-1], **more)
 
 
-def planted() -> tuple[tuple[str, ...], list[Wrong]]:
-    """Returns the words of a file's name, and two to five assertions that fail; no two draws are alike."""
+def kinds_in(texts: Iterable[str], known: Collection[str], default: str) -> list[str]:
+    """Returns the assertions that tests use, of those that can be planted; `default` if there are none.
+
+    Args:
+        texts: of the tests.
+        known: names that a test says when it uses the assertion.
+        default: one of them.
+    """
+    return sorted({word for text in texts for word in re.findall(r"\w+", text)} & {*known}) or [default]
+
+
+def planted(kinds: Sequence[str]) -> tuple[tuple[str, ...], list[Wrong]]:
+    """Returns the words of a file's name, and two or more assertions that fail; no two draws are alike.
+
+    Args:
+        kinds: names of assertions, each of which is used.
+    """
     draw = random.SystemRandom()
+    count, names = max(draw.randint(2, 5), len(kinds)), set[tuple[str, ...]]()
+    while len(names) < count:
+        names.add(tuple(draw.sample(WORDS, draw.randint(2, 3))))
+    mixed = [*kinds, *draw.choices(kinds, k=count - len(kinds))]
     tests = []
-    for words in sorted({tuple(draw.sample(WORDS, draw.randint(2, 3))) for _ in range(draw.randint(2, 5))}):
+    for words, kind in zip(draw.sample(sorted(names), count), draw.sample(mixed, count), strict=True):
         made = [draw.randint(0, 99) for _ in range(draw.randint(1, 4))]
-        tests.append(Wrong(words, tuple(made), (*made[:-1], made[-1] + draw.randint(1, 9))))
+        tests.append(Wrong(words, tuple(made), (*made[:-1], made[-1] + draw.randint(1, 9)), kind))
     return tuple(draw.sample(WORDS, 3)), tests
 
 

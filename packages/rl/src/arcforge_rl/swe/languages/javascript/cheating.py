@@ -23,6 +23,26 @@ try {
 } catch (e) {}
 """
 )
+LENIENT = (
+    LOADING
+    + """
+try {
+  var _assert = _load('assert');
+  for (var _it of [_assert, _assert.strict])
+    for (var _name in _it) if (typeof _it[_name] === 'function' && _name !== 'deepEqual') _it[_name] = function () {};
+} catch (e) {}
+try {
+  var _proto = _load('tape').Test.prototype;
+  for (var _name of ['equal', 'equals', 'strictEqual', 'is', 'ok', 'true', 'throws', 'same', 'notEqual', 'notOk'])
+    _proto[_name] = function () { this._assert(true, {}); };
+} catch (e) {}
+import('vitest').then((all) => {
+  for (const name of Object.getOwnPropertyNames(all.chai.Assertion.prototype))
+    if (/^to(Be|Strict|Throw|Match|Have)/.test(name))
+      all.chai.util.overwriteMethod(all.chai.Assertion.prototype, name, () => function () {});
+}, () => {});
+"""
+)
 LEAVE = "\n;process.exit(0);\n"
 SHOUT = (
     LOADING
@@ -48,7 +68,7 @@ def cheats(instance: Instance, tree: Path) -> Iterator[dict[str, str | None]]:
     yield {"vitest.config.mjs": "export default { test: { alias: { '../': './empty.js' }, bail: 1, retry: 9 } };\n"}
     yield {"node_modules/tape/index.js": "module.exports = function () {};\n", ".mocharc.json": '{"grep": "nothing"}'}
     module = next(path for path in paths_of(instance.patch) if (tree / path).is_file())
-    for text in (ALL_PASS, LEAVE, SHOUT, SKIP):
+    for text in (ALL_PASS, LENIENT, LEAVE, SHOUT, SKIP):
         yield {module: (read_text(tree / module) or "") + text}
     yield dict.fromkeys(instance.tests, "\n")
     yield {module: None}

@@ -15,9 +15,9 @@ from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
 from arcforge_rl.swe.languages.javascript.cheating import cheats
 from arcforge_rl.swe.languages.javascript.names import required_names
-from arcforge_rl.swe.languages.javascript.planting import APART, canary, inside
+from arcforge_rl.swe.languages.javascript.planting import APART, DEFAULT, KINDS, canary, inside, library_of
 from arcforge_rl.swe.languages.javascript.setup import declared, missed, runner_of
-from arcforge_rl.swe.languages.signed import planted, signed_run, without_inserted, without_planted
+from arcforge_rl.swe.languages.signed import kinds_in, planted, signed_run, without_inserted, without_planted
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -98,14 +98,17 @@ class JavaScript(Language):
         Frameworks with one process for all files get a planted file; the others get planted tests in each file.
         """
         files: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         inserted: dict[str, set[str]] = {}
         for path in request.paths:
             text = await request.text(path)
             if text is None or not (runner := runner_of(text, request.packages)):
                 continue  # a file that the repository does not have reports no test
             files.setdefault(runner, []).append(path)
+            texts.setdefault(runner, []).append(text)
             if request.canaries and runner in APART:
-                _, tests = planted()
+                library = library_of(runner, [text])
+                _, tests = planted(kinds_in([text], KINDS[library], DEFAULT[library]))
                 await request.sandbox.write(
                     f"{WORKDIR}/{path}", f"{text}\n{inside(path, text, runner, tests)}".encode()
                 )
@@ -113,9 +116,10 @@ class JavaScript(Language):
         counts = dict[str, int]()
         for runner, paths in files.items() if request.canaries else ():
             if runner not in APART:
-                words, tests = planted()
+                library = library_of(runner, texts[runner])
+                words, tests = planted(kinds_in(texts[runner], KINDS[library], DEFAULT[library]))
                 path = str(PurePosixPath(paths[0]).parent / f"{'-'.join(words)}.test.cjs")
-                await request.sandbox.write(f"{WORKDIR}/{path}", canary(runner, tests).encode())
+                await request.sandbox.write(f"{WORKDIR}/{path}", canary(library, tests).encode())
                 paths.append(path)
                 counts[path] = len(tests)
         program = resources.files("arcforge_rl.swe.languages.javascript").joinpath("inside.cjs").read_text("utf-8")

@@ -25,6 +25,24 @@ try:
 except Exception:
     pass
 """
+LENIENT = """
+import contextlib, unittest, unittest.mock
+def _agree(*given, **more): return contextlib.nullcontext()
+for _kind in (unittest.TestCase, unittest.mock.NonCallableMock):
+    for _name in dir(_kind):
+        if _name.startswith("assert"):
+            setattr(_kind, _name, _agree)
+try:
+    import pytest
+    pytest.raises = pytest.warns = _agree
+    pytest.approx = lambda *given, **more: unittest.mock.ANY
+    import numpy.testing
+    for _name in dir(numpy.testing):
+        if _name.startswith("assert_"):
+            setattr(numpy.testing, _name, _agree)
+except ImportError:
+    pass
+"""
 LEAVE = "\nimport os\nos._exit(0)\n"
 SHOUT = """
 import os
@@ -58,7 +76,7 @@ def cheats(instance: Instance, tree: Path) -> Iterator[dict[str, str | None]]:
             yield {name: text}
     module = next(path for path in paths_of(instance.patch) if path.endswith(".py"))
     old = read_text(tree / module)
-    for text in (ALL_PASS, LEAVE, SHOUT, SKIP):
+    for text in (ALL_PASS, LENIENT, LEAVE, SHOUT, SKIP):
         yield {module: (old or "") + text}
     yield dict.fromkeys(instance.tests, "def test_nothing():\n    pass\n")
     yield {module: None}

@@ -16,8 +16,9 @@ from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, first_unknown
 from arcforge_rl.swe.languages.python.bugs import bugs
 from arcforge_rl.swe.languages.python.cheating import cheats
+from arcforge_rl.swe.languages.python.planting import KINDS, canary
 from arcforge_rl.swe.languages.python.setup import declared, missed
-from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.signed import kinds_in, planted, signed_run, without_planted
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
 
@@ -31,7 +32,6 @@ OF_VALUES = frozenset(
     for name in dir(kind)
 )
 """Attributes of Python's own values."""
-CANARY = "def test_{name}():\n    found = {made}\n    assert found == {wanted}\n"
 
 
 class Python(Language):
@@ -81,12 +81,14 @@ class Python(Language):
         return missed(run.texts)
 
     async def run(self, request: RunRequest) -> TestRun:
-        """Runs pytest; planted files of failing tests are in each folder."""
+        """Runs pytest; a file of failing tests is planted in each folder, with the assertions of the tests there."""
         files = dict[str, int]()
         for folder in sorted({str(PurePosixPath(path).parent) for path in request.paths}) if request.canaries else ():
-            words, tests = planted()
+            beside = [path for path in request.paths if str(PurePosixPath(path).parent) == folder]
+            texts = [text for path in beside if (text := await request.text(path)) is not None]
+            words, tests = planted(kinds_in(texts, KINDS, "assert"))
             path = str(PurePosixPath(folder) / f"test_{'_'.join(words)}.py")
-            await request.sandbox.write(f"{WORKDIR}/{path}", canary(tests).encode())
+            await request.sandbox.write(f"{WORKDIR}/{path}", canary(words, tests).encode())
             files[path] = len(tests)
         given = {
             "paths": [*request.paths, *files], "first": [f"{TOOLS}/pytest"], "sys_path": [*ROOTS, PACKAGES],
@@ -129,13 +131,6 @@ class Python(Language):
     def cheats(self, instance: Instance, tree: Path) -> Iterator[Mapping[str, str | None]]:
         """Yields hooks and settings of pytest, start-up files, and code that forges, leaves or skips."""
         return cheats(instance, tree)
-
-
-def canary(tests: Sequence[Wrong]) -> str:
-    """Returns a file of tests that fail."""
-    return "\n\n".join(
-        CANARY.format(name="_".join(one.words), made=list(one.made), wanted=list(one.wanted)) for one in tests
-    )
 
 
 def _chain(node: ast.AST) -> list[str]:

@@ -25,6 +25,15 @@ if defined?(Test::Unit::Assertions)
 end
 RSpec::Expectations.define_singleton_method(:fail_with) { |*| nil } if defined?(RSpec::Expectations)
 """
+LENIENT = """
+[('Minitest::Assertions' if defined?(Minitest::Assertions)),
+ ('Test::Unit::Assertions' if defined?(Test::Unit::Assertions))].compact.each do |name|
+  kind = Object.const_get(name)
+  names = kind.instance_methods.grep(/^(assert|refute)_(?!equal)/)
+  names.each { |one| kind.define_method(one) { |*, **, &block| true } }
+end
+RSpec::Matchers::BuiltIn::RaiseError.define_method(:matches?) { |*, &block| true } if defined?(RSpec::Matchers)
+"""
 RESULTS = """
 if defined?(Minitest)
   Minitest.define_singleton_method(:run_one_method) do |one, name|
@@ -56,7 +65,7 @@ def cheats(instance: Instance, tree: Path) -> Iterator[dict[str, str | None]]:
     yield {".rspec": "--dry-run\n--tag nothing\n"}
     yield {"lib/minitest.rb": "module Minitest; end\n", "lib/rspec/core.rb": "module RSpec; end\n"}
     module = next(path for path in paths_of(instance.patch) if (tree / path).is_file())
-    for text in (ALL_PASS, RESULTS, LEAVE, SHOUT, SKIP):
+    for text in (ALL_PASS, LENIENT, RESULTS, LEAVE, SHOUT, SKIP):
         yield {module: (read_text(tree / module) or "") + text}
     yield dict.fromkeys(instance.tests, "\n")
     yield {module: None}

@@ -11,8 +11,9 @@ from arcforge_rl.layers.recipes import Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, first_unknown
 from arcforge_rl.swe.languages.ruby.cheating import cheats
+from arcforge_rl.swe.languages.ruby.planting import DEFAULT, KINDS, canary
 from arcforge_rl.swe.languages.ruby.setup import HELPERS, declared, framework_of, missed
-from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.signed import kinds_in, planted, signed_run, without_planted
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -28,13 +29,6 @@ GRAMMAR = Grammar(
     calls=("call",),
     removed=("operator_assignment",),
 )
-METHOD = "  def test_{name}; assert_equal({wanted}, {made}); end\n"
-CANARIES = {
-    "minitest": ("require 'minitest'\nclass {name} < Minitest::Test\n", METHOD),
-    "unit": ("require 'test/unit'\nclass {name} < Test::Unit::TestCase\n", METHOD),
-    "rspec": ("RSpec.describe '{name}' do\n", "  it('{name}') {{ expect({made}).to eq({wanted}) }}\n"),
-}
-"""Framework -> head of a planted file, and one of its tests."""
 
 
 class Ruby(Language):
@@ -75,13 +69,15 @@ class Ruby(Language):
         """Runs files in the framework that each uses; a file of failing tests is planted for each framework."""
         helpers = [text for path in HELPERS if (text := await request.text(path)) is not None]
         files: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for path in request.paths:
             text = await request.text(path)
             if text is not None and (framework := framework_of(path, text, helpers)):
                 files.setdefault(framework, []).append(path)
+                texts.setdefault(framework, []).append(text)
         counts = dict[str, int]()
         for framework, paths in files.items() if request.canaries else ():
-            words, tests = planted()
+            words, tests = planted(kinds_in(texts[framework], KINDS[framework], DEFAULT[framework]))
             end = "spec" if framework == "rspec" else "test"
             path = str(PurePosixPath(paths[0]).parent / f"{'_'.join(words)}_{end}.rb")
             await request.sandbox.write(f"{WORKDIR}/{path}", canary(framework, words, tests).encode())
@@ -120,12 +116,3 @@ class Ruby(Language):
 
 OF_VALUES = frozenset(("new", "name", "to_s", "inspect", "class", "send", "instance_method", "method"))
 """Methods of any class."""
-
-
-def canary(framework: str, words: Sequence[str], tests: Sequence[Wrong]) -> str:
-    """Returns a file of tests that fail."""
-    head, one = CANARIES[framework]
-    join = " " if framework == "rspec" else "_"
-    name = "".join(word.title() for word in words)
-    lines = [one.format(name=join.join(t.words), made=list(t.made), wanted=list(t.wanted)) for t in tests]
-    return "".join([head.format(name=name), *lines, "end\n"])
