@@ -66,6 +66,7 @@ def test_names_at_any_depth():
     assert JAVASCRIPT.required_names(tests, code) == ["fresh", "made", "other"]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches packages from npm and builds two repositories, with dozens of runs of node")
 def test_two_repositories_from_npm(tmp_path, monkeypatch):
     if shutil.which("npm") is None:
@@ -98,6 +99,7 @@ FILES = {
 }
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches four test frameworks from npm, and runs them in a sandbox")
 @pytest.mark.parametrize(("packages", "letters"), [(("tape@^5", "mocha@^11", "chai@^4"), "abc"), (("vitest@^4",), "d")])
 def test_each_planted_assertion_fails_in_each_framework(tmp_path, packages, letters):

@@ -60,6 +60,7 @@ def test_names_that_only_tests_know():
     assert RUBY.required_names(tests, code) == ["Gone", "deep", "fresh", "made"]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches Ruby and its test frameworks, and runs them in sandboxes")
 def test_all_frameworks_report(rubies):
     (rubies / "test/odd_test.rb").write_text(
@@ -74,6 +75,7 @@ def test_all_frameworks_report(rubies):
     assert "Expected: 1" in runs[0].texts["test/odd_test.rb::OddTest#test_bad"]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches Ruby and its test frameworks, and runs them in sandboxes")
 def test_each_planted_assertion_fails(rubies):
     for path, kinds in (("test/test_clamp.rb", METHODS), ("test/digits_test.rb", METHODS), ("spec/toy_spec.rb", RSPEC)):
@@ -90,6 +92,7 @@ def runs_with_layer(tree):
         pytest.skip(f"a toolchain cannot be fetched: {error}")
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches Ruby, and builds a repository with dozens of runs")
 def test_toy_repository(rubies, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_ruby")

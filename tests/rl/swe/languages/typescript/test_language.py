@@ -54,12 +54,14 @@ def test_faults_of_types_and_elements():
     assert {bug.kind for bug in TYPESCRIPT.bugs(element, "seed")} == {"arithmetic", "constant"}
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches packages from npm and builds a repository, with dozens of runs of node")
 def test_toy_repository(typed, tmp_path, monkeypatch):
     build(["bugs", str(typed), "--repo", "toy", "--count", "1"], tmp_path, monkeypatch)
     assert [one.language for one in read_instances(tmp_path / "swe")] == ["typescript"]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches two releases and packages from npm, with dozens of runs of node")
 def test_release_from_npm(tmp_path, monkeypatch):
     archives = ("zod@4.1.12", "zod@4.1.13")
@@ -78,9 +80,9 @@ def build(words, tmp_path, monkeypatch):
     npm()
     pytest.importorskip("tree_sitter_typescript")
     to = tmp_path / "swe"
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words, "--to", str(to), "--seconds", "300"])
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words, "--to", str(to), "--seconds", "900"])
     assert main() == 0
-    words = [f"environment.path={to}", "environment.whole=true", "environment.seconds=300"]
+    words = [f"environment.path={to}", "environment.whole=true", "environment.seconds=900"]
     monkeypatch.setattr(
         sys, "argv", ["arcforge-env", "validate", "environment=swe", *words, f"hydra.run.dir={tmp_path}/out"]
     )
