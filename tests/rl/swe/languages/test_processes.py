@@ -128,7 +128,7 @@ class Compiler:
 
     async def exec(self, command):
         said = b'{"TestGoFiles": ["a_test.go"]}' if command.argv[:2] == ("go", "list") else b""
-        compiles = command.argv[0] == "cargo" or command.argv[:2] == ("go", "test") or "gcc" in command.argv[-1]
+        compiles = command.argv[0] == "cargo" or command.argv[:2] == ("go", "test") or "-g -c" in command.argv[-1]
         return ExecResult(TIMEOUT, None, b"", b"", 50.0) if compiles else ExecResult(EXIT, 0, said, b"", 0.1)
 
 

@@ -11,7 +11,9 @@ module Toy
 
   def self.digits(number)
     total = number % 10
-    total += digits(number / 10) if number > 9
+    if number > 9
+      total += digits(number / 10)
+    end
     total
   end
 end
