@@ -107,7 +107,7 @@ class Building:
 
 @dataclass
 class Built:
-    """What a build has made.
+    """The products of a build.
 
     Attributes:
         programs: tests and their twins.

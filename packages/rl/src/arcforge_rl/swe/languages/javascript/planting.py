@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from arcforge_rl.swe.languages.signed import Wrong
 
 APART = ("node", "vitest")
-"""Runners that give each file a process of its own, so that failing tests must stand in the file itself."""
+"""Runners that give each file a process of its own, so that failing tests must be in the file itself."""
 ASSERT = {
     "assert": "{it}({a} > {b})",
     "deepEqual": "{it}.deepEqual({made}, {wanted})",
