@@ -116,7 +116,7 @@ def test_hooks_quantised_parts_other_weights_and_many_tokens_take_the_parts(monk
     called.clear()
     model.set_compute_dtype(torch.bfloat16)
     decoded(model, [5], [1])
-    decoded(model_of("mla"), [5] * 17, [1])
+    decoded(model_of("mla"), [5] * (native.FEW_ROWS + 1), [1])
     assert not called
 
     class Other(type(layer.mlp.gate_proj)):

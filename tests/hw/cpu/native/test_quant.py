@@ -146,7 +146,7 @@ def test_layers_equal_the_references(op, monkeypatch):
         wanted = getattr(reference, op)(**call)
         tolerance = {"rtol": 1e-4, "atol": 1e-4 * float(wanted.abs().max())}
         for few in (16, 0):
-            monkeypatch.setattr(native, "FEW_ROWS", few)
+            monkeypatch.setattr(native, "QUANT_ROWS", few)
             torch.testing.assert_close(KERNELS[op](**call), wanted, **tolerance)
 
 

@@ -47,11 +47,12 @@ FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
 
-FEW_ROWS = 16
-"""Maximum rows for which one C++ call is faster than separate ops, and unpacking quantised weights in registers is
-faster than whole products."""
+FEW_ROWS = 64
+"""Maximum rows for which one C++ call is faster than separate ops, and a replayed step than the interpreter."""
+QUANT_ROWS = 16
+"""Maximum rows for which unpacking quantised weights in registers is faster than whole products."""
 MATRIX_ROWS = {torch.float32: 16, torch.bfloat16: 64, torch.float64: 16}
-"""The same for products of plain matrices; with more rows torch's products reuse the weights better."""
+"""Maximum rows of products of plain matrices; with more rows torch's products reuse the weights better."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,12 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listening.to = None
+
+
+def matrix_rows(dtype: torch.dtype) -> int:
+    """Returns `MATRIX_ROWS`, 0 for other dtypes; `FEW_ROWS` while a step is recorded, which has C calls alone."""
+    most = MATRIX_ROWS.get(dtype, 0)
+    return most if _listening.to is None else min(most, 1) * FEW_ROWS
 
 
 @functools.cache

@@ -23,7 +23,9 @@ def served(x: Tensor, rows: int, weights: tuple[Tensor, ...], scales: tuple[Tens
         shaped = shaped and all(k % g == 0 and _steps(k // g, g) for k, g in zip(inputs, groups, strict=True))
     alike = all(weight.dtype == weights[0].dtype for weight in weights)
     wide = all(scale.dtype == torch.float32 for scale in scales)
-    return 0 < rows <= native.FEW_ROWS and x.dtype in DTYPES and shaped and alike and wide and native.direct(x, *scales)
+    return (
+        0 < rows <= native.QUANT_ROWS and x.dtype in DTYPES and shaped and alike and wide and native.direct(x, *scales)
+    )
 
 
 def _steps(group: int, groups: int) -> bool:
