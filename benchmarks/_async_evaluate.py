@@ -34,7 +34,7 @@ class Judge:
 
     def __init__(self, init: str, tasks: int, longest: int, options: dict[str, Any]) -> None:
         self.environment = Errands(ErrandsConfig(split="heldout", **options))
-        hardware: Any = registry().get("hardware", "torch_cpu").load_schema()()
+        hardware: Any = registry().get("hardware", "cpu").load_schema()()
         model, tokenizer = load_with_tokenizer(init, build_hardware(hardware))
         model = model.float()
         engine: Any = registry().get("engine", "paged").load_schema()(max_running=AT_ONCE)

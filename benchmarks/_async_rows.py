@@ -10,8 +10,8 @@ COMMON = (
     "trainer.keep_checkpoints=1000", "monitor.idle_steps=0",
 )  # fmt: skip
 """Of all rows. Groups of equal rewards are left out and not replaced, so all schedules play the same rollouts."""
-ETA = 4
-"""Mean age of the rollouts of a step, in steps, that asynchronous rows admit: of steps with half of the groups."""
+ETA = 7
+"""Most steps that a rollout may be old when it is admitted, in asynchronous rows: of steps with half of the groups."""
 STALE = (f"collection.eta={ETA}", "collection.max_staleness=8")
 WHOLE = ("collection.eta=0", "collection.max_staleness=0", "collection.reset_optimizer=false")
 PPO = (
@@ -46,7 +46,7 @@ class Row:
         name: in names of folders and in the table.
         title: of the table.
         overrides: of ``arcforge-rl``.
-        variants: swept for the fastest; the first one is taken without a sweep.
+        variants: swept for the fastest; the first one, the fastest of the sweeps in the log, is taken without a sweep.
         apart: whether trainer and engine compute at the same time, with half of the cores each.
         judged: whether a reward model has a part in the reward.
         rank: runs of a lower one come first: 0 for those whose seconds are compared, 1 for idle shares, 2 for learning.
@@ -76,17 +76,17 @@ def rows_of(cores: int) -> dict[str, Row]:
     """
     continuous = ("collection=asynchronous", *WHOLE)
     one = Variant("continuous", continuous)
-    barriers = [one, Variant("lockstep")]
+    singles = [one, Variant("lockstep")]
     if cores > 1:
-        barriers.append(Variant("processes", processes=cores))
-    barriers.append(Variant("continuous-x2", continuous, batch=2))
+        singles.append(Variant("processes", processes=cores))
+    barriers = (Variant("continuous-x2", continuous, batch=2), *singles)
     over = ("collection=async", *WHOLE, "collection.oversample=1.5")
     plain, half = Variant("plain"), Variant("half", batch=0.5)
     stale = ("collection=async", *STALE)
     uncorrected = "collection.allow_uncorrected=true"
     found = [
-        Row("barrier", "barrier", ("algorithm=double_sided",), tuple(barriers), rank=0),
-        Row("oversampled", "over-sampled 1.5, abort", over, (plain, Variant("x2", batch=2)), rank=0),
+        Row("barrier", "barrier", ("algorithm=double_sided",), barriers, rank=0),
+        Row("oversampled", "over-sampled 1.5, abort", over, (Variant("x2", batch=2), plain), rank=0),
         Row("one_step_off", "one step off",
             ("collection=async", "collection.eta=1", "collection.whole_batches=true"), (plain,), apart=True,
             rank=1),
@@ -98,6 +98,6 @@ def rows_of(cores: int) -> dict[str, Row]:
             apart=True),
         Row("async_kept", "async, optimizer kept", (*stale, "collection.reset_optimizer=false"), (half,), apart=True),
         Row("ppo", "PPO: actor, reference, critic, reward model", PPO,
-            tuple(barriers[:3] if cores > 1 else barriers[:2]), judged=True, rank=1, swept_as="barrier"),
+            tuple(singles), judged=True, rank=1, swept_as="barrier"),
     ]  # fmt: skip
     return {row.name: row for row in found}

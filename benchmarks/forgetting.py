@@ -159,7 +159,7 @@ def average(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) ->
 
     if (folder / "done.json").exists():
         return
-    hardware: Any = registry().get("hardware", "torch_cpu").load_schema()()
+    hardware: Any = registry().get("hardware", "cpu").load_schema()()
     (first, tokenizer), (second, _) = (load_with_tokenizer(str(one), build_hardware(hardware)) for one in (old, new))
     others = second.state_dict()
     with torch.no_grad():

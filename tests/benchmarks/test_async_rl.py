@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from arcforge_core.config import compose, fields
+from arcforge_core.config.compose import compose_config
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.episodes.lockstep import Lockstep
 from arcforge_core.episodes.rollout import roll_out
 from arcforge_core.episodes.scripted import ScriptedAgent, play
-from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.orchestrator.group import GroupKey
 from arcforge_rl.orchestrator.scheduler import Start
 from arcforge_rl.trainer.build import build_algorithm
+from support.components import registered
 
 
 def test_a_conversation_is_worth_the_share_of_its_right_answers() -> None:
@@ -156,13 +156,13 @@ def test_the_order_of_runs_and_a_sweep_that_ends_where_the_winner_is_clear(
     seconds |= {"continuous-6": 20.0, "lockstep-6": 30.0, "processes-6": 21.0, "continuous-x2-6": 60.0}
     seconds |= {"continuous-12": 22.0, "processes-12": 20.5}
     assert rl.chosen(recipe, every, ppo, tmp_path, 6).name == "processes", "as the barrier's sweep says"
-    first = [(name, 6) for name in ("continuous", "lockstep", "processes", "continuous-x2")]
+    first = [(name, 6) for name in ("continuous-x2", "continuous", "lockstep", "processes")]
     assert ran == [*first, ("continuous", 12), ("processes", 12)]
     ran.clear()
     assert rl.chosen(recipe, every, barrier, tmp_path, 6).name == "processes" and not ran, "it is known"
     seconds |= {"plain-6": 10.0, "x2-6": 16.0}
     assert rl.chosen(recipe, every, every["oversampled"], tmp_path, 6).name == "x2", "8 s for each group's share"
-    assert ran == [("plain", 6), ("x2", 6)], "the winner is clear"
+    assert ran == [("x2", 6), ("plain", 6)], "the winner is clear"
     assert rl.chosen(recipe, every, every["async"], tmp_path, 6).name == "half"
 
 
@@ -177,18 +177,10 @@ def test_seconds_are_counted_to_the_reward_that_all_compared_rows_reach() -> Non
     assert rl.target_of(every, {"async_kept": runs["async_kept"]}) is None
 
 
-def forget() -> None:
-    """Forgets which components there were when this process first composed a configuration."""
-    compose.store_components.cache_clear()
-    fields._all_paths.cache_clear()
-
-
 def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
     """All options of all rows and variants are known to the command and correct together; threads share the cores."""
     rl, rows, tools = module("async_rl"), module("_async_rows"), module("_slow_tools")
-    forget()
-    tools.register()
-    try:
+    with registered(tools.register, "errands", "slow_errands"):
         for cores in (1, 2, 8):
             recipe = rl.Recipe("demo", 8, 4, 2, 2, 1e-4, 3e-4, 20_000, 2, 1.0, 4, 8, 0.5, cores)
             for row in rows.rows_of(cores).values():
@@ -199,12 +191,7 @@ def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
                     used = cores // 2 if row.apart else cores // variant.processes
                     assert f"trainer.threads={max(1, used)}" in command
                     if cores == 2 and (row.name == "barrier" or variant is row.variants[0]):
-                        config = compose.compose_config("rl", RlConfig, command[command.index("rl") + 1 :])
+                        config = compose_config("rl", RlConfig, command[command.index("rl") + 1 :])
                         build_algorithm(config)
                         assert config.optimizer.lr == (3e-4 if row.apart else 1e-4) and config.seed == 3
                         assert config.rollout.groups * config.trainer.max_steps == 16
-    finally:
-        for name in ("errands", "slow_errands"):
-            del registry().claims["environment", name]
-            compose.ConfigStore.instance().repo["environment"].pop(f"{name}.yaml", None)
-        forget()

@@ -15,6 +15,7 @@ from arcforge_core.config.compose import compose_config
 from arcforge_core.config.schema import TrainConfig
 from arcforge_rl.configs.commands import EnvConfig, SampleConfig
 from arcforge_rl.configs.learning import RlConfig
+from support.components import registered
 from support.marks import nightly_case
 from support.policies import save_policy
 
@@ -25,7 +26,6 @@ SCHEMAS: dict[str, Any] = {"rl": RlConfig, "env": EnvConfig, "train": TrainConfi
 @pytest.mark.parametrize("kind", [nightly_case("chat"), nightly_case("tools"), "general"])
 def test_every_command_composes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forgetting = module("forgetting")
-    module("_notices").register()
     recipe = module("_stages").frozen(forgetting.Recipe, tmp_path, forgetting.parser().parse_args([]))
     ran: dict[str, Any] = {}
 
@@ -35,8 +35,9 @@ def test_every_command_composes(kind: str, tmp_path: Path, monkeypatch: pytest.M
         (place / "run" / "kept").mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(forgetting, "once", once)
-    for row in ("distill", "replay", "rl_kl", "rl_both"):
-        forgetting.learn(recipe, forgetting.Place(tmp_path, kind, 3), row)
+    with registered(module("_notices").register, "notices"):
+        for row in ("distill", "replay", "rl_kl", "rl_both"):
+            forgetting.learn(recipe, forgetting.Place(tmp_path, kind, 3), row)
     new = f"{tmp_path}/{kind}-new-3/run"
     distill = ran[f"{kind}-distill-3"]
     assert {name: one.init for name, one in distill.teachers.items()} == {

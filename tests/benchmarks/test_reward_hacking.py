@@ -17,6 +17,7 @@ from arcforge_core.config.schema import TrainConfig
 from arcforge_core.contracts.environment import Episode, Reply
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.rewards.toml import read_rewards
+from support.components import registered
 
 
 def test_the_editor_wants_right_and_brief_notices() -> None:
@@ -54,30 +55,30 @@ def test_tastes_prefer_facts_and_their_flaw(flaw: str) -> None:
 def test_every_command_composes(tmp_path: Path) -> None:
     hacking, rows, notices = module("reward_hacking"), module("_hacking_rows"), module("_notices")
     frozen = module("_stages").frozen
-    notices.register()
-    options = hacking.parser().parse_args(["--out", str(tmp_path), "--notices", "30", "--pairs", "30"])
-    recipe = frozen(hacking.Recipe, tmp_path, options)
-    with pytest.raises(SystemExit, match=r"begun with another recipe: steps 30 \(now 4\)"):
-        other = hacking.parser().parse_args(["--steps", "4", "--notices", "30", "--pairs", "30"])
-        frozen(hacking.Recipe, tmp_path, other)
-    hacking.write_data(recipe, tmp_path / "data")
-    data = tmp_path / "data"
-    experts = [json.loads(line) for line in (data / "experts.jsonl").read_text().splitlines()]
-    assert len(experts) == 30 and all(len(one["reply"].split()) < 12 for one in experts)
-    _, *tuning = hacking.tuning_command(recipe, data, tmp_path / "base")
-    assert compose_config("train", TrainConfig, tuning).trainer.max_steps == recipe.tuning_steps
-    _, _, *scoring = hacking.scorer_command(recipe, data, tmp_path / "base", "word", tmp_path / "scorer")
-    assert compose_config("reward", RewardTrainConfig, scoring).pairs.files == [str(data / "word.jsonl")]
-    for name, row in rows.ROWS.items():
-        path = tmp_path / f"{name}.toml"
-        path.write_text(rows.reward_file(row, "somewhere", str(data / "experts.jsonl")))
-        spec = read_rewards(path, ["gold", "facts", "reward"])
-        assert ("style" in spec.components) == row.style and bool(spec.components["liked"].gates) == row.gate
-        if name not in ("none", "all"):
-            continue
-        _, *command = hacking.run_command(recipe, row, tmp_path, data, path, 3, tmp_path / "run")
-        config = compose_config("rl", RlConfig, command)
-        assert (config.anchor.weight > 0, config.monitor.action == "rollback") == (row.anchor, row.monitor)
+    with registered(notices.register, "notices"):
+        options = hacking.parser().parse_args(["--out", str(tmp_path), "--notices", "30", "--pairs", "30"])
+        recipe = frozen(hacking.Recipe, tmp_path, options)
+        with pytest.raises(SystemExit, match=r"begun with another recipe: steps 30 \(now 4\)"):
+            other = hacking.parser().parse_args(["--steps", "4", "--notices", "30", "--pairs", "30"])
+            frozen(hacking.Recipe, tmp_path, other)
+        hacking.write_data(recipe, tmp_path / "data")
+        data = tmp_path / "data"
+        experts = [json.loads(line) for line in (data / "experts.jsonl").read_text().splitlines()]
+        assert len(experts) == 30 and all(len(one["reply"].split()) < 12 for one in experts)
+        _, *tuning = hacking.tuning_command(recipe, data, tmp_path / "base")
+        assert compose_config("train", TrainConfig, tuning).trainer.max_steps == recipe.tuning_steps
+        _, _, *scoring = hacking.scorer_command(recipe, data, tmp_path / "base", "word", tmp_path / "scorer")
+        assert compose_config("reward", RewardTrainConfig, scoring).pairs.files == [str(data / "word.jsonl")]
+        for name, row in rows.ROWS.items():
+            path = tmp_path / f"{name}.toml"
+            path.write_text(rows.reward_file(row, "somewhere", str(data / "experts.jsonl")))
+            spec = read_rewards(path, ["gold", "facts", "reward"])
+            assert ("style" in spec.components) == row.style and bool(spec.components["liked"].gates) == row.gate
+            if name not in ("none", "all"):
+                continue
+            _, *command = hacking.run_command(recipe, row, tmp_path, data, path, 3, tmp_path / "run")
+            config = compose_config("rl", RlConfig, command)
+            assert (config.anchor.weight > 0, config.monitor.action == "rollback") == (row.anchor, row.monitor)
 
 
 def written(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
