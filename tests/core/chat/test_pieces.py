@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,9 +7,13 @@ from hypothesis import strategies as st
 from arcforge_core.chat.pieces import Pieces, Tag, TagSearch
 from arcforge_core.testing.chat_cases import pieces_of
 from arcforge_core.testing.small_models import small_tokenizer
-from arcforge_core.tokenizer.tokenizer import TextStream
+from arcforge_core.tokenizer.tokenizer import TextStream, Tokenizer
 
 TOKENIZER = small_tokenizer()
+DEFINITION = json.loads(TOKENIZER.definition)
+DECODERS = [DEFINITION["decoder"], {"type": "Fuse"}]
+NOT_BYTE_BY_BYTE = Tokenizer(json.dumps(DEFINITION | {"decoder": {"type": "Sequence", "decoders": DECODERS}}))
+"""Gives the same texts, but through the library's stream."""
 TAGS = ("<a>", "</a>", "<|user|>")
 
 
@@ -55,10 +61,11 @@ def test_a_tag_is_not_put_together_across_a_token_that_is_one():
     assert merged([*pieces.of_ids(ids), *pieces.rest()]) == ["<", Tag("<|user|>"), "a>"]
 
 
-@given(st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=12))
-def test_a_stream_of_ids_is_their_text(ids):
-    stream = TextStream(TOKENIZER)
-    assert "".join(map(stream.push, ids)) + stream.flush() == TOKENIZER.decode(ids)
+@given(st.lists(st.integers(0, TOKENIZER.vocab_size), max_size=12), st.sampled_from([TOKENIZER, NOT_BYTE_BY_BYTE]))
+def test_a_stream_of_ids_is_their_text(ids, tokenizer):
+    one, all_ = TextStream(tokenizer), TextStream(tokenizer)
+    text = "".join(map(one.push, ids)) + one.flush()
+    assert text == all_.push_all(ids) + all_.flush() == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("text", ["漢字", "🙂é"])

@@ -47,6 +47,18 @@ def test_bytes_of_tokens_are_those_of_the_text(text: str) -> None:
     assert Tokenizer(json.dumps(definition)).token_bytes(TRAINED.encode("x")[0]) == b"x"
 
 
+def test_bytes_of_added_tokens_are_those_of_their_text() -> None:
+    definition = json.loads(TRAINED.definition)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    contents = ["   ", "two words", "<\uff5cend\u2581of\uff5c>"]
+    for n, content in enumerate(contents):
+        definition["added_tokens"].append({"id": TRAINED.vocab_size + n, "content": content, **flags})
+    tokenizer = Tokenizer(json.dumps(definition))
+    added = range(TRAINED.vocab_size, TRAINED.vocab_size + len(contents))
+    assert [tokenizer.token_bytes(id_).decode() for id_ in added] == contents
+    assert tokenizer.decode(list(added)) == "".join(contents)
+
+
 @given(texts.filter(bool), st.integers(1, 3))
 def test_long_texts_get_the_ids_of_short_ones(text: str, times: int) -> None:
     long = text * (times * LONG // len(text) + 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,14 @@ class Tokenizer:
         token: str | None = self._plain.id_to_token(id_)
         if token is None or self.byte_lengths_V is None or self.byte_lengths_V[id_] != len(token):
             return self.decode([id_]).encode()
-        return bytes(BYTES[sign] for sign in token)
+        spelt = [BYTES.get(sign) for sign in token]  # an added token may have signs of its own, such as spaces
+        return token.encode() if None in spelt else bytes(spelt)  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def spelling(self) -> Mapping[int, bytes] | None:
+        """`token_bytes` of ids that were asked for before; None if a text is more than the bytes of its ids."""
+        decoder = json.loads(self.definition).get("decoder") or {}
+        return _Spelling(self) if decoder.get("type") == "ByteLevel" and self.byte_lengths_V is not None else None
 
     def save(self, folder: str | Path) -> None:
         """Writes ``tokenizer.json``, ``tokenizer_config.json`` and, if there is one, ``chat_template.jinja``.
@@ -234,28 +242,37 @@ class Tokenizer:
             raise DataError(f"data.tokenizer.path={str(path)!r}: not a usable tokenizer: {error}") from error
 
 
+class _Spelling(dict[int, bytes]):
+    """Bytes of ids; see `Tokenizer.spelling`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __missing__(self, id_: int) -> bytes:
+        found = self[id_] = self._tokenizer.token_bytes(id_)
+        return found
+
+
 class TextStream:
     """Decodes ids one by one, emitting each character when all of its bytes have arrived."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._spelling = tokenizer, tokenizer.spelling
         self._begin()
 
     def _begin(self) -> None:
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
         self._stream = decoders.DecodeStream(skip_special_tokens=False)
         self._held: list[int] = []
 
     def push(self, id_: int) -> str:
         """Returns the text that this id completes, often none."""
-        self._held.append(id_)
-        text: str | None = self._stream.step(self._tokenizer._plain, id_)
-        if text is None:
-            return ""
-        self._held = []
-        return text
+        return self.push_all((id_,))
 
     def push_all(self, ids: Iterable[int]) -> str:
         """Returns the text that these ids complete, as `push` for each of them does."""
+        if self._spelling is not None:
+            return self._bytes.decode(b"".join(map(self._spelling.__getitem__, ids)))
         step, tokenizer, texts = self._stream.step, self._tokenizer._plain, []
         for id_ in ids:
             text: str | None = step(tokenizer, id_)
@@ -268,7 +285,7 @@ class TextStream:
 
     def flush(self) -> str:
         """Returns the remaining text, with U+FFFD for bytes that are not UTF-8, and resets the stream."""
-        text = self._tokenizer.decode(self._held)
+        text = self._bytes.decode(b"", True) + self._tokenizer.decode(self._held)
         self._begin()
         return text
 
