@@ -11,8 +11,8 @@ open: each plays `--turns` turns over chat completions, sends its whole history 
 another one.
 
 `added` is the time of a reply beyond that of the engine, as its client sees it, scheduling of both processes included;
-`processor` the gateway's processor milliseconds per turn; `memory` its resident MiB after a tenth of the run and at its
-end. The machine should be otherwise idle: `load` says whether it was.
+`processor` the gateway's processor milliseconds per turn; `memory` its largest resident MiB in each third of the run.
+The machine should be otherwise idle: `load` says whether it was.
 
 `--long` plays one session of that many turns, each of which calls a tool, whose agent shows the results of the last
 `--recent` calls (the others are a short line): each turn then has a context of its own. It reports the gateway's
@@ -38,6 +38,7 @@ from typing import Any
 
 import _path  # noqa: F401
 from arcforge_core.files.find import DEMO, find_checkpoint
+from arcforge_core.garbage import SERVER, frozen_garbage
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_serving.configs import GatewayConfig, PagedEngineConfig, ServeConfig
 from arcforge_serving.gateway.app import gateway_app
@@ -48,6 +49,8 @@ from support.stub_engine import StubEngine
 
 OMITTED = "Tool result is omitted to save tokens."
 TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}
+SAMPLES = 60
+"""Of the gateway's memory."""
 WORDS = "the value of each row is read from a file and written to another one in order "
 
 
@@ -78,7 +81,8 @@ def gateway(args: argparse.Namespace) -> None:
         profile = cProfile.Profile(time.thread_time)
         if args.profile:
             profile.enable()
-        server.run(sockets=[socket])
+        with frozen_garbage(SERVER):  # as `arcforge-serve` does
+            server.run(sockets=[socket])
         if args.profile:
             profile.disable()
             profile.dump_stats(args.profile)
@@ -184,11 +188,16 @@ async def load(port: int, args: argparse.Namespace, ask: Any) -> dict[str, Any]:
         http.close()
 
     clients = asyncio.gather(*(client(number) for number in range(args.rollouts)))
-    await asyncio.sleep(args.seconds / 10)
-    used, early = ask()
-    before = len(figures.turns)
+    memory: list[float] = []
+    for sample in range(SAMPLES):
+        await asyncio.sleep(max(began + (sample + 1) * args.seconds / SAMPLES - time.monotonic(), 0))
+        now, resident = await asyncio.to_thread(ask)
+        memory.append(resident)
+        if sample == SAMPLES // 10:
+            used, before = now, len(figures.turns)
     await clients
-    used_at_end, late = ask()
+    used_at_end, _ = ask()
+    third = SAMPLES // 3
     added = sorted(1e3 * (seconds - args.engine_seconds) for seconds in figures.turns[before:])
     return {
         "turns": len(added),
@@ -197,7 +206,7 @@ async def load(port: int, args: argparse.Namespace, ask: Any) -> dict[str, Any]:
         "added_p99_ms": added[int(0.99 * len(added))],
         "close_p50_ms": 1e3 * statistics.median(figures.closes),
         "processor_ms_per_turn": 1e3 * (used_at_end - used) / len(added),
-        "memory_mb": [early, late],
+        "memory_mb": [max(memory[n * third : (n + 1) * third]) for n in range(3)],
     }
 
 

@@ -1,7 +1,6 @@
 """Runs of whatever kind: callbacks of plugins, failures, and the silence of further processes."""
 
 import errno
-import gc
 import json
 import os
 import signal
@@ -22,7 +21,6 @@ from arcforge_core.train import run as run_module
 from arcforge_core.train import session as session_module
 from arcforge_core.train.module import LanguageModelModule
 from arcforge_core.train.run import train
-from support.garbage import unfrozen
 from support.runs import tiny_run
 
 PLUGIN = """
@@ -241,18 +239,3 @@ def test_more_threads_than_cores_are_warned_of(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(session_module, "use_threads", lambda threads: None)
     train(tiny_run(tmp_path, "trainer.threads=3", "trainer.max_steps=1"))
     assert "warning: trainer.threads=3, but this process may use 2 cores" in capsys.readouterr().out
-
-
-def test_what_exists_is_exempt_from_garbage_collection_during_a_run_unless_the_caller_has_seen_to_it(monkeypatch):
-    collections = []
-    monkeypatch.setattr(gc, "collect", lambda: collections.append("whole"))  # it takes half a second here
-    with unfrozen():
-        with session_module.frozen_garbage():
-            assert gc.get_freeze_count() > 10_000
-        assert gc.get_freeze_count() == 0
-        gc.freeze()
-        before = gc.get_freeze_count()
-        with session_module.frozen_garbage():
-            assert 10_000 < gc.get_freeze_count() <= before, "frozen objects may be freed, and none was added"
-        assert gc.get_freeze_count() > 10_000
-    assert collections == ["whole"]

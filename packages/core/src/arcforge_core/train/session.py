@@ -5,12 +5,11 @@ Pre-training, supervised fine-tuning and reinforcement learning are each one cla
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -33,6 +32,7 @@ from arcforge_core.files.rundir import (
     read_latest,
     write_run_start,
 )
+from arcforge_core.garbage import frozen_garbage
 from arcforge_core.ops.processor import allowed_cores
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.checkpointing import Checkpointing
@@ -270,20 +270,3 @@ class Session:
             hooks.report(self, status)
         except OSError as error:  # a full disk must not hide the cause of the failure
             self.console.print(f"no summary of the failed run: {error}")
-
-
-@contextmanager
-def frozen_garbage() -> Iterator[None]:
-    """Exempts all existing objects from garbage collection, which would scan them several times per step.
-
-    A program that has exempted objects itself keeps its choice: `gc.unfreeze` would return those too.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

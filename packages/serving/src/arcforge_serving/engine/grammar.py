@@ -7,8 +7,9 @@ own request, after a second at most.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import llguidance
@@ -63,9 +64,13 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
         self.vocabulary = vocabulary
         self._compiled = lru_cache(KEPT)(self._compile)
-        self._tokenizer = llguidance.LLTokenizer(
-            tokenizer.definition, n_vocab=max(vocabulary, tokenizer.vocab_size), eos_token=tokenizer.eos_id
-        )
+        self._source, self._making = tokenizer, threading.Lock()
+
+    @cached_property
+    def _tokenizer(self) -> llguidance.LLTokenizer:
+        """Made for the first grammar: it takes seconds and hundreds of MiB for a large vocabulary."""
+        size = max(self.vocabulary, self._source.vocab_size)
+        return llguidance.LLTokenizer(self._source.definition, n_vocab=size, eos_token=self._source.eos_id)
 
     def json_schema(self, schema: Mapping[str, Any] | str) -> partial[GrammarMatcher]:
         """Returns a `SamplingParams.matcher` for JSON of a schema.
@@ -98,7 +103,9 @@ class Grammars:
         if parts > MOST_PARTS or len(given) > MOST_CHARACTERS:
             accepted = f"must have at most {MOST_CHARACTERS:,} characters and {MOST_PARTS:,} strings and separators"
             raise ConfigError(field, _short(given), f"{accepted}, not {len(given):,} and {parts:,}")
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        with self._making:  # several threads may ask for the first grammar
+            tokenizer = self._tokenizer
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise ConfigError(field, _short(given), matcher.get_error().strip())
         return partial(GrammarMatcher, matcher, self.vocabulary)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from arcforge_core.contracts.serving_engine import SESSION_HEADER
 from arcforge_serving.gateway.session import AgentSession
 from arcforge_serving.gateway.sessions import Sessions
-from arcforge_serving.server.gate.guard import SESSION, Limits, bounded, credential
+from arcforge_serving.server.gate.guard import READ, SESSION, Limits, bounded, credential
 from arcforge_serving.server.gate.record import record_of
 from arcforge_serving.server.shared.errors import answer_at
 from arcforge_serving.server.shared.memory import remembering
@@ -88,6 +88,7 @@ class SessionPaths:
         headers, path = Headers(scope=scope), scope["path"]
         request = Request(scope, receive)
         body = await bounded(request, self._limits(), False).body()
+        scope[READ] = True
         kept = await session.replies.find(headers, path, body)
         if kept is not None:
             await kept.send(send)

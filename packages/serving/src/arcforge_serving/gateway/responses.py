@@ -15,11 +15,11 @@ class WrittenResponses(ResponseStore):
     """Writes each reply before it is stored. A reply's line has the messages after those of the reply it continues.
 
     Args:
-        write: takes a line.
+        write: takes a line, which is made only where it is written.
         memories: of the replies of all sessions.
     """
 
-    def __init__(self, write: Callable[[Line], None], memories: Memories) -> None:
+    def __init__(self, write: Callable[[Callable[[], Line]], None], memories: Memories) -> None:
         super().__init__(memories, "gateway.replies_mb")
         self._write = write
 
@@ -38,14 +38,14 @@ class WrittenResponses(ResponseStore):
         before = self.get(response.get("previous_response_id") or "", owner)
         shared = 0 if before is None else len(before.messages)
         line = {"owner": owner, "shared": shared, "messages": messages[shared:], "response": response, "items": items}
-        self._write({"stored": line})
+        self._write(lambda: {"stored": line})
         super().put(owner, messages, response, items)
 
     def drop(self, id_: str, owner: str) -> bool:
         """Forgets a reply; returns whether it was stored."""
         dropped = super().drop(id_, owner)
         if dropped:
-            self._write({"dropped": [id_, owner]})
+            self._write(lambda: {"dropped": [id_, owner]})
         return dropped
 
     def restore(self, lines: Sequence[Mapping[str, Any]]) -> None:

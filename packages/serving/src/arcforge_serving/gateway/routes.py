@@ -66,7 +66,7 @@ class Opened(ReplyModel):
     secret: str
 
 
-def sessions_of(request: Request) -> Sessions:
+async def sessions_of(request: Request) -> Sessions:
     """Returns the sessions of the application."""
     found: Sessions = request.app.state.sessions
     return found
@@ -75,7 +75,7 @@ def sessions_of(request: Request) -> Sessions:
 Open = Annotated[Sessions, Depends(sessions_of)]
 
 
-def mine(id: str, request: Request, server: Server, sessions: Open) -> AgentSession:
+async def mine(id: str, request: Request, server: Server, sessions: Open) -> AgentSession:
     """Returns a session to whoever has its secret, or the key that opened it.
 
     Raises:

@@ -133,9 +133,9 @@ class AgentSession:
         self._began -= max(time.time() - opened, 0.0)
         self.file = file
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: Callable[[], Line]) -> None:
         if self.file is not None:
-            self.file.write(line)
+            self.file.write(line())
 
     def look(self) -> Turn:
         """Returns a turn for a request that samples nothing."""
@@ -190,7 +190,7 @@ class AgentSession:
             lost = turn.lost()
             with self.lock, suppress(NotKeptError):  # it has no tokens to lose; its file has counted the failure
                 self.turns.append(lost)
-                self._write(turn_line(lost, turn.is_final))
+                self._write(lambda: turn_line(lost, turn.is_final))
 
     def keep(self, turn: TurnRecord, is_final: bool, at: Attachment, output: GenerationOutput, reply: Message) -> None:
         """Records a turn with its node, the next of the tree, under `lock`; first on disk.
@@ -200,7 +200,7 @@ class AgentSession:
             NotKeptError: it cannot be written; nothing was recorded.
         """
         node = self.tree.node_of(at, output, reply)
-        self._write(turn_line(turn, is_final, node, at.chain))
+        self._write(lambda: turn_line(turn, is_final, node, at.chain))
         self.tree.add(node, at.chain, at.within)
         self.recorded += len(node.tokens)
         self.turns.append(turn)
@@ -209,7 +209,7 @@ class AgentSession:
     def keep_reply(self, key: bytes, reply: Reply) -> None:
         """Writes a whole reply, for requests that are repeated after a restart."""
         with self.lock, suppress(NotKeptError):  # a repeated request is another turn then
-            self._write(reply_line(key, reply))
+            self._write(lambda: reply_line(key, reply))
 
 
 class Turn:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from arcforge_core.errors import ArcforgeError
+from arcforge_core.garbage import SERVER, frozen_garbage
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.disaggregation.wiring import Wiring
 from arcforge_serving.engine.paged import PagedEngine
@@ -63,7 +64,8 @@ def run_engine(
             server = Server(state, config.shutdown_seconds, **options)
             threading.Thread(target=_end_with, args=(router,), daemon=True).start()
             router.send(("ready", upload_limit(state.engine)))
-            server.run(sockets=[listener])
+            with frozen_garbage(SERVER):
+                server.run(sockets=[listener])
     except ArcforgeError as error:
         with suppress(OSError):  # it has gone already, because of another engine
             router.send(("failed", str(error)))

@@ -19,6 +19,7 @@ from arcforge_core.checkpoint.scalar import HEAD
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.serving_engine import ServingEngine
 from arcforge_core.errors import ConfigError
+from arcforge_core.garbage import SERVER, frozen_garbage
 from arcforge_core.generation.engine import build_engine, check_engine
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import build_hardware
@@ -58,7 +59,8 @@ def serve(config: ServeConfig, make_app: Callable[[ServerState], FastAPI] = crea
         options = {**connection_options(config), "log_config": log_config(config.log)}
         server = Server(state, config.shutdown_seconds, app=make_app(state), **options)
         try:
-            server.run(sockets=[listener, *further])
+            with frozen_garbage(SERVER):
+                server.run(sockets=[listener, *further])
         except KeyboardInterrupt:  # uvicorn has shut down in order and passes the signal on
             say("stopped")
 

@@ -22,6 +22,8 @@ from arcforge_serving.server.gate.record import record_of
 
 SESSION = "arcforge.session"
 """Key of a request's scope: the `Turns` of a gateway that has admitted it, with the `owner` who opened the session."""
+READ = "arcforge.read"
+"""Key of a request's scope: its body was read within the limits, and comes without a wait."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -151,7 +153,7 @@ class GuardedRoute(APIRoute):
             guard: Guard = request.app.state.server.guard
             turns = request.scope.get(SESSION)
             request.state.owner = guard.admit(request, level) if turns is None else turns.owner
-            return await handle(bounded(request, guard.limits, streams))
+            return await handle(request if READ in request.scope else bounded(request, guard.limits, streams))
 
         return guarded
 

@@ -80,7 +80,8 @@ def prepare(body: ChatRequest, server: ServerState) -> Prepared:
         matcher=turn_matcher(body, server, template, prompt, tools),
     )
     without = [Ignored(name, name) for name in not_guaranteed(body, server, template, prompt, tools)]
-    jobs = [replace(job, params=server.turns.params(job.params)) for job in jobs]
+    # the parser reads ids: text is decoded for stop strings alone
+    jobs = [replace(job, params=server.turns.params(job.params), text=bool(job.stops)) for job in jobs]
     return Prepared(jobs, tools, without)
 
 

@@ -125,23 +125,23 @@ class _Turn:
     def deltas(self, pieces: Sequence[Piece], *, last: bool) -> list[Json]:
         """Returns OpenAI's deltas for the next pieces; neighbours of one kind are one."""
         found: list[Delta] = []
-        waiting: list[int] = []  # once the answer has begun, nothing is counted by piece: many are parsed together
+        waiting: list[int] = []  # once the answer has begun, nothing is counted by token: many are parsed together
         for piece in pieces:
             if piece.whole:
-                ids = [token.id for token in piece.tokens if token.id not in self._job.hidden]
-                if self._answers:
-                    waiting += ids
-                    continue
+                parts = [(1, [] if token.id in self._job.hidden else [token.id]) for token in piece.tokens]
             else:  # a stop string begins in it
-                ids = self._tokenizer.encode(piece.text)
-            new = self._parser.feed([*waiting, *ids])
-            waiting = []
-            self._reasons |= any(delta.reasoning for delta in new)
-            self._answers |= any(not delta.reasoning for delta in new)
-            self._tokens += len(piece.tokens)
-            if self._reasons and not self._answers:
-                self.reasoning_tokens = self._tokens
-            found += new
+                parts = [(len(piece.tokens), self._tokenizer.encode(piece.text))]
+            for count, part in parts:
+                if self._answers:
+                    waiting += part
+                    continue
+                new = self._parser.feed(part)
+                self._reasons |= any(delta.reasoning for delta in new)
+                self._answers |= any(not delta.reasoning for delta in new)
+                self._tokens += count
+                if self._reasons and not self._answers:
+                    self.reasoning_tokens = self._tokens
+                found += new
         if waiting:
             found += self._parser.feed(waiting)
         if last:

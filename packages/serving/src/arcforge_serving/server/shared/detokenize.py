@@ -11,7 +11,7 @@ from arcforge_core.tokenizer.tokenizer import TextStream, Tokenizer
 
 @dataclass(frozen=True)
 class Piece:
-    """The fewest tokens that end with a whole character.
+    """The fewest tokens that end with a whole character; of a sequence that is not decoded, any.
 
     Attributes:
         tokens: at least one, except at the end.
@@ -154,13 +154,14 @@ class Reader:
 
 
 class TokenReader:
-    """A `Reader` that decodes nothing: each token is a piece without text."""
+    """A `Reader` that decodes nothing: the tokens that arrive together are a piece without text."""
 
     stop = None
 
     def push(self, tokens: Iterable[Token]) -> list[Piece]:
         """Returns the tokens."""
-        return [Piece((token,), "") for token in tokens]
+        arrived = tuple(tokens)
+        return [Piece(arrived, "")] if arrived else []
 
     def finish(self) -> list[Piece]:
         """Returns nothing: no token is held."""

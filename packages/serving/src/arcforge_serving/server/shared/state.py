@@ -108,7 +108,7 @@ class ServerState:
         return Grammars(self.tokenizer, self.engine.limits.vocabulary)
 
 
-def server_of(request: Request) -> ServerState:
+async def server_of(request: Request) -> ServerState:
     """Returns the state of the application that serves a request."""
     state: ServerState = request.app.state.server
     turns = request.scope.get(SESSION)
