@@ -12,7 +12,8 @@ import pytest
 PACKAGES = Path(__file__).parents[2] / "packages"
 FLOORS = {
     "core": """script moved errors garbage console files tokenizer report plugins config contracts configs checkers ops
-        chat web model generation data parallel checkpoint episodes eval train pipeline ui testing cli __main__ plugin""",
+        chat web model generation data parallel checkpoint episodes eval train pipeline ui testing cli
+        __main__ plugin""",
     "attention": """configs entries latent_records delta_rule gqa hybrid mla dsa swa gdn simple_gdn swa_search
         swa_command ablation cli __main__ plugin""",
     "optim": "configs newton_schulz matrices muon muon_split adamw schedules plugin",
