@@ -26,8 +26,6 @@ from arcforge_rl.problems.tools import tool_command, tool_result
 from arcforge_rl.sandbox.sync import Desk, shared_desk
 
 T = TypeVar("T")
-ATTEMPTS = 2
-"""Attempts at work whose sandbox breaks."""
 PROGRAMS = min(32, (os.cpu_count() or 1) + 4)
 """Programs judged concurrently; few, because each has a wall-time limit and needs a processor."""
 
@@ -43,7 +41,7 @@ async def in_sandbox(work: Callable[[Sandbox, str], Awaitable[T]]) -> T:
 
     Raises:
         ConfigError: untrusted code cannot be run here.
-        SandboxFault: the sandbox broke, `ATTEMPTS` times.
+        SandboxFault: the sandbox broke, repeatedly.
     """
     desk = shared_desk()
 
@@ -55,12 +53,7 @@ async def in_sandbox(work: Callable[[Sandbox, str], Awaitable[T]]) -> T:
             finally:
                 await sandbox.stop()
 
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await desk.do(attempt)
-        except SandboxFault:
-            continue
-    return await desk.do(attempt)
+    return await desk.retry(attempt)
 
 
 async def judge_in_sandboxes(test: FunctionTest, source: str, limits: SandboxLimits) -> Score:
@@ -68,7 +61,7 @@ async def judge_in_sandboxes(test: FunctionTest, source: str, limits: SandboxLim
 
     Raises:
         ConfigError: untrusted code cannot be run here.
-        SandboxFault: a sandbox broke, `ATTEMPTS` times.
+        SandboxFault: a sandbox broke, repeatedly.
     """
 
     async def run(command: Command) -> ExecResult:

@@ -41,6 +41,7 @@ class KeeperClient:
         """Starts the process.
 
         Raises:
+            SandboxFault: it gave no answer in `STARTING` seconds, as on a machine that is too busy, or was killed.
             SandboxError: the keeper cannot work on this machine, with the reason.
         """
         self.loop = asyncio.get_running_loop()
@@ -61,8 +62,13 @@ class KeeperClient:
         self.loop.add_reader(self.socket, self._receive)
         try:
             answer = await asyncio.wait_for(self.ready, STARTING)
-        except TimeoutError:
-            answer = {"error": f"no answer from the keeper in {STARTING:g} s"}
+        except TimeoutError as late:
+            self.process.kill()  # it has no sandboxes, and may not get to see that its caller is gone
+            await self.stop()
+            raise SandboxFault(f"the keeper of the sandboxes did not start within {STARTING:g} s") from late
+        except SandboxFault:
+            await self.stop()
+            raise
         if "error" in answer:
             await self.stop()
             raise SandboxError(f"sandboxes cannot be created here: {answer['error']}")
@@ -179,9 +185,7 @@ class KeeperClient:
         self.socket.close()
         while self.outbox:
             _close(self.outbox.popleft()[1])
-        if not self.ready.done():
-            self.ready.set_result({"error": reason})
-        for future in [*self.answers.values(), *self.ended.values()]:
+        for future in [self.ready, *self.answers.values(), *self.ended.values()]:
             if not future.done():
                 future.set_exception(SandboxFault(reason))
                 future.exception()  # some of them are not awaited

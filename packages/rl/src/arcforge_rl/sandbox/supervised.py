@@ -299,9 +299,7 @@ class KeptBackend(ABC):
             ):  # the keeper was killed, and its sandboxes with it
                 await self.close()
             if self.client is None:
-                client = KeeperClient(self.keeper_config())
-                await client.start()
-                self.client = client
+                self.client = client = await self._keeper()
                 for gap in (*self.gaps(), *client.gaps):
                     log.warning("sandbox %s: %s", self.name, gap)
         number = next(self.boxes)
@@ -310,6 +308,17 @@ class KeptBackend(ABC):
             "open", box=number, disk=limits.disk_bytes, base=base_path, forward=ports, view=asdict(view)
         )
         return KeptSandbox(self.client, number, view.workdir if self.views is not None else answer["work"], limits)
+
+    async def _keeper(self) -> KeeperClient:
+        """Returns a keeper that is ready; another one if the first is not ready in time, or was killed."""
+        client = KeeperClient(self.keeper_config())
+        try:
+            await client.start()
+        except SandboxFault as fault:
+            log.warning("sandbox %s: %s; it is started once more", self.name, fault)
+            client = KeeperClient(self.keeper_config())
+            await client.start()
+        return client
 
     async def close(self) -> None:
         """Ends every sandbox."""

@@ -11,13 +11,15 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from arcforge_core.config.schema import SandboxConfig
-from arcforge_core.contracts.sandbox import Command, ExecResult, Sandbox, SandboxBackend
+from arcforge_core.contracts.sandbox import Command, ExecResult, Sandbox, SandboxBackend, SandboxFault
 from arcforge_rl.configs.commands import AutoSandboxConfig, LocalSandboxConfig
 from arcforge_rl.sandbox.python import python_inside
 from arcforge_rl.sandbox.select import build_sandboxes
 
 T = TypeVar("T")
 _ENTERING = threading.Lock()
+ATTEMPTS = 2
+"""Attempts at work whose sandbox breaks."""
 
 
 class Bench(Protocol):
@@ -114,6 +116,19 @@ class Desk:
     async def do(self, work: Callable[[SandboxBackend], Coroutine[Any, Any, T]]) -> T:
         """Awaits work with the backend, on the backend's event loop; no thread is blocked meanwhile."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(self._backend), self._loop))
+
+    async def retry(self, work: Callable[[SandboxBackend], Coroutine[Any, Any, T]]) -> T:
+        """Awaits work as `do` does, from its beginning once more if a sandbox breaks.
+
+        Raises:
+            SandboxFault: a sandbox broke, `ATTEMPTS` times.
+        """
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self.do(work)
+            except SandboxFault:
+                continue
+        return await self.do(work)
 
     def place(self) -> Place:
         """Opens a sandbox that lasts until it is cleared or the block ends."""

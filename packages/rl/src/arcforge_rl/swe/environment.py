@@ -147,10 +147,7 @@ class Swe(EnvironmentBase):
             finally:
                 await sandbox.stop()
 
-        try:
-            return await shared_desk().do(attempt)
-        except SandboxFault:
-            return await shared_desk().do(attempt)
+        return await shared_desk().retry(attempt)
 
     def oracle(self, task: Task) -> Script:
         """Returns the calls that write the repair."""

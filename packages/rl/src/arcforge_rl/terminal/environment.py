@@ -21,7 +21,7 @@ from arcforge_core.contracts.environment import (
     Script,
     Task,
 )
-from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend, SandboxFault
+from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend
 from arcforge_core.data.split import is_heldout_task
 from arcforge_core.episodes.base import TRIES, EnvironmentBase
 from arcforge_core.episodes.rewards import metric, reward
@@ -248,10 +248,7 @@ class Terminal(EnvironmentBase):
             finally:
                 await self._worlds.give_back(harbor)
 
-        try:
-            return await shared_desk().do(attempt)
-        except SandboxFault:
-            return await shared_desk().do(attempt)
+        return await shared_desk().retry(attempt)
 
     @reward(timeout=None)
     async def done(self, task: Task, episode: Episode) -> Score:

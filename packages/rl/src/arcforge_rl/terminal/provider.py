@@ -16,7 +16,7 @@ from typing import Any
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 
-from arcforge_core.contracts.sandbox import Command, CommandStatus, Sandbox, SandboxUser
+from arcforge_core.contracts.sandbox import Command, CommandStatus, Sandbox, SandboxBackend, SandboxUser
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.terminal.harbor import STEPS, HarborTask, read_task
@@ -69,14 +69,18 @@ class ArcforgeEnvironment(BaseEnvironment):
         self._judging = False
 
     async def start(self, force_build: bool) -> None:
-        """Builds the world, unless another trial has it, and opens a sandbox."""
-        desk = shared_desk()
-        self._world: World = await desk.do(lambda backend: WORLDS.take(backend, self._task))
-        try:
-            self._sandbox = await desk.do(lambda backend: self._world.open(backend, None, [FOLDER, TESTS]))
-        except BaseException:
-            await desk.do(lambda _: WORLDS.give_back(self._task))
-            raise
+        """Builds the world, unless another trial has it, and opens a sandbox; once more if a sandbox breaks."""
+
+        async def opened(backend: SandboxBackend) -> tuple[World, Sandbox]:
+            world = await WORLDS.take(backend, self._task)
+            try:
+                return world, await world.open(backend, None, [FOLDER, TESTS])
+            except BaseException:
+                await WORLDS.give_back(self._task)
+                raise
+
+        world, self._sandbox = await shared_desk().retry(opened)
+        self._world: World = world
 
     async def stop(self, delete: bool) -> None:
         """Ends the sandbox and deletes its files, whatever `delete` is."""

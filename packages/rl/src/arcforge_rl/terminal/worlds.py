@@ -90,12 +90,15 @@ class Worlds:
 
         Raises:
             DataError: the Dockerfile cannot be built, with its line.
+            SandboxFault: the sandbox broke; the next call builds once more.
             ConfigError: the backend shows no folders of its own.
             LayerError: a package cannot be fetched.
         """
         if backend.views is None:
             raise ConfigError("sandbox", backend.name, "has no folders of its own; must be bubblewrap or docker")
-        making, users = self._used.get(task.digest) or (asyncio.create_task(_build(backend, task)), 0)
+        making, users = self._used.get(task.digest, (None, 0))
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            making = asyncio.create_task(_build(backend, task))
         self._used[task.digest] = making, users + 1
         try:
             return await asyncio.shield(making)

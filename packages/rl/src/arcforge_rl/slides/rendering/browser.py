@@ -132,10 +132,7 @@ async def render(document: str, *, pictures: bool = False, pdf: bool = False) ->
             await sandbox.stop()
         return read(done)
 
-    try:
-        return await shared_desk().do(attempt)
-    except SandboxFault:
-        return await shared_desk().do(attempt)
+    return await shared_desk().retry(attempt)
 
 
 def read(done: ExecResult) -> Rendered:

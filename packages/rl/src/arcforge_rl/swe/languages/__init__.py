@@ -19,8 +19,8 @@ To write one:
    which proves by a secret that the test returned (`built_run`, with a planted twin of each test), or the runner
    reports from the process that it shares with the code and signs each line (`signed_run`; an example of the program
    inside is ``python/inside.py``). In both cases tests that must fail are planted beside the real ones (`planted`,
-   `without_planted`), so that code which makes every test pass is caught. A
-   run that its time limit ends is ``late``, its build included: whose doing that is, the environment finds out.
+   `without_planted`), so that code which makes every test pass is caught. A run that its time limit ends, its
+   build included, is ``late``: whose doing that is, the environment finds out.
 4. *Faults*: `bugs` yields changes of one function, such as people make.
 5. *Cheats*: `cheats` yields files of solvers who repair nothing; ``arcforge-env validate`` checks that each earns 0.
 
