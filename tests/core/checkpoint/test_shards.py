@@ -1,4 +1,6 @@
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -66,3 +68,32 @@ def test_a_bad_index_is_named(tmp_path, content, message):
     spoil_index(folder, content)
     with pytest.raises(CheckpointError, match=message):
         ShardReader(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_file_is_mapped_while_a_tensor_or_a_view_of_it_is_alive(tmp_path):
+    write(tmp_path, {"t0": torch.arange(5000.0), "t1": torch.zeros(5000)}, 10**9)
+    reader = ShardReader(tmp_path)
+
+    def mapped():
+        return str(tmp_path / WEIGHTS) in Path("/proc/self/maps").read_text()
+
+    assert not mapped()
+    first, second = reader["t0"], reader["t1"]
+    del second
+    assert mapped()
+    view = first[10:20]
+    del first
+    assert mapped() and torch.equal(view, torch.arange(10.0, 20.0))
+    del view
+    assert not mapped()
+    again = reader["t0"].sum()  # not in an assertion, which keeps what it compares
+    assert again == torch.arange(5000.0).sum() and not mapped()
+
+
+def test_a_file_that_vanished_since_is_named(tmp_path):
+    write(tmp_path, {"t0": torch.zeros(3)}, 10**9)
+    reader = ShardReader(tmp_path)
+    (tmp_path / WEIGHTS).unlink()
+    with pytest.raises(CheckpointError, match=WEIGHTS):
+        reader["t0"]

@@ -27,18 +27,17 @@ WORD = 8
 
 def pack_words(values: Tensor) -> Tensor:
     """Packs int4 values -8..7 (int8 [N, K]) into int32 [N, ceil(K / 8)]; missing values are zero bits."""
-    nibbles = values.to(torch.int32) + 8
-    nibbles = torch.nn.functional.pad(nibbles, (0, -nibbles.shape[-1] % WORD)).unflatten(-1, (-1, WORD))
+    nibbles = torch.nn.functional.pad(values + 8, (0, -values.shape[-1] % WORD)).unflatten(-1, (-1, WORD))
     words = torch.zeros(nibbles.shape[:-1], dtype=torch.int32)
     for place in range(WORD):
-        words |= nibbles[..., place] << (4 * place)
+        words |= nibbles[..., place].to(torch.int32) << (4 * place)
     return words
 
 
 def unpack_words(words: Tensor, columns: int) -> Tensor:
     """Reverses `pack_words`: int8 [N, columns]."""
-    nibbles = torch.stack([(words >> (4 * place)) & 15 for place in range(WORD)], dim=-1)
-    return (nibbles.flatten(-2)[..., :columns] - 8).to(torch.int8)
+    nibbles = torch.stack([((words >> (4 * place)) & 15).to(torch.int8) for place in range(WORD)], dim=-1)
+    return nibbles.flatten(-2)[..., :columns] - 8
 
 
 def encode(name: str, quantised: Quantised) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +33,38 @@ class LazyState(Protocol):
         """Returns a tensor; it may be mapped from a file."""
 
 
+class _MappedFile:
+    """A file that is mapped while a tensor of it is alive: pages of a mapping count as the process's memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.alive = path, 0
+        self._file: Any = None
+
+    def opened(self) -> Any:
+        """Returns the open file.
+
+        Raises:
+            CheckpointError: it is missing, truncated or no safetensors file.
+        """
+        try:
+            return safe_open(self.path, framework="pt") if self._file is None else self._file
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.path} is damaged or incomplete: {error}") from error
+
+    def tensor(self, name: str) -> Tensor:
+        """Returns a tensor; the file closes when the last one that it returned is gone."""
+        self._file = self.opened()
+        tensor: Tensor = self._file.get_tensor(name)
+        self.alive += 1
+        weakref.finalize(tensor, self._let_go).atexit = False
+        return tensor
+
+    def _let_go(self) -> None:
+        self.alive -= 1
+        if not self.alive:
+            self._file = None  # views of a tensor keep their mapping
+
+
 class ShardReader(Mapping[str, Tensor]):
     """The tensors of a directory by name, read on access; headers are checked on opening.
 
@@ -44,23 +77,20 @@ class ShardReader(Mapping[str, Tensor]):
 
     def __init__(self, directory: Path) -> None:
         self.shapes: dict[str, torch.Size] = {}
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, _MappedFile] = {}
         for path, promised in _files(directory).items():
-            try:
-                file = safe_open(path, framework="pt")
-                names = list(file.keys())
-                self.shapes |= {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(f"{path} is damaged or incomplete: {error}") from error
+            mapped = _MappedFile(path)
+            file = mapped.opened()
+            names = list(file.keys())
+            self.shapes |= {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
             absent = sorted(promised - set(names))
             if absent:
                 raise CheckpointError(f"{path} does not contain {absent[0]}, which the index places there")
-            self._files |= dict.fromkeys(names, file)
+            self._files |= dict.fromkeys(names, mapped)
 
     def __getitem__(self, name: str) -> Tensor:
         """Returns a tensor, mapped from the file."""
-        tensor: Tensor = self._files[name].get_tensor(name)
-        return tensor
+        return self._files[name].tensor(name)
 
     def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
         return name in self._files

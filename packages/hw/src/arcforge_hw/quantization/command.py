@@ -27,10 +27,12 @@ from arcforge_core.contracts.checkpoint import Link
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.find import CONFIG
 from arcforge_core.files.rundir import write_json
+from arcforge_core.ops.processor import return_freed_memory
 from arcforge_core.ops.quant import Quantised, dequantise
 from arcforge_core.plugins.loader import registry
 from arcforge_hw.quantization.configs import QuantizeConfig
 from arcforge_hw.quantization.layouts import LAYOUTS, FileLayout
+from arcforge_hw.quantization.transform import PIECE
 
 SETTINGS = "quantize.json"
 """Marks an unfinished directory, and what it is made of."""
@@ -135,6 +137,7 @@ def _write(
             partial.rename(path)
             write_json(notes, {"names": list(tensors), **figures, "digests": digests})
             del tensors  # or they would be in memory beside the next layer
+            return_freed_memory()
         if calibration is not None:
             calibration.leave(stage[0].ours)
         found = json.loads(notes.read_text(encoding="utf-8"))
@@ -157,6 +160,7 @@ def _quantised(
     figures = {"stored": 0.0, "error": 0.0}
     unrounded = getattr(made.state, "unrounded", made.state.__getitem__)
     for link in stage:
+        return_freed_memory()
         if link.ours not in made.formats:
             parts = zip(link.theirs, link.split(made.state[link.ours]), strict=True)
             tensors |= {name: _alone(part) for name, part in parts}
@@ -164,19 +168,23 @@ def _quantised(
         tensor = unrounded(link.ours)
         integers = rounded(link.ours, tensor)
         figures["error"] = max(figures["error"], _lost(integers, tensor))
+        del tensor
+        return_freed_memory()
         for name, part in _parts(link, integers):
             digests[name] = _digest(part)
             stored = layout.encode(name, part)
             figures["stored"] += sum(x.nbytes for x in stored.values())
             tensors |= {key: _alone(x) for key, x in stored.items()}
+        del integers, part, stored  # or they would be in memory beside the next tensor
     return tensors, figures, digests
 
 
 def _lost(integers: Quantised, weight: Tensor) -> float:
-    """Returns the norm of what rounding changed, relative to the weight's, computed matrix by matrix."""
+    """Returns the norm of what rounding changed, relative to the weight's, computed in pieces of `PIECE` values."""
     lost = whole = 0.0
-    for one, *stored in zip(*(x.flatten(0, -3) if x.ndim > 2 else x[None] for x in (weight, *integers)), strict=True):
-        wide = one.float()
+    rows = max(1, PIECE // weight.shape[-1])
+    for piece, *stored in zip(*(x.flatten(0, -2).split(rows) for x in (weight, *integers)), strict=True):
+        wide = piece.float()
         lost += float((dequantise(Quantised(*stored)) - wide).norm()) ** 2
         whole += float(wide.norm()) ** 2
     return math.sqrt(lost / max(whole, 1e-60))
@@ -193,7 +201,7 @@ def _digest(integers: Quantised) -> str:
     found = hashlib.sha256()
     for part in (integers.values, integers.scale.float()):
         found.update(repr((part.dtype, part.shape)).encode())
-        found.update(part.contiguous().view(torch.uint8).numpy().tobytes())
+        found.update(part.contiguous().view(torch.uint8).flatten().numpy().data)
     return found.hexdigest()
 
 
@@ -215,6 +223,7 @@ def _verify(work: Path, layout: FileLayout, packed: dict[str, Any], quantised: l
     for notes in _notes(work):
         wanted |= json.loads(notes.read_text(encoding="utf-8"))["digests"]
     for link in track(quantised, "verifying"):
+        return_freed_memory()
         for name in link.theirs:
             if _digest(layout.verify(shards, stored, name)) != wanted[name]:
                 raise CheckpointError(f"{name} differs after writing: the disk or its file system is at fault")
