@@ -2,7 +2,8 @@
 
 The operator writes a paged cache of latents and rotated parts apart; ours stores an entry in one row, so it writes into
 pages of its own, and the entries are put together. It takes weights turned and contiguous: a serving model keeps them
-so (`layouts`), and others are copied in each call. The part of `kv_b_proj` that belongs to keys is always copied.
+so (`layouts`), and others are copied in each call. The part of `kv_b_proj` that belongs to keys is always copied: a
+layout knows a weight's shape alone, not where a head's keys end, and steps with prompts read the whole matrix.
 
 Shapes: T tokens, D hidden, Q query latent, H heads, L latent, R rotated part, F = R / 2.
 """
