@@ -70,7 +70,7 @@ def test_a_bad_index_is_named(tmp_path, content, message):
         ShardReader(folder)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="proc(5)")
 def test_a_file_is_mapped_while_a_tensor_or_a_view_of_it_is_alive(tmp_path):
     write(tmp_path, {"t0": torch.arange(5000.0), "t1": torch.zeros(5000)}, 10**9)
     reader = ShardReader(tmp_path)
