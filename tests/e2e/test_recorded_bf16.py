@@ -1,4 +1,4 @@
-"""Decoding steps of models in bfloat16 that are recorded: Llama's form, with and without experts."""
+"""Decoding steps that are recorded: Llama's form in bfloat16 and fp32, with and without experts."""
 
 import pytest
 import torch
@@ -39,11 +39,12 @@ def decoded(model, lengths, steps):
 
 
 @pytest.mark.parametrize("dense", [2, 1], ids=["dense", "experts"])
-@pytest.mark.parametrize("lengths", [[20], [9, 2, 30], [5] * 16], ids=["one", "three", "sixteen"])
-def test_repeated_steps_give_the_bits_of_steps_that_are_run(dense, lengths, monkeypatch):
+@pytest.mark.parametrize("lengths", [[20], [9, 2, 30], [5] * 16, [5] * 40], ids=["one", "three", "sixteen", "forty"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_repeated_steps_give_the_bits_of_steps_that_are_run(dense, lengths, dtype, monkeypatch):
     torch.manual_seed(0)
     config = small_config(**SIZES, first_k_dense_replace=dense)
-    model = build_model(config, GqaConfig(), Ops(Cpu(CpuConfig()))).bfloat16().eval()
+    model = build_model(config, GqaConfig(), Ops(Cpu(CpuConfig()))).to(dtype).eval()
     repeated, original = [], recorded.Step.run
     monkeypatch.setattr(recorded.Step, "run", lambda self, *args: repeated.append(self) or original(self, *args))
     found = decoded(model, lengths, 8)

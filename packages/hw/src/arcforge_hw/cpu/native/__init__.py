@@ -51,8 +51,8 @@ FEW_ROWS = 64
 """Maximum rows for which one C++ call is faster than separate ops, and a replayed step than the interpreter."""
 QUANT_ROWS = 16
 """Maximum rows for which unpacking quantised weights in registers is faster than whole products."""
-MATRIX_ROWS = {torch.float32: 16, torch.bfloat16: 64, torch.float64: 16}
-"""Maximum rows of products of plain matrices; with more rows torch's products reuse the weights better."""
+MATRIX_ROWS = dict.fromkeys((torch.float32, torch.bfloat16, torch.float64), FEW_ROWS)
+"""The same for products of plain matrices: a replayed step has the bits of one that is run."""
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,6 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listening.to = None
-
-
-def matrix_rows(dtype: torch.dtype) -> int:
-    """Returns `MATRIX_ROWS`, 0 for other dtypes; `FEW_ROWS` while a step is recorded, which has C calls alone."""
-    most = MATRIX_ROWS.get(dtype, 0)
-    return most if _listening.to is None else min(most, 1) * FEW_ROWS
 
 
 @functools.cache
