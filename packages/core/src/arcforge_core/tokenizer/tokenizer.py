@@ -76,6 +76,7 @@ class Tokenizer:
         vocab_size: the largest id + 1.
         byte_lengths_V: int64 UTF-8 bytes of each id (0 for special tokens), or None if the vocabulary is not
             byte-level and ids have no fixed length.
+        spelling: `token_bytes` of ids, looked up once each; None if a text is more than the bytes of its ids.
         chat_template: the Jinja chat template; None if there is none.
     """
 
@@ -110,6 +111,8 @@ class Tokenizer:
         bos = _pick(vocabulary, self._settings.get("bos_token"), (BOS, *OTHER_BOS))
         self.bos_id = eos if bos is None else bos
         self.byte_lengths_V = _byte_lengths(parsed, vocabulary, self.vocab_size)
+        is_bytes = self.byte_lengths_V is not None and parsed["decoder"]["type"] == "ByteLevel"
+        self.spelling: Mapping[int, bytes] | None = _Spelling(self) if is_bytes else None
 
     @functools.cached_property
     def _with_special(self) -> tokenizers.Tokenizer:
@@ -194,12 +197,6 @@ class Tokenizer:
         spelt = [BYTES.get(sign) for sign in token]  # an added token may have signs of its own, such as spaces
         return token.encode() if None in spelt else bytes(spelt)  # type: ignore[arg-type]
 
-    @functools.cached_property
-    def spelling(self) -> Mapping[int, bytes] | None:
-        """`token_bytes` of ids that were asked for before; None if a text is more than the bytes of its ids."""
-        decoder = json.loads(self.definition).get("decoder") or {}
-        return _Spelling(self) if decoder.get("type") == "ByteLevel" and self.byte_lengths_V is not None else None
-
     def save(self, folder: str | Path) -> None:
         """Writes ``tokenizer.json``, ``tokenizer_config.json`` and, if there is one, ``chat_template.jinja``.
 
@@ -257,22 +254,47 @@ class TextStream:
     """Decodes ids one by one, emitting each character when all of its bytes have arrived."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._spelling = tokenizer, tokenizer.spelling
-        self._begin()
-
-    def _begin(self) -> None:
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stream = decoders.DecodeStream(skip_special_tokens=False)
-        self._held: list[int] = []
+        spelling = tokenizer.spelling
+        self._texts = _LibraryTexts(tokenizer) if spelling is None else _ByteTexts(spelling)
 
     def push(self, id_: int) -> str:
         """Returns the text that this id completes, often none."""
-        return self.push_all((id_,))
+        return self._texts.push((id_,))
 
     def push_all(self, ids: Iterable[int]) -> str:
         """Returns the text that these ids complete, as `push` for each of them does."""
-        if self._spelling is not None:
-            return self._bytes.decode(b"".join(map(self._spelling.__getitem__, ids)))
+        return self._texts.push(ids)
+
+    def flush(self) -> str:
+        """Returns the remaining text, with U+FFFD for bytes that are not UTF-8, and resets the stream."""
+        return self._texts.flush()
+
+
+class _ByteTexts:
+    """The stream of a byte-level vocabulary."""
+
+    def __init__(self, spelling: Mapping[int, bytes]) -> None:
+        self._spelt, self._decoder = spelling.__getitem__, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Iterable[int]) -> str:
+        return self._decoder.decode(b"".join(map(self._spelt, ids)))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+class _LibraryTexts:
+    """The stream of any other vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = decoders.DecodeStream(skip_special_tokens=False)
+        self._held: list[int] = []
+
+    def push(self, ids: Iterable[int]) -> str:
         step, tokenizer, texts = self._stream.step, self._tokenizer._plain, []
         for id_ in ids:
             text: str | None = step(tokenizer, id_)
@@ -284,8 +306,7 @@ class TextStream:
         return "".join(texts)
 
     def flush(self) -> str:
-        """Returns the remaining text, with U+FFFD for bytes that are not UTF-8, and resets the stream."""
-        text = self._bytes.decode(b"", True) + self._tokenizer.decode(self._held)
+        text = self._tokenizer.decode(self._held)
         self._begin()
         return text
 
