@@ -127,26 +127,36 @@ class _Turn:
         found: list[Delta] = []
         waiting: list[int] = []  # once the answer has begun, nothing is counted by token: many are parsed together
         for piece in pieces:
-            if piece.whole:
-                parts = [(1, [] if token.id in self._job.hidden else [token.id]) for token in piece.tokens]
-            else:  # a stop string begins in it
-                parts = [(len(piece.tokens), self._tokenizer.encode(piece.text))]
-            for count, part in parts:
+            tokens = piece.tokens if piece.whole else ()
+            begun = 0
+            while begun < len(tokens) and not self._answers:
+                found += self._counted(1, self._shown(tokens[begun : begun + 1]))
+                begun += 1
+            waiting += self._shown(tokens[begun:])
+            if not piece.whole:  # a stop string begins in it
+                ids = self._tokenizer.encode(piece.text)
                 if self._answers:
-                    waiting += part
-                    continue
-                new = self._parser.feed(part)
-                self._reasons |= any(delta.reasoning for delta in new)
-                self._answers |= any(not delta.reasoning for delta in new)
-                self._tokens += count
-                if self._reasons and not self._answers:
-                    self.reasoning_tokens = self._tokens
-                found += new
+                    waiting += ids
+                else:
+                    found += self._counted(len(piece.tokens), ids)
         if waiting:
             found += self._parser.feed(waiting)
         if last:
             found += self._parser.finish()
         return [self._write(list(group)) for _, group in groupby(found, _kind)]
+
+    def _shown(self, tokens: Sequence[Token]) -> list[int]:
+        return [token.id for token in tokens if token.id not in self._job.hidden]
+
+    def _counted(self, tokens: int, ids: Sequence[int]) -> list[Delta]:
+        """Parses ids before the answer has begun, and counts their tokens as reasoning if they are."""
+        new = self._parser.feed(ids)
+        self._reasons |= any(delta.reasoning for delta in new)
+        self._answers |= any(not delta.reasoning for delta in new)
+        self._tokens += tokens
+        if self._reasons and not self._answers:
+            self.reasoning_tokens = self._tokens
+        return new
 
     def with_role(self, deltas: list[Json]) -> list[Json]:
         """Returns deltas, the first one of all with the role."""
