@@ -68,10 +68,9 @@ def test_linear_in_bfloat16_is_an_exact_sum_rounded_once(rows, vectors, outputs,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_is_the_same_whatever_the_number_of_rows(dtype):
-    few_rows = native.MATRIX_ROWS[dtype]
-    x, weight = normal(few_rows, 96, dtype=dtype), normal(110, 96, seed=1, dtype=dtype)
+    x, weight = normal(native.FEW_ROWS, 96, dtype=dtype), normal(110, 96, seed=1, dtype=dtype)
     whole = few.linear(x, weight)
-    for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16):
+    for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17, 40):
         assert torch.equal(few.linear(x[:rows], weight), whole[:rows])
 
 
@@ -81,7 +80,7 @@ def test_products_of_bfloat16_go_to_c():
     with native.listening(lambda name, *_: called.append(name)):
         few.linear(x, weight)
         few.moe_experts(*experts_call(dtype=torch.bfloat16))
-        few.linear(normal(native.MATRIX_ROWS[torch.bfloat16] + 1, 64, dtype=torch.bfloat16), weight)
+        few.linear(normal(native.FEW_ROWS + 1, 64, dtype=torch.bfloat16), weight)
         few.linear(x[:, :40], weight[:, :40].contiguous())  # no whole vectors
     assert called == ["arcforge_linear_bfloat16", "arcforge_experts_bfloat16"]
 

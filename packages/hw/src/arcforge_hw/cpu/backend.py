@@ -14,7 +14,7 @@ from arcforge_core.ops.processor import allowed_cores
 from arcforge_hw.cpu import attention_varlen as tiled_attention
 from arcforge_hw.cpu import mla_decode as tiled_mla
 from arcforge_hw.cpu import rms_norm as tiled_norm
-from arcforge_hw.cpu.native import FEW_ROWS, MATRIX_ROWS, QUANT_ROWS, library, missing_compiler, whole_vectors
+from arcforge_hw.cpu.native import DIRECT, FEW_ROWS, QUANT_ROWS, library, missing_compiler, whole_vectors
 from arcforge_hw.cpu.native.argmax_logprob import argmax_logprob
 from arcforge_hw.cpu.native.attention_decode import attention_decode
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen, selected_attention
@@ -125,7 +125,7 @@ def native_kernels() -> list[Kernel]:
         **dict.fromkeys((mlp, moe), _fused),
         quant_moe: _quant_moe,
     }
-    few, fewer = dict.fromkeys(MATRIX_ROWS, FEW_ROWS), dict.fromkeys(MATRIX_ROWS, QUANT_ROWS)
+    few, fewer = dict.fromkeys(DIRECT, FEW_ROWS), dict.fromkeys(DIRECT, QUANT_ROWS)
     fused = (mla_prolog, mla_absorb, mla_epilog, index_prolog, moe, mlp)
     limits = {**dict.fromkeys(fused, few), **dict.fromkeys((quant_mlp, quant_moe), fewer)}
     return [

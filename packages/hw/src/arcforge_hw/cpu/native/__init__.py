@@ -48,11 +48,12 @@ FLAGS = (
 )  # fmt: skip
 
 FEW_ROWS = 64
-"""Maximum rows for which one C++ call is faster than separate ops, and a replayed step than the interpreter."""
+"""Maximum rows for which one C++ call is faster than separate ops, and a replayed step than the interpreter. Plain
+products have the same limit, so that a replayed step has the bits of one that is run."""
 QUANT_ROWS = 16
 """Maximum rows for which unpacking quantised weights in registers is faster than whole products."""
-MATRIX_ROWS = dict.fromkeys((torch.float32, torch.bfloat16, torch.float64), FEW_ROWS)
-"""The same for products of plain matrices: a replayed step has the bits of one that is run."""
+DIRECT = (torch.float32, torch.bfloat16, torch.float64)
+"""Dtypes that products use directly."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def padded(width: int, dtype: torch.dtype) -> int:
 @functools.cache
 def whole_vectors(width: int, dtype: torch.dtype) -> bool:
     """Returns whether rows need no padding, in a dtype that products use directly."""
-    return dtype in (torch.float32, torch.bfloat16, torch.float64) and padded(width, dtype) == width
+    return dtype in DIRECT and padded(width, dtype) == width
 
 
 def direct(*tensors: Tensor) -> bool:

@@ -20,7 +20,7 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     rows = x.numel() // inputs
     given = (weight_NK,) if bias_N is None else (weight_NK, bias_N)
     few = (
-        0 < rows <= native.MATRIX_ROWS.get(dtype, 0)
+        0 < rows <= native.FEW_ROWS
         and x.shape[-1] == inputs
         and native.whole_vectors(inputs, dtype)
         and native.direct(x, *given)
