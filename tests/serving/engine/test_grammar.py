@@ -1,6 +1,7 @@
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -8,6 +9,7 @@ from arcforge_core.contracts.engine import SamplingParams
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.testing.small_models import small_model, small_tokenizer
 from arcforge_serving.configs import PagedEngineConfig
+from arcforge_serving.engine import grammar
 from arcforge_serving.engine.grammar import GrammarError, Grammars
 from arcforge_serving.engine.paged import PagedEngine
 
@@ -50,6 +52,18 @@ def texts(engine, matcher, count=4, tokens=100):
         for o in outputs
         if o.finish_reason == "stop"
     ]
+
+
+def test_tables_are_made_once_for_the_first_grammar(monkeypatch):
+    made, make = [], grammar.llguidance.LLTokenizer
+    monkeypatch.setattr(
+        grammar.llguidance, "LLTokenizer", lambda *given, **named: made.append(1) or make(*given, **named)
+    )
+    fresh = Grammars(TOKENIZER, TOKENIZER.vocab_size)
+    assert not made
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fresh.regex, ("a", "b", "c", "d")))
+    assert made == [1]
 
 
 def test_json_of_a_schema(engine, grammars):

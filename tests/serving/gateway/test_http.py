@@ -12,10 +12,12 @@ import pytest
 from arcforge_core.contracts.sessions import SessionRecord
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_serving.configs import GatewayConfig
+from arcforge_serving.gateway import session
 from arcforge_serving.gateway.app import gateway_app
 from arcforge_serving.gateway.session import AgentSession, SessionLimitError
 from arcforge_serving.server.gate.auth import Keys, digest_of
 from arcforge_serving.server.gate.guard import Guard
+from arcforge_serving.server.shared import generation
 from serving.gateway.conftest import QUIET, script
 from support.servers import client_of, listening, scripted_state
 from support.sessions import TEMPLATE, TOKENIZER
@@ -53,6 +55,20 @@ def test_a_session_is_reached_by_path_bearer_and_api_key(http, opened):
     assert chat(http, authorization=f"Bearer {secret}").status_code == 200
     assert chat(http, x_api_key=secret).status_code == 200
     assert len(record(http, opened).turns) == 5
+
+
+def test_a_turn_decodes_no_text_and_makes_no_line_that_nobody_reads(http, opened, monkeypatch):
+    called = []
+
+    def noting(name, original):
+        return lambda *given: called.append(name) or original(*given)
+
+    for module, name in ((session, "turn_line"), (session, "reply_line"), (generation, "Reader")):
+        monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
+    assert ask(http, opened).json()["choices"][0]["message"]["content"]
+    assert not called
+    assert ask(http, opened, {**ONE, "stop": ["nothing like it"]}).status_code == 200
+    assert called == ["Reader"], "stop strings need the text"
 
 
 def test_requests_without_a_session_are_not_recorded(http, opened):

@@ -1,3 +1,4 @@
+import gc
 import json
 import signal
 import socket
@@ -15,10 +16,11 @@ import torch
 from arcforge_core import save_pretrained
 from arcforge_core.config.compose import compose_config
 from arcforge_core.errors import ArcforgeError, CheckpointError, ConfigError
+from arcforge_core.garbage import SERVER
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.engine.paged import PagedEngine
-from arcforge_serving.server.serve import listen, load_state, serve, url
+from arcforge_serving.server.serve import Server, listen, load_state, serve, url
 from support.servers import listening, small_state
 
 
@@ -55,6 +57,14 @@ def test_the_real_server_answers_and_stops_in_order(
     assert server.returncode == code, errors
     assert output == ""
     assert "Traceback" not in errors
+
+
+def test_garbage_is_collected_seldom_while_it_serves(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(Server, "run", lambda *_, **__: seen.append(gc.get_threshold()))
+    before = gc.get_threshold()
+    serve(compose_config("serve", ServeConfig, [f"checkpoint={checkpoint}", "port=0", "hardware=torch_cpu"]))
+    assert (seen, gc.get_threshold()) == ([SERVER], before)
 
 
 def test_the_dtype_of_computation_is_the_users_choice(checkpoint: Path) -> None:

@@ -18,6 +18,7 @@ import uvicorn
 
 from arcforge_core.console.progress import say
 from arcforge_core.errors import ConfigError
+from arcforge_core.garbage import SERVER, frozen_garbage
 from arcforge_serving.configs import ServeConfig
 from arcforge_serving.disaggregation.wiring import Wiring, wired
 from arcforge_serving.router.app import create_router
@@ -52,6 +53,7 @@ def serve_fleet(config: ServeConfig) -> None:
         listen(config.host, config.port, keys=keys) as listener,
         listen_unix(config.unix_socket) as further,
         wired(config.dp, config.prefill) as wirings,
+        frozen_garbage(SERVER),
     ):
         try:
             asyncio.run(_serve(config, guard, [listener, *further], Path(folder), wirings))
