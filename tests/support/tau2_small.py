@@ -10,6 +10,7 @@ from arcforge_rl.dialogue.airline import Airline
 from arcforge_rl.dialogue.retail import Retail
 from arcforge_rl.dialogue.screen import Screen
 from arcforge_rl.dialogue.telecom import Telecom
+from support.trees import write_files
 
 TELECOM_TOOLS = (
     "get_customer_by_phone", "get_customer_by_id", "get_details_by_id", "suspend_line", "resume_line",
@@ -58,9 +59,7 @@ def write(folder: Path) -> None:
         files[f"data/domains/{name}/split_tasks.json"] = json.dumps({"base": keys, "test": keys[::3]})
         if tables:
             files[f"data/domains/{name}/db.json"] = json.dumps(tables)
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    write_files(folder, files)
 
 
 def module(kind: type, listed: str, names: tuple[str, ...] = ()) -> str:

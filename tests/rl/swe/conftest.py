@@ -1,5 +1,7 @@
 import pytest
 
+from support.trees import write_files
+
 CODE = '''"""Small numbers."""
 
 
@@ -44,12 +46,10 @@ def test_no_digits():
 @pytest.fixture
 def repository(tmp_path):
     """A repository with passing tests, history and caches."""
-    for path, text in {
+    files = {
         "toy/__init__.py": CODE,
         "tests/test_toy.py": TESTS,
         ".git/objects/aa": CODE,
         "toy/__pycache__/toy.pyc": CODE,
-    }.items():
-        (tmp_path / "toy" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "toy" / path).write_text(text)
-    return tmp_path / "toy"
+    }
+    return write_files(tmp_path / "toy", files)

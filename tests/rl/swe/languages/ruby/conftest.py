@@ -1,5 +1,7 @@
 import pytest
 
+from support.trees import write_files
+
 CODE = """# Small numbers.
 module Toy
   def self.clamp(value, low, high)
@@ -59,7 +61,4 @@ def rubies(tmp_path):
         "test/digits_test.rb": UNIT,
         "spec/toy_spec.rb": RSPEC,
     }
-    for path, text in files.items():
-        (tmp_path / "toy" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "toy" / path).write_text(text)
-    return tmp_path / "toy"
+    return write_files(tmp_path / "toy", files)

@@ -1,5 +1,7 @@
 import pytest
 
+from support.trees import write_files
+
 CODE = """//! Small numbers.
 
 /// Returns a value within bounds.
@@ -69,12 +71,8 @@ fn later() {
 @pytest.fixture
 def rust_repository(tmp_path):
     """A crate with two files of tests."""
-    folder = tmp_path / "toy"
     files = {
         "Cargo.toml": '[package]\nname = "toy"\nversion = "0.1.0"\nedition = "2021"\n', "src/lib.rs": CODE,
         "tests/clamp.rs": CLAMP, "tests/digits.rs": DIGITS,
     }  # fmt: skip
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    return folder
+    return write_files(tmp_path / "toy", files)

@@ -1,5 +1,7 @@
 import pytest
 
+from support.trees import write_files
+
 PROJECT = '{"name": "toy", "type": "module", "devDependencies": {"vitest": "^4", "tape": "^5"}}\n'
 CODE = """export enum Way { Up = 1, Down = -1 }
 
@@ -43,7 +45,4 @@ def typed(tmp_path):
         "test/step.test.ts": NODE,
         "test/way.test.ts": TAPE,
     }
-    for path, text in files.items():
-        (tmp_path / "toy" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "toy" / path).write_text(text)
-    return tmp_path / "toy"
+    return write_files(tmp_path / "toy", files)
