@@ -13,7 +13,11 @@ COMMON = (
 ETA = 7
 """Most steps that a rollout may be old when it is admitted, in asynchronous rows: of steps with half of the groups."""
 STALE = (f"collection.eta={ETA}", "collection.max_staleness=8")
-WHOLE = ("collection.eta=0", "collection.max_staleness=0", "collection.reset_optimizer=false")
+KEPT = "collection.reset_optimizer=false"
+WHOLE = ("collection.eta=0", "collection.max_staleness=0", KEPT)
+RESET = ("collection.reset_optimizer=true", "optimizer.eps=1e-5")
+"""AdamW that was just reset moves each weight by the whole rate, whatever its gradient; not so with an epsilon of the
+gradients' size."""
 PPO = (
     "algorithm=ppo", "algorithm.kl=0.01", "critic.model=separate", "reward_model.weight=0.1",
 )  # fmt: skip
@@ -88,15 +92,15 @@ def rows_of(cores: int) -> dict[str, Row]:
         Row("barrier", "barrier", ("algorithm=double_sided",), barriers, rank=0),
         Row("oversampled", "over-sampled 1.5, abort", over, (Variant("x2", batch=2), plain), rank=0),
         Row("one_step_off", "one step off",
-            ("collection=async", "collection.eta=1", "collection.whole_batches=true"), (plain,), apart=True,
+            ("collection=async", "collection.eta=1", "collection.whole_batches=true", KEPT), (plain,), apart=True,
             rank=1),
-        Row("async", f"async, eta {ETA}, double-sided", stale, (half,), apart=True, rank=0),
+        Row("async", f"async, eta {ETA}, double-sided", (*stale, KEPT), (half,), apart=True, rank=0),
         Row("async_clipped", "async, plain clipping",
-            (*stale, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (half,),
+            (*stale, KEPT, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (half,),
             apart=True),
-        Row("async_uncorrected", "async, no correction", (*stale, "correction=none", uncorrected), (half,),
+        Row("async_uncorrected", "async, no correction", (*stale, KEPT, "correction=none", uncorrected), (half,),
             apart=True),
-        Row("async_kept", "async, optimizer kept", (*stale, "collection.reset_optimizer=false"), (half,), apart=True),
+        Row("async_reset", "async, optimizer reset at each push", (*stale, *RESET), (half,), apart=True),
         Row("ppo", "PPO: actor, reference, critic, reward model", PPO,
             tuple(singles), judged=True, rank=1, swept_as="barrier"),
     ]  # fmt: skip

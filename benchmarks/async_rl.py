@@ -61,7 +61,7 @@ class Recipe:
         init: checkpoint that all runs start from.
         steps, brief_steps: of a run, and of one in a brief row.
         groups, group_size: of a step.
-        lr, apart_lr: learning rates of synchronous rows, and of those that train on stale rollouts.
+        lr: learning rate.
         below, questions: of the tasks.
         scale: divides the latencies of the tool.
         checkpoint_every: steps.
@@ -76,7 +76,6 @@ class Recipe:
     groups: int
     group_size: int
     lr: float
-    apart_lr: float
     below: int
     questions: int
     scale: float
@@ -116,7 +115,7 @@ def command_of(recipe: Recipe, row: Row, variant: Variant, seed: int, folder: Pa
         f"rollout.groups={int(recipe.groups * variant.batch)}",
         f"rollout.group_size={recipe.group_size}", f"trainer.max_steps={int(recipe.steps / variant.batch)}",
         f"trainer.checkpoint_every={max(1, int(recipe.checkpoint_every / variant.batch))}",
-        f"optimizer.lr={recipe.apart_lr if row.apart else recipe.lr}", f"trainer.threads={max(1, threads)}",
+        f"optimizer.lr={recipe.lr}", f"trainer.threads={max(1, threads)}",
     ]  # fmt: skip
     if row.judged:
         arguments.append(f"reward_model.checkpoint={folder.parents[1] / REWARD_MODEL}")
@@ -323,7 +322,6 @@ def main() -> None:
     recipe.add_argument("--groups", type=int, default=4)
     recipe.add_argument("--group-size", type=int, default=8)
     recipe.add_argument("--lr", type=float, default=2e-4)
-    recipe.add_argument("--apart-lr", type=float, default=1e-4)
     recipe.add_argument("--below", type=int, default=20_000)
     recipe.add_argument("--questions", type=int, default=3)
     recipe.add_argument("--scale", type=float, default=1.0)

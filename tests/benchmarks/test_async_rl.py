@@ -140,7 +140,7 @@ def test_the_order_of_runs_and_a_sweep_that_ends_where_the_winner_is_clear(
     plan = rl.plan_of(every, range(2))
     assert plan[:6] == [(seed, row) for seed in (0, 1) for row in ("barrier", "oversampled", "async")]
     assert plan[6:8] == [(0, "one_step_off"), (0, "ppo")] and len(plan) == 8 + 2 * 3
-    recipe = rl.Recipe("demo", 8, 4, 2, 2, 1e-4, 3e-4, 20_000, 2, 1.0, 4, 8, None, 2)
+    recipe = rl.Recipe("demo", 8, 4, 2, 2, 1e-4, 20_000, 2, 1.0, 4, 8, None, 2)
     ran: list[tuple[str, int]] = []
     seconds: dict[str, float] = {}
 
@@ -168,13 +168,13 @@ def test_the_order_of_runs_and_a_sweep_that_ends_where_the_winner_is_clear(
 
 def test_seconds_are_counted_to_the_reward_that_all_compared_rows_reach() -> None:
     rl, every = module("async_rl"), module("_async_rows").rows_of(2)
-    curves = {"barrier": [0.5, 0.7, 0.6], "async": [0.5, 0.65, 0.8], "async_kept": [0.5, 0.5, 0.5]}
+    curves = {"barrier": [0.5, 0.7, 0.6], "async": [0.5, 0.65, 0.8], "async_reset": [0.5, 0.5, 0.5]}
     runs = {
         name: [{"curve": [(step, 10.0 * step, reward) for step, reward in enumerate(rewards)]}]
         for name, rewards in curves.items()
     }
     assert rl.target_of(every, runs) == 0.7
-    assert rl.target_of(every, {"async_kept": runs["async_kept"]}) is None
+    assert rl.target_of(every, {"async_reset": runs["async_reset"]}) is None
 
 
 def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
     rl, rows, tools = module("async_rl"), module("_async_rows"), module("_slow_tools")
     with registered(tools.register, "errands", "slow_errands"):
         for cores in (1, 2, 8):
-            recipe = rl.Recipe("demo", 8, 4, 2, 2, 1e-4, 3e-4, 20_000, 2, 1.0, 4, 8, 0.5, cores)
+            recipe = rl.Recipe("demo", 8, 4, 2, 2, 1e-4, 20_000, 2, 1.0, 4, 8, 0.5, cores)
             for row in rows.rows_of(cores).values():
                 assert len({variant.name for variant in row.variants}) == len(row.variants)
                 for variant in row.variants:
@@ -193,5 +193,5 @@ def test_every_row_is_a_run_that_can_be(tmp_path: Path) -> None:
                     if cores == 2 and (row.name == "barrier" or variant is row.variants[0]):
                         config = compose_config("rl", RlConfig, command[command.index("rl") + 1 :])
                         build_algorithm(config)
-                        assert config.optimizer.lr == (3e-4 if row.apart else 1e-4) and config.seed == 3
+                        assert config.optimizer.lr == 1e-4 and config.seed == 3
                         assert config.rollout.groups * config.trainer.max_steps == 16
