@@ -123,7 +123,7 @@ class Client:
         assert [
             each.named(branch.branch_id) for each, branch in zip(read_back.branches, branches, strict=True)
         ] == branches
-        leaves = [node for node in self.tree.nodes if not node.children]
+        leaves = [node for node in self.tree.nodes if not node.is_continued]
         assert len(leaves) == len(branches)
         for leaf, branch in zip(leaves, branches, strict=True):
             assert np.array_equal(branch.ids, leaf.ids()) and not branch.sampled[0]

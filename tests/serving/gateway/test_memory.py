@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 
@@ -10,10 +11,13 @@ import pytest
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway import keys
 from arcforge_serving.gateway.app import gateway_app
+from arcforge_serving.gateway.session import AgentSession, Turn
+from arcforge_serving.gateway.tree import Node
 from arcforge_serving.server.anthropic.request import AssistantMessage, UserMessage
 from arcforge_serving.server.openai import messages as openai_messages
 from arcforge_serving.server.openai.messages import ChatMessage
 from arcforge_serving.server.responses.items import CallItem, ResultItem
+from arcforge_serving.server.shared.generation import Generation
 from arcforge_serving.server.shared.memories import Memories
 from arcforge_serving.server.shared.memory import OBJECT_BYTES, Memory, remembering
 from serving.gateway.conftest import QUIET, script
@@ -94,6 +98,25 @@ def test_each_message_of_a_session_is_read_once(http, opened, work, turn):
     assert work["parse ChatMessage"] == work["message_from_openai"] == distinct
     assert work["_written"] == distinct + TURNS  # and the replies as they were sampled
     assert max(count for name, count in work.items() if name.startswith("parse")) < 2 * TURNS
+
+
+@pytest.mark.parametrize("turn", [chat_turn, messages_turn, responses_turn])
+def test_turns_and_closed_sessions_are_freed_without_a_garbage_collection(http, turn):
+    def alive():
+        return Counter(type(each) for each in gc.get_objects() if type(each) in (AgentSession, Turn, Node, Generation))
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        opened, messages = http.post("/sessions", json={}).json(), [{"role": "user", "content": "plain"}]
+        for _ in range(3):
+            turn(http, f"/sessions/{opened['id']}/v1", messages)
+        assert alive() == before + Counter({AgentSession: 1, Node: 3})
+        http.delete(f"/sessions/{opened['id']}")
+        assert alive() == before
+    finally:
+        gc.enable()
 
 
 def test_outside_of_sessions_nothing_is_remembered(http, work):

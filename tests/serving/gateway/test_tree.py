@@ -399,7 +399,7 @@ def test_contexts_that_omit_old_results_share_what_is_equal() -> None:
 def test_contexts_that_share_a_part_are_not_each_others_replies() -> None:
     of = client()
     keep_recent(of, 6)
-    assert [node.number for node in of.tree.nodes if node.children] == [0, 1]
+    assert [node.number for node in of.tree.nodes if node.is_continued] == [0, 1]
     with_user = [*[A, said("made up")], B]
     first, second = (of.ask([*with_user[:2], news])[0] for news in (B, C))
     assert second.parent is of.tree.nodes[-2] and second.keep < second.parent.start and first.drift == second.drift

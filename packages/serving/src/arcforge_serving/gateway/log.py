@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,16 @@ class SessionFile:
         """Deletes the file."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def write_line(file: SessionFile | None, line: Callable[[], Line]) -> None:
+    """Writes a line, which is made only if there is a file.
+
+    Raises:
+        NotKeptError: see `SessionFile.write`.
+    """
+    if file is not None:
+        file.write(line())
 
 
 class SessionLog:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from arcforge_serving.gateway.log import SessionFile, write_line
 from arcforge_serving.server.shared.memories import Memories
 from arcforge_serving.server.shared.response_store import ResponseStore
-
-Line = dict[str, Any]
 
 
 class WrittenResponses(ResponseStore):
     """Writes each reply before it is stored. A reply's line has the messages after those of the reply it continues.
 
     Args:
-        write: takes a line, which is made only where it is written.
         memories: of the replies of all sessions.
+
+    Attributes:
+        file: of the session; None for one in memory alone.
     """
 
-    def __init__(self, write: Callable[[Callable[[], Line]], None], memories: Memories) -> None:
+    def __init__(self, memories: Memories) -> None:
         super().__init__(memories, "gateway.replies_mb")
-        self._write = write
+        self.file: SessionFile | None = None
 
     def put(
         self,
@@ -38,14 +39,14 @@ class WrittenResponses(ResponseStore):
         before = self.get(response.get("previous_response_id") or "", owner)
         shared = 0 if before is None else len(before.messages)
         line = {"owner": owner, "shared": shared, "messages": messages[shared:], "response": response, "items": items}
-        self._write(lambda: {"stored": line})
+        write_line(self.file, lambda: {"stored": line})
         super().put(owner, messages, response, items)
 
     def drop(self, id_: str, owner: str) -> bool:
         """Forgets a reply; returns whether it was stored."""
         dropped = super().drop(id_, owner)
         if dropped:
-            self._write(lambda: {"dropped": [id_, owner]})
+            write_line(self.file, lambda: {"dropped": [id_, owner]})
         return dropped
 
     def restore(self, lines: Sequence[Mapping[str, Any]]) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from pydantic import Field
+from pydantic_core import to_json
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 
@@ -25,6 +26,7 @@ from arcforge_serving.server.shared.errors import RESPONSES
 from arcforge_serving.server.shared.state import Server
 
 router = APIRouter(route_class=GuardedRoute)
+JSON = "application/json"
 RETURNED = {**RESPONSES, 200: {"description": "The record, `SessionRecord.as_json`"}}
 
 
@@ -101,15 +103,19 @@ async def open_session(body: OpenRequest, request: Request, sessions: Open) -> O
 
 @router.get("/sessions/{id}", responses=RETURNED)
 @declare(Level.OPEN)
-async def read_session(session: Mine) -> JSONResponse:
+async def read_session(session: Mine) -> Response:
     """Returns what was recorded so far."""
-    return JSONResponse(await run_in_threadpool(lambda: session.record().as_json()))
+    return Response(await run_in_threadpool(_written, session), media_type=JSON)
 
 
 @router.delete("/sessions/{id}", responses=RETURNED)
 @declare(Level.OPEN)
-async def close_session(session: Mine, sessions: Open) -> JSONResponse:
+async def close_session(session: Mine, sessions: Open) -> Response:
     """Ends the session's running turns, closes it, and returns what was recorded."""
     sessions.close(session)
     forget = None if session.file is None else BackgroundTask(session.file.delete)  # after the record was sent
-    return JSONResponse(await run_in_threadpool(lambda: session.record().as_json()), background=forget)
+    return Response(await run_in_threadpool(_written, session), media_type=JSON, background=forget)
+
+
+def _written(session: AgentSession) -> bytes:
+    return to_json(session.record().as_json())  # a sixth of the time of `json`: thousands of numbers

@@ -20,7 +20,7 @@ from arcforge_core.errors import ConfigError
 from arcforge_serving.configs import GatewayConfig
 from arcforge_serving.gateway.imposed import Imposed
 from arcforge_serving.gateway.keys import Match
-from arcforge_serving.gateway.log import SessionFile, SessionLog
+from arcforge_serving.gateway.log import SessionFile, SessionLog, write_line
 from arcforge_serving.gateway.replies import Replies, Reply
 from arcforge_serving.gateway.responses import WrittenResponses
 from arcforge_serving.gateway.restore import Line, reply_line, restore_turn, restored_reply, session_line, turn_line
@@ -87,7 +87,7 @@ class AgentSession:
         self.tree = SessionTree(self.template, match, self.limits.fork_threshold_tokens)
         self.turns: list[TurnRecord] = []
         kept = self.kept or Memories()
-        self.responses, self.replies = WrittenResponses(self._write, kept), Replies(kept)
+        self.responses, self.replies = WrittenResponses(kept), Replies(kept)
         self.memory = Memory(self.memories)
         self.lock = threading.Lock()  # prompts are made in threads
         self.is_closed = False
@@ -105,7 +105,7 @@ class AgentSession:
             time.time(), self.limits, self.imposed, self.digest,
             id=self.id, owner=self.owner, metadata=dict(self.metadata),
         )  # fmt: skip
-        self.file = log.create(self.id, line)
+        self.file = self.responses.file = log.create(self.id, line)
 
     def restore(self, file: SessionFile, lines: Sequence[Line], opened: float) -> None:
         """Repeats what a new session's lines say; later ones are written after them.
@@ -131,11 +131,7 @@ class AgentSession:
                 self.replies.keep(key, reply)
         self.responses.restore(lines)
         self._began -= max(time.time() - opened, 0.0)
-        self.file = file
-
-    def _write(self, line: Callable[[], Line]) -> None:
-        if self.file is not None:
-            self.file.write(line())
+        self.file = self.responses.file = file
 
     def look(self) -> Turn:
         """Returns a turn for a request that samples nothing."""
@@ -190,7 +186,7 @@ class AgentSession:
             lost = turn.lost()
             with self.lock, suppress(NotKeptError):  # it has no tokens to lose; its file has counted the failure
                 self.turns.append(lost)
-                self._write(lambda: turn_line(lost, turn.is_final))
+                write_line(self.file, lambda: turn_line(lost, turn.is_final))
 
     def keep(self, turn: TurnRecord, is_final: bool, at: Attachment, output: GenerationOutput, reply: Message) -> None:
         """Records a turn with its node, the next of the tree, under `lock`; first on disk.
@@ -200,7 +196,7 @@ class AgentSession:
             NotKeptError: it cannot be written; nothing was recorded.
         """
         node = self.tree.node_of(at, output, reply)
-        self._write(lambda: turn_line(turn, is_final, node, at.chain))
+        write_line(self.file, lambda: turn_line(turn, is_final, node, at.chain))
         self.tree.add(node, at.chain, at.within)
         self.recorded += len(node.tokens)
         self.turns.append(turn)
@@ -209,7 +205,7 @@ class AgentSession:
     def keep_reply(self, key: bytes, reply: Reply) -> None:
         """Writes a whole reply, for requests that are repeated after a restart."""
         with self.lock, suppress(NotKeptError):  # a repeated request is another turn then
-            self._write(lambda: reply_line(key, reply))
+            write_line(self.file, lambda: reply_line(key, reply))
 
 
 class Turn:
@@ -331,3 +327,4 @@ class Turn:
         """Ends the turn with its request."""
         if self.dialect:
             self.session.ended(self)
+        self._generation = None  # it refers to this turn: both would wait for a garbage collection, prompt included

@@ -12,7 +12,7 @@ that another turn has read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -50,7 +50,7 @@ class Node:
         read: number of tokens that were read.
         reply: the message that the client received.
         turn: state of the template after the sampled tokens.
-        children: turns that continue the reply, or a realigned part of it.
+        is_continued: whether a turn continues the reply, or a realigned part of it.
         before: experts of the last kept token, which this turn was the first to read, [1, L, K]; None where the engine
             records none, or nothing is kept.
     """
@@ -62,7 +62,7 @@ class Node:
     read: int
     reply: Message
     turn: OpenTurn
-    children: list[Node] = field(default_factory=list)
+    is_continued: bool = False
     before: Experts | None = None
 
     def route(self, experts_PLK: Experts) -> None:
@@ -218,7 +218,7 @@ class SessionTree:
             reason = found.reason
         last = walk.changed or walk.replied
         rendered = None
-        if last is not None and not last.children:
+        if last is not None and not last.is_continued:
             rendered = self.template.render(messages, tools, options, generation_prompt=True)
             common = common_length(last.ids(), rendered.ids)
             lost = last.length - common
@@ -297,7 +297,7 @@ class SessionTree:
         self.nodes.append(node)
         parent = node.parent
         if parent is not None and node.keep >= parent.start:
-            parent.children.append(node)
+            parent.is_continued = True
         if parent is not None and node.before is not None and node.keep == parent.keep + parent.tokens.routed + 1:
             parent.tokens.route(node.before)
         self._asked[chain] = node
@@ -313,7 +313,7 @@ class SessionTree:
     @property
     def leaves(self) -> list[int]:
         """Numbers of the nodes whose replies no turn continues: each ends a branch."""
-        return [node.number for node in self.nodes if not node.children]
+        return [node.number for node in self.nodes if not node.is_continued]
 
     def branches(self) -> list[Branch]:
         """Returns a branch for each leaf; see `branches_of`."""
