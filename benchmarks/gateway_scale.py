@@ -7,8 +7,8 @@
 
 The gateway is a process of its own, with the demo's tokenizer and template. Its stub engine answers each request after
 `--engine-seconds` with `--tokens` tokens that call a tool. The clients, in this process, keep `--rollouts` sessions
-open: each plays `--turns` turns over chat completions, sends its whole history every time, closes its session and opens
-another one.
+open: each plays `--turns` turns over chat completions (its first time 1 to `--turns`), sends its whole history every
+time, closes its session and opens another one.
 
 `added` is the time of a reply beyond that of the engine, as its client sees it, scheduling of both processes included;
 `processor` the gateway's processor milliseconds per turn; `memory` its largest resident MiB in each third of the run.
@@ -131,8 +131,8 @@ class Figures:
     closes: list[float] = field(default_factory=list)
 
 
-async def rollout(http: Connection, args: argparse.Namespace, figures: Figures, until: float) -> None:
-    """Plays one session."""
+async def rollout(http: Connection, args: argparse.Namespace, figures: Figures, until: float, turns: int) -> None:
+    """Plays one session of that many turns."""
     status, opened = await http.ask("POST", "/sessions", {})
     assert status == 200, opened
     session = json.loads(opened)["id"]
@@ -140,7 +140,7 @@ async def rollout(http: Connection, args: argparse.Namespace, figures: Figures, 
     body = {"model": "stub", "messages": messages, "tools": [TOOL], "stream": args.stream}
     body["chat_template_kwargs"] = {"enable_thinking": False}
     shown = deque[int]()
-    for turn in range(args.turns):
+    for turn in range(turns):
         if time.monotonic() > until:
             break
         start = time.monotonic()
@@ -185,8 +185,10 @@ async def load(port: int, args: argparse.Namespace, ask: Any) -> dict[str, Any]:
     async def client(number: int) -> None:
         await asyncio.sleep(args.engine_seconds * number / args.rollouts)  # their turns are spread out
         http = Connection(port)
+        turns = 1 + number % args.turns  # so that sessions end evenly, too
         while time.monotonic() < until:
-            await rollout(http, args, figures, until)
+            await rollout(http, args, figures, until, turns)
+            turns = args.turns
         http.close()
 
     clients = asyncio.gather(*(client(number) for number in range(args.rollouts)))
@@ -215,11 +217,10 @@ async def long(port: int, args: argparse.Namespace, ask: Any) -> dict[str, Any]:
     """Plays one session of half as many turns, then one of all; returns processor seconds."""
     found: dict[str, Any] = {"turns": args.long}
     for name, turns in (("first", 20), ("half", args.long // 2), ("whole", args.long)):
-        args.turns = turns
         before = ask()[0]
         http = Connection(port)
         figures = Figures()
-        await rollout(http, args, figures, float("inf"))
+        await rollout(http, args, figures, float("inf"), turns)
         http.close()
         found |= {f"{name}_processor_seconds": ask()[0] - before, f"{name}_close_seconds": figures.closes[0]}
     return found
