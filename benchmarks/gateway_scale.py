@@ -1,14 +1,15 @@
 """Cost of the gateway: many rollouts at a time, or one long one, before an engine that computes nothing.
 
     python benchmarks/gateway_scale.py [--quick] [--rollouts 1000] [--turns 20] [--tokens 200] [--seconds 600]
-                                       [--engine-seconds 10] [--stream] [--log FOLDER] [--profile FILE]
-                                       [--json FILE]
+                                       [--engine-seconds 10] [--tool-seconds 0.2] [--stream] [--log FOLDER]
+                                       [--profile FILE] [--json FILE]
     python benchmarks/gateway_scale.py --long 1000 [--recent 5] [--json FILE]
 
 The gateway is a process of its own, with the demo's tokenizer and template. Its stub engine answers each request after
 `--engine-seconds` with `--tokens` tokens that call a tool. The clients, in this process, keep `--rollouts` sessions
 open: each plays `--turns` turns over chat completions (its first time 1 to `--turns`), sends its whole history every
-time, closes its session and opens another one.
+time, closes its session and opens another one. Between two turns it waits a random time of `--tool-seconds` at most:
+without it, turns that were once held up together would meet again and again, as the engine always takes as long.
 
 `added` is the time of a reply beyond that of the engine, as its client sees it, scheduling of both processes included;
 `processor` the gateway's processor milliseconds per turn; `memory` its largest resident MiB in each third of the run.
@@ -27,6 +28,7 @@ import cProfile
 import gc
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -150,6 +152,7 @@ async def rollout(http: Connection, args: argparse.Namespace, figures: Figures, 
         assert status == 200, answer
         message = streamed(answer) if args.stream else json.loads(answer)["choices"][0]["message"]
         result = f"{turn} {WORDS}"
+        await asyncio.sleep(args.tool_seconds * random.random())
         messages += [message, {"role": "tool", "content": result, "tool_call_id": message["tool_calls"][0]["id"]}]
         shown.append(len(messages) - 1)
         if args.recent and len(shown) > args.recent:
@@ -235,6 +238,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--engine-seconds", type=float, default=10.0)
+    parser.add_argument("--tool-seconds", type=float, default=0.2, help="of an agent between two turns at most")
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--log")
     parser.add_argument("--long", type=int)
@@ -249,7 +253,7 @@ def main() -> None:
     if args.quick:
         args.rollouts, args.seconds, args.engine_seconds = min(args.rollouts, 100), min(args.seconds, 30.0), 1.0
     if args.long:
-        args.engine_seconds, args.recent = 0.0, args.recent or 5
+        args.engine_seconds, args.tool_seconds, args.recent = 0.0, 0.0, args.recent or 5
     options = [f"--tokens={args.tokens}", f"--engine-seconds={args.engine_seconds}"]
     options += [f"--{name}={value}" for name, value in (("log", args.log), ("profile", args.profile)) if value]
     command = [sys.executable, __file__, "--gateway", *options]
