@@ -100,6 +100,20 @@ def test_models_are_listed_in_a_session(http, opened):
     assert http.get(f"/sessions/{opened['id']}/v1/models").json()["data"][0]["id"] == "small"
 
 
+def nested(levels: int) -> str:
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+@pytest.mark.parametrize("value", ['{"a": "\\ud800"}', '{"a": NaN}', nested(260)], ids=["surrogate", "NaN", "deep"])
+def test_metadata_that_no_reply_can_hold_is_refused_before_a_turn(http, value):
+    json_type = {"content-type": "application/json"}
+    for path, rest in (("/sessions", ""), ("/v1/responses", ', "input": "plain"')):
+        reply = http.post(path, content=f'{{"metadata": {value}{rest}}}', headers=json_type)
+        assert reply.status_code == 400 and "metadata: must be JSON without NaN" in reply.text
+    opened = http.post("/sessions", content=f'{{"metadata": {nested(240)}}}', headers=json_type).json()
+    assert http.delete(f"/sessions/{opened['id']}").json()["metadata"] == json.loads(nested(240))
+
+
 def test_after_close_all_is_404(http):
     opened = http.post("/sessions", json={"metadata": {"rollout": 7}}).json()
     ask(http, opened)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 SERVER = (3_000, 3, 1_000)
 """Thresholds for a server with many requests at a time. Whole collections, which stop it for tenths of a second, come
-every few minutes instead of seconds; one of young objects looks at 12,000 at most, 15 ms."""
+every few minutes instead of seconds; those of young objects are frequent and short, each of 12,000 at most."""
 
 
 @contextmanager

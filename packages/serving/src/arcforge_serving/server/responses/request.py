@@ -13,7 +13,7 @@ from arcforge_serving.server.openai.chat_request import ChatRequest
 from arcforge_serving.server.openai.messages import Effort, FunctionName, Thinking
 from arcforge_serving.server.openai.translate import chat_request, without_none
 from arcforge_serving.server.responses.items import Item, ItemReference, chat_messages, listed
-from arcforge_serving.server.shared.body import Body, OpenBody, Text
+from arcforge_serving.server.shared.body import Body, Metadata, OpenBody, Text
 from arcforge_serving.server.shared.common import CACHED, MOST_MESSAGES, ONE_TIER, UNMODERATED, Seed
 from arcforge_serving.server.shared.ignored import PRINTABLE, Ignored, Refused, WalkedOnce, ignored
 from arcforge_serving.server.shared.usage import Json
@@ -212,7 +212,7 @@ class ResponsesRequest(Prompt):
     stream: bool = False
     stream_options: EventOptions | None = None
     user: Text | None = None
-    metadata: dict[str, Any] | None = Field(default=None, description="shown in the reply")
+    metadata: Metadata | None = Field(default=None, description="shown in the reply")
     background: Literal[False] | None = None
     include: list[Text] | None = ignored("replies hold all that there is")
     client_metadata: dict[str, Any] | None = ignored("nothing is kept of clients")

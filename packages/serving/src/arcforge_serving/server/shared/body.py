@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError, to_json
 
 MOST_STOPS, LONGEST_STOP = 16, 1000
 
@@ -18,7 +20,20 @@ def encodable(text: str) -> str:
     return text
 
 
+def returnable(given: dict[str, Any]) -> dict[str, Any]:
+    """Refuses what a reply that holds it could not be written with."""
+    try:
+        to_json({"metadata": given})
+        json.dumps(given, allow_nan=False)
+    except ValueError as error:
+        accepted = "must be JSON without NaN and lone surrogates, at most 250 levels deep"
+        raise PydanticCustomError("not_returnable", accepted) from error
+    return given
+
+
 Text = Annotated[str, AfterValidator(encodable)]
+Metadata = Annotated[dict[str, Any], AfterValidator(returnable)]
+"""Of the client, returned with the reply."""
 StopString = Annotated[Text, Field(min_length=1, max_length=LONGEST_STOP)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
