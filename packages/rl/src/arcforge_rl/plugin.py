@@ -151,6 +151,8 @@ COMPONENTS = {
             "TypeScript repositories, tested as JavaScript's (extra)"),
         "ruby": ("swe.languages.ruby.language:Ruby", "configs.environments:RubyLanguageConfig",
             "Ruby repositories, tested with minitest, test-unit or RSpec (extra)"),
+        "php": ("swe.languages.php.language:Php", "configs.environments:PhpLanguageConfig",
+            "PHP repositories, tested with PHPUnit (extra)"),
     },
     "report": {
         "algorithm": ("trainer.report.page:write_report", "configs.learning:RlReportConfig", "Of a run of arcforge-rl"),

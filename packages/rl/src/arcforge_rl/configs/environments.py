@@ -299,6 +299,13 @@ class RubyLanguageConfig(SweLanguageConfig):
 
 
 @dataclass
+class PhpLanguageConfig(SweLanguageConfig):
+    """PHP repositories, tested with PHPUnit."""
+
+    name: str = "php"
+
+
+@dataclass
 class SearchConfig(EnvironmentConfig):
     """Questions of several hops, answered with search tools."""
 
