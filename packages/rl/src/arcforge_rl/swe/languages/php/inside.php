@@ -8,6 +8,8 @@ namespace ArcforgeRun;
 
 use PHPUnit\Framework\{AssertionFailedError, Test, TestCase, TestListener, TestResult, TestSuite, Warning};
 
+require_once '/usr/share/php/PHPUnit/Autoload.php'; // before the class, which implements an interface of PHPUnit
+
 final class Reporter implements TestListener
 {
     private $number = 0;
@@ -64,7 +66,6 @@ final class Reporter implements TestListener
 
 function load_framework(string $folder): void
 {
-    require_once "$folder/PHPUnit/autoload.php";
     foreach (['PHPUnit/Framework', 'PHPUnit/Util', 'SebastianBergmann/Comparator', 'SebastianBergmann/Exporter'] as $part) {
         if (!\is_dir("$folder/$part")) {
             continue;
