@@ -6,12 +6,19 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from arcforge_rl.swe.instance import read_text
+from arcforge_rl.swe.debian import build_depends
 
-PACKAGE = re.compile(r"\bphp-[a-z0-9.+-]+")
 BOOTSTRAP = re.compile(r"""<phpunit\b[^>]*\bbootstrap\s*=\s*["']([^"']+)["']""", re.DOTALL)
 SETTINGS = ("phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml")
-MISSING = re.compile(r"Call to undefined function (mb|ctype|iconv|bcmath|gmp|simplexml|curl|intl)_")
+MISSING = re.compile(r"Call to undefined function (\w+)\(")
+EXTENSIONS = {
+    "mb_": "php-mbstring",
+    "bc": "php-bcmath",
+    "gmp_": "php-gmp",
+    "curl_": "php-curl",
+    "simplexml_": "php-xml",
+}
+"""Beginning of a function -> package of its extension."""
 
 
 def bootstraps(settings: Mapping[str, str]) -> list[str]:
@@ -29,14 +36,10 @@ def bootstraps(settings: Mapping[str, str]) -> list[str]:
 
 def declared(tree: Path) -> list[str]:
     """Returns Debian's packages that ``debian/control`` builds with."""
-    control = read_text(tree / "debian/control") or ""
-    own = set(re.findall(r"^(?:Package|Source):\s*(\S+)", control, re.MULTILINE))
-    built = re.search(r"^Build-Depends(?:-Indep)?:(.*?)^(?=\S)", control, re.MULTILINE | re.DOTALL)
-    return sorted(set(PACKAGE.findall(built[1] if built else "")) - own)
+    return sorted(name for name in build_depends(tree) if name.startswith("php-"))
 
 
 def missed(texts: Mapping[str, str]) -> list[str]:
     """Returns the packages of extensions that failures miss."""
-    return sorted(
-        {f"php-{name.replace('mb', 'mbstring')}" for text in texts.values() for name in MISSING.findall(text)}
-    )
+    names = {name for text in texts.values() for name in MISSING.findall(text)}
+    return sorted({package for name in names for begin, package in EXTENSIONS.items() if name.startswith(begin)})
