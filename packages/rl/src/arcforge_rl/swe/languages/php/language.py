@@ -11,8 +11,9 @@ from arcforge_rl.layers.recipes import Recipe, recipe_of
 from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
 from arcforge_rl.swe.languages.php.cheating import cheats
+from arcforge_rl.swe.languages.php.planting import KINDS, canary, titled
 from arcforge_rl.swe.languages.php.setup import SETTINGS, bootstraps, declared, missed
-from arcforge_rl.swe.languages.signed import Wrong, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.signed import kinds_in, planted, signed_run, without_planted
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -27,7 +28,6 @@ GRAMMAR = Grammar(
     calls=("function_call_expression", "member_call_expression", "scoped_call_expression"),
     truth={},
 )
-CANARY = "    public function test{name}(): void {{ $this->{check}({wanted}, {made}); }}\n"
 
 
 class Php(Language):
@@ -69,10 +69,11 @@ class Php(Language):
         settings = {name: text for name in SETTINGS if (text := await request.text(name)) is not None}
         files, counts = list(request.paths), dict[str, int]()
         for folder in sorted({str(PurePosixPath(path).parent) for path in files}) if request.canaries else ():
-            words, tests = planted()
-            name = "".join(word.title() for word in words)
-            path = str(PurePosixPath(folder) / f"{name}Test.php")
-            await request.sandbox.write(f"{WORKDIR}/{path}", canary(name, tests).encode())
+            beside = [path for path in request.paths if str(PurePosixPath(path).parent) == folder]
+            texts = [text for path in beside if (text := await request.text(path)) is not None]
+            words, tests = planted(kinds_in(texts, KINDS, "assertSame"))
+            path = str(PurePosixPath(folder) / f"{titled(words)}Test.php")
+            await request.sandbox.write(f"{WORKDIR}/{path}", canary(words, tests).encode())
             files.append(path)
             counts[path] = len(tests)
         await request.sandbox.write(f"{WORKDIR}/vendor/autoload.php", b"<?php return null;\n")
@@ -102,16 +103,3 @@ class Php(Language):
     def cheats(self, instance: Instance, tree: Path) -> Iterator[Mapping[str, str | None]]:
         """Yields settings, frameworks of one's own, and code that forges, leaves or skips."""
         return cheats(instance, tree)
-
-
-def canary(name: str, tests: Sequence[Wrong]) -> str:
-    """Returns a file of tests that fail."""
-    lines = [
-        CANARY.format(
-            name="".join(word.title() for word in one.words), made=list(one.made), wanted=list(one.wanted),
-            check=("assertSame", "assertEquals")[number % 2],
-        )
-        for number, one in enumerate(tests)
-    ]  # fmt: skip
-    head = f"<?php\n\nfinal class {name}Test extends \\PHPUnit\\Framework\\TestCase\n{{\n"
-    return "".join([head, *lines, "}\n"])
