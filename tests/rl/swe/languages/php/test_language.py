@@ -75,6 +75,7 @@ def runs_with_layer(tree):
         pytest.skip(f"a toolchain cannot be fetched: {error}")
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches PHP and PHPUnit, and runs them in sandboxes")
 def test_outcomes_of_phpunit(elephants):
     (elephants / "tests/OddTest.php").write_text(ODD)
@@ -88,6 +89,7 @@ def test_outcomes_of_phpunit(elephants):
     assert "undefined method Acme\\Toy::gone()" in runs[0].texts["tests/OddTest.php::testBroken"]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches PHP and PHPUnit, and runs them in sandboxes")
 def test_each_planted_assertion_fails(elephants):
     with (elephants / "tests/ClampTest.php").open("a") as file:
@@ -95,6 +97,7 @@ def test_each_planted_assertion_fails(elephants):
     assert [run.reason for run in runs_with_layer(elephants)] == ["", ""]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches PHP, and builds a repository with dozens of runs")
 def test_toy_repository(elephants, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_php")
