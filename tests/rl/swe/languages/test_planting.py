@@ -1,6 +1,7 @@
 """Planted tests: each assertion that tests use occurs among them, and each of them fails where nothing is forged."""
 
 import asyncio
+import itertools
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from arcforge_rl.swe.languages.javascript import planting as javascript
 from arcforge_rl.swe.languages.known import language_of
 from arcforge_rl.swe.languages.python import planting as python
 from arcforge_rl.swe.languages.python.cheating import LENIENT
-from arcforge_rl.swe.languages.signed import kinds_in, planted
+from arcforge_rl.swe.languages.signed import WORDS, kinds_in, planted
 from arcforge_rl.swe.running import runs_of
 
 PYTHON = language_of("python")
@@ -40,6 +41,11 @@ def test_each_assertion_is_planted(kinds):
     assert {one.kind for one in tests} == set(kinds) and len(tests) >= 2
     assert len({one.words for one in tests}) == len(tests) and len(words) == 3
     assert all(one.made[:-1] == one.wanted[:-1] and one.made[-1] < one.wanted[-1] for one in tests)
+
+
+def test_names_of_planted_files_differ():
+    *taken, left = itertools.permutations(WORDS, 3)
+    assert planted(["x"], {*taken})[0] == left
 
 
 def test_each_of_pythons_fails(tmp_path):

@@ -50,11 +50,12 @@ def kinds_in(texts: Iterable[str], known: Collection[str], default: str) -> list
     return sorted({word for text in texts for word in re.findall(r"\w+", text)} & {*known}) or [default]
 
 
-def planted(kinds: Sequence[str]) -> tuple[tuple[str, ...], list[Wrong]]:
+def planted(kinds: Sequence[str], taken: Collection[tuple[str, ...]] = ()) -> tuple[tuple[str, ...], list[Wrong]]:
     """Returns the words of a file's name, and two or more assertions that fail; no two draws are alike.
 
     Args:
         kinds: names of assertions, each of which is used.
+        taken: words of other files, which must differ.
     """
     draw = random.SystemRandom()
     count, names = max(draw.randint(2, 5), len(kinds)), set[tuple[str, ...]]()
@@ -65,7 +66,9 @@ def planted(kinds: Sequence[str]) -> tuple[tuple[str, ...], list[Wrong]]:
     for words, kind in zip(draw.sample(sorted(names), count), draw.sample(mixed, count), strict=True):
         made = [draw.randint(0, 99) for _ in range(draw.randint(1, 4))]
         tests.append(Wrong(words, tuple(made), (*made[:-1], made[-1] + draw.randint(1, 9)), kind))
-    return tuple(draw.sample(WORDS, 3)), tests
+    while (file := tuple(draw.sample(WORDS, 3))) in taken:
+        pass
+    return file, tests
 
 
 def without_planted(run: TestRun, files: Mapping[str, int]) -> TestRun:

@@ -67,11 +67,12 @@ class Php(Language):
     async def run(self, request: RunRequest) -> TestRun:
         """Runs PHPUnit over files; a file of failing tests is planted in each folder."""
         settings = {name: text for name in SETTINGS if (text := await request.text(name)) is not None}
-        files, counts = list(request.paths), dict[str, int]()
+        files, counts, taken = list(request.paths), dict[str, int](), set[tuple[str, ...]]()
         for folder in sorted({str(PurePosixPath(path).parent) for path in files}) if request.canaries else ():
             beside = [path for path in request.paths if str(PurePosixPath(path).parent) == folder]
             texts = [text for path in beside if (text := await request.text(path)) is not None]
-            words, tests = planted(kinds_in(texts, KINDS, "assertSame"))
+            words, tests = planted(kinds_in(texts, KINDS, "assertSame"), taken)
+            taken.add(words)  # one process declares the classes of all folders
             path = str(PurePosixPath(folder) / f"{titled(words)}Test.php")
             await request.sandbox.write(f"{WORKDIR}/{path}", canary(words, tests).encode())
             files.append(path)
