@@ -10,14 +10,17 @@ COMMON = (
     "trainer.keep_checkpoints=1000", "monitor.idle_steps=0",
 )  # fmt: skip
 """Of all rows. Groups of equal rewards are left out and not replaced, so all schedules play the same rollouts."""
-ETA = 7
-"""Most steps that a rollout may be old when it is admitted, in asynchronous rows: of steps with half of the groups."""
+ETA = 4
+"""Most steps that a rollout may be old when it is admitted, in asynchronous rows."""
 STALE = (f"collection.eta={ETA}", "collection.max_staleness=8")
 KEPT = "collection.reset_optimizer=false"
 WHOLE = ("collection.eta=0", "collection.max_staleness=0", KEPT)
 RESET = ("collection.reset_optimizer=true", "optimizer.eps=1e-5")
 """AdamW that was just reset moves each weight by the whole rate, whatever its gradient; not so with an epsilon of the
 gradients' size."""
+WIDE = ("correction=double_sided", "correction.low=0.2", "correction.high=5")
+"""Ratios within which tokens teach. The default, (0.8, 1.28), leaves out 1% of the tokens and half of the gradient:
+those whose probability has changed in four steps are those that decide the reward."""
 PPO = (
     "algorithm=ppo", "algorithm.kl=0.01", "critic.model=separate", "reward_model.weight=0.1",
 )  # fmt: skip
@@ -33,13 +36,13 @@ class Variant:
         name: in names of folders.
         overrides: of ``arcforge-rl``, besides those of the row.
         processes: of torchrun.
-        batch: multiple of the recipe's groups of a step, or a half; there are that many times fewer steps.
+        batch: multiple of the recipe's groups of a step; there are that many times fewer steps.
     """
 
     name: str
     overrides: tuple[str, ...] = ()
     processes: int = 1
-    batch: float = 1
+    batch: int = 1
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def rows_of(cores: int) -> dict[str, Row]:
         singles.append(Variant("processes", processes=cores))
     barriers = (Variant("continuous-x2", continuous, batch=2), *singles)
     over = ("collection=async", *WHOLE, "collection.oversample=1.5")
-    plain, half = Variant("plain"), Variant("half", batch=0.5)
+    plain = Variant("plain")
     stale = ("collection=async", *STALE)
     uncorrected = "collection.allow_uncorrected=true"
     found = [
@@ -94,13 +97,14 @@ def rows_of(cores: int) -> dict[str, Row]:
         Row("one_step_off", "one step off",
             ("collection=async", "collection.eta=1", "collection.whole_batches=true", KEPT), (plain,), apart=True,
             rank=1),
-        Row("async", f"async, eta {ETA}, double-sided", (*stale, KEPT), (half,), apart=True, rank=0),
+        Row("async", f"async, eta {ETA}, double-sided (0.2, 5)", (*stale, KEPT, *WIDE), (plain,), apart=True, rank=0),
+        Row("async_tight", "async, double-sided (0.8, 1.28)", (*stale, KEPT), (plain,), apart=True),
+        Row("async_reset", "the same, optimizer reset at each push", (*stale, *RESET), (plain,), apart=True),
         Row("async_clipped", "async, plain clipping",
-            (*stale, KEPT, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (half,),
+            (*stale, KEPT, "algorithm=grpo", "algorithm.old=engine", "algorithm.scale=none", uncorrected), (plain,),
             apart=True),
-        Row("async_uncorrected", "async, no correction", (*stale, KEPT, "correction=none", uncorrected), (half,),
+        Row("async_uncorrected", "async, no correction", (*stale, KEPT, "correction=none", uncorrected), (plain,),
             apart=True),
-        Row("async_reset", "async, optimizer reset at each push", (*stale, *RESET), (half,), apart=True),
         Row("ppo", "PPO: actor, reference, critic, reward model", PPO,
             tuple(singles), judged=True, rank=1, swept_as="barrier"),
     ]  # fmt: skip

@@ -133,9 +133,9 @@ def plan_of(
     return plan
 
 
-def rules_of(recipe: Any, row: str, batch: float) -> Rules:
+def rules_of(recipe: Any, row: str, batch: int) -> Rules:
     """Returns the rules of a row's scheduler."""
-    groups = int(recipe.groups * batch)
+    groups = recipe.groups * batch
     whole = Rules(groups, recipe.group_size, eta=0.0, max_staleness=0, concurrency=256, refills=0)
     stale = Rules(groups, recipe.group_size, eta=float(ETA), max_staleness=8, concurrency=256, refills=0)
     found = {

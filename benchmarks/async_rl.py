@@ -112,9 +112,9 @@ def command_of(recipe: Recipe, row: Row, variant: Variant, seed: int, folder: Pa
         f"environment.scale={recipe.scale}",
         f"environment.below={recipe.below}",
         f"environment.questions={recipe.questions}",
-        f"rollout.groups={int(recipe.groups * variant.batch)}",
-        f"rollout.group_size={recipe.group_size}", f"trainer.max_steps={int(recipe.steps / variant.batch)}",
-        f"trainer.checkpoint_every={max(1, int(recipe.checkpoint_every / variant.batch))}",
+        f"rollout.groups={recipe.groups * variant.batch}",
+        f"rollout.group_size={recipe.group_size}", f"trainer.max_steps={recipe.steps // variant.batch}",
+        f"trainer.checkpoint_every={max(1, recipe.checkpoint_every // variant.batch)}",
         f"optimizer.lr={recipe.lr}", f"trainer.threads={max(1, threads)}",
     ]  # fmt: skip
     if row.judged:
@@ -331,9 +331,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.sweep_steps < LEAST:
         raise SystemExit(f"--sweep-steps {options.sweep_steps}: must be at least {LEAST}")
-    for name in ("groups", "steps"):
-        if getattr(options, name) % 2:
-            raise SystemExit(f"--{name} {getattr(options, name)}: must be even, some rows have half of the groups")
+    if options.steps % 2:
+        raise SystemExit(f"--steps {options.steps}: must be even, some rows have steps of twice the groups")
     options.out.mkdir(parents=True, exist_ok=True)
     frozen = Recipe.load(options.out, options)
     every = rows_of(frozen.cores)

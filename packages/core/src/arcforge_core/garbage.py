@@ -6,9 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SERVER = (3_000, 3, 1_000)
+SERVER = (500, 3, 6_000)
 """Thresholds for a server with many requests at a time. Whole collections, which stop it for tenths of a second, come
-every few minutes instead of seconds; those of young objects are frequent and short, each of 12,000 at most."""
+every few minutes instead of seconds; those of young objects are frequent and short, each of 2,000 at most: in a
+gateway a millisecond or two, as many of them are lists of a whole prompt."""
 
 
 @contextmanager
