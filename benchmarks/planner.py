@@ -3,9 +3,10 @@
     python benchmarks/planner.py [--quick] [--threads N | --processor] [--presets small mini] [--json FILE]
 
 Here: prompts, decoding and a training step in fp32; prompts and decoding with integers. The plan knows the model's
-sizes, and rates measured in the same run on products of other shapes: a product's start, its rate with many rows and
-the bandwidth with one. A ratio is the plan's time over the measured one. ``--json`` keeps every finished row; the same
-command continues after them. ``--presets`` without a name leaves this part out.
+sizes, and rates measured in the same run: a product's start, its rate with many rows and the bandwidth with one, of
+products of other shapes; and the rate of a sum of two arrays, for the work between products. A ratio is the plan's time
+over the measured one. ``--json`` keeps every finished row; the same command continues after them. ``--presets`` without
+a name leaves this part out.
 
 Published: tokens per second of other people's deployments over the plan's. The plan has no drafts, no overlap and
 evenly loaded experts, and rests on assumed efficiencies.
@@ -105,7 +106,7 @@ def products(width: int, copies: int, weights: str) -> list[nn.Module]:
 
 @torch.no_grad()
 def rates(weights: str, size: float, rounds: int) -> dict[str, float]:
-    """Measures products of this format whose weights have `size` bytes together, with one row and with many."""
+    """Measures products of this format whose weights have `size` bytes together, with one row and with many; a sum."""
 
     def per_product(width: int, copies: int, rows: int) -> float:
         chain, x = products(width, copies, weights), torch.randn(rows, width)
@@ -116,7 +117,9 @@ def rates(weights: str, size: float, rounds: int) -> dict[str, float]:
     held = sum(x.nbytes for x in one.state_dict().values())
     copies = max(1, min(256, math.ceil(size / held)))
     read, many = per_product(WIDTH, copies, 1), per_product(WIDTH, 4, PROMPT)
+    first, second = torch.randn(2, PROMPT, WIDTH)
     return {
+        "stream_bytes_per_s": 3 * first.nbytes / seconds(lambda: first + second, 10 * rounds),
         "call_s": start,
         "bytes_per_s": held / max(read - start, read / 10),
         "flops_per_s": 2 * WIDTH**2 * PROMPT / max(many - start, many / 10),
@@ -126,7 +129,7 @@ def rates(weights: str, size: float, rounds: int) -> dict[str, float]:
 def machine(found: dict[str, float]) -> Machine:
     """Returns what the plan computes with."""
     flops = dict.fromkeys(("fp32", "int8"), found["flops_per_s"])
-    return Machine(flops, found["bytes_per_s"], None, None, None, 0.0, found["call_s"], {})
+    return Machine(flops, found["bytes_per_s"], None, None, None, 0.0, found["call_s"], {}, found["stream_bytes_per_s"])
 
 
 def model_of(preset: str) -> CausalLM:
@@ -160,8 +163,9 @@ def served(preset: str, weights: str, rounds: int) -> dict[str, float]:
 
 
 def trained(preset: str, rounds: int) -> float:
-    """Measures a training step of `arcforge-train` with AdamW."""
+    """Measures a training step of `arcforge-train` with AdamW and everything recomputed, as the plan assumes."""
     model = model_of(preset)
+    model.activation_checkpointing = True
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     generator = torch.Generator().manual_seed(0)
 

@@ -1,7 +1,8 @@
 """Counts the products, bytes and cache of a forward pass, from the model on the meta device.
 
 A layer has three parts: attention, feed-forward (dense or shared experts, router included) and routed experts. Products
-are of one token, bytes of the stored weights, so that quantised weights count as they are stored.
+are of one token, bytes of the stored weights, so that quantised weights count as they are stored. Work between products
+is counted in `between`.
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import torch
 
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.contracts.attention import Attention, StateEntry
 from arcforge_core.model.adapt.quantised import MODES, quantise_model, quantised_state
+from arcforge_core.model.block import Block
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.meta import meta_device
 from arcforge_core.model.params import FlopsPerToken, cache_bytes, training_flops_per_token
 from arcforge_core.ops.dispatch import Ops
+from arcforge_hw.planner.between import Between, between_products
 
 TILE = 128
 """Queries of a prompt that read the cached keys together."""
+SCORE = 4
+"""Bytes of a key's score."""
 
 
 @dataclass
@@ -52,12 +58,14 @@ class Core:
         prompt: FLOPs of a query that sees this many keys, none of them cached before.
         decode: the same with a cache, which MLA reads in absorbed form.
         read: bytes of the cache that a decoded query reads.
+        chosen: bytes of a query's scores from which keys are selected, written and read once.
         split: whether tensor parallelism divides the cache; MLA's latent is the same for all heads.
     """
 
     prompt: Callable[[float], float]
     decode: Callable[[float], float]
     read: Callable[[float], float]
+    chosen: Callable[[float], float]
     split: bool
 
 
@@ -69,6 +77,7 @@ class LayerCount:
     mlp: Weights
     expert: Weights | None
     core: Core
+    between: Between
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ class ModelCount:
         config: sizes.
         weights: the mode of `quantise_model`, or ``none``.
         wide: the format of all that stays unquantised: ``bf16`` or ``fp32``.
+        width: bytes of an activation.
         layers: without the MTP module.
         head, embedding, mtp: the rest of the weights.
         cache: bytes of one sequence by its tokens.
@@ -89,6 +99,7 @@ class ModelCount:
     config: ModelConfig
     weights: str
     wide: str
+    width: int
     layers: tuple[LayerCount, ...]
     head: Weights
     embedding: Weights
@@ -148,7 +159,10 @@ def count_model(
             attends = [name for name in own if ".self_attn." in name]
             rest = [name for name in own if name not in {*experts, *attends}]
             expert = _one_of(gather(experts), config.n_routed_experts) if experts else None
-            known[kind] = LayerCount(gather(attends), gather(rest), expert, _core(attention_layer, config, dtype))
+            inside = {name.removeprefix(prefix) for name in own if name in rounded}
+            between = between_products(cast(Block, layer), config, dtype.itemsize, inside)
+            core = _core(attention_layer, config, dtype)
+            known[kind] = LayerCount(gather(attends), gather(rest), expert, core, between)
         layers.append(known[kind])
     embedding = gather(["model.embed_tokens.weight"])
     embedding.flops, embedding.products = {}, 0
@@ -159,7 +173,8 @@ def count_model(
     distinct = {name for name in plain.state_dict() if not (tied and name == "lm_head.weight")}
     sizes = {name: tensor.numel() for name, tensor in plain.state_dict().items() if name in distinct}
     return ModelCount(
-        config=config, weights=weights, wide=wide, layers=tuple(layers), head=head, embedding=embedding, mtp=mtp,
+        config=config, weights=weights, wide=wide, width=dtype.itemsize,
+        layers=tuple(layers), head=head, embedding=embedding, mtp=mtp,
         cache=lambda tokens: cache_bytes(plain, tokens, dtype),
         training=lambda keys: training_flops_per_token(plain, keys),
         values=(sum(sizes.values()), sum(n for name, n in sizes.items() if not name.startswith("mtp."))),
@@ -211,7 +226,8 @@ def _core(layer: Attention, config: ModelConfig, dtype: torch.dtype) -> Core:
         states = sum(2 * entry.num_bytes(dtype) for entry in entries.values() if isinstance(entry, StateEntry))
         return Core(
             prompt=lambda keys: training(keys) / 3, decode=lambda keys: training(keys) / 3,
-            read=lambda keys: states + sum(entry.num_bytes(dtype, int(keys)) for entry in whole), split=True,
+            read=lambda keys: states + sum(entry.num_bytes(dtype, int(keys)) for entry in whole),
+            chosen=lambda keys: 0.0, split=True,
         )  # fmt: skip
     per_key, topk = training(1.0), config.index_topk
     slope = (training(4.0 * topk) - training(2.0 * topk)) / (2.0 * topk)
@@ -233,4 +249,7 @@ def _core(layer: Attention, config: ModelConfig, dtype: torch.dtype) -> Core:
         # beyond top-k the kernels read the latents in absorbed form
         return absorbed * topk + scored(keys) if selects and keys > topk else per_key / 3 * keys
 
-    return Core(prompt, lambda keys: absorbed * attended(keys) + scored(keys), read, split=False)
+    def chosen(keys: float) -> float:
+        return 2.0 * SCORE * keys if selects and keys > topk else 0.0
+
+    return Core(prompt, lambda keys: absorbed * attended(keys) + scored(keys), read, chosen, split=False)

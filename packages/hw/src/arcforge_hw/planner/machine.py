@@ -36,6 +36,7 @@ class Machine:
         latency: seconds that a collective takes at least.
         call: seconds of the host for each product.
         facts: the numbers that all this was computed from, by name.
+        stream: bytes/s of work between products; None: that of memory.
     """
 
     flops: Mapping[str, float | None]
@@ -46,6 +47,7 @@ class Machine:
     latency: float
     call: float
     facts: Mapping[str, Fact]
+    stream: float | None = None
 
     def needed(self, forms: set[str], devices: int, nodes: int) -> tuple[Fact, ...]:
         """Returns the facts that a time rests on."""

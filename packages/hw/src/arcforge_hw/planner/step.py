@@ -1,6 +1,7 @@
 """Seconds of a forward pass of one pipeline stage: a roofline per part of a layer, and its collectives.
 
-Parts run one after another and collectives are not overlapped with them; tokens are divided evenly among experts.
+Parts run one after another, work between products among them, and collectives are not overlapped with them; tokens are
+divided evenly among experts.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ class Load:
 
 @dataclass
 class Seconds:
-    """Seconds of a stage by part."""
+    """Seconds of a stage by part; `between` is work between products, of all layers and of sampling."""
 
     attention: float = 0.0
     mlp: float = 0.0
     experts: float = 0.0
+    between: float = 0.0
     head: float = 0.0
     collectives: float = 0.0
     host: float = 0.0
@@ -60,13 +62,19 @@ class Seconds:
     @property
     def total(self) -> float:
         """All of them."""
-        return self.attention + self.mlp + self.experts + self.head + self.collectives + self.host
+        products = self.attention + self.mlp + self.experts + self.head
+        return products + self.between + self.collectives + self.host
 
 
 def known(rate: float | None, name: str) -> float:
     """Returns a rate; callers have checked the facts that it is known."""
     assert rate is not None, name
     return rate
+
+
+def stream(machine: Machine) -> float:
+    """Returns the bytes/s of work between products."""
+    return known(machine.bandwidth if machine.stream is None else machine.stream, "bandwidth")
 
 
 def forward(count: ModelCount, machine: Machine, layout: Layout, load: Load, *, head: bool = True) -> Seconds:
@@ -84,6 +92,8 @@ def forward(count: ModelCount, machine: Machine, layout: Layout, load: Load, *, 
         _add_layer(total, count, machine, layout, load, layer, times * layer_share(count, layout))
     if head:
         total.head += _products(count.head, machine, load.heads, layout.tp, 1.0)
+        logits = load.heads * count.config.vocab_size * count.width / layout.tp  # read once more, to draw a token
+        total.between += logits / stream(machine)
         total.host += machine.call
     if layout.pp > 1:
         sent = load.tokens / layout.tp * count.config.hidden_size * 2
@@ -102,6 +112,8 @@ def _add_layer(
     total.attention += times * _products(layer.attention, machine, load.tokens, layout.tp, 1.0)
     total.attention += times * max(flops / wide, read / bandwidth)
     total.mlp += times * _products(layer.mlp, machine, load.tokens, layout.tp, 1.0)
+    divided = load.tokens * (layer.between.attention + layer.between.mlp + load.mean(core.chosen)) / layout.tp
+    passed = load.tokens * layer.between.whole + divided
     calls = layer.attention.products + layer.mlp.products + 1
     hidden, act = count.config.hidden_size, 1 if count.rounds else 2
     if layer.expert is not None:
@@ -111,11 +123,13 @@ def _add_layer(
         touched = experts * expert_share(count, layout) * (1 - (1 - chosen / experts) ** everyone)
         pairs = everyone * chosen / layout.stage
         total.experts += times * _products(layer.expert, machine, pairs, 1, touched)
+        passed += pairs * layer.between.expert
         calls += layer.expert.products
         if ep > 1:
             mine = load.tokens / layout.tp * chosen * hidden * (ep - 1) / ep
             sizes = mine * act, mine * 2  # to the experts and back
             total.collectives += times * sum(_exchange(machine, layout, ep, size) for size in sizes)
+    total.between += times * passed / stream(machine)
     total.collectives += times * 2 * all_reduce(machine, layout.tp, load.tokens * hidden * 2)
     if layout.cp > 1:
         gathered = load.tokens * layout.cp * core.read(1.0) * (layout.cp - 1) / layout.cp

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from arcforge_hw.planner.counts import ModelCount
 from arcforge_hw.planner.layout import Layout, expert_share, layer_share, layouts
 from arcforge_hw.planner.machine import Machine
-from arcforge_hw.planner.step import Load, Seconds, forward, known
+from arcforge_hw.planner.step import Load, Seconds, forward, known, stream
 
 WORKING = 4
 """Bytes per value of weights and gradients in bf16."""
@@ -16,6 +16,9 @@ OPTIMIZER = 12
 """Bytes per value of master weights and two moments in fp32, divided among replicas (ZeRO-1)."""
 PASSES = 4
 """Forward, the same once more for what was not kept, and two products backward."""
+ADAMW, CLIPPING = 6, 3
+"""Values of master weights and moments that AdamW reads and writes for each parameter; of its gradient that clipping
+reads, to measure it, and reads and writes, to scale it. AdamW reads the gradient, and writes a bf16 weight, beside."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,28 @@ class Training:
 
 def state_bytes(count: ModelCount, layout: Layout) -> float:
     """Returns the bytes of weights, gradients and optimizer on the fullest device."""
+    alone, spread = _values(count, layout)
+    copies = layout.stage / layout.ep(count.config.n_routed_experts)
+    return alone * (WORKING + OPTIMIZER / (layout.dp * layout.cp)) + spread * (WORKING + OPTIMIZER / copies)
+
+
+def optimizer_bytes(count: ModelCount, layout: Layout) -> float:
+    """Returns the bytes that clipping and AdamW move on the fullest device; replicas divide the parameters (ZeRO-1)."""
+    alone, spread = _values(count, layout)
+    copies = layout.stage / layout.ep(count.config.n_routed_experts)
+    gradient, rounded = count.width, 0 if count.width == 4 else count.width
+    moved = 4 * ADAMW + gradient + rounded + CLIPPING * gradient
+    return (alone / (layout.dp * layout.cp) + spread / copies) * moved
+
+
+def _values(count: ModelCount, layout: Layout) -> tuple[float, float]:
+    """Returns the parameters on the fullest device: those that all its replicas have, and those of its experts."""
     experts = count.config.n_routed_experts
     shared = sum(layer.attention.values + layer.mlp.values for layer in count.layers)
     routed = sum(layer.expert.values * experts for layer in count.layers if layer.expert)
     ends = count.embedding.values + count.head.values + count.mtp.values
     alone = (shared * layer_share(count, layout) + ends) / layout.tp
-    spread = routed * layer_share(count, layout) * expert_share(count, layout)
-    copies = layout.stage / layout.ep(experts)
-    return alone * (WORKING + OPTIMIZER / (layout.dp * layout.cp)) + spread * (WORKING + OPTIMIZER / copies)
+    return alone, routed * layer_share(count, layout) * expert_share(count, layout)
 
 
 def training_step(count: ModelCount, machine: Machine, layout: Layout, batch: int, sequence: int) -> Training:
@@ -62,6 +79,7 @@ def training_step(count: ModelCount, machine: Machine, layout: Layout, batch: in
     more = 1 + mtp.depths * mtp.fraction * cost.mtp_depth / cost.main if count.mtp.values else 1.0
     compute = (parts.total - parts.collectives) * PASSES + parts.collectives * (PASSES - 1)
     seconds = compute * more * (own + layout.pp - 1) + _gradients(count, machine, layout)
+    seconds += optimizer_bytes(count, layout) / stream(machine)
     kept = sequence / layout.cp / layout.tp * count.config.hidden_size * 2
     kept *= len(count.layers) * layer_share(count, layout) * min(layout.pp, own)
     flops = batch * (cost.main + (mtp.depths * mtp.fraction * cost.mtp_depth if count.mtp.values else 0.0))
