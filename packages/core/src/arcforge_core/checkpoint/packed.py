@@ -27,17 +27,21 @@ WORD = 8
 
 def pack_words(values: Tensor) -> Tensor:
     """Packs int4 values -8..7 (int8 [N, K]) into int32 [N, ceil(K / 8)]; missing values are zero bits."""
-    nibbles = torch.nn.functional.pad(values + 8, (0, -values.shape[-1] % WORD)).unflatten(-1, (-1, WORD))
-    words = torch.zeros(nibbles.shape[:-1], dtype=torch.int32)
+    rest = -values.shape[-1] % WORD
+    padded = torch.nn.functional.pad(values, (0, rest), value=-8) if rest else values  # `pad` copies always
+    values_NBW = padded.unflatten(-1, (-1, WORD))
+    words = torch.zeros(values_NBW.shape[:-1], dtype=torch.int32)
     for place in range(WORD):
-        words |= nibbles[..., place].to(torch.int32) << (4 * place)
+        words |= (values_NBW[..., place].to(torch.int32) + 8) << (4 * place)
     return words
 
 
 def unpack_words(words: Tensor, columns: int) -> Tensor:
     """Reverses `pack_words`: int8 [N, columns]."""
-    nibbles = torch.stack([((words >> (4 * place)) & 15).to(torch.int8) for place in range(WORD)], dim=-1)
-    return nibbles.flatten(-2)[..., :columns] - 8
+    values_NBW = torch.empty((*words.shape, WORD), dtype=torch.int8)
+    for place in range(WORD):
+        values_NBW[..., place] = ((words >> (4 * place)) & 15) - 8
+    return values_NBW.flatten(-2)[..., :columns]
 
 
 def encode(name: str, quantised: Quantised) -> dict[str, Tensor]:
