@@ -153,6 +153,8 @@ COMPONENTS = {
             "Ruby repositories, tested with minitest, test-unit or RSpec (extra)"),
         "php": ("swe.languages.php.language:Php", "configs.environments:PhpLanguageConfig",
             "PHP repositories, tested with PHPUnit (extra)"),
+        "java": ("swe.languages.java.language:Java", "configs.environments:JavaLanguageConfig",
+            "Java repositories, tested with JUnit (extra)"),
     },
     "report": {
         "algorithm": ("trainer.report.page:write_report", "configs.learning:RlReportConfig", "Of a run of arcforge-rl"),

@@ -306,6 +306,13 @@ class PhpLanguageConfig(SweLanguageConfig):
 
 
 @dataclass
+class JavaLanguageConfig(SweLanguageConfig):
+    """Java repositories, tested with JUnit."""
+
+    name: str = "java"
+
+
+@dataclass
 class SearchConfig(EnvironmentConfig):
     """Questions of several hops, answered with search tools."""
 

@@ -102,7 +102,7 @@ class Building:
             done = await self.request.sandbox.exec(Command(argv, cwd=cwd, env=env or {}, limits=bound))
             if done.outcome is not CommandStatus.TIMEOUT:
                 return done
-        raise RunLate
+        raise RunLate(f"the build did not end within {self.request.seconds:g} s")
 
 
 @dataclass
@@ -156,8 +156,8 @@ async def built_run(
     ends = time.monotonic() + request.seconds
     try:
         built = await build(Building(request, limits, ends))
-    except RunLate:
-        return TestRun(reason=f"the build did not end within {request.seconds:g} s", late=True)
+    except RunLate as late:
+        return TestRun(reason=str(late), late=True)
     run = await run_programs(request, limits, built.programs, ends, skipped)
     return replace(
         run,

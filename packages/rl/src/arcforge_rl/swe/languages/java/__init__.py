@@ -1,0 +1,1 @@
+"""Java: JUnit 4 and 5."""
