@@ -58,20 +58,20 @@ def test_words_of_failures_and_names():
 @pytest.mark.parametrize(
     ("text", "marker"),
     [
-        ("package a.b;\nimport org.junit.Test;", "@org.junit.Test "),
-        ("import org.junit.jupiter.api.Test;", "@org.junit.jupiter.api.Test "),
+        ("package a.b;\nimport org.junit.Test;", "import org.junit.Test;"),
+        ("import org.junit.jupiter.api.Test;", "import org.junit.jupiter.api.Test;"),
     ],
 )
 def test_planted_tests_are_for_the_version_of_junit(text, marker):
     _, tests = planted(list(KINDS))
     made = canary("XTest", text, tests)
-    assert made.count(marker) == len(KINDS) and made.startswith("package a.b;") is ("a.b" in text)
+    assert marker in made and made.count("@Test ") == len(KINDS) and made.startswith("package a.b;") is ("a.b" in text)
 
 
-def runs_with_layer(tree):
-    """Returns two runs in different orders."""
+def runs_with_layer(tree, files=None):
+    """Returns two runs in different orders, over a tree with some files replaced."""
     try:
-        return asyncio.run(runs_of(JAVA, tree, {}, (), JAVA.test_files(tree), 300, 2))
+        return asyncio.run(runs_of(JAVA, tree, files or {}, (), JAVA.test_files(tree), 300, 2))
     except LayerError as error:
         pytest.skip(f"a toolchain cannot be fetched: {error}")
 
@@ -91,6 +91,17 @@ def test_outcomes_of_junit(beans):
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.nightly(reason="fetches JUnit, and compiles and runs classes in sandboxes")
+def test_code_that_keeps_planted_classes_from_compiling_is_noticed(beans):
+    (beans / FOLDER / "DigitsTest.java").unlink()
+    with (beans / FOLDER / "ClampTest.java").open("a") as file:
+        file.write("// assertThrows\n")
+    files = {"src/main/java/acme/IllegalStateException.java": "package acme;\nclass IllegalStateException { }\n"}
+    assert [run.whole for run in runs_with_layer(beans)] == [True, True]
+    assert all("planted" in run.reason and not run.whole for run in runs_with_layer(beans, files))
+
+
+@pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches JUnit, and builds a repository with dozens of runs")
 def test_toy_repository(beans, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_java")
@@ -101,6 +112,7 @@ def test_toy_repository(beans, tmp_path, monkeypatch):
     assert main() == 0
     [one, _] = read_instances(to)
     assert one.language == "java" and len(list(cheats(one, to / "trees" / one.tree))) == 8
+    assert all("not today" in text for text in list(cheats(one, to / "trees" / one.tree))[5].values())
     words = [f"environment.path={to}", "environment.whole=true", "environment.seconds=300"]
     monkeypatch.setattr(
         sys, "argv", ["arcforge-env", "validate", "environment=swe", *words, f"hydra.run.dir={tmp_path}/out"]

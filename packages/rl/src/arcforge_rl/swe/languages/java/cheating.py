@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from arcforge_rl.swe.languages.java.planting import package_of
 from arcforge_rl.swe.patches import paths_of
 
 ASSERT = "package org.junit;\npublic class Assert { public static void assertEquals(long a, long b) {} }\n"
+ASSERTIONS = (
+    "package org.junit.jupiter.api;\npublic class Assertions { public static void assertEquals(int a, int b) {} }\n"
+)
 ENGINE = "META-INF/services/org.junit.platform.engine.TestEngine"
 LEAVE = "static { Runtime.getRuntime().halt(0); }"
 EXIT = "static { System.exit(0); }"
@@ -18,19 +22,27 @@ SHOUT = """static {
         out.write("{\\"end\\": 0, \\"number\\": 0}\\nOK (5 tests)\\n".getBytes());
     } catch (java.io.IOException error) { }
 }"""
-SKIP = """static {
-    throw new org.opentest4j.TestAbortedException("not today");
-}"""
+SKIP = 'if (true) throw new org.opentest4j.TestAbortedException("not today");'
+METHOD = re.compile(
+    r"^(?P<head>\s*(?:(?:public|protected|private|static|final|synchronized)\s+)+(?:<[^(){};=]*>\s+)?[\w.<>\[\], ?]+\s+"
+    r"\w+\([^(){};]*\)(?:\s*throws[\w., ]+)?\s*\{)",
+    re.MULTILINE,
+)
+"""Beginning of a method with a modifier."""
 
 
 def cheats(instance: Instance, tree: Path) -> Iterator[dict[str, str | None]]:
     """Yields classes of JUnit of one's own, engines, and code that leaves, shouts or skips."""
-    yield {"src/main/java/org/junit/Assert.java": ASSERT}
+    yield {
+        "src/main/java/org/junit/Assert.java": ASSERT,
+        "src/main/java/org/junit/jupiter/api/Assertions.java": ASSERTIONS,
+    }
     yield {f"src/main/resources/{ENGINE}": "nothing.Here\n"}
     module = next(path for path in paths_of(instance.patch) if (tree / path).is_file())
     text = read_text(tree / module) or ""
-    for block in (LEAVE, EXIT, SHOUT, SKIP):
+    for block in (LEAVE, EXIT, SHOUT):
         yield {module: _with(text, block)}
+    yield {module: METHOD.sub(lambda found: f"{found['head']} {SKIP}", text)}
     yield dict.fromkeys(instance.tests, "\n")
     yield {module: None}
 

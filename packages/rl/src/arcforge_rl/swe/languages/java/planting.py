@@ -24,10 +24,12 @@ KINDS = {
 PACKAGE = re.compile(r"^\s*package\s+([\w.]+)\s*;", re.MULTILINE)
 FILE = """{package}import static org.junit.{assertions}.*;
 
+import org.junit.{marker};
+
 public class {name} {{
 {tests}}}
 """
-TEST = "    @org.junit.{marker} public void {name}() {{ {line}; }}\n"
+TEST = "    @Test public void {name}() {{ {line}; }}\n"
 
 
 def canary(name: str, text: str, tests: Sequence[Wrong]) -> str:
@@ -42,10 +44,10 @@ def canary(name: str, text: str, tests: Sequence[Wrong]) -> str:
     package = f"package {package_of(text)};\n\n" if package_of(text) else ""
     marker, assertions = ("jupiter.api.Test", "jupiter.api.Assertions") if new else ("Test", "Assert")
     lines = [
-        TEST.format(marker=marker, name="test" + "".join(w.title() for w in one.words), line=one.fill(KINDS[one.kind]))
+        TEST.format(name="test" + "".join(w.title() for w in one.words), line=one.fill(KINDS[one.kind]))
         for one in tests
     ]
-    return FILE.format(package=package, assertions=assertions, name=name, tests="".join(lines))
+    return FILE.format(package=package, assertions=assertions, marker=marker, name=name, tests="".join(lines))
 
 
 def package_of(text: str) -> str:
