@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import shutil
@@ -33,7 +34,10 @@ from arcforge_rl.sandbox.view import View
 STATE = "/dev/shm"
 """Covered by the keeper with its own memory file system: a directory that every Linux has, so that nothing remains."""
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
+SYSTEM_FILES = (
+    "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", *glob.glob("/etc/java-*-openjdk"),
+)  # fmt: skip
+"""What programs in /usr need; a JDK of Debian does not start without its settings."""
 INSIDE = {False: "1000", True: "1001"}
 """User and group inside the sandbox, whatever they are outside, of agents and of the verifier."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -422,12 +426,18 @@ def make_etc(folder: Path) -> None:
     folder.mkdir()
     for path in SYSTEM_FILES:
         if os.path.isdir(path):
-            shutil.copytree(path, folder / os.path.basename(path), symlinks=True)
+            shutil.copytree(path, folder / os.path.basename(path), ignore=unreadable, symlinks=True)
         elif os.path.exists(path):
             shutil.copyfile(path, folder / os.path.basename(path))
     names = {"sandbox": INSIDE[False], "verifier": INSIDE[True]}
     (folder / "passwd").write_text("".join(f"{name}:x:{n}:{n}::/tmp:/bin/sh\n" for name, n in names.items()))
     (folder / "group").write_text("".join(f"{name}:x:{n}:\n" for name, n in names.items()))
+
+
+def unreadable(folder: str, names: list[str]) -> list[str]:
+    """Returns the entries of a folder that this user cannot read; links are not followed."""
+    paths = ((name, os.path.join(folder, name)) for name in names)
+    return [name for name, path in paths if not (os.path.islink(path) or os.access(path, os.R_OK))]
 
 
 def bind(source: str, target: str) -> str:
