@@ -3,14 +3,16 @@
 ``bugs SOURCE`` puts faults into a repository whose tests pass; ``releases OLD NEW`` runs a release's tests on the code
 of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one checked-out repository; ``export FOLDER``
 prints instances in that form; ``patches SOURCE NAME`` runs the tests of a Debian source package with and without one of
-its patches. A source is a folder, an archive, a release on an index of Python packages, ``NAME==VERSION``, or a source
-package of Debian, ``debian:NAME`` or ``debian:NAME=VERSION``; none of their code is run when they are fetched.
-Languages are components of the kind ``swe_language``; that of most source files is the default.
+its patches; ``all FILE`` builds what each line of a file names, in these words. A source is a folder, an archive, a
+release on an index of Python packages, ``NAME==VERSION``, or a source package of Debian, ``debian:NAME`` or
+``debian:NAME=VERSION``; none of their code is run when they are fetched. Languages are components of the kind
+``swe_language``; that of most source files is the default.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import tempfile
 from argparse import Namespace
@@ -24,13 +26,15 @@ from arcforge_rl.swe.build import TRIES, Injected, Repository, compare, inject
 from arcforge_rl.swe.debian import PLACES, PREFIX, fetch_source, patched
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
 from arcforge_rl.swe.languages.known import language_in, language_of
+from arcforge_rl.swe.listed import LOG, build_all, read_lines, table_of
 from arcforge_rl.swe.patches import apply, paths_of
 from arcforge_rl.swe.setup import log_attempts, set_up
 from arcforge_rl.swe.sources import copy_clean, source_tree
 
 ARCHIVES = "archives"
 """Folder of fetched releases."""
-LOG = "attempts.jsonl"
+WANTED = {"bugs": 1, "releases": 2, "patches": 2, "import": 2, "export": 1, "all": 1}
+"""Action -> number of its sources."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,33 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         ArcforgeError: an argument is wrong, or nothing could be built, with the reason.
     """
-    parser = Parser(prog="arcforge-env swe", description=__doc__)
-    parser.add_argument("action", choices=("bugs", "releases", "patches", "import", "export"))
-    parser.add_argument("sources", nargs="+", type=Path, help="see above")
-    parser.add_argument("--to", type=Path, default=Path("swe"), help="folder of the environment (default: swe)")
-    parser.add_argument("--repo", default="", help="name of the repository (default: that of the source)")
-    parser.add_argument("--language", default="", help="of the repository (default: that of most source files)")
-    parser.add_argument("--version", default="", help="its version")
-    parser.add_argument(
-        "--index",
-        default="",
-        help="of packages (default: that of PIP_INDEX_URL, else PyPI); "
-        "a file or folder of apt's sources for debian:NAME (default: those of this system)",
-    )
-    parser.add_argument("--count", type=int, default=8, help="faults to put in (default: 8)")
-    parser.add_argument("--tries", type=int, help=f"faults to try at most (default: {TRIES} for each of --count)")
-    parser.add_argument("--seconds", type=float, default=120.0, help="bound of one run of the tests (default: 120)")
-    parser.add_argument("--seed", type=int, default=0, help="decides which faults are tried (default: 0)")
-    options = parser.parse_args(argv)
-    wanted = {"bugs": 1, "releases": 2, "patches": 2, "import": 2, "export": 1}[options.action]
-    if len(options.sources) != wanted:
-        raise ArcforgeError(f"{options.action}: takes {wanted} sources, not {len(options.sources)}")
-    if options.count < 1 or options.seconds <= 0:
-        raise ArcforgeError("--count must be at least 1, --seconds above 0")
-    if options.tries is not None and options.tries < options.count:
-        raise ArcforgeError(f"--tries {options.tries}: must be at least --count, which is {options.count}")
+    options = options_of(argv)
     options.to.mkdir(parents=True, exist_ok=True) if options.action != "export" else None
     name = options.repo or options.sources[0].name.split(".tar")[0].removeprefix(PREFIX).split("=")[0]
+    if options.action == "all":
+        return _all(options)
     if options.action == "export":
         for one in read_instances(options.sources[0]):
             print(json.dumps({key: value for key, value in one.as_row().items() if key != OURS}))
@@ -88,14 +70,72 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def options_of(argv: Sequence[str] | None) -> Namespace:
+    """Returns the options that the words of the command stand for.
+
+    Raises:
+        ArcforgeError: a word is wrong.
+    """
+    parser = Parser(prog="arcforge-env swe", description=__doc__)
+    parser.add_argument("action", choices=(*WANTED,))
+    parser.add_argument("sources", nargs="+", type=Path, help="see above")
+    parser.add_argument("--to", type=Path, default=Path("swe"), help="folder of the environment (default: swe)")
+    parser.add_argument("--repo", default="", help="name of the repository (default: that of the source)")
+    parser.add_argument("--language", default="", help="of the repository (default: that of most source files)")
+    parser.add_argument("--version", default="", help="its version")
+    parser.add_argument(
+        "--index",
+        default="",
+        help="of packages (default: that of PIP_INDEX_URL, else PyPI); "
+        "a file or folder of apt's sources for debian:NAME (default: those of this system)",
+    )
+    parser.add_argument("--count", type=int, default=8, help="faults to put in (default: 8)")
+    parser.add_argument("--tries", type=int, help=f"faults to try at most (default: {TRIES} for each of --count)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="bound of one run of the tests (default: 120)")
+    parser.add_argument("--seed", type=int, default=0, help="decides which faults are tried (default: 0)")
+    parser.add_argument("--archives", type=Path, help=f"folder of fetched releases (default: {ARCHIVES} in --to)")
+    parser.add_argument("--jobs", type=int, default=2, help="all: lines that are built at a time (default: 2)")
+    parser.add_argument("--minutes", type=float, default=75.0, help="all: bound of the command (default: 75)")
+    options = parser.parse_args(argv)
+    if len(options.sources) != WANTED[options.action]:
+        raise ArcforgeError(f"{options.action}: takes {WANTED[options.action]} sources, not {len(options.sources)}")
+    if options.jobs < 1 or options.minutes <= 0:
+        raise ArcforgeError("--jobs must be at least 1, --minutes above 0")
+    if options.count < 1 or options.seconds <= 0:
+        raise ArcforgeError("--count must be at least 1, --seconds above 0")
+    if options.tries is not None and options.tries < options.count:
+        raise ArcforgeError(f"--tries {options.tries}: must be at least --count, which is {options.count}")
+    return options
+
+
+def _all(options: Namespace) -> int:
+    """Builds each line of a file; 1 if there is no instance."""
+    folder = (options.archives or options.to / ARCHIVES).absolute()
+
+    def check(words: Sequence[str]) -> None:
+        if options_of(words).action not in ("bugs", "releases", "patches"):
+            raise ArcforgeError(f"{words[0]}: a line is one of bugs, releases, patches")
+        if own := [word for word in words if word.split("=")[0] in ("--to", "--archives", "--jobs", "--minutes")]:
+            raise ArcforgeError(f"{own[0]}: is an option of all, not of a line")
+
+    lines = read_lines(options.sources[0], check)
+    built = build_all(lines, options.to, folder, options.jobs, options.minutes)
+    print(table_of(built))
+    return 0 if any(one.kinds for one in built) else 1
+
+
 def _located(source: Path, options: Namespace) -> Path:
-    """Returns a source's folder or archive; a release is fetched."""
-    if str(source).startswith(PREFIX):
-        places = [Path(options.index)] if options.index else PLACES
-        return fetch_source(str(source), options.to.absolute() / ARCHIVES, places)
-    if source.exists() or "==" not in source.name:
+    """Returns a source's folder or archive; a release is fetched, by one process of a folder at a time."""
+    fetched = str(source).startswith(PREFIX)
+    if not fetched and (source.exists() or "==" not in source.name):
         return source
-    return fetch_release(str(source), options.to / ARCHIVES, options.index)
+    folder = (options.archives or options.to / ARCHIVES).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if fetched:
+            return fetch_source(str(source), folder, [Path(options.index)] if options.index else PLACES)
+        return fetch_release(str(source), folder, options.index)
 
 
 async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:
