@@ -1,7 +1,7 @@
 """Bytes that pass memory between a layer's products: norms, sums, gates, rotations, routing and rounding.
 
-Every op reads its inputs and writes its result once. In attention, whose ops are its own, what a product gives is read,
-written and read again: by a norm or a rotation, and by attention itself, whose result the output projection reads.
+Every op reads its inputs and writes its result once. In attention, whose ops are its own, the output of a product is
+read, written and read again: by a norm or a rotation, and by attention itself, whose result the output projection reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Between:
 
     Attributes:
         whole: ops on the hidden state and on the router's scores, which tensor parallelism repeats.
-        attention, mlp: ops on what it divides; `mlp` of the dense or the shared part.
+        attention, mlp: ops on the parts that it divides; `mlp` of the dense or the shared part.
         expert: of one chosen expert: the token's row there and back, and the expert's gate.
     """
 

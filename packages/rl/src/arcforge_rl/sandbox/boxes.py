@@ -37,7 +37,7 @@ SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = (
     "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", *glob.glob("/etc/java-*-openjdk"),
 )  # fmt: skip
-"""What programs in /usr need; a JDK of Debian does not start without its settings."""
+"""Settings that programs in /usr need; a JDK of Debian does not start without its settings."""
 INSIDE = {False: "1000", True: "1001"}
 """User and group inside the sandbox, whatever they are outside, of agents and of the verifier."""
 PATH = "/usr/local/bin:/usr/bin:/bin"

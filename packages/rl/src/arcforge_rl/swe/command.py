@@ -3,7 +3,7 @@
 ``bugs SOURCE`` puts faults into a repository whose tests pass; ``releases OLD NEW`` runs a release's tests on the code
 of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one checked-out repository; ``export FOLDER``
 prints instances in that form; ``patches SOURCE NAME`` runs the tests of a Debian source package with and without one of
-its patches; ``all FILE`` builds what each line of a file names, in these words. A source is a folder, an archive, a
+its patches; ``all FILE`` builds from each line of a file, in these words. A source is a folder, an archive, a
 release on an index of Python packages, ``NAME==VERSION``, or a source package of Debian, ``debian:NAME`` or
 ``debian:NAME=VERSION``; none of their code is run when they are fetched. Languages are components of the kind
 ``swe_language``; that of most source files is the default.

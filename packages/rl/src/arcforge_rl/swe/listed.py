@@ -1,8 +1,8 @@
-"""``arcforge-env swe all``: builds what each line of a file names, several lines at a time, until its time has ended.
+"""``arcforge-env swe all``: builds from each line of a file, several lines at a time, until its time has ended.
 
 A line has the words of the command without ``--to``; ``#`` begins a comment. Each line is built by a process of its
 own, in a folder of its own below ``parts``, and its instances move to the environment when the process has ended well.
-So a line that was cut off leaves nothing, and a second run begins it again; what `BUILT` says of a line stays.
+So a line that was cut off leaves nothing, and a second run begins it again; lines that `BUILT` names are done.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OUT_OF_TIME = "the time of the command has ended"
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltLine:
     """A line that was built, or could not be.
 
     Attributes:
@@ -81,7 +81,7 @@ def read_lines(path: Path, check: Callable[[Sequence[str]], object]) -> list[str
     return lines
 
 
-def build_all(lines: Sequence[str], to: Path, archives: Path, jobs: int, minutes: float) -> list[Built]:
+def build_all(lines: Sequence[str], to: Path, archives: Path, jobs: int, minutes: float) -> list[BuiltLine]:
     """Builds lines that `BUILT` does not name yet; returns all that it names then, in order of the lines.
 
     Args:
@@ -102,7 +102,7 @@ def build_all(lines: Sequence[str], to: Path, archives: Path, jobs: int, minutes
         asyncio.run(_build(left, to, archives, jobs, time.monotonic() + 60 * minutes))
         shutil.rmtree(to / PARTS, ignore_errors=True)
         known = {one.line: one for one in _read(to / BUILT)}
-    return [known.get(line, Built(line, OUT_OF_TIME)) for line in lines]
+    return [known.get(line, BuiltLine(line, OUT_OF_TIME)) for line in lines]
 
 
 async def _build(lines: Sequence[str], to: Path, archives: Path, jobs: int, ends: float) -> None:
@@ -142,7 +142,7 @@ async def _one(line: str, part: Path, to: Path, archives: Path, ends: float) -> 
         file.writelines(json.dumps(row) + "\n" for row in attempts)
     language = str(attempts[-1]["language"]) if attempts else ""
     kinds = tuple(str(row["arcforge"]["kind"]) for row in rows) if not reason else ()
-    one = Built(line, reason, language, kinds, round(time.monotonic() - begun, 1))
+    one = BuiltLine(line, reason, language, kinds, round(time.monotonic() - begun, 1))
     with (to / BUILT).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(one)) + "\n")
     say(f"{line}: {reason or f'{len(rows)} instances'} ({one.seconds:.0f} s)")
@@ -168,11 +168,11 @@ def _rows(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines]
 
 
-def _read(path: Path) -> list[Built]:
-    return [Built(**{**row, "kinds": tuple(row["kinds"])}) for row in _rows(path)]  # type: ignore[arg-type,dict-item]
+def _read(path: Path) -> list[BuiltLine]:
+    return [BuiltLine(**{**row, "kinds": tuple(row["kinds"])}) for row in _rows(path)]  # type: ignore[arg-type,dict-item]
 
 
-def table_of(built: Sequence[Built]) -> str:
+def table_of(built: Sequence[BuiltLine]) -> str:
     """Returns lines of text: sources, set-ups, instances and repairs of people by language, then each failure."""
     lines = [f"{'language':<12} {'lines':>5} {'set up':>6} {'built':>5} {'instances':>9} {'repairs':>7}"]
     for language in sorted({one.language for one in built}):

@@ -39,7 +39,7 @@ COMPLAINT = re.compile(r"^(?:\./)?([\w./$-]+\.java):\d+: error", re.MULTILINE)
 
 
 class Java(Language):
-    """javac compiles code and tests; a program of ours drives JUnit's launcher and signs what it reports."""
+    """javac compiles code and tests; a program of ours drives JUnit's launcher and signs its reports."""
 
     name = "java"
     suffixes = (".java",)
@@ -133,7 +133,7 @@ class Java(Language):
         return lost
 
     async def _compile(self, building: Building, files: Sequence[str], to: str, path: str) -> tuple[str, set[str]]:
-        """Returns what the compiler says of files that it does not accept, and their names; nothing for success."""
+        """Returns the compiler's complaints and the names of the files it refuses; nothing for success."""
         if not files:
             return "", set()
         named = "".join(f'"{file}"\n' for file in files)

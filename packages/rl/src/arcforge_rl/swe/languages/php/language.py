@@ -31,7 +31,7 @@ GRAMMAR = Grammar(
 
 
 class Php(Language):
-    """PHPUnit runs test files in one process; a program of ours drives it and signs what it reports."""
+    """PHPUnit runs test files in one process; a program of ours drives it and signs its reports."""
 
     name = "php"
     suffixes = (".php",)
