@@ -1,7 +1,8 @@
 """Bytes that pass memory between a layer's products: norms, sums, gates, rotations, routing and rounding.
 
 Every op reads its inputs and writes its result once. In attention, whose ops are its own, the output of a product is
-read, written and read again: by a norm or a rotation, and by attention itself, whose result the output projection reads.
+read, written and read again: by a norm or a rotation, and by attention itself. The output projection reads attention's
+result.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def options_of(argv: Sequence[str] | None) -> Namespace:
-    """Returns the options that the words of the command stand for.
+    """Returns the options that the words of the command give.
 
     Raises:
         ArcforgeError: a word is wrong.
