@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from arcforge_core.console.progress import say
 from arcforge_core.errors import ArcforgeError, DataError
@@ -148,7 +149,7 @@ async def _one(line: str, part: Path, to: Path, archives: Path, ends: float) -> 
     say(f"{line}: {reason or f'{len(rows)} instances'} ({one.seconds:.0f} s)")
 
 
-def _take(part: Path, to: Path, rows: Iterable[dict[str, object]]) -> None:
+def _take(part: Path, to: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Moves instances and their trees; those that are there already, from a run that was cut off, stay."""
     known = {row["instance_id"] for row in _rows(to / FILE)}
     (to / "trees").mkdir(exist_ok=True)
@@ -162,14 +163,14 @@ def _take(part: Path, to: Path, rows: Iterable[dict[str, object]]) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def _rows(path: Path) -> list[dict[str, object]]:
+def _rows(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of a file that may not be there; a last line that was cut off is none."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     return [json.loads(line) for line in lines]
 
 
 def _read(path: Path) -> list[BuiltLine]:
-    return [BuiltLine(**{**row, "kinds": tuple(row["kinds"])}) for row in _rows(path)]  # type: ignore[arg-type,dict-item]
+    return [BuiltLine(**{**row, "kinds": tuple(row["kinds"])}) for row in _rows(path)]
 
 
 def table_of(built: Sequence[BuiltLine]) -> str:
