@@ -52,7 +52,8 @@ def test_it_serves_bfloat16_int8_keys_and_the_fused_prologue():
     fused = {*SERVED, SELECT, "npu_swiglu", "npu_mla_prolog_v3"}
     assert apart(found["prologue"]) < 0.05 and set(found["prologue"]["calls"]) == fused
     assert apart(found["bf16"]) < 0.03 and set(found["bf16"]["calls"]) == {*SERVED, SELECT, "npu_swiglu"}
-    for part, turned in (("prologue", 9), ("bf16", 0), ("int8 keys", 0)):  # three matrices in each of three layers
+    # three matrices in each of two layers and the MTP module
+    for part, turned in (("prologue", 9), ("bf16", 0), ("int8 keys", 0)):
         assert found[part]["packed"] == {"int4_columns": 0, "scale_bits": 0, "turned": turned}, part
         assert set(found[part]["in steps"].values()) == {0}, part
     rounded = found["int8 keys"]  # selects a few other keys

@@ -20,7 +20,7 @@ from arcforge_core.model.adapt.state import state_of
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, dequantise, quantise
+from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, dequantise, pack_int4, quantise, unpack_int4
 from arcforge_core.testing.small_models import small_config
 from arcforge_hw.quantization import command, quarot
 from arcforge_hw.quantization.configs import QuantizeConfig, QuarotConfig
@@ -158,8 +158,10 @@ def test_pieces_of_a_matrix_are_rounded_as_the_whole(form: Format, monkeypatch: 
 
 
 def test_words_of_int4_hold_every_value_in_order() -> None:
-    values = torch.arange(-8, 8, dtype=torch.int8).repeat(3, 1)[:, :13]
-    words = pack_words(values)
+    values = torch.arange(-8, 8, dtype=torch.int8).repeat(3, 1)[:, :14]
+    words = pack_words(pack_int4(values))
     assert words.dtype == torch.int32 and words.shape == (3, 2)
-    assert int(words[0, 0]) & 0xFFFFFFFF == 0x76543210
-    assert torch.equal(unpack_words(words, 13), values)
+    assert [int(word) & 0xFFFFFFFF for word in words[0]] == [0x76543210, 0x00DCBA98]
+    assert torch.equal(unpack_int4(unpack_words(words, 14)), values)
+    with pytest.raises(ValueError, match="must be even, not 13"):
+        unpack_words(words, 13)

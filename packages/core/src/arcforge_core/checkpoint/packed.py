@@ -17,31 +17,34 @@ from torch import Tensor
 from arcforge_core.checkpoint.sections import read_json
 from arcforge_core.checkpoint.shards import LazyState
 from arcforge_core.errors import CheckpointError
-from arcforge_core.ops.quant import Format, Quantised, dequantise, pack_int4, unpack_int4
+from arcforge_core.ops.quant import Format, Quantised, dequantise
 
 QUANTISED = "quantization_config"
 METHOD = "compressed-tensors"
-WORD = 8
-"""int4 values in an int32."""
+WORD, FLIP = 4, 0x88
+"""Bytes of an int32, and the highest bits of a byte's two int4."""
 
 
-def pack_words(values: Tensor) -> Tensor:
-    """Packs int4 values -8..7 (int8 [N, K]) into int32 [N, ceil(K / 8)]; missing values are zero bits."""
-    rest = -values.shape[-1] % WORD
-    padded = torch.nn.functional.pad(values, (0, rest), value=-8) if rest else values  # `pad` copies always
-    values_NBW = padded.unflatten(-1, (-1, WORD))
-    words = torch.zeros(values_NBW.shape[:-1], dtype=torch.int32)
-    for place in range(WORD):
-        words |= (values_NBW[..., place].to(torch.int32) + 8) << (4 * place)
-    return words
+def pack_words(packed_NB: Tensor) -> Tensor:
+    """Returns int4 of `pack_int4`, uint8 [N, K / 2], as int32 [N, ceil(K / 8)]; missing values are zero bits.
+
+    The bytes are the same on a little-endian machine, but for the highest bit of each value, as 8 is added to it.
+    """
+    flipped_NB = packed_NB ^ FLIP
+    rest = -flipped_NB.shape[-1] % WORD
+    padded_NB = torch.nn.functional.pad(flipped_NB, (0, rest)) if rest else flipped_NB  # `pad` copies always
+    return padded_NB.contiguous().view(torch.int32)
 
 
 def unpack_words(words: Tensor, columns: int) -> Tensor:
-    """Reverses `pack_words`: int8 [N, columns]."""
-    values_NBW = torch.empty((*words.shape, WORD), dtype=torch.int8)
-    for place in range(WORD):
-        values_NBW[..., place] = ((words >> (4 * place)) & 15) - 8
-    return values_NBW.flatten(-2)[..., :columns]
+    """Reverses `pack_words`: uint8 [N, columns / 2].
+
+    Raises:
+        ValueError: `columns` is odd.
+    """
+    if columns % 2:
+        raise ValueError(f"two int4 share a byte: the row length must be even, not {columns}")
+    return words.contiguous().view(torch.uint8)[..., : columns // 2] ^ FLIP
 
 
 def encode(name: str, quantised: Quantised) -> dict[str, Tensor]:
@@ -49,9 +52,8 @@ def encode(name: str, quantised: Quantised) -> dict[str, Tensor]:
     stem, (values, scale) = name.removesuffix(".weight"), quantised
     if values.dtype == torch.int8:
         return {name: values, f"{stem}.weight_scale": scale.float()}
-    integers = unpack_int4(values)
-    shape = torch.tensor(integers.shape, dtype=torch.int64)
-    packed = {f"{stem}.weight_packed": pack_words(integers), f"{stem}.weight_shape": shape}
+    shape = torch.tensor([*values.shape[:-1], 2 * values.shape[-1]], dtype=torch.int64)
+    packed = {f"{stem}.weight_packed": pack_words(values), f"{stem}.weight_shape": shape}
     return {**packed, f"{stem}.weight_scale": scale.float()}
 
 
@@ -140,7 +142,7 @@ class PackedShards(Mapping[str, Tensor]):
         if f"{stem}.weight_packed" not in self._stored.shapes:
             return Quantised(self._stored[name], scale), Format(8, group)
         values = unpack_words(self._stored[f"{stem}.weight_packed"], columns)
-        return Quantised(pack_int4(values), scale), Format(4, group)
+        return Quantised(values, scale), Format(4, group)
 
     def __getitem__(self, name: str) -> Tensor:
         return dequantise(self.quantised(name)[0]) if name in self._packed else self._stored[name]
