@@ -254,6 +254,7 @@ def test_sources(repository, tmp_path):
 def test_arguments_of_the_command(monkeypatch, capsys):
     for words in (
         ["bugs"], ["releases", "one"], ["bugs", "x", "--count", "0"], ["bugs", "x", "--tries", "7"], ["grow", "x"],
+        ["bugs", "x", "--jobs", "3"], ["all", "x", "--count", "3"], ["export", "x", "--language", "c"],
     ):  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
         assert main() == 2

@@ -1,7 +1,6 @@
 """Planted tests: each assertion that tests use occurs among them, and each of them fails where nothing is forged."""
 
 import asyncio
-import itertools
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from arcforge_rl.swe.languages.javascript import planting as javascript
 from arcforge_rl.swe.languages.known import language_of
 from arcforge_rl.swe.languages.python import planting as python
 from arcforge_rl.swe.languages.python.cheating import LENIENT
-from arcforge_rl.swe.languages.signed import WORDS, kinds_in, planted
+from arcforge_rl.swe.languages.signed import kinds_in, planted
 from arcforge_rl.swe.running import runs_of
 
 PYTHON = language_of("python")
@@ -44,8 +43,12 @@ def test_each_assertion_is_planted(kinds):
 
 
 def test_names_of_planted_files_differ():
-    *taken, left = itertools.permutations(WORDS, 3)
-    assert planted(["x"], {*taken})[0] == left
+    taken = set()
+    for _ in range(1500):  # more than there are names of three words
+        words, _ = planted(["x"], taken)
+        assert words not in taken
+        taken.add(words)
+    assert {len(words) for words in taken} == {3, 4, 5}
 
 
 def test_each_of_pythons_fails(tmp_path):

@@ -35,6 +35,12 @@ ARCHIVES = "archives"
 """Folder of fetched releases."""
 WANTED = {"bugs": 1, "releases": 2, "patches": 2, "import": 2, "export": 1, "all": 1}
 """Action -> number of its sources."""
+PAIR = {"repo", "language", "version", "index", "seconds"}
+READ = {
+    "bugs": {*PAIR, "count", "tries", "seed"}, "releases": PAIR, "patches": PAIR, "import": {"language"},
+    "export": set[str](), "all": {"jobs", "minutes"},
+}  # fmt: skip
+"""Action -> options that it reads, besides folders."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +105,9 @@ def options_of(argv: Sequence[str] | None) -> Namespace:
     options = parser.parse_args(argv)
     if len(options.sources) != WANTED[options.action]:
         raise ArcforgeError(f"{options.action}: takes {WANTED[options.action]} sources, not {len(options.sources)}")
+    foreign = {name for read in READ.values() for name in read} - READ[options.action]
+    for name in sorted(name for name in foreign if getattr(options, name) != parser.get_default(name)):
+        raise ArcforgeError(f"--{name}: is no option of {options.action}, which reads {_listed(options.action)}")
     if options.jobs < 1 or options.minutes <= 0:
         raise ArcforgeError("--jobs must be at least 1, --minutes above 0")
     if options.count < 1 or options.seconds <= 0:
@@ -108,6 +117,10 @@ def options_of(argv: Sequence[str] | None) -> Namespace:
     return options
 
 
+def _listed(action: str) -> str:
+    return ", ".join(f"--{name}" for name in ("to", "archives", *sorted(READ[action])))
+
+
 def _all(options: Namespace) -> int:
     """Builds each line of a file; 1 if there is no instance."""
     folder = (options.archives or options.to / ARCHIVES).absolute()
@@ -115,7 +128,7 @@ def _all(options: Namespace) -> int:
     def check(words: Sequence[str]) -> None:
         if options_of(words).action not in ("bugs", "releases", "patches"):
             raise ArcforgeError(f"{words[0]}: a line is one of bugs, releases, patches")
-        if own := [word for word in words if word.split("=")[0] in ("--to", "--archives", "--jobs", "--minutes")]:
+        if own := [word for word in words if word.split("=")[0] in ("--to", "--archives")]:
             raise ArcforgeError(f"{own[0]}: is an option of all, not of a line")
 
     lines = read_lines(options.sources[0], check)

@@ -4,18 +4,16 @@ import asyncio
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-from arcforge_rl.cli import main
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.c.building import calls_of, system_of
 from arcforge_rl.swe.languages.c.wrapping import functions_of, has_main, wrap
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.running import runs_of
+from support.swe_builds import build_and_validate
 
 C, CPP = language_of("c"), language_of("cpp")
 PROGRAM = "int main(void) { return 0; } // main() {\n"
@@ -187,12 +185,5 @@ def test_the_command_builds_and_validates(c_repository, toolchain, tmp_path, mon
         (c_repository / "toy.c").rename(c_repository / "toy.cc")
         for path in list((c_repository / "tests").iterdir()):
             path.rename(path.with_suffix(".cc"))
-    to = tmp_path / "swe"
-    words = ["bugs", str(c_repository), "--to", str(to), "--count", "1", "--seconds", "120"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
-    assert main() == 0
-    [one] = read_instances(to)
+    [one] = build_and_validate(["bugs", str(c_repository), "--count", "1"], tmp_path, monkeypatch, 120)
     assert one.language == language
-    words = ["environment=swe", f"environment.path={to}", "environment.whole=true", f"hydra.run.dir={tmp_path}/out"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", *words])
-    assert main() == 0

@@ -2,19 +2,17 @@
 
 import asyncio
 import json
-import sys
 
 import pytest
 
-from arcforge_rl.cli import main
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import recipe_of
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.go.setup import declared, import_path, missed, package_of
 from arcforge_rl.swe.languages.go.wrapping import functions_of, package_name, wrap
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.running import runs_of
+from support.swe_builds import build_and_validate
 
 GO = language_of("go")
 TESTS = ["digits_test.go", "example_test.go", "toy_test.go"]
@@ -128,12 +126,5 @@ def test_outcomes_of_a_module(go_repository, toolchain):
 @pytest.mark.nightly(reason="fetches Go, and builds a module dozens of times")
 def test_the_command_builds_and_validates(go_repository, toolchain, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_go")
-    to = tmp_path / "swe"
-    words = ["bugs", str(go_repository), "--to", str(to), "--count", "1", "--seconds", "120"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
-    assert main() == 0
-    [one] = read_instances(to)
-    assert one.language == "go" and json.loads((to / "attempts.jsonl").read_text())["reason"] == ""
-    words = ["environment=swe", f"environment.path={to}", "environment.whole=true", f"hydra.run.dir={tmp_path}/out"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", *words])
-    assert main() == 0
+    [one] = build_and_validate(["bugs", str(go_repository), "--count", "1"], tmp_path, monkeypatch, 120)
+    assert one.language == "go" and json.loads((tmp_path / "swe/attempts.jsonl").read_text())["reason"] == ""

@@ -1,5 +1,7 @@
 import pytest
 
+from support.trees import write_files
+
 CODE = """package acme;
 
 public final class Toy {
@@ -60,7 +62,4 @@ def beans(tmp_path):
         "src/test/java/acme/ClampTest.java": OLD,
         "src/test/java/acme/DigitsTest.java": NEW,
     }
-    for path, text in files.items():
-        (tmp_path / "toy" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "toy" / path).write_text(text)
-    return tmp_path / "toy"
+    return write_files(tmp_path / "toy", files)

@@ -1,19 +1,14 @@
 """Java: files, set-up, outcomes of JUnit, faults, and whole builds."""
 
-import asyncio
-import sys
 from collections import Counter
 
 import pytest
 
-from arcforge_rl.cli import main
-from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.java.cheating import cheats
 from arcforge_rl.swe.languages.java.planting import KINDS, canary
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.signed import planted
-from arcforge_rl.swe.running import runs_of
+from support.swe_builds import build_and_validate, runs_with_layer
 
 JAVA = language_of("java")
 FOLDER = "src/test/java/acme"
@@ -68,14 +63,6 @@ def test_planted_tests_are_for_the_version_of_junit(text, marker):
     assert marker in made and made.count("@Test ") == len(KINDS) and made.startswith("package a.b;") is ("a.b" in text)
 
 
-def runs_with_layer(tree, files=None):
-    """Returns two runs in different orders, over a tree with some files replaced."""
-    try:
-        return asyncio.run(runs_of(JAVA, tree, files or {}, (), JAVA.test_files(tree), 300, 2))
-    except LayerError as error:
-        pytest.skip(f"a toolchain cannot be fetched: {error}")
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches JUnit, and compiles and runs classes in sandboxes")
 def test_outcomes_of_junit(beans):
@@ -83,7 +70,7 @@ def test_outcomes_of_junit(beans):
     (beans / FOLDER / "GoneTest.java").write_text("package acme;\nclass GoneTest { int x = Toy.gone(); }\n")
     with (beans / FOLDER / "ClampTest.java").open("a") as file:
         file.write(f"// {' '.join(KINDS)}\n")
-    runs = runs_with_layer(beans)
+    runs = runs_with_layer(JAVA, beans)
     assert [run.reason for run in runs] == ["", ""] and runs[0].outcomes == runs[1].outcomes
     assert Counter(runs[0].outcomes.values()) == {"passed": 6, "failed": 1, "skipped": 2}
     assert runs[0].uncollected == (f"{FOLDER}/GoneTest.java",)
@@ -97,24 +84,16 @@ def test_code_that_keeps_planted_classes_from_compiling_is_noticed(beans):
     with (beans / FOLDER / "ClampTest.java").open("a") as file:
         file.write("// assertThrows\n")
     files = {"src/main/java/acme/IllegalStateException.java": "package acme;\nclass IllegalStateException { }\n"}
-    assert [run.whole for run in runs_with_layer(beans)] == [True, True]
-    assert all("planted" in run.reason and not run.whole for run in runs_with_layer(beans, files))
+    assert [run.whole for run in runs_with_layer(JAVA, beans)] == [True, True]
+    assert all("planted" in run.reason and not run.whole for run in runs_with_layer(JAVA, beans, files))
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches JUnit, and builds a repository with dozens of runs")
 def test_toy_repository(beans, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_java")
-    runs_with_layer(beans)
-    to = tmp_path / "swe"
-    words = ["bugs", str(beans), "--repo", "toy", "--count", "2", "--to", str(to), "--seconds", "300"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
-    assert main() == 0
-    [one, _] = read_instances(to)
-    assert one.language == "java" and len(list(cheats(one, to / "trees" / one.tree))) == 8
-    assert all("not today" in text for text in list(cheats(one, to / "trees" / one.tree))[5].values())
-    words = [f"environment.path={to}", "environment.whole=true", "environment.seconds=300"]
-    monkeypatch.setattr(
-        sys, "argv", ["arcforge-env", "validate", "environment=swe", *words, f"hydra.run.dir={tmp_path}/out"]
-    )
-    assert main() == 0
+    runs_with_layer(JAVA, beans)
+    made = build_and_validate(["bugs", str(beans), "--repo", "toy", "--count", "2"], tmp_path, monkeypatch)
+    [one, _] = made
+    assert one.language == "java" and len(list(cheats(one, tmp_path / "swe/trees" / one.tree))) == 8
+    assert all("not today" in text for text in list(cheats(one, tmp_path / "swe/trees" / one.tree))[5].values())

@@ -1,5 +1,7 @@
 import pytest
 
+from support.trees import write_files
+
 PROJECT = '{"name": "acme/toy", "autoload": {"psr-4": {"Acme\\\\": "src/"}, "files": ["src/digits.php"]}}\n'
 CODE = """<?php
 
@@ -89,7 +91,4 @@ def elephants(tmp_path):
         "tests/ClampTest.php": CLAMP_TEST,
         "tests/DigitsTest.php": DIGITS_TEST,
     }
-    for path, text in files.items():
-        (tmp_path / "toy" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "toy" / path).write_text(text)
-    return tmp_path / "toy"
+    return write_files(tmp_path / "toy", files)

@@ -1,18 +1,13 @@
 """PHP: files, set-up, outcomes of PHPUnit, faults, and whole builds."""
 
-import asyncio
-import sys
 from collections import Counter
 
 import pytest
 
-from arcforge_rl.cli import main
-from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.php.planting import KINDS
 from arcforge_rl.swe.languages.php.setup import bootstraps, missed
-from arcforge_rl.swe.running import runs_of
+from support.swe_builds import build_and_validate, runs_with_layer
 
 PHP = language_of("php")
 ODD = """<?php
@@ -67,20 +62,12 @@ def test_names_that_only_tests_know():
     assert PHP.required_names(tests, {"src/Toy.php": "class Toy { function old() {} }"}) == ["MOST", "fresh"]
 
 
-def runs_with_layer(tree):
-    """Returns two runs in different orders."""
-    try:
-        return asyncio.run(runs_of(PHP, tree, {}, (), PHP.test_files(tree), 300, 2))
-    except LayerError as error:
-        pytest.skip(f"a toolchain cannot be fetched: {error}")
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches PHP and PHPUnit, and runs them in sandboxes")
 def test_outcomes_of_phpunit(elephants):
     (elephants / "tests/OddTest.php").write_text(ODD)
     (elephants / "tests/NoneTest.php").write_text("<?php\nclass NoneTest extends Acme\\Gone {}\n")
-    runs = runs_with_layer(elephants)
+    runs = runs_with_layer(PHP, elephants)
     assert [run.whole for run in runs] == [True, True], [run.reason for run in runs]
     assert runs[0].outcomes == runs[1].outcomes
     assert Counter(runs[0].outcomes.values()) == {"passed": 6, "failed": 2, "skipped": 2}
@@ -94,21 +81,13 @@ def test_outcomes_of_phpunit(elephants):
 def test_each_planted_assertion_fails(elephants):
     with (elephants / "tests/ClampTest.php").open("a") as file:
         file.write(f"// {' '.join(KINDS)}\n")
-    assert [run.reason for run in runs_with_layer(elephants)] == ["", ""]
+    assert [run.reason for run in runs_with_layer(PHP, elephants)] == ["", ""]
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches PHP, and builds a repository with dozens of runs")
 def test_toy_repository(elephants, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_php")
-    runs_with_layer(elephants)
-    to = tmp_path / "swe"
-    words = ["bugs", str(elephants), "--repo", "toy", "--count", "3", "--to", str(to), "--seconds", "300"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
-    assert main() == 0
-    assert [one.language for one in read_instances(to)] == ["php"] * 3
-    words = [f"environment.path={to}", "environment.whole=true", "environment.seconds=300"]
-    monkeypatch.setattr(
-        sys, "argv", ["arcforge-env", "validate", "environment=swe", *words, f"hydra.run.dir={tmp_path}/out"]
-    )
-    assert main() == 0
+    runs_with_layer(PHP, elephants)
+    made = build_and_validate(["bugs", str(elephants), "--repo", "toy", "--count", "3"], tmp_path, monkeypatch)
+    assert [one.language for one in made] == ["php"] * 3

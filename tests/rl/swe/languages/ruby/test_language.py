@@ -1,18 +1,13 @@
 """Ruby: files, set-up, frameworks, faults, and a whole build."""
 
-import asyncio
-import sys
 from collections import Counter
 
 import pytest
 
-from arcforge_rl.cli import main
-from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.ruby.planting import METHODS, RSPEC
 from arcforge_rl.swe.languages.ruby.setup import declared, framework_of, missed
-from arcforge_rl.swe.running import runs_of
+from support.swe_builds import build_and_validate, runs_with_layer
 
 RUBY = language_of("ruby")
 
@@ -68,7 +63,7 @@ def test_all_frameworks_report(rubies):
         "  def test_later = skip('not today')\nend\n"
     )
     (rubies / "spec/broken_spec.rb").write_text("require 'nothing/here'\nRSpec.describe('x') { it('y') {} }\n")
-    runs = runs_with_layer(rubies)
+    runs = runs_with_layer(RUBY, rubies)
     assert [run.whole for run in runs] == [True, True] and runs[0].outcomes == runs[1].outcomes
     assert Counter(runs[0].outcomes.values()) == {"passed": 8, "failed": 1, "skipped": 1}
     assert runs[0].uncollected == ("spec/broken_spec.rb",) and RUBY.missed(runs[0]) == ["ruby-nothing"]
@@ -81,29 +76,13 @@ def test_each_planted_assertion_fails(rubies):
     for path, kinds in (("test/test_clamp.rb", METHODS), ("test/digits_test.rb", METHODS), ("spec/toy_spec.rb", RSPEC)):
         with (rubies / path).open("a") as file:
             file.write(f"# {' '.join(kinds)}\n")
-    assert [run.reason for run in runs_with_layer(rubies)] == ["", ""]
-
-
-def runs_with_layer(tree):
-    """Returns two runs in different orders."""
-    try:
-        return asyncio.run(runs_of(RUBY, tree, {}, (), RUBY.test_files(tree), 300, 2))
-    except LayerError as error:
-        pytest.skip(f"a toolchain cannot be fetched: {error}")
+    assert [run.reason for run in runs_with_layer(RUBY, rubies)] == ["", ""]
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.nightly(reason="fetches Ruby, and builds a repository with dozens of runs")
 def test_toy_repository(rubies, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_ruby")
-    runs_with_layer(rubies)
-    to = tmp_path / "swe"
-    words = ["bugs", str(rubies), "--repo", "toy", "--count", "3", "--to", str(to), "--seconds", "300"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
-    assert main() == 0
-    assert [one.language for one in read_instances(to)] == ["ruby"] * 3
-    words = [f"environment.path={to}", "environment.whole=true", "environment.seconds=300"]
-    monkeypatch.setattr(
-        sys, "argv", ["arcforge-env", "validate", "environment=swe", *words, f"hydra.run.dir={tmp_path}/out"]
-    )
-    assert main() == 0
+    runs_with_layer(RUBY, rubies)
+    made = build_and_validate(["bugs", str(rubies), "--repo", "toy", "--count", "3"], tmp_path, monkeypatch)
+    assert [one.language for one in made] == ["ruby"] * 3

@@ -1,19 +1,17 @@
 """Rust: files, rules of set-up, wrappers, faults, and a whole build."""
 
 import asyncio
-import sys
 
 import pytest
 
-from arcforge_rl.cli import main
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import recipe_of
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.rust.setup import declared, missed
 from arcforge_rl.swe.languages.rust.wrapping import functions_of, wrap
 from arcforge_rl.swe.running import runs_of
+from support.swe_builds import build_and_validate
 
 RUST = language_of("rust")
 
@@ -102,12 +100,5 @@ def test_outcomes_of_a_crate(rust_repository, toolchain):
 @pytest.mark.nightly(reason="fetches Rust, and builds a crate dozens of times")
 def test_the_command_builds_and_validates(rust_repository, toolchain, tmp_path, monkeypatch):
     pytest.importorskip("tree_sitter_rust")
-    to = tmp_path / "swe"
-    words = ["bugs", str(rust_repository), "--to", str(to), "--count", "1", "--seconds", "240"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
-    assert main() == 0
-    [one] = read_instances(to)
+    [one] = build_and_validate(["bugs", str(rust_repository), "--count", "1"], tmp_path, monkeypatch, 240)
     assert one.language == "rust"
-    words = ["environment=swe", f"environment.path={to}", "environment.whole=true", f"hydra.run.dir={tmp_path}/out"]
-    monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", *words])
-    assert main() == 0

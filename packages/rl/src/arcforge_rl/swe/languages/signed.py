@@ -6,8 +6,9 @@ import json
 import random
 import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from arcforge_core.contracts.sandbox import Command, CommandStatus, SandboxLimits
@@ -17,6 +18,10 @@ from arcforge_rl.swe.results import FAILED, TestRun, read_run
 WORDS = (
     "values", "empty", "nested", "order", "default", "string", "unicode", "copy", "none", "repeat", "limits", "types",
 )  # fmt: skip
+
+
+FEW = 600
+"""Files whose names three words tell apart in few draws; more files have names of more words."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,10 @@ class Wrong:
     def fill(self, text: str, **more: str) -> str:
         """Returns a text with ``{made}`` and ``{wanted}``, and their last numbers as ``{a}`` and ``{b}``."""
         return text.format(made=[*self.made], wanted=[*self.wanted], a=self.made[-1], b=self.wanted[-1], **more)
+
+
+Maker = Callable[[tuple[str, ...], Sequence[Wrong], Sequence[str]], tuple[str, str]]
+"""Returns name and text of a planted file, from words for its name, its tests, and the texts of the tests beside it."""
 
 
 def kinds_in(texts: Iterable[str], known: Collection[str], default: str) -> list[str]:
@@ -66,9 +75,35 @@ def planted(kinds: Sequence[str], taken: Collection[tuple[str, ...]] = ()) -> tu
     for words, kind in zip(draw.sample(sorted(names), count), draw.sample(mixed, count), strict=True):
         made = [draw.randint(0, 99) for _ in range(draw.randint(1, 4))]
         tests.append(Wrong(words, tuple(made), (*made[:-1], made[-1] + draw.randint(1, 9)), kind))
-    while (file := tuple(draw.sample(WORDS, 3))) in taken:
-        pass
+    length = min(3 + len(taken) // FEW, len(WORDS))
+    while (file := tuple(draw.sample(WORDS, length))) in taken:
+        continue
     return file, tests
+
+
+async def plant_in_folders(request: RunRequest, known: Collection[str], default: str, make: Maker) -> dict[str, int]:
+    """Plants a file of failing tests in each folder of tests, no two of one name; none in a run without canaries.
+
+    Args:
+        request: of the run.
+        known, default: see `kinds_in`.
+        make: returns name and text of a file.
+
+    Returns:
+        Number of tests by path.
+    """
+    counts, taken, beside = dict[str, int](), set[tuple[str, ...]](), dict[str, list[str]]()
+    for path in request.paths if request.canaries else ():
+        beside.setdefault(str(PurePosixPath(path).parent), []).append(path)
+    for folder, paths in sorted(beside.items()):
+        texts = [text for path in paths if (text := await request.text(path)) is not None]
+        words, tests = planted(kinds_in(texts, known, default), taken)
+        taken.add(words)
+        name, text = make(words, tests, texts)
+        path = str(PurePosixPath(folder) / name)
+        await request.sandbox.write(f"{WORKDIR}/{path}", text.encode())
+        counts[path] = len(tests)
+    return counts
 
 
 def without_planted(run: TestRun, files: Mapping[str, int]) -> TestRun:

@@ -15,9 +15,9 @@ from arcforge_rl.swe.debian import build_depends
 from arcforge_rl.swe.instance import Instance
 from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest, first_unknown
 from arcforge_rl.swe.languages.java.cheating import cheats
-from arcforge_rl.swe.languages.java.planting import KINDS, canary, package_of
+from arcforge_rl.swe.languages.java.planting import KINDS, package_of, planted_class
 from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Building, RunLate
-from arcforge_rl.swe.languages.signed import kinds_in, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.signed import plant_in_folders, signed_run, without_planted
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -77,22 +77,16 @@ class Java(Language):
     async def run(self, request: RunRequest) -> TestRun:
         """Compiles code and tests, and runs each class; a class of failing tests is planted in each folder."""
         ends = time.monotonic() + request.seconds
-        files, counts, taken = list(request.paths), dict[str, int](), set[tuple[str, ...]]()
-        for folder in sorted({str(PurePosixPath(path).parent) for path in files}) if request.canaries else ():
-            beside = [path for path in request.paths if str(PurePosixPath(path).parent) == folder]
-            texts = [text for path in beside if (text := await request.text(path)) is not None]
-            words, tests = planted(kinds_in(texts, KINDS, "assertEquals"), taken)
-            taken.add(words)  # folders of one package are compiled together
-            name = "".join(word.title() for word in words) + "Test"
-            path = str(PurePosixPath(folder) / f"{name}.java")
-            await request.sandbox.write(f"{WORKDIR}/{path}", canary(name, texts[0] if texts else "", tests).encode())
-            files.append(path)
-            counts[path] = len(tests)
+        counts = await plant_in_folders(request, KINDS, "assertEquals", planted_class)
         try:
             lost = await self._build(Building(request, self.limits, ends))
         except RunLate as late:
             return TestRun(reason=str(late), late=True)
-        classes = {path: name for path in files if path not in lost and (name := await _class_of(request, path))}
+        classes = {
+            path: name
+            for path in (*request.paths, *counts)
+            if path not in lost and (name := await _class_of(request, path))
+        }
         folders = (INSIDE, JARS, TESTS, MAIN, f"{WORKDIR}/src/test/resources", f"{WORKDIR}/src/main/resources")
         shell = 'exec "$@" 2>/dev/null'
         argv = ("/bin/sh", "-c", shell, "java", *JAVA, "-cp", ":".join(folders), "Inside")

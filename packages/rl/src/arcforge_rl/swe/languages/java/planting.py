@@ -50,6 +50,12 @@ def canary(name: str, text: str, tests: Sequence[Wrong]) -> str:
     return FILE.format(package=package, assertions=assertions, marker=marker, name=name, tests="".join(lines))
 
 
+def planted_class(words: Sequence[str], tests: Sequence[Wrong], texts: Sequence[str]) -> tuple[str, str]:
+    """Returns name and text of a planted file; see `plant_in_folders`."""
+    name = "".join(word.title() for word in words) + "Test"
+    return f"{name}.java", canary(name, texts[0] if texts else "", tests)
+
+
 def package_of(text: str) -> str:
     """Returns the package of a file; empty for none."""
     found = PACKAGE.search(text)

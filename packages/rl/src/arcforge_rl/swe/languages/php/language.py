@@ -13,7 +13,7 @@ from arcforge_rl.swe.languages.base import WORKDIR, Bug, Language, RunRequest
 from arcforge_rl.swe.languages.php.cheating import cheats
 from arcforge_rl.swe.languages.php.planting import KINDS, canary, titled
 from arcforge_rl.swe.languages.php.setup import SETTINGS, bootstraps, declared, missed
-from arcforge_rl.swe.languages.signed import kinds_in, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.signed import plant_in_folders, signed_run, without_planted
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
@@ -67,20 +67,13 @@ class Php(Language):
     async def run(self, request: RunRequest) -> TestRun:
         """Runs PHPUnit over files; a file of failing tests is planted in each folder."""
         settings = {name: text for name in SETTINGS if (text := await request.text(name)) is not None}
-        files, counts, taken = list(request.paths), dict[str, int](), set[tuple[str, ...]]()
-        for folder in sorted({str(PurePosixPath(path).parent) for path in files}) if request.canaries else ():
-            beside = [path for path in request.paths if str(PurePosixPath(path).parent) == folder]
-            texts = [text for path in beside if (text := await request.text(path)) is not None]
-            words, tests = planted(kinds_in(texts, KINDS, "assertSame"), taken)
-            taken.add(words)  # one process declares the classes of all folders
-            path = str(PurePosixPath(folder) / f"{titled(words)}Test.php")
-            await request.sandbox.write(f"{WORKDIR}/{path}", canary(words, tests).encode())
-            files.append(path)
-            counts[path] = len(tests)
+        counts = await plant_in_folders(
+            request, KINDS, "assertSame", lambda words, tests, _: (f"{titled(words)}Test.php", canary(words, tests))
+        )
         await request.sandbox.write(f"{WORKDIR}/vendor/autoload.php", b"<?php return null;\n")
         program = resources.files("arcforge_rl.swe.languages.php").joinpath("inside.php").read_text("utf-8")
         shell = 'exec 3>&1 1>/dev/null 2>/dev/null; printf %s "$0" > /tmp/run.php; exec php /tmp/run.php'
-        given = {"files": files, "seed": request.seed, "bootstrap": bootstraps(settings)}
+        given = {"files": [*request.paths, *counts], "seed": request.seed, "bootstrap": bootstraps(settings)}
         run = await signed_run(request, self.limits, ("/bin/sh", "-c", shell, program), given)
         return without_planted(run, counts) if run.whole else run
 

@@ -18,7 +18,7 @@ from arcforge_rl.swe.languages.python.bugs import bugs
 from arcforge_rl.swe.languages.python.cheating import cheats
 from arcforge_rl.swe.languages.python.planting import KINDS, canary
 from arcforge_rl.swe.languages.python.setup import declared, missed
-from arcforge_rl.swe.languages.signed import kinds_in, planted, signed_run, without_planted
+from arcforge_rl.swe.languages.signed import plant_in_folders, signed_run, without_planted
 from arcforge_rl.swe.patches import Files
 from arcforge_rl.swe.results import TestRun
 
@@ -82,14 +82,9 @@ class Python(Language):
 
     async def run(self, request: RunRequest) -> TestRun:
         """Runs pytest; a file of failing tests is planted in each folder, with the assertions of the tests there."""
-        files = dict[str, int]()
-        for folder in sorted({str(PurePosixPath(path).parent) for path in request.paths}) if request.canaries else ():
-            beside = [path for path in request.paths if str(PurePosixPath(path).parent) == folder]
-            texts = [text for path in beside if (text := await request.text(path)) is not None]
-            words, tests = planted(kinds_in(texts, KINDS, "assert"))
-            path = str(PurePosixPath(folder) / f"test_{'_'.join(words)}.py")
-            await request.sandbox.write(f"{WORKDIR}/{path}", canary(words, tests).encode())
-            files[path] = len(tests)
+        files = await plant_in_folders(
+            request, KINDS, "assert", lambda words, tests, _: (f"test_{'_'.join(words)}.py", canary(words, tests))
+        )
         given = {
             "paths": [*request.paths, *files], "first": [f"{TOOLS}/pytest"], "sys_path": [*ROOTS, PACKAGES],
             "seed": request.seed,
