@@ -254,11 +254,21 @@ def test_sources(repository, tmp_path):
 def test_arguments_of_the_command(monkeypatch, capsys):
     for words in (
         ["bugs"], ["releases", "one"], ["bugs", "x", "--count", "0"], ["bugs", "x", "--tries", "7"], ["grow", "x"],
-        ["bugs", "x", "--jobs", "3"], ["all", "x", "--count", "3"], ["export", "x", "--language", "c"],
     ):  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
         assert main() == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    (["bugs", "x", "--jobs", "3"], "jobs"), (["all", "x", "--count", "3"], "count"),
+    (["export", "x", "--language", "c"], "language"), (["releases", "x", "y", "--seed", "1"], "seed"),
+])  # fmt: skip
+def test_options_that_an_action_does_not_read_are_refused(monkeypatch, capsys, tmp_path, words, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words])
+    assert main() == 2 and not [*tmp_path.iterdir()]
+    assert f"--{name}: is no option of {words[0]}, which reads --to" in capsys.readouterr().err
 
 
 def test_paths_of_tests():
