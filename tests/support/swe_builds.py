@@ -14,7 +14,7 @@ from arcforge_rl.swe.running import runs_of
 def runs_with_layer(language, tree, files=None):
     """Returns two runs of a tree's tests in different orders, some files replaced; skips without a toolchain."""
     try:
-        return asyncio.run(runs_of(language, tree, files or {}, (), language.test_files(tree), 300, 2))
+        return asyncio.run(runs_of(language, tree, files or {}, (), language.test_files(tree), 300, range(2)))
     except LayerError as error:
         pytest.skip(f"a toolchain cannot be fetched: {error}")
 

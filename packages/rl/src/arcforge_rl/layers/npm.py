@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from arcforge_rl.layers.recipes import Recipe
@@ -25,28 +26,13 @@ def fetch_npm(recipe: Recipe, tree: Path) -> list[str]:
     Packages are ``NAME@RANGE``, ``NAME``, or ``-NAME``: copies of that one are removed.
 
     Raises:
-        LayerError: the registry cannot be reached or lacks a package, there is no space, or npm is missing.
+        LayerError: as `run_npm`.
     """
-    npm = shutil.which("npm")
-    if npm is None:
-        raise LayerError("tool", f"layer {recipe.name}: npm was not found")
     folder = tree / recipe.prefix.lstrip("/")
     folder.mkdir(parents=True)
     wanted = dict(_split(package) for package in recipe.packages if not package.startswith(WITHOUT))
     (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": wanted}))
-    cache = tree.parent / "npm-cache"
-    command = [npm, "install", *OPTIONS, "--prefix", str(folder), "--cache", str(cache)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise LayerError("registry", f"layer {recipe.name}: npm did not end in {SECONDS:g} s") from error
-    finally:
-        if cache.exists():
-            remove(cache)
-    if done.returncode:
-        lines = [line.removeprefix("npm ERR! ").removeprefix("npm error ") for line in done.stderr.splitlines()]
-        reason = next((line for line in lines if line and not line.startswith(("code ", "errno "))), "no reason given")
-        raise LayerError("space" if "ENOSPC" in done.stderr else "registry", f"layer {recipe.name}: npm: {reason}")
+    run_npm(f"layer {recipe.name}", ("install", *OPTIONS, "--prefix", str(folder)), folder, tree.parent / "npm-cache")
     modules = folder / "node_modules"
     modules.mkdir(exist_ok=True)
     (modules / ".package-lock.json").unlink(missing_ok=True)
@@ -55,6 +41,36 @@ def fetch_npm(recipe: Recipe, tree: Path) -> list[str]:
         for copy in [p for p in modules.rglob(name) if p.is_dir() and p.parents[depth].name == "node_modules"]:
             remove(copy)
     return sorted(found for path in modules.rglob("package.json") if (found := _installed(path)))
+
+
+def run_npm(what: str, argv: Sequence[str], cwd: Path, cache: Path) -> str:
+    """Runs npm with a cache of its own, which is removed; returns its output.
+
+    Args:
+        what: begins the text of errors.
+        argv: command and options.
+        cwd: working directory.
+        cache: a folder that does not exist.
+
+    Raises:
+        LayerError: the registry cannot be reached or lacks a package, there is no space, or npm is missing.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        raise LayerError("tool", f"{what}: npm was not found")
+    command = [npm, *argv, "--cache", str(cache)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise LayerError("registry", f"{what}: npm did not end in {SECONDS:g} s") from error
+    finally:
+        if cache.exists():
+            remove(cache)
+    if done.returncode:
+        lines = [line.removeprefix("npm ERR! ").removeprefix("npm error ") for line in done.stderr.splitlines()]
+        reason = next((line for line in lines if line and not line.startswith(("code ", "errno "))), "no reason given")
+        raise LayerError("space" if "ENOSPC" in done.stderr else "registry", f"{what}: npm: {reason}")
+    return done.stdout
 
 
 def _split(package: str) -> tuple[str, str]:

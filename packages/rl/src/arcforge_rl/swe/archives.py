@@ -49,8 +49,8 @@ def fetch_release(release: str, folder: Path, index: str = "") -> Path:
         version = None
     if version is None:
         raise DataError(f"{release!r} is neither a folder, an archive nor NAME==VERSION")
-    if (stored := _stored(name, version, folder)) is not None:
-        return stored
+    if (known := _stored(name, version, folder)) is not None:
+        return known
     page = f"{(index or os.environ.get('PIP_INDEX_URL') or INDEX).rstrip('/')}/{name}/"
     try:
         with httpx.Client(timeout=SECONDS, follow_redirects=True, headers={"Accept": JSON}) as client:
@@ -81,11 +81,30 @@ def _is(filename: str, name: str, version: Version) -> bool:
 def _stored(name: str, version: Version, folder: Path) -> Path | None:
     for path in sorted(folder.glob("*.tar.gz")):
         if _is(path.name, name, version):
-            digest = path.with_name(f"{path.name}.sha256")
-            if not digest.is_file() or digest.read_text() != hashlib.sha256(path.read_bytes()).hexdigest():
-                raise LayerError("tampered", f"{path} was changed since it was fetched: delete it")
-            return path
+            return intact(path)
     return None
+
+
+def intact(path: Path) -> Path:
+    """Returns a stored archive.
+
+    Raises:
+        LayerError: it is not the one that was stored.
+    """
+    digest = path.with_name(f"{path.name}.sha256")
+    if not digest.is_file() or digest.read_text() != hashlib.sha256(path.read_bytes()).hexdigest():
+        raise LayerError("tampered", f"{path} was changed since it was fetched: delete it")
+    return path
+
+
+def stored(content: bytes, target: Path) -> Path:
+    """Writes an archive, its hash first, and returns its path."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.with_name(f"{target.name}.sha256").write_text(hashlib.sha256(content).hexdigest())
+    part_path = target.with_name(f"{target.name}.part")
+    part_path.write_bytes(content)
+    part_path.replace(target)
+    return target
 
 
 def _chosen(page: Mapping[str, Any], name: str, version: Version) -> Mapping[str, Any] | None:
@@ -108,9 +127,4 @@ def _download(client: httpx.Client, url: str, file: Mapping[str, Any], folder: P
                 raise LayerError("registry", f"{target.name} has more than {LARGEST} bytes")
     if hashlib.sha256(content).hexdigest() != expected:
         raise LayerError("tampered", f"{target.name} is not the archive that the index describes: its hash differs")
-    folder.mkdir(parents=True, exist_ok=True)
-    target.with_name(f"{target.name}.sha256").write_text(expected)
-    part_path = target.with_name(f"{target.name}.part")
-    part_path.write_bytes(content)
-    part_path.replace(target)
-    return target
+    return stored(bytes(content), target)

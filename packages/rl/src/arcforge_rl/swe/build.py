@@ -19,7 +19,7 @@ from arcforge_rl.swe.instance import FILE, Instance, read_text
 from arcforge_rl.swe.languages.base import Language, files_of
 from arcforge_rl.swe.patches import Files, apply, diff
 from arcforge_rl.swe.results import PASSED, TestRun, stable, turned
-from arcforge_rl.swe.running import runs_of
+from arcforge_rl.swe.running import RUNS, runs_of
 from arcforge_rl.swe.setup import LEAST, reason_of
 from arcforge_rl.swe.sources import copy_clean
 
@@ -83,7 +83,7 @@ async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int
         tree: the repository, whose tests pass.
         count: instances to make.
         seed: decides which faults are tried.
-        tries: number of faults to try at most; each takes one to four runs of the tests.
+        tries: number of faults to try at most; each takes one to three runs of the tests.
 
     Raises:
         DataError: its own tests do not pass.
@@ -115,13 +115,13 @@ async def _instance(
 ) -> Instance | str:  # fmt: skip
     """Writes the instance of a fault, or returns why it is none."""
     language, packages, seconds = repo.language, repo.packages, repo.seconds
-    [first] = await runs_of(language, tree, files, packages, paths, seconds, 1)
+    [first] = await runs_of(language, tree, files, packages, paths, seconds, (0,))
     broken = [name for name in passing if not first.passed(name)]
     if not broken:
         return "noticed by no test"
     if len(broken) > max(1, MOST_TURNED * len(passing)):
         return "broke too many tests"
-    before = await runs_of(language, tree, files, packages, paths, seconds)
+    before = [first, *await runs_of(language, tree, files, packages, paths, seconds, range(1, RUNS))]
     fixed, kept = turned(before, good)
     if not fixed or not kept:
         return "broke no test in every run, or kept none"
@@ -151,13 +151,15 @@ async def compare(repo: Repository, old: Path, new: Path, kind: str = "release")
     if not gold:
         raise DataError(f"{what}: its code is that of the release before")
     repaired = {**support, **apply(gold, before_code)}
-    before = await runs_of(language, old, support, packages, paths, seconds)
-    after = await runs_of(language, old, repaired, packages, paths, seconds)
-    fixed, kept = turned(before, after)
-    if not fixed:
-        raise DataError(f"{what}: no test fails before and passes after")
-    if not kept:
-        raise DataError(f"{what}: no test passes in both, so that the baseline fails wholesale")
+    before, after = list[TestRun](), list[TestRun]()
+    for numbers in ((0,), range(1, RUNS)):  # most pairs are refused after one run of each
+        before += await runs_of(language, old, support, packages, paths, seconds, numbers)
+        after += await runs_of(language, old, repaired, packages, paths, seconds, numbers)
+        fixed, kept = turned(before, after)
+        if not fixed:
+            raise DataError(f"{what}: no test fails before and passes after")
+        if not kept:
+            raise DataError(f"{what}: no test passes in both, so that the baseline fails wholesale")
     if not all(run.whole for run in [*before, *after]):
         raise DataError(f"{what}: {next(run.reason for run in [*before, *after] if not run.whole)}")
     names = language.required_names([support[path] for path in paths], {**dict.fromkeys(after_code), **before_code})

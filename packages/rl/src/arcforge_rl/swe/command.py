@@ -4,8 +4,8 @@
 of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one checked-out repository; ``export FOLDER``
 prints instances in that form; ``patches SOURCE NAME`` runs the tests of a Debian source package with and without one of
 its patches; ``all FILE`` builds from each line of a file, in these words. A source is a folder, an archive, a
-release on an index of Python packages, ``NAME==VERSION``, or a source package of Debian, ``debian:NAME`` or
-``debian:NAME=VERSION``; none of their code is run when they are fetched. Languages are components of the kind
+release on an index of Python packages, ``NAME==VERSION``, one of npm, ``npm:NAME==VERSION``, or a source package of
+Debian, ``debian:NAME`` or ``debian:NAME=VERSION``; none of their code is run when they are fetched. Languages are components of the kind
 ``swe_language``; that of most source files is the default.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
+from arcforge_rl.swe import npm as npm_sources
 from arcforge_rl.swe.archives import fetch_release
 from arcforge_rl.swe.build import TRIES, Injected, Repository, compare, inject
 from arcforge_rl.swe.debian import PLACES, PREFIX, fetch_source, patched
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = options_of(argv)
     options.to.mkdir(parents=True, exist_ok=True) if options.action != "export" else None
-    name = options.repo or options.sources[0].name.split(".tar")[0].removeprefix(PREFIX).split("=")[0]
+    name = options.repo or options.sources[0].name.split(".tar")[0].split(":")[-1].split("=")[0]
     if options.action == "all":
         return _all(options)
     if options.action == "export":
@@ -139,14 +140,16 @@ def _all(options: Namespace) -> int:
 
 def _located(source: Path, options: Namespace) -> Path:
     """Returns a source's folder or archive; a release is fetched, by one process of a folder at a time."""
-    fetched = str(source).startswith(PREFIX)
-    if not fetched and (source.exists() or "==" not in source.name):
+    debian, npm = (str(source).startswith(prefix) for prefix in (PREFIX, npm_sources.PREFIX))
+    if not debian and not npm and (source.exists() or "==" not in source.name):
         return source
     folder = (options.archives or options.to / ARCHIVES).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if fetched:
+        if npm:
+            return npm_sources.fetch_pack(str(source), folder)
+        if debian:
             return fetch_source(str(source), folder, [Path(options.index)] if options.index else PLACES)
         return fetch_release(str(source), folder, options.index)
 

@@ -70,6 +70,8 @@ def read_run(output: bytes, key: str) -> TestRun:
         elif "uncollected" in event:
             uncollected.append(event["uncollected"])
             texts[event["uncollected"]] = event["text"]
+        elif "broke" in event:
+            reason = reason or f"the run broke: {event['broke']}"
         elif "end" in event:
             ended = True
     if not ended:

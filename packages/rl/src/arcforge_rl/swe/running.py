@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend
@@ -17,9 +17,17 @@ RUNS = 3
 
 async def runs_of(
     language: Language, tree: Path, files: Files, packages: Sequence[str], paths: Sequence[str], seconds: float,
-    count: int = RUNS,
+    numbers: Iterable[int] = range(RUNS),
 ) -> list[TestRun]:  # fmt: skip
     """Returns runs of tests over a tree with some files replaced, each in a fresh sandbox and its own order.
+
+    Args:
+        language, tree: the repository.
+        files: that replace the tree's; None deletes one.
+        packages: of its set-up.
+        paths: test files.
+        seconds: bound of one run.
+        numbers: of the runs; each decides the order of one, and 0 keeps the runner's.
 
     Raises:
         LayerError: a layer cannot be fetched.
@@ -40,7 +48,7 @@ async def runs_of(
 
         return work
 
-    return [await desk.do(one(number)) for number in range(count)]
+    return [await desk.do(one(number)) for number in numbers]
 
 
 async def opened(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,11 @@ from arcforge_rl.swe.running import runs_of
 LEAST = 3
 """Tests that must pass before a repository is used."""
 TRIES = 4
-"""Attempts at a set-up."""
+"""Attempts at a set-up, besides those that a registry refuses as it does not know a package."""
+UNKNOWN = re.compile(
+    r"Unable to locate package (\S+)|Package '?([\w.+-]+)'? has no installation candidate|"
+    r"No matching distribution found for ([\w.-]+)"
+)
 
 
 @dataclass(frozen=True)
@@ -34,24 +39,30 @@ class Attempt:
 async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[str, ...], list[Attempt]]:
     """Returns the packages with which a repository's tests run, and the attempts; the last one says why it failed.
 
-    Rules come first; then what a run misses is added, as long as that helps.
+    Rules come first; then what a run misses is added, as long as that helps. Packages that a registry does not know are
+    left out.
     """
     paths, attempts = language.test_files(tree), list[Attempt]()
     if not paths:
         return (), [Attempt((), "it has no tests")]
     packages: tuple[str, ...] = ()
-    rules = tuple(language.declared(tree))
-    while len(attempts) < TRIES:
+    rules, unknown = tuple(language.declared(tree)), set[str]()
+    while len(attempts) < TRIES + len(unknown):
         try:
-            [run] = await runs_of(language, tree, {}, packages, paths, seconds, 1)
+            [run] = await runs_of(language, tree, {}, packages, paths, seconds, (0,))
         except LayerError as error:
             attempts.append(Attempt(packages, str(error)))
-            return packages, attempts
-        lost = [name for name in language.missed(run) if name not in packages]
+            named = [name for found in UNKNOWN.findall(str(error)) for name in found if name in packages]
+            if not named:
+                return packages, attempts
+            unknown |= {*named}
+            packages = tuple(name for name in packages if name not in unknown)
+            continue
+        lost = [name for name in language.missed(run) if name not in {*packages, *unknown}]
         passed = sum(outcome == PASSED for outcome in run.outcomes.values())
         good = run.whole and passed >= LEAST and passed >= len(run.outcomes) / 2 and not lost
         attempts.append(Attempt(packages, "" if good else reason_of(run, passed, lost)))
-        further = tuple(sorted({*packages, *rules, *lost}))
+        further = tuple(sorted({*packages, *rules, *lost} - unknown))
         if good or further == packages:
             break
         packages = further

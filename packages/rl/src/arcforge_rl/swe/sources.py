@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tarfile
 import tempfile
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from arcforge_core.errors import DataError
+from arcforge_rl.swe.instance import read_text
 
 LEFT_OUT = (
     ".git", ".hg", ".svn", "__pycache__", ".tox", ".nox", ".venv", "venv", ".pytest_cache", ".mypy_cache", ".eggs",
@@ -40,7 +42,18 @@ def source_tree(source: Path) -> Iterator[Path]:
             raise DataError(f"{source} is neither a folder nor an archive")
         target = Path(place, "tree")
         copy_clean(root, target)
+        _describe(target)
         yield target
+
+
+def _describe(tree: Path) -> None:
+    """Gives a Python release the metadata of an installed one, which some packages read when they are imported."""
+    text = read_text(tree / "PKG-INFO")
+    fields = dict(re.findall(r"^(Name|Version): *([\w.+!-]+)$", text, re.MULTILINE)) if text else {}
+    if len(fields) == 2:
+        folder = tree / f"{fields['Name'].replace('-', '_')}-{fields['Version']}.dist-info"
+        folder.mkdir(exist_ok=True)
+        (folder / "METADATA").write_text(text or "", encoding="utf-8")
 
 
 def copy_clean(source: Path, target: Path, left_out: Sequence[str] = ()) -> None:

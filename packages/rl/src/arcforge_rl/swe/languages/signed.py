@@ -160,4 +160,5 @@ async def signed_run(
     if run.whole:
         return run
     late = done.outcome is CommandStatus.TIMEOUT
-    return replace(run, reason=f"{run.reason} ({done.outcome.value} {done.code})", late=late)
+    how = "" if done.ok else f" ({done.outcome.value} {done.code})"
+    return replace(run, reason=f"{run.reason}{how}", late=late)

@@ -12,7 +12,11 @@ from arcforge_core.contracts.sandbox import ExecResult
 
 FOLDER = "/tmp/build"
 """Of CMake's files, and of programs without a build system."""
-CMAKE = f"""cmake -S . -B {FOLDER} -DCMAKE_BUILD_TYPE=Debug -DBUILD_TESTING=ON -DBUILD_SHARED_LIBS=OFF >&2 || exit
+OPTIONS = r"""cat CMakeLists.txt | tr '\n' ' ' | grep -oiE '\boption ?\( *"?\w*TESTS?\b' | grep -oE '\w+$' | \
+  grep -viE 'NO_|WITHOUT|DISABLE|SKIP|FUZZ|INSTALL' | sed 's/.*/-D&=ON/'"""
+"""Prints the options of a repository that have its tests built."""
+CMAKE = f"""cmake -S . -B {FOLDER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG= -DCMAKE_CXX_FLAGS_DEBUG= \\
+  -DBUILD_TESTING=ON -DBUILD_SHARED_LIBS=OFF $({OPTIONS}) >&2 || exit
 cmake --build {FOLDER} -j 2 -- -k >&2
 cd {FOLDER} && ctest --show-only=json-v1"""
 CONFIGURE = """chmod +x configure; ./configure --disable-dependency-tracking --disable-shared >&2 || exit

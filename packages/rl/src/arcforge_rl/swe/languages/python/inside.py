@@ -61,8 +61,12 @@ def main() -> None:
 
     sys.path[len(given["first"]) : len(given["first"])] = given["sys_path"]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", "--continue-on-collection-errors"]
-    code = pytest.main([*options, *given["paths"]], plugins=[Reporter()])
-    send(end=int(code))
+    try:
+        code = pytest.main([*options, *given["paths"]], plugins=[Reporter()])
+        send(end=int(code))
+    except Exception as error:
+        told = str(error).strip().splitlines() or [""]
+        send(broke=f"{type(error).__name__}: {told[-1][:200]}")
     os._exit(0)
 
 
