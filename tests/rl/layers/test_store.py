@@ -5,10 +5,11 @@ import json
 import multiprocessing
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.cli import main
 from arcforge_rl.layers.command import try_out
 from arcforge_rl.layers.debian import alternatives, closure, fetch_debian, finish_java, finish_php, merge
@@ -118,17 +119,21 @@ def hold(folder, ready, done):
 
 
 def test_two_builders_at_once(tool, store):
-    """The second one gets the id of the first, in one line."""
+    """The second one waits for the first; what frees layers is refused with its id."""
     context = multiprocessing.get_context("fork")
     ready, done = context.Event(), context.Event()
     other = context.Process(target=hold, args=(store.folder, ready, done))
     other.start()
     assert ready.wait(20)
-    with pytest.raises(Exception, match=f"in use by process {other.pid}"):
-        ensure(tool, store)
-    done.set()
-    other.join()
-    assert ensure(tool, store).content
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ensure, tool, store)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        with pytest.raises(ArcforgeError, match=f"in use by process {other.pid}"), store._writing():
+            pass
+        done.set()
+        other.join()
+        assert waiting.result(20).content == ensure(tool, store).content
 
 
 def test_the_command(store, monkeypatch, capsys):

@@ -30,6 +30,8 @@ SHOWN = ("usr", "etc")
 """Top-level directories of a layer's tree; each is shown at ``/`` and its name."""
 PARTIAL = ".partial-"
 BLOCK = 1 << 20
+LONGEST_BUILD = 3600.0
+"""Seconds for which a layer waits for those that other processes fetch."""
 
 
 class LayerError(ArcforgeError):
@@ -140,7 +142,7 @@ class LayerStore:
         except LayerError as error:
             if error.kind not in ("missing", "architecture"):
                 raise
-        with self._writing():
+        with self._writing(LONGEST_BUILD):
             try:  # another process may have fetched it while this one waited
                 return self.find(recipe)
             except LayerError as error:
@@ -205,14 +207,14 @@ class LayerStore:
         return layer
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Holds the store's lock, and removes what killed builds left."""
+    def _writing(self, seconds: float = 0.0) -> Iterator[None]:
+        """Holds the store's lock, for which it waits so long, and removes what killed builds left."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             kind = "space" if error.errno == errno.ENOSPC else "tool"
             raise LayerError(kind, f"{self.folder} cannot be made: {error.strerror}") from error
-        with locked(self.folder):
+        with locked(self.folder, seconds):
             for left in self.folder.glob(f"{PARTIAL}*"):
                 say(f"removing {left.name}, which a stopped build left")
                 remove(left)
