@@ -23,10 +23,10 @@ TESTS = ("tests/test_toy.py::test_clamp", "tests/test_toy.py::test_digits", "tes
 def test_tries_are_bounded(repository, tmp_path, monkeypatch, outcomes, told):
     runs = []
 
-    async def runs_of(language, tree, files, packages, paths, seconds, count=3):
+    async def runs_of(language, tree, files, packages, paths, seconds, numbers=range(3)):
         runs.append(dict(files))
         found = dict(zip(TESTS, outcomes if files else ("passed",) * 3, strict=True))
-        return [TestRun(found, whole=True)] * count
+        return [TestRun(found, whole=True) for _ in numbers]
 
     monkeypatch.setattr(build, "runs_of", runs_of)
     repo = Repository(language_of("python"), "toy", "1", (), tmp_path, 60)

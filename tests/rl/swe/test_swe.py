@@ -5,6 +5,7 @@ import asyncio
 import json
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from arcforge_core.episodes.scripted import SILENCE, play
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.cli import main
 from arcforge_rl.configs.environments import SweConfig
+from arcforge_rl.layers.store import LayerError
 from arcforge_rl.swe.build import Repository, code_of, leak, statement_of
 from arcforge_rl.swe.command import take
 from arcforge_rl.swe.environment import Swe, writing
@@ -22,7 +24,9 @@ from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.python.bugs import bugs
 from arcforge_rl.swe.languages.python.setup import declared, missed
 from arcforge_rl.swe.patches import diff
+from arcforge_rl.swe.results import TestRun
 from arcforge_rl.swe.running import runs_of
+from arcforge_rl.swe.setup import set_up
 from arcforge_rl.swe.sources import copy_clean, source_tree
 
 PYTHON = language_of("python")
@@ -222,7 +226,7 @@ def test_parts_of_tests_are_one_test(repository):
     for name, wanted in (("good", 3), ("bad", 1)):
         test += f"    def test_{name}(self):\n        for i in range(3):\n            with self.subTest(i=i):\n"
         test += f"                self.assertLess(i, {wanted})\n\n"
-    [run] = asyncio.run(runs_of(PYTHON, repository, {"tests/test_parts.py": test}, (), ["tests/test_parts.py"], 60, 1))
+    [run] = asyncio.run(runs_of(PYTHON, repository, {"tests/test_parts.py": test}, (), ["tests/test_parts.py"], 60, [0]))
     assert run.whole, run.reason
     where = "tests/test_parts.py::T::test_"
     assert run.outcomes == {f"{where}good": "passed", f"{where}bad": "failed"}
@@ -237,6 +241,38 @@ def test_set_up_by_rules(repository):
     assert missed({"a": "E   ModuleNotFoundError: No module named 'yaml.loader'", "b": "fine"}) == ["pyyaml"]
     assert language_in(repository) is PYTHON and PYTHON.test_files(repository) == ["tests/test_toy.py"]
     assert list(code_of(PYTHON, repository)) == ["toy/__init__.py"]
+
+
+def test_packages_that_a_registry_does_not_know_are_left_out(repository, monkeypatch):
+    (repository / "pyproject.toml").write_text('[project]\ndependencies = ["known", "odd-one"]\n')
+    shown = []
+
+    async def runs(language, tree, files, packages, *_):
+        shown.append(packages)
+        if "odd-one" in packages:
+            raise LayerError("registry", "layer swe-site: No matching distribution found for odd-one")
+        outcomes = dict.fromkeys("abcd", "passed") if packages else {}
+        texts = {"x": "ModuleNotFoundError: No module named 'known'"} if not packages else {}
+        return [TestRun(outcomes, texts, whole=True)]
+
+    monkeypatch.setattr("arcforge_rl.swe.setup.runs_of", runs)
+    packages, attempts = asyncio.run(set_up(PYTHON, repository, 60))
+    assert packages == ("known",) and shown == [(), ("known", "odd-one"), ("known",)]
+    assert [bool(one.reason) for one in attempts] == [True, True, False]
+
+
+def test_a_run_that_breaks_says_why(repository):
+    hook = "def pytest_ignore_collect(path, config):\n    return None\n"
+    files = {"tests/conftest.py": hook}
+    [run] = asyncio.run(runs_of(PYTHON, repository, files, (), PYTHON.test_files(repository), 60, [0]))
+    assert not run.whole and run.reason.startswith("the run broke: PluginValidationError"), run.reason
+
+
+def test_releases_have_the_metadata_of_installed_ones(repository):
+    (repository / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: odd-toy\nVersion: 1.2\n\nVersion: 3\n")
+    with source_tree(repository) as tree:
+        [found] = metadata.distributions(path=[str(tree)])
+        assert (found.metadata["Name"], found.version) == ("odd-toy", "1.2")
 
 
 def test_sources(repository, tmp_path):

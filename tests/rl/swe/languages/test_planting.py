@@ -78,5 +78,5 @@ def test_code_that_makes_the_assertions_of_unittest_agree_is_noticed(tmp_path):
     (tmp_path / "tests/test_one.py").write_text(UNITTEST)
     for code, whole in (("", True), (LENIENT, False)):
         (tmp_path / "toy.py").write_text(f"def one():\n    return 0\n{code}")
-        [run] = asyncio.run(runs_of(PYTHON, tmp_path, {}, (), ["tests/test_one.py"], 300, 1))
+        [run] = asyncio.run(runs_of(PYTHON, tmp_path, {}, (), ["tests/test_one.py"], 300, [0]))
         assert run.whole is whole and run.passed("tests/test_one.py::T::test_one") is not whole

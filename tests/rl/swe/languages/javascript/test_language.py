@@ -108,7 +108,7 @@ def test_each_planted_assertion_fails_in_each_framework(tmp_path, packages, lett
         text, kinds = FILES[path]
         (tmp_path / path).write_text(f"{text}// {' '.join(kinds)}\n")
     try:
-        [run] = asyncio.run(runs_of(JAVASCRIPT, tmp_path, {}, packages, paths, 300, 1))
+        [run] = asyncio.run(runs_of(JAVASCRIPT, tmp_path, {}, packages, paths, 300, [0]))
     except LayerError as error:
         pytest.skip(f"packages cannot be fetched: {error}")
     assert run.whole, run
