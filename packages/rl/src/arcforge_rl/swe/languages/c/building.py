@@ -12,7 +12,7 @@ from arcforge_core.contracts.sandbox import ExecResult
 
 FOLDER = "/tmp/build"
 """Of CMake's files, and of programs without a build system."""
-OPTIONS = r"""cat CMakeLists.txt | tr '\n' ' ' | grep -oiE '\boption ?\( *"?\w*TESTS?\b' | grep -oE '\w+$' | \
+OPTIONS = r"""cat CMakeLists.txt | tr '\n' ' ' | grep -oiE '\boption ?\( *"?\w*TEST(S|ING)?\b' | grep -oE '\w+$' | \
   grep -viE 'NO_|WITHOUT|DISABLE|SKIP|FUZZ|INSTALL' | sed 's/.*/-D&=ON/'"""
 """Prints the options of a repository that have its tests built."""
 CMAKE = f"""cmake -S . -B {FOLDER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG= -DCMAKE_CXX_FLAGS_DEBUG= \\
