@@ -226,7 +226,8 @@ def test_parts_of_tests_are_one_test(repository):
     for name, wanted in (("good", 3), ("bad", 1)):
         test += f"    def test_{name}(self):\n        for i in range(3):\n            with self.subTest(i=i):\n"
         test += f"                self.assertLess(i, {wanted})\n\n"
-    [run] = asyncio.run(runs_of(PYTHON, repository, {"tests/test_parts.py": test}, (), ["tests/test_parts.py"], 60, [0]))
+    files = {"tests/test_parts.py": test}
+    [run] = asyncio.run(runs_of(PYTHON, repository, files, (), [*files], 60, [0]))
     assert run.whole, run.reason
     where = "tests/test_parts.py::T::test_"
     assert run.outcomes == {f"{where}good": "passed", f"{where}bad": "failed"}
