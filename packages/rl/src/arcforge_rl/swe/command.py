@@ -5,8 +5,8 @@ of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one ch
 prints instances in that form; ``patches SOURCE NAME`` runs the tests of a Debian source package with and without one of
 its patches; ``all FILE`` builds from each line of a file, in these words. A source is a folder, an archive, a
 release on an index of Python packages, ``NAME==VERSION``, one of npm, ``npm:NAME==VERSION``, or a source package of
-Debian, ``debian:NAME`` or ``debian:NAME=VERSION``; none of their code is run when they are fetched. Languages are components of the kind
-``swe_language``; that of most source files is the default.
+Debian, ``debian:NAME`` or ``debian:NAME=VERSION``; none of their code is run when they are fetched. Languages are
+components of the kind ``swe_language``; that of most source files is the default.
 """
 
 from __future__ import annotations
