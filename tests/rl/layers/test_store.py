@@ -119,7 +119,7 @@ def hold(folder, ready, done):
 
 
 def test_two_builders_at_once(tool, store):
-    """The second one waits for the first; what frees layers is refused with its id."""
+    """The second one waits for the first; commands that free layers are refused with its id."""
     context = multiprocessing.get_context("fork")
     ready, done = context.Event(), context.Event()
     other = context.Process(target=hold, args=(store.folder, ready, done))

@@ -15,7 +15,7 @@ from arcforge_rl.swe.sources import source_tree
 
 @pytest.fixture
 def npm(monkeypatch):
-    """Stands in for npm: it packs one module; yields the command lines that it was given."""
+    """A stand-in for npm that packs one module; returns the command lines that it was given."""
     given = []
 
     def run(command, *, cwd, **_):
@@ -52,7 +52,7 @@ def test_sources_that_are_none(npm, tmp_path, source):
     assert not npm
 
 
-def test_what_npm_refuses(monkeypatch, npm, tmp_path):
+def test_refusals_of_npm(monkeypatch, npm, tmp_path):
     def run(command, **_):
         return subprocess.CompletedProcess(command, 1, "", "npm ERR! code E404\nnpm ERR! 404 Not Found - odd\n")
 
