@@ -24,7 +24,7 @@ from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.python.bugs import bugs
 from arcforge_rl.swe.languages.python.setup import declared, missed
 from arcforge_rl.swe.patches import diff
-from arcforge_rl.swe.results import TestRun
+from arcforge_rl.swe.results import BROKEN, TestRun
 from arcforge_rl.swe.running import runs_of
 from arcforge_rl.swe.setup import set_up
 from arcforge_rl.swe.sources import copy_clean, source_tree
@@ -253,7 +253,7 @@ def test_packages_that_a_registry_does_not_know_are_left_out(repository, monkeyp
         if "odd-one" in packages:
             raise LayerError("registry", "layer swe-site: No matching distribution found for odd-one")
         outcomes = dict.fromkeys("abcd", "passed") if packages else {}
-        texts = {"x": "ModuleNotFoundError: No module named 'known'"} if not packages else {}
+        texts = {} if packages else {"x": "ModuleNotFoundError: No module named 'toy'"}
         return [TestRun(outcomes, texts, whole=True)]
 
     monkeypatch.setattr("arcforge_rl.swe.setup.runs_of", runs)
@@ -264,9 +264,11 @@ def test_packages_that_a_registry_does_not_know_are_left_out(repository, monkeyp
 
 def test_a_run_that_breaks_says_why(repository):
     hook = "def pytest_ignore_collect(path, config):\n    return None\n"
-    files = {"tests/conftest.py": hook}
-    [run] = asyncio.run(runs_of(PYTHON, repository, files, (), PYTHON.test_files(repository), 60, [0]))
-    assert not run.whole and run.reason.startswith("the run broke: PluginValidationError"), run.reason
+    for text, told in ((hook, "PluginValidationError"), ("import odd_one\n", "No module named 'odd_one'")):
+        files, paths = {"tests/conftest.py": text}, PYTHON.test_files(repository)
+        [run] = asyncio.run(runs_of(PYTHON, repository, files, (), paths, 60, [0]))
+        assert not run.whole and run.reason.startswith("the run broke: ")
+        assert told in run.texts[BROKEN] and PYTHON.missed(run) == ["odd_one"] * ("odd_one" in text)
 
 
 def test_releases_have_the_metadata_of_installed_ones(repository):

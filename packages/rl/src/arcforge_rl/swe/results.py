@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+BROKEN = ""
+"""In `TestRun.texts`: what the runner said before it gave up."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def read_run(output: bytes, key: str) -> TestRun:
             uncollected.append(event["uncollected"])
             texts[event["uncollected"]] = event["text"]
         elif "broke" in event:
-            reason = reason or f"the run broke: {event['broke']}"
+            texts[BROKEN] = event["broke"]
+            reason = reason or f"the run broke: {event['broke'].splitlines()[-1][:200]}"
         elif "end" in event:
             ended = True
     if not ended:

@@ -19,7 +19,7 @@ TRIES = 4
 """Attempts at a set-up, besides those that a registry refuses as it does not know a package."""
 UNKNOWN = re.compile(
     r"Unable to locate package (\S+)|Package '?([\w.+-]+)'? has no installation candidate|"
-    r"No matching distribution found for ([\w.-]+)"
+    r"No matching distribution found for ([\w.-]+)|satisfies the requirement ([\w.-]+)"
 )
 
 
@@ -47,6 +47,7 @@ async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[
         return (), [Attempt((), "it has no tests")]
     packages: tuple[str, ...] = ()
     rules, unknown = tuple(language.declared(tree)), set[str]()
+    own = {path.stem for folder in ("", "src", "lib") for path in (tree / folder).glob("*")}  # no copy of these
     while len(attempts) < TRIES + len(unknown):
         try:
             [run] = await runs_of(language, tree, {}, packages, paths, seconds, (0,))
@@ -58,7 +59,7 @@ async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[
             unknown |= {*named}
             packages = tuple(name for name in packages if name not in unknown)
             continue
-        lost = [name for name in language.missed(run) if name not in {*packages, *unknown}]
+        lost = [name for name in language.missed(run) if name not in {*packages, *unknown, *own}]
         passed = sum(outcome == PASSED for outcome in run.outcomes.values())
         good = run.whole and passed >= LEAST and passed >= len(run.outcomes) / 2 and not lost
         attempts.append(Attempt(packages, "" if good else reason_of(run, passed, lost)))

@@ -17,9 +17,9 @@ from typing import Any
 def main() -> None:
     given = json.loads(sys.stdin.read())
     channel = os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
+    null, said = os.open(os.devnull, os.O_RDWR), os.memfd_create("stderr")
+    for descriptor, target in enumerate((null, null, said)):
+        os.dup2(target, descriptor)
     sys.path[:0] = given["first"]
     for name in ("_pytest.reports", "_pytest.runner"):
         importlib.import_module(name)
@@ -63,10 +63,16 @@ def main() -> None:
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", "--continue-on-collection-errors"]
     try:
         code = pytest.main([*options, *given["paths"]], plugins=[Reporter()])
-        send(end=int(code))
     except Exception as error:
-        told = str(error).strip().splitlines() or [""]
-        send(broke=f"{type(error).__name__}: {told[-1][:200]}")
+        broken = f"{type(error).__name__}: {error}"
+    else:
+        usage = code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
+        broken = os.pread(said, 1 << 20, 0).decode(errors="replace") if usage else ""
+        broken = broken.strip() or "pytest gives no reason" if usage else ""
+    if broken:
+        send(broke=broken.strip()[-2000:])
+    else:
+        send(end=int(code))
     os._exit(0)
 
 

@@ -12,8 +12,11 @@ EXTRAS = ("test", "tests", "testing", "dev")
 NAMES = {"yaml": "pyyaml", "dateutil": "python-dateutil", "attr": "attrs", "PIL": "pillow", "bs4": "beautifulsoup4"}
 """Modules whose distribution has another name."""
 MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w]+)")
-PRESENT = ("pytest", "pip", "setuptools", "wheel", "tox", "coverage", "build", "twine", "flit-core", "hatchling")
-"""Distributions that are there already, or that no test needs."""
+PRESENT = (
+    "pytest", "pip", "setuptools", "wheel", "tox", "coverage", "build", "twine", "flit-core", "hatchling",
+    *(f"pytest-{name}" for name in ("enabler", "mypy", "ruff", "black", "flake8", "checkdocs", "perf")),
+)  # fmt: skip
+"""Distributions that are there already, or that no test needs: plugins that check a repository's style are some."""
 
 
 def declared(tree: Path) -> list[str]:
