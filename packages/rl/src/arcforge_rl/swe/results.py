@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 BROKEN = ""
-"""In `TestRun.texts`: what the runner said before it gave up."""
+"""Key in `TestRun.texts` of the last words of a runner that gave up."""
 
 
 @dataclass(frozen=True)
