@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.swe import build
 from arcforge_rl.swe.build import Repository, inject
 from arcforge_rl.swe.languages.known import language_of
+from arcforge_rl.swe.patches import diff
 from arcforge_rl.swe.results import TestRun
 
 TESTS = ("tests/test_toy.py::test_clamp", "tests/test_toy.py::test_digits", "tests/test_toy.py::test_no_digits")
@@ -32,6 +34,36 @@ def test_tries_are_bounded(repository, tmp_path, monkeypatch, outcomes, told):
     repo = Repository(language_of("python"), "toy", "1", (), tmp_path, 60)
     found = asyncio.run(inject(repo, repository, 2, 0, tries=7))
     assert str(found) == told.format(found.candidates) and found.candidates > 7
-    tried = [one for one in runs if one]
+    tried = [one for one in runs if one.get("toy/__init__.py")]
     assert len({one["toy/__init__.py"] for one in tried}) == found.tried == 7 - 5 * bool(found.made)
     assert len(found.made) == (0 if found.refused else 2)
+
+
+def test_code_that_is_installed_elsewhere_makes_no_instance(repository, tmp_path, monkeypatch):
+    """Without the repository's code its tests pass: deleting it would be a repair."""
+
+    async def runs_of(language, tree, files, packages, paths, seconds, numbers=range(3)):
+        faulty = any(text is not None for text in files.values())
+        found = dict(zip(TESTS, ("failed" if faulty else "passed", "passed", "passed"), strict=True))
+        return [TestRun(found, whole=True) for _ in numbers]
+
+    monkeypatch.setattr(build, "runs_of", runs_of)
+    found = asyncio.run(inject(Repository(language_of("python"), "toy", "1", (), tmp_path, 60), repository, 2, 0, 3))
+    assert not found.made and dict(found.refused) == {build.COPY: 3}
+
+
+def test_repairs_in_the_toolchain_are_found(repository, tmp_path, monkeypatch):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "swe").mkdir()
+    monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path / "cache"))
+    python = language_of("python")
+    repo = Repository(python, "toy", "1", (), tmp_path / "swe", 60)
+    right, bad = (f"def repaired():\n    return sum(range({number}, 1000))\n" for number in (1, 2))
+    gold = diff({"toy/new.py": bad}, {"toy/new.py": right})
+    for copy, refused in ((right, True), (bad, False)):
+        (tmp_path / "tools/copy.py").write_text(copy)
+        own = Recipe(f"tools-{refused}", "folder", (str(tmp_path / "tools"),), {}, "/usr/lib/tools")
+        monkeypatch.setattr(type(python), "tools", lambda self, own=own: [own])
+        assert (
+            build.write(repo, repository, {"toy/new.py": bad}, gold, TESTS[:1], TESTS[1:], {}, "", "bug") is None
+        ) == refused

@@ -27,6 +27,7 @@ MOST_TURNED = 0.5
 """Share of the tests that one fault may break."""
 TRIES = 20
 """Faults that are tried for each instance that is wanted."""
+COPY = "a copy of its code is installed, which passes tests"
 LONG = 20
 """Characters of a line that tells a repair."""
 
@@ -94,6 +95,7 @@ async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int
     passing = {name for name, outcome in stable(good).items() if outcome == PASSED}
     if len(passing) < LEAST or not all(run.whole for run in good):
         raise DataError(f"{repo.name}: {reason_of(good[0], len(passing), ())}; its own tests are no baseline")
+    bare = await without_code(repo, tree, {}, paths)
     modules = [path for path in files_of(tree) if language.is_code(path) and not language.not_code.search(path)]
     candidates = [(m, bug) for m in sorted(modules) for bug in language.bugs(read_text(tree / m) or "", f"{seed}/{m}")]
     random.Random(seed).shuffle(candidates)
@@ -101,7 +103,7 @@ async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int
     for module, bug in candidates[:tries]:
         if len(found.made) == count:
             break
-        one = await _instance(repo, tree, {module: bug.text}, paths, passing, good)
+        one = await _instance(repo, tree, {module: bug.text}, paths, passing, good, bare)
         if isinstance(one, Instance):
             found.made.append(one)
         else:
@@ -111,7 +113,7 @@ async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int
 
 async def _instance(
     repo: Repository, tree: Path, files: Mapping[str, str], paths: Sequence[str], passing: set[str],
-    good: Sequence[TestRun],
+    good: Sequence[TestRun], bare: TestRun,
 ) -> Instance | str:  # fmt: skip
     """Writes the instance of a fault, or returns why it is none."""
     language, packages, seconds = repo.language, repo.packages, repo.seconds
@@ -127,11 +129,20 @@ async def _instance(
         return "broke no test in every run, or kept none"
     if not all(run.whole for run in before):
         return "ended a run of the tests"
+    if any(bare.passed(name) for name in fixed):
+        return COPY
     [module] = files
     gold = diff(files, {module: read_text(tree / module)})
     statement = statement_of(repo, fixed, before[0].texts, forbidden(module, gold))
     tests = {path: text for path in paths if (text := read_text(tree / path)) is not None}
     return write(repo, tree, files, gold, fixed, kept, tests, statement, "bug") or "can be found in the repository"
+
+
+async def without_code(repo: Repository, tree: Path, files: Files, paths: Sequence[str]) -> TestRun:
+    """Returns a run of the tests without the repository's code: those that pass find a copy that is installed."""
+    nothing = dict.fromkeys(code_of(repo.language, tree))
+    [run] = await runs_of(repo.language, tree, {**files, **nothing}, repo.packages, paths, repo.seconds, (0,))
+    return run
 
 
 async def compare(repo: Repository, old: Path, new: Path, kind: str = "release") -> Instance:
@@ -162,6 +173,9 @@ async def compare(repo: Repository, old: Path, new: Path, kind: str = "release")
             raise DataError(f"{what}: no test passes in both, so that the baseline fails wholesale")
     if not all(run.whole for run in [*before, *after]):
         raise DataError(f"{what}: {next(run.reason for run in [*before, *after] if not run.whole)}")
+    bare = await without_code(repo, old, support, paths)
+    if any(bare.passed(name) for name in fixed):
+        raise DataError(f"{what}: {COPY}")
     names = language.required_names([support[path] for path in paths], {**dict.fromkeys(after_code), **before_code})
     statement = statement_of(repo, fixed, before[0].texts, forbidden("", gold), names)
     hidden = {p: text for p, text in support.items() if language.takes(p) or text != read_text(old / p)}
@@ -248,8 +262,8 @@ def write(
     old = {path: read_text(tree / path) for path in telling}
     for path in telling:
         (target / path).unlink(missing_ok=True)
-    installed = [ensure(repo.language.site(repo.packages)).folder / "tree"] if repo.packages else []
-    if leak([target, *installed], gold):
+    recipes = [*repo.language.tools(), *([repo.language.site(repo.packages)] if repo.packages else [])]
+    if leak([target, *(ensure(recipe).folder / "tree" for recipe in recipes)], gold):
         shutil.rmtree(target)
         return None
     base = tree_hash(target)

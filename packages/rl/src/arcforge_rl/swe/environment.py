@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,7 +22,7 @@ from arcforge_rl.configs.environments import SweConfig
 from arcforge_rl.execution.lateness import verdict_in_time
 from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.swe.instance import Instance, read_instances
-from arcforge_rl.swe.languages.base import WORKDIR, Language, RunRequest
+from arcforge_rl.swe.languages.base import WORKDIR, Language, RunRequest, files_of
 from arcforge_rl.swe.languages.known import language_of
 from arcforge_rl.swe.results import TestRun
 from arcforge_rl.swe.running import lay, opened
@@ -155,10 +156,13 @@ class Swe(EnvironmentBase):
         return [*writing(task.instance.repair(self.folder / "trees" / task.instance.tree)), Reply("Done.")]
 
     def cheats(self, task: Task) -> Sequence[Script]:
-        """Returns attempts to pass without a repair; see `Language.cheats`."""
+        """Returns attempts to pass without a repair: those of `Language.cheats`, and a repository without its code."""
         assert isinstance(task, SweTask)
         language, tree = language_of(task.instance.language), self.folder / "trees" / task.instance.tree
-        return [[*writing(files), Reply("Done.")] for files in language.cheats(task.instance, tree)]
+        code = shlex.join(path for path in files_of(tree) if language.is_code(path))
+        nothing = Reply(calls=(ToolCall("bash", {"command": f"rm -f -- {code}"}),))
+        cheats = [writing(files) for files in language.cheats(task.instance, tree)]
+        return [[*turns, Reply("Done.")] for turns in (*cheats, [nothing])]
 
 
 def verdict(instance: Instance, run: TestRun) -> Score:

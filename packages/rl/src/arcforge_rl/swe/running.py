@@ -60,10 +60,11 @@ async def opened(
 
 async def lay(sandbox: Sandbox, files: Mapping[str, str | None]) -> None:
     """Writes files into the repository; None deletes one."""
+    gone = [path for path, text in files.items() if text is None]
+    if gone:
+        await sandbox.exec(Command(("xargs", "-0", "rm", "-f", "--"), "\0".join(gone).encode(), cwd=WORKDIR))
     for path, text in files.items():
-        if text is None:
-            await sandbox.exec(Command(("rm", "-f", "--", path), cwd=WORKDIR))
-        else:
+        if text is not None:
             await sandbox.write(f"{WORKDIR}/{path}", text.encode())
 
 
