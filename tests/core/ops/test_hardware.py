@@ -144,6 +144,19 @@ def test_a_chip_whose_driver_fails_is_passed_over_aloud_and_refused_by_name(inst
         select_hardware("acme")
 
 
+class Foreign(Unloadable):
+    """A chip whose extension of torch must not be imported."""
+
+    def confirm(self):
+        raise AssertionError("imported")
+
+
+def test_two_chips_for_torch_s_one_foreign_device_are_an_error_before_either_is_imported(installed):
+    installed(("acme", "Foreign", "FakeConfig"), ("bolt", "Foreign", "OtherConfig"))
+    with pytest.raises(ConfigError, match=r"are usable \(acme of acme, bolt of acme\): name one"):
+        select_hardware("auto")
+
+
 def test_a_backend_of_contract_1_works_with_a_warning():
     with pytest.warns(
         FutureWarning, match="hardware acme: device_type and distributed_backend are those of contract 1"

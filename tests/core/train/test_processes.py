@@ -30,9 +30,22 @@ def test_a_gradient_that_only_another_process_has_is_summed_too(monkeypatch):
     assert order == ["both", "its", "ours"]
 
 
+def test_parts_make_the_whole(monkeypatch):
+    items, parts = list(range(7)), []
+    for rank in range(3):
+        monkeypatch.setattr(processes, "place", lambda rank=rank: (rank, 3))
+        parts.append(processes.part(items))
+    assert sorted(item for some in parts for item in some) == items
+    monkeypatch.setattr(processes, "gather", lambda value: parts)
+    assert processes.whole(parts[0]) == items
+
+
 def test_alone_nothing_is_exchanged():
     assert processes.place() == (0, 1)
     assert processes.gather("x") == ["x"]
+    assert processes.whole([1, 2]) == [1, 2] == list(processes.part([1, 2]))
+    with processes.connected():
+        assert processes.place() == (0, 1)
     parameter = torch.nn.Parameter(torch.zeros(2))
     processes.add_gradients([("weight", parameter)])
     assert parameter.grad is None

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from arcforge_attention.configs import DsaConfig, GqaConfig
+from arcforge_core.checkpoint.pretrained import load_pretrained
+from arcforge_core.checkpoint.smollm2 import smollm2
 from arcforge_core.config.schema import AttentionConfig, MtpConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.errors import ConfigError
@@ -91,6 +93,13 @@ def test_a_rotated_model_computes_the_same(case: str) -> None:
     assert case != "dsa" or any("index" in name for name in wanted)
     for name, tensor in wanted.items():
         assert (tensor - found[name]).abs().max() < 1e-10, name
+
+
+@pytest.mark.nightly(reason="135M parameters in float64, twice")
+def test_a_rotated_smollm2_computes_the_same() -> None:
+    model = load_pretrained(smollm2(), torch.float64, Ops(None))
+    wanted, found = outputs(model)["logits"], outputs(transformed(model))["logits"]
+    assert wanted.std() > 1 and (wanted - found).abs().max() < 1e-10
 
 
 def test_every_weight_of_the_decoder_is_turned() -> None:

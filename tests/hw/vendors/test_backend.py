@@ -10,6 +10,8 @@ import torch
 
 from arcforge_core.contracts.device import TRAINING, Capabilities, Identity
 from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.errors import ConfigError
+from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.plugins.loader import registry
 from arcforge_hw.cuda.vendors import other_vendor
 from arcforge_hw.vendors.backend import VendorChip
@@ -90,6 +92,31 @@ def test_a_vendor_has_its_other_name(alias):
     from arcforge_core.config.compose import compose
 
     assert compose([f"hardware={alias}"]).hardware.name == ALIASES[alias]
+
+
+def both(*traces: str) -> Evidence:
+    machines = [machine(trace) for trace in traces]
+    joined = {**machines[0].distributions, **machines[1].distributions, "torch": machines[0].distributions["torch"]}
+    paths = [path for one in machines for path in one.paths]
+    return Evidence(joined, paths, {**machines[0].tools, **machines[1].tools})
+
+
+@pytest.mark.parametrize(
+    ("traces", "message"),
+    [
+        (("hygon", "kunlunxin"), r"usable \(hygon of hygon, kunlunxin of kunlunxin\): name one"),
+        (("ascend_a2", "cambricon"), r"usable \(ascend of ascend, cambricon of cambricon\): name one"),
+    ],
+    ids=["two that torch calls cuda", "two that torch does not know"],
+)
+def test_chips_of_two_vendors_are_an_error_that_names_both(traces, message, monkeypatch):
+    found = both(*traces)
+    monkeypatch.setattr("arcforge_hw.vendors.backend.here", lambda: found)
+    monkeypatch.setattr("arcforge_hw.cuda.vendors.here", lambda: found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=message):
+        select_hardware("auto")
 
 
 def test_this_machine_s_evidence_is_gathered_once_and_names_torch():

@@ -16,7 +16,6 @@ from tests.rl.trainer.test_engine_server import KEY, served
 
 from arcforge_core import load_pretrained
 from arcforge_core.train.state import checkpoints
-from arcforge_rl import processes
 
 SCRIPT = str(Path(__file__).with_name("learn.py"))
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -125,21 +124,6 @@ def test_a_killed_run_ends_in_the_same_rewards(tmp_path: Path, policy: Path) -> 
     assert table(rest, "heldout.csv") == table(whole, "heldout.csv")
     ours, theirs = weights(rest), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = list(range(7))
-    parts = []
-    for rank in range(3):
-        monkeypatch.setattr(processes, "place", lambda rank=rank: (rank, 3))
-        parts.append(processes.part(items))
-    assert sorted(item for some in parts for item in some) == items
-    monkeypatch.setattr(processes, "gather", lambda value: parts)
-    assert processes.whole(parts[0]) == items
-
-
-def test_alone_nothing_is_exchanged() -> None:
-    assert processes.whole([1, 2]) == [1, 2] == list(processes.part([1, 2]))
 
 
 @pytest.mark.nightly(reason="three processes of servers, two trainers and one")

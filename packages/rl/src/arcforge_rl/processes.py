@@ -6,24 +6,9 @@ They exchange rollouts and streams, so that scoring, curricula and figures are t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from arcforge_core.contracts.algorithm import Trace
-from arcforge_core.train.processes import gather, place
-
-T = TypeVar("T")
-
-
-def part(items: Sequence[T]) -> Sequence[T]:
-    """Returns this process's part."""
-    rank, count = place()
-    return items[rank::count]
-
-
-def whole(items: Sequence[T]) -> list[T]:
-    """Returns the items of which each process has its `part`."""
-    parts = gather(items)
-    return [parts[n % len(parts)][n // len(parts)] for n in range(sum(map(len, parts)))]
+from arcforge_core.train.processes import part, place, whole
 
 
 def share_stream(traces: Sequence[Trace], name: str) -> None:

@@ -106,7 +106,7 @@ def select_hardware(name: str) -> Hardware:
     """
     if name != "auto":
         return build_hardware(registry().get("hardware", name).load_schema()())
-    usable: list[Hardware] = []
+    found: dict[str, tuple[Hardware, Probe]] = {}
     for candidate in registry().names("hardware"):
         if candidate == "auto":
             continue
@@ -116,7 +116,12 @@ def select_hardware(name: str) -> Hardware:
         except PluginError as error:  # a broken or doubly registered backend only fails when it is named
             log.warning("hardware %s is skipped: %s", candidate, error)
             continue
-        probe = hardware.probe()
+        found[candidate] = hardware, hardware.probe()
+    foreign = [h for h, probe in found.values() if probe.ok and h.identity.dispatch_key == "PrivateUse1"]
+    if len(foreign) > 1:  # torch has one place: the first import would take it, and the second would fail
+        raise _several(foreign)
+    usable: list[Hardware] = []
+    for candidate, (hardware, probe) in found.items():
         if probe.ok:  # only now are the vendor's modules imported
             probe = hardware.confirm()
             if not probe.ok:
@@ -126,8 +131,7 @@ def select_hardware(name: str) -> Hardware:
             usable.append(hardware)
     accelerators = [h for h in usable if h.identity.device != "cpu"]
     if len(accelerators) > 1:
-        names = ", ".join(f"{h.name} of {h.identity.vendor}" for h in accelerators)
-        raise ConfigError("hardware", "auto", f"several accelerators are usable ({names}): name one")
+        raise _several(accelerators)
     if accelerators:
         return accelerators[0]
     by_name = {h.name: h for h in usable}
@@ -135,6 +139,11 @@ def select_hardware(name: str) -> Hardware:
         if name in by_name:
             return by_name[name]
     raise ConfigError("hardware", "auto", "no backend is usable: arcforge doctor shows why")
+
+
+def _several(accelerators: Sequence[Hardware]) -> ConfigError:
+    names = ", ".join(f"{h.name} of {h.identity.vendor}" for h in accelerators)
+    return ConfigError("hardware", "auto", f"several accelerators are usable ({names}): name one")
 
 
 def upgraded(hardware: Any) -> Hardware:

@@ -1,16 +1,21 @@
-"""Plain values and gradients that processes exchange.
+"""Plain values and gradients that processes exchange, and their parts of common work.
 
-Torchrun starts them and Lightning connects them; before that, and without it, there is one.
+Torchrun starts them, and Lightning or `connected` connects them; before that, and without it, there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from arcforge_core.errors import ArcforgeError
 
 T = TypeVar("T")
 
@@ -18,6 +23,11 @@ T = TypeVar("T")
 def place() -> tuple[int, int]:
     """Returns the number of this process, and how many there are."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def first() -> bool:
+    """Returns whether this process is the one that writes and speaks."""
+    return place()[0] == 0
 
 
 def gather(value: T) -> list[T]:
@@ -28,6 +38,43 @@ def gather(value: T) -> list[T]:
     found: list[T | None] = [None] * count
     dist.all_gather_object(found, value)
     return found  # type: ignore[return-value]  # all are there
+
+
+def part(items: Sequence[T]) -> Sequence[T]:
+    """Returns this process's part."""
+    rank, count = place()
+    return items[rank::count]
+
+
+def whole(items: Sequence[T]) -> list[T]:
+    """Returns the items of which each process has its `part`."""
+    parts = gather(items)
+    return [parts[n % len(parts)][n // len(parts)] for n in range(sum(map(len, parts)))]
+
+
+@contextmanager
+def connected(hours: float = 12.0) -> Iterator[None]:
+    """Connects what torchrun started, for a job without Lightning, over the hosts' network (gloo), while it is open.
+
+    Args:
+        hours: the longest time that one process may wait for another.
+
+    Raises:
+        ArcforgeError: another process ended.
+    """
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1 or dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("gloo", timeout=timedelta(hours=hours))
+    try:
+        yield
+    except RuntimeError as error:
+        if "by peer" not in str(error):  # gloo's only sign: closed, or reset
+            raise
+        raise ArcforgeError("another process of this job has ended; its own message says why") from error
+    finally:
+        dist.destroy_process_group()
 
 
 def add_gradients(parameters: Iterable[tuple[str, nn.Parameter]]) -> None:

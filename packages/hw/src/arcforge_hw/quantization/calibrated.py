@@ -22,6 +22,7 @@ from arcforge_core.console.progress import say
 from arcforge_core.errors import ConfigError
 from arcforge_core.ops.quant import Quantised
 from arcforge_core.ops.reference import rms_norm
+from arcforge_core.train import processes
 from arcforge_hw.quantization.configs import CalibratedConfig
 from arcforge_hw.quantization.flex import EXPERTS_UP, at_place
 from arcforge_hw.quantization.gptq import gptq
@@ -65,6 +66,8 @@ class Calibrated(Quarot):
 class Calibration:
     """The walk of one command through the layers, in order; each step leaves whole files only.
 
+    Several processes share the rows of text and the searches; each gets all inputs and all factors.
+
     Attributes:
         made: the quantizer; its transform's factors grow.
         walk: hidden states.
@@ -99,10 +102,12 @@ class Calibration:
         fitted = {place: choice.factors.contiguous() for place, choice in found.items()}
         if not fitted:
             return
+        factors.update(fitted)
+        if not processes.first():
+            return
         file = self.work / f"factors-{layer:05d}.safetensors"
         save_tensors(fitted, file.with_suffix(".partial"))
         file.with_suffix(".partial").rename(file)
-        factors.update(fitted)
         if before := sum(choice.before for choice in found.values()):
             after = sum(choice.after for choice in found.values())
             say(f"{prefix}: smoothing leaves {after / before:.3f} of the square error of its matrices' outputs")
@@ -123,52 +128,62 @@ class Calibration:
             self.walk.leave(layer)
 
     def finish(self) -> None:
-        """Stores the factors of all layers for `Quarot.arrival`."""
+        """Stores the factors of all layers for `Quarot.arrival`; called in one process."""
         if factors := self.made.state.transform.factors:
             save_tensors(factors, self.work / FACTORS)
             self.made.section["factors"] = FACTORS
 
     def clean(self) -> None:
-        """Removes the files of the walk."""
+        """Removes the files of the walk; called in one process."""
         for file in (*self.work.glob("factors-*"), *self.work.glob("hidden-*")):
             file.unlink()
 
     def _fitted(self, readers: LayerReaders) -> Iterator[tuple[str, Choice]]:
         """Yields the factors of every place of a layer that a quantised matrix reads, and remembers the inputs."""
-        sizes = self.made.model
-        for place in PLACES:
-            grouped = place == "self_attn.value" and form_of(self.made.state.transform.attention) == "gqa"
-            groups = sizes.num_key_value_heads if grouped else 1
-            choice = self._search(
-                place, read := readers.of(place), groups, sizes.num_attention_heads // groups if grouped else 1
-            )
-            for reader in read:
-                self._remember(reader.name, reader.x_TK, 1.0 if choice is None else choice.factors_K)
+        experts = readers.experts("down_proj")
+        places = [(place, partial(readers.of, place)) for place in PLACES]
+        places += [(EXPERTS_UP, partial(list, [reader])) for reader in experts]
+        rank, count = processes.place()
+        inputs, mine = [], []
+        for number, (place, matrices) in enumerate(places):
+            read = matrices()
+            if number % count == rank:
+                mine.append(self._search(place, read))
+            inputs.append([(reader.name, reader.x_TK) for reader in read] if self._remembers() else [])
+        choices = processes.whole(mine)
+        for read_here, choice in zip(inputs, choices, strict=True):
+            for name, x_TK in read_here:
+                self._remember(name, x_TK, 1.0 if choice is None else choice.factors_K)
+        for (place, _), choice in zip(places[: len(PLACES)], choices, strict=False):
             if choice is not None:
                 yield place, choice
-        if experts := readers.experts("down_proj"):
-            found = [self._search(EXPERTS_UP, [reader]) for reader in experts]
-            for reader, choice in zip(experts, found, strict=True):
-                self._remember(reader.name, reader.x_TK, 1.0 if choice is None else choice.factors_K)
-            if missed := sum(len(reader.x_TK) == 0 for reader in experts):
-                say(f"{readers.prefix}: {missed} of {len(found)} experts were chosen by no token of the text")
-            if any(choice is not None for choice in found):
-                yield EXPERTS_UP, _stacked(found)
+        missed = sum(len(reader.x_TK) == 0 for reader in experts)
+        if missed and processes.first():
+            say(f"{readers.prefix}: {missed} of {len(experts)} experts were chosen by no token of the text")
+        if any(choice is not None for choice in choices[len(PLACES) :]):
+            yield EXPERTS_UP, _stacked(choices[len(PLACES) :])
 
-    def _search(self, place: str, readers: list[Reader], groups: int = 1, repeats: int = 1) -> Choice | None:
-        config = cast(CalibratedConfig, self.made.config)
+    def _search(self, place: str, readers: list[Reader]) -> Choice | None:
+        config, sizes = cast(CalibratedConfig, self.made.config), self.made.model
         smoothing = at_place(config.smoothing, place)
         if smoothing == "none":
             return None
+        groups = repeats = 1
+        if place == "self_attn.value" and form_of(self.made.state.transform.attention) == "gqa":
+            groups, repeats = sizes.num_key_value_heads, sizes.num_attention_heads // sizes.num_key_value_heads
         return search(readers, smoothing, config.grid, self.made.rounds, groups, repeats)
 
+    def _remembers(self) -> bool:
+        return self.made.config.rounding == "gptq"
+
     def _remember(self, name: str, x_TK: Tensor, factors_K: Tensor | float) -> None:
-        if self.made.config.rounding == "gptq":
+        if self._remembers():
             self.inputs.setdefault(name, []).append(x_TK / factors_K)
 
     def _before_head(self) -> Tensor:
         """Returns the inputs of the head [T, D]."""
-        x_TD = torch.cat([record["x_TD"] for record in self.walk.before(self.made.model.num_hidden_layers)])
+        rows = [record["x_TD"] for record in self.walk.before(self.made.model.num_hidden_layers)]
+        x_TD = torch.cat(processes.whole(rows))
         return rms_norm(x_TD, self.made.state.unrounded(NORM).float(), self.made.model.rms_norm_eps)
 
 

@@ -1,4 +1,7 @@
-"""Implements ``arcforge-quantize``: one layer in memory, one file per layer, resumable."""
+"""Implements ``arcforge-quantize``: one layer in memory, one file per layer and process, resumable.
+
+Processes that torchrun started share the text, the searches and the matrices of each layer; all see the same folders.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ from arcforge_core.files.rundir import write_json
 from arcforge_core.ops.processor import return_freed_memory
 from arcforge_core.ops.quant import Quantised, dequantise
 from arcforge_core.plugins.loader import registry
+from arcforge_core.train import processes
 from arcforge_hw.quantization.configs import QuantizeConfig
 from arcforge_hw.quantization.layouts import LAYOUTS, FileLayout
 from arcforge_hw.quantization.transform import PIECE
@@ -40,8 +44,10 @@ SETTINGS = "quantize.json"
 
 def run(config: QuantizeConfig) -> Result:
     """`quantise`, and a table of the figures."""
-    result = quantise(config)
-    result.show(f"{result.dir}: {config.quantizer.name}")
+    with processes.connected():
+        result = quantise(config)
+        if processes.first():
+            result.show(f"{result.dir}: {config.quantizer.name}")
     return result
 
 
@@ -72,12 +78,16 @@ def quantise(config: QuantizeConfig) -> Result:
     settings: dict[str, Any] = {
         "source": str(source), "quantizer": asdict(config.quantizer), "layout": config.layout,
     }  # fmt: skip
+    if (count := processes.place()[1]) > 1:
+        settings["processes"] = count
     work, calibration = target.with_name(f".{target.name}.unfinished"), None
     if hasattr(made, "calibration"):
         calibration = made.calibration(config.data, source, work)
         settings["data"] = asdict(config.data)
     try:
         figures = _write(work, settings, made, layout, stages, calibration)
+        if not processes.first():
+            return Result(target, processes.gather(figures)[0])
         if calibration is not None:
             calibration.finish()
         stored = opened.state[next(iter(opened.state.shapes))].dtype
@@ -99,7 +109,7 @@ def quantise(config: QuantizeConfig) -> Result:
         work.rename(target)
     except OSError as error:
         raise CheckpointError(f"cannot write {target}: {error.strerror or error}; {work} can be resumed") from error
-    return Result(target, figures)
+    return Result(target, processes.gather(figures)[0])
 
 
 def _stages(every: Sequence[Link]) -> list[list[Link]]:
@@ -115,45 +125,69 @@ def _stages(every: Sequence[Link]) -> list[list[Link]]:
 def _write(
     work: Path, settings: dict[str, Any], made: Any, layout: FileLayout, stages: list[list[Link]], calibration: Any
 ) -> dict[str, float]:
-    """Writes a file per stage and the index; stages whose file exists are kept."""
+    """Writes a file per stage and process, and the index; stages whose files exist are kept."""
     work.mkdir(parents=True, exist_ok=True)
     known, settings = work / SETTINGS, {**settings, "stages": [stage[0].ours for stage in stages]}
-    if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != settings:
-        raise CheckpointError(f"{work} was made with other settings: remove it, or choose another output")
-    write_json(known, settings)
+    if processes.first():
+        if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != settings:
+            raise CheckpointError(f"{work} was made with other settings: remove it, or choose another output")
+        write_json(known, settings)
     if calibration is not None:
         calibration.resume()
     weight_map: dict[str, str] = {}
     sums = {"bytes": 0.0, "quantised_bytes": 0.0, "error": 0.0}
-    for number, stage in enumerate(track(stages, "quantising")):
-        path = work / f"model-{number + 1:05d}-of-{len(stages):05d}.safetensors"
-        notes = path.with_suffix(".json")
-        if not notes.is_file():
+    for number, stage in enumerate(track(stages, "quantising") if processes.first() else stages):
+        paths = _files(work, number, len(stages))
+        path = paths[processes.place()[0]]
+        if not all(processes.gather(path.with_suffix(".json").is_file())):
             if calibration is not None:
                 calibration.enter(stage[0].ours)
-            tensors, figures, digests = _quantised(made, layout, stage, (calibration or made).round)
-            partial = path.with_suffix(".partial")
-            save_tensors(tensors, partial)
-            partial.rename(path)
-            write_json(notes, {"names": list(tensors), **figures, "digests": digests})
-            del tensors  # or they would be in memory beside the next layer
-            return_freed_memory()
+            _write_part(path, made, layout, processes.part(stage), (calibration or made).round)
+            processes.gather(None)  # another process may have to begin this stage again
         if calibration is not None:
             calibration.leave(stage[0].ours)
-        found = json.loads(notes.read_text(encoding="utf-8"))
-        weight_map |= dict.fromkeys(found["names"], path.name)
-        sums["bytes"] += path.stat().st_size
-        sums["quantised_bytes"] += found["stored"]
-        sums["error"] = max(sums["error"], found["error"])
-        if found["error"]:
-            say(f"{stage[0].ours}: relative error of the worst weight {found['error']:.4f}")
+        if not processes.first():
+            continue
+        worst = 0.0
+        for path in paths:
+            found = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            weight_map |= dict.fromkeys(found["names"], path.name)
+            sums["bytes"] += path.stat().st_size if found["names"] else 0
+            sums["quantised_bytes"] += found["stored"]
+            worst = max(worst, found["error"])
+        sums["error"] = max(sums["error"], worst)
+        if worst:
+            say(f"{stage[0].ours}: relative error of the worst weight {worst:.4f}")
+    if not processes.first():
+        return sums
     index = {"metadata": {"total_size": int(sums["bytes"])}, "weight_map": dict(sorted(weight_map.items()))}
     (work / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return sums
 
 
+def _files(work: Path, stage: int, stages: int) -> list[Path]:
+    """Returns a stage's file of each process."""
+    count = processes.place()[1]
+    numbers = range(stage * count + 1, (stage + 1) * count + 1)
+    return [work / f"model-{number:05d}-of-{stages * count:05d}.safetensors" for number in numbers]
+
+
+def _write_part(
+    path: Path, made: Any, layout: FileLayout, stage: Sequence[Link], rounded: Callable[[str, Tensor], Quantised]
+) -> None:
+    """Writes this process's tensors of a stage, no file if there are none, and what is known about them."""
+    tensors, figures, digests = _quantised(made, layout, stage, rounded)
+    if tensors:
+        partial = path.with_suffix(".partial")
+        save_tensors(tensors, partial)
+        partial.rename(path)
+    write_json(path.with_suffix(".json"), {"names": list(tensors), **figures, "digests": digests})
+    del tensors  # or they would be in memory beside the next layer
+    return_freed_memory()
+
+
 def _quantised(
-    made: Any, layout: FileLayout, stage: list[Link], rounded: Callable[[str, Tensor], Quantised]
+    made: Any, layout: FileLayout, stage: Sequence[Link], rounded: Callable[[str, Tensor], Quantised]
 ) -> tuple[dict[str, Tensor], dict[str, float], dict[str, str]]:
     """Returns a stage's stored tensors, the largest relative error of a weight with the bytes of integers, digests."""
     tensors, digests = dict[str, Tensor](), dict[str, str]()

@@ -106,6 +106,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "gptq": {"rotate": False, "smoothing": "none", "rounding": "gptq"},
     "awq_gptq": {"rotate": False, "smoothing": "awq", "rounding": "gptq"},
     "flex": {"rotate": False, "smoothing": "flex", "rounding": "ssz"},
+    "quarot_migrate": {"rotate": True, "smoothing": "migrate", "rounding": "ssz"},
     "quarot_awq": {"rotate": True, "smoothing": "awq", "rounding": "ssz"},
     "quarot_flex": {"rotate": True, "smoothing": "flex", "rounding": "ssz"},
     "quarot_awq_gptq": {"rotate": True, "smoothing": "awq", "rounding": "gptq"},

@@ -13,6 +13,7 @@ from arcforge_core.console.progress import say
 from arcforge_core.data.tokens.pipeline import Corpus, build_data
 from arcforge_core.errors import ConfigError
 from arcforge_core.files.find import tokenizer_of
+from arcforge_core.train.processes import gather, place
 from arcforge_hw.quantization.configs import CalibratedConfig
 
 Row = tuple[Tensor, list[int]]
@@ -22,6 +23,8 @@ Row = tuple[Tensor, list[int]]
 def calibration_rows(config: CalibratedConfig, data: DataConfig, folder: Path, vocab_size: int) -> list[Row]:
     """Returns at most ``config.rows`` rows of ``config.sequence_length`` tokens; no token is used twice.
 
+    Of several processes the first one reads the corpus, and all return its rows.
+
     Args:
         config: number and length of the rows, and the seed of their order.
         data: the corpus.
@@ -29,9 +32,18 @@ def calibration_rows(config: CalibratedConfig, data: DataConfig, folder: Path, v
         vocab_size: rows of the model's embedding.
 
     Raises:
-        ConfigError: the text is shorter than one row, or as `checkpoint_corpus`.
+        ConfigError: the text is shorter than one row, there are fewer rows than processes, or as `checkpoint_corpus`.
         DataError: the corpus cannot be read.
     """
+    rank, count = place()
+    rows = gather(None if rank else _read_rows(config, data, folder, vocab_size))[0]
+    assert rows is not None
+    if len(rows) < count:
+        raise ConfigError("WORLD_SIZE", count, f"must be at most {len(rows)}, the rows of calibration text")
+    return rows
+
+
+def _read_rows(config: CalibratedConfig, data: DataConfig, folder: Path, vocab_size: int) -> list[Row]:
     corpus = checkpoint_corpus(data, folder, vocab_size)
     length = config.sequence_length
     rows = min(config.rows, _whole_rows(corpus, length))

@@ -24,6 +24,7 @@ from arcforge_core.model.moe import Experts
 from arcforge_core.model.norm import Linear
 from arcforge_core.model.rope import rope_tables
 from arcforge_core.ops import bind_ops, default_ops
+from arcforge_core.train.processes import part, place, whole
 from arcforge_hw.quantization.text import Row
 from arcforge_hw.quantization.transform import EMBEDDING, TransformedState
 
@@ -47,12 +48,13 @@ class Walk:
     """The hidden states of calibration text before every layer, on disk; a killed walk resumes at any layer.
 
     The file of a layer is complete when it exists. A file that is missing is computed from the last one before it.
+    Of several processes each runs its part of the rows, and all get the inputs of all rows, in their order.
 
     Args:
         state: the model's tensors; a layer is computed with those at the time of the call.
         model, attention: its configuration.
         folder: for the hidden states.
-        rows: the text.
+        rows: the text, the same for all processes, at least one for each.
     """
 
     def __init__(
@@ -63,20 +65,22 @@ class Walk:
         folder: Path,
         rows: Sequence[Row],
     ) -> None:
-        self.state, self.model, self.attention, self.folder, self.rows = state, model, attention, folder, rows
+        self.state, self.model, self.attention, self.folder = state, model, attention, folder
+        self.rows = part(rows)
 
     @torch.no_grad()
     def layer(self, index: int) -> LayerInputs:
         """Runs a layer on every row, writes the hidden states after it, and returns what its matrices read."""
         after, inputs = self._through(index)
         self._write(index + 1, after)
-        joined = {name: torch.cat(parts) for name, parts in inputs.items()}
+        joined = {name: torch.cat(whole(parts)) for name, parts in inputs.items()}
         chosen_NC = joined.pop(CHOSEN, None)
         return LayerInputs(joined, chosen_NC)
 
     @torch.no_grad()
     def before(self, index: int) -> list[dict[str, Any]]:
-        """Returns the hidden states before a layer: for each row ``x_TD``, ``lengths`` and ``more`` for the layer."""
+        """Returns the hidden states before a layer: for each row of this process ``x_TD``, ``lengths`` and ``more`` for
+        the layer."""
         if self._path(index).is_file():
             found: list[dict[str, Any]] = torch.load(self._path(index), weights_only=True)
             return found
@@ -113,7 +117,8 @@ class Walk:
         return {"x_TD": out.x_TD, "lengths": record["lengths"], "more": out.to_next_layer}
 
     def _path(self, index: int) -> Path:
-        return self.folder / f"hidden-{index:05d}.pt"
+        rank, count = place()
+        return self.folder / f"hidden-{index:05d}{'' if count == 1 else f'-{rank + 1}-of-{count}'}.pt"
 
     def _write(self, index: int, records: list[dict[str, Any]]) -> None:
         partial = self._path(index).with_suffix(".partial")

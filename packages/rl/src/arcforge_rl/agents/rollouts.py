@@ -19,12 +19,12 @@ from arcforge_core.episodes.loops import run_to_end
 from arcforge_core.episodes.rollout import UNSCORED, FailedTask, Rollout, failure_by, judge, labels_of, stage_of
 from arcforge_core.errors import CheckpointError, ConfigError
 from arcforge_core.plugins.loader import registry
+from arcforge_core.train.processes import whole
 from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.command import ProgramCrashed
 from arcforge_rl.agents.gateway import Gateway, GatewaySession
 from arcforge_rl.agents.harness import LIMIT, Harness, Work
 from arcforge_rl.configs.agents import AskingHarnessConfig
-from arcforge_rl.processes import whole
 from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.collect import StepTasks, TracedRollout, traced
 

@@ -14,9 +14,9 @@ from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup
 from arcforge_core.episodes.lockstep import Lockstep
 from arcforge_core.episodes.rollout import Rollout, roll_out, take_task
 from arcforge_core.errors import ArcforgeError
+from arcforge_core.train.processes import part, whole
 from arcforge_rl.algorithms.scoring import groups, has_spread
 from arcforge_rl.configs.learning import RolloutConfig
-from arcforge_rl.processes import part, whole
 from arcforge_rl.rollouts.clock import Clock
 from arcforge_rl.rollouts.curriculum import Curriculum
 

@@ -26,9 +26,9 @@ from arcforge_core.episodes.agent import ChatDialogue, Dialogue, TextDialogue
 from arcforge_core.errors import DataError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.train.losses import cross_entropy
+from arcforge_core.train.processes import part
 from arcforge_core.train.step import NonFiniteError
 from arcforge_rl.configs.anchors import AnchorConfig
-from arcforge_rl.processes import part
 from arcforge_rl.rewards.anchors import check_unseen, conversation_of
 
 

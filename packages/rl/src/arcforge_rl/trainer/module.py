@@ -21,10 +21,10 @@ from arcforge_core.contracts.engine import Engine
 from arcforge_core.errors import ArcforgeError, CheckpointError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.train.module import StepRecord, TrainingModule
-from arcforge_core.train.processes import add_gradients, gather, place
+from arcforge_core.train.processes import add_gradients, gather, part, place
 from arcforge_core.train.step import NonFiniteError, clip_gradients
 from arcforge_rl.configs.learning import RlConfig
-from arcforge_rl.processes import part, share_stream
+from arcforge_rl.processes import share_stream
 from arcforge_rl.rewards.hybrid import Hybrid
 from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.gaps import GapCurriculum
