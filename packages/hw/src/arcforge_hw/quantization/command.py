@@ -175,7 +175,7 @@ def _files(work: Path, stage: int, stages: int) -> list[Path]:
 def _write_part(
     path: Path, made: Any, layout: FileLayout, stage: Sequence[Link], rounded: Callable[[str, Tensor], Quantised]
 ) -> None:
-    """Writes this process's tensors of a stage, no file if there are none, and what is known about them."""
+    """Writes this process's tensors of a stage, no file if there are none, and their notes."""
     tensors, figures, digests = _quantised(made, layout, stage, rounded)
     if tensors:
         partial = path.with_suffix(".partial")
