@@ -1,15 +1,18 @@
 """Faults are tried up to a bound, and what became of them is counted."""
 
 import asyncio
+import shutil
 
 import pytest
 
+from arcforge_core.errors import DataError
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.swe import build
-from arcforge_rl.swe.build import Repository, inject
+from arcforge_rl.swe.build import Repository, compare, inject
 from arcforge_rl.swe.languages.known import language_of
 from arcforge_rl.swe.patches import diff
 from arcforge_rl.swe.results import TestRun
+from arcforge_rl.swe.running import RUNS
 
 TESTS = ("tests/test_toy.py::test_clamp", "tests/test_toy.py::test_digits", "tests/test_toy.py::test_no_digits")
 
@@ -53,17 +56,45 @@ def test_code_that_is_installed_elsewhere_makes_no_instance(repository, tmp_path
 
 
 def test_repairs_in_the_toolchain_are_found(repository, tmp_path, monkeypatch):
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "swe").mkdir()
+    """A copy has its file's name; the same line in another file of a large toolchain says nothing."""
     monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path / "cache"))
     python = language_of("python")
     repo = Repository(python, "toy", "1", (), tmp_path / "swe", 60)
+    repo.to.mkdir()
     right, bad = (f"def repaired():\n    return sum(range({number}, 1000))\n" for number in (1, 2))
     gold = diff({"toy/new.py": bad}, {"toy/new.py": right})
-    for copy, refused in ((right, True), (bad, False)):
-        (tmp_path / "tools/copy.py").write_text(copy)
-        own = Recipe(f"tools-{refused}", "folder", (str(tmp_path / "tools"),), {}, "/usr/lib/tools")
-        monkeypatch.setattr(type(python), "tools", lambda self, own=own: [own])
-        assert (
-            build.write(repo, repository, {"toy/new.py": bad}, gold, TESTS[:1], TESTS[1:], {}, "", "bug") is None
-        ) == refused
+    for number, (file, text, refused) in enumerate(
+        [("new.py", right, True), ("other.py", right, False), ("new.py", bad, False)]
+    ):
+        folder = tmp_path / f"tools{number}"
+        folder.mkdir()
+        (folder / file).write_text(text)
+        tools = Recipe(f"tools{number}", "folder", (str(folder),), {}, "/usr/lib/tools")
+        monkeypatch.setattr(type(python), "tools", lambda self, tools=tools: [tools])
+        made = build.write(repo, repository, {"toy/new.py": bad}, gold, TESTS[:1], TESTS[1:], {}, "", "bug")
+        assert (made is None) == refused
+
+
+@pytest.mark.parametrize(("turns", "runs"), [(False, 2), (True, 2 * RUNS + 1)])
+def test_pairs_that_turn_no_test_cost_one_run_of_each(repository, tmp_path, monkeypatch, turns, runs):
+    done = []
+
+    async def runs_of(language, tree, files, packages, paths, seconds, numbers=range(3)):
+        repaired = "= 5" in (files.get("toy/__init__.py") or "")
+        found = {TESTS[0]: "passed" if repaired and turns else "failed", TESTS[1]: "passed"}
+        done.extend(numbers)
+        return [TestRun(found, whole=True) for _ in numbers]
+
+    monkeypatch.setattr(build, "runs_of", runs_of)
+    new, repo = tmp_path / "new", Repository(language_of("python"), "toy", "2", (), tmp_path / "swe", 60)
+    shutil.copytree(repository, new)
+    repo.to.mkdir()
+    code = new / "toy/__init__.py"
+    code.write_text(f"{code.read_text()}\nREPAIRED_BY_A_LATER_RELEASE = 5\n")
+    if turns:
+        made = asyncio.run(compare(repo, repository, new))
+        assert list(made.FAIL_TO_PASS) == [TESTS[0]]
+    else:
+        with pytest.raises(DataError, match="no test fails before and passes after"):
+            asyncio.run(compare(repo, repository, new))
+    assert len(done) == runs

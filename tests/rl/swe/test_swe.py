@@ -245,7 +245,7 @@ def test_set_up_by_rules(repository):
 
 
 def test_packages_that_a_registry_does_not_know_are_left_out(repository, monkeypatch):
-    (repository / "pyproject.toml").write_text('[project]\ndependencies = ["known", "odd-one"]\n')
+    (repository / "pyproject.toml").write_text('[project]\ndependencies = ["known", "odd-one", "toy"]\n')
     shown = []
 
     async def runs(language, tree, files, packages, *_):
@@ -275,6 +275,7 @@ def test_releases_have_the_metadata_of_installed_ones(repository):
     (repository / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: odd-toy\nVersion: 1.2\n\nVersion: 3\n")
     with source_tree(repository) as tree:
         [found] = metadata.distributions(path=[str(tree)])
+        assert (tree / "odd_toy-1.2.dist-info/METADATA").is_file()
         assert (found.metadata["Name"], found.version) == ("odd-toy", "1.2")
 
 

@@ -24,25 +24,28 @@ def locked(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
     Args:
         folder: that exists.
-        seconds: for which a lock that another process holds is waited for.
+        seconds: for which a lock that another process holds is waited for; its id is told on stderr.
 
     Raises:
         ArcforgeError: another process holds it; the message has its id.
         OSError: the file cannot be created.
     """
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        ends = time.monotonic() + seconds
+        ends, told = time.monotonic() + seconds, False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                if time.monotonic() < ends:
-                    time.sleep(PAUSE)
-                    continue
                 file.seek(0)
                 holder = file.read().strip() or "with an id that it has not written yet"
-                where = os.path.relpath(folder)
-                raise ArcforgeError(f"{where} is in use by process {holder}: wait until it ends, or stop it") from error
+                used = f"{os.path.relpath(folder)} is in use by process {holder}"
+                if time.monotonic() >= ends:
+                    raise ArcforgeError(f"{used}: wait until it ends, or stop it") from error
+                if not told:
+                    say(f"{used}: waiting")
+                told = True
+                time.sleep(PAUSE)
+                continue
             except OSError as error:
                 say(f"{file.name} cannot be locked ({error.strerror}): no second process may use this folder")
             break

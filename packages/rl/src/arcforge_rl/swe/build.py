@@ -123,14 +123,14 @@ async def _instance(
         return "noticed by no test"
     if len(broken) > max(1, MOST_TURNED * len(passing)):
         return "broke too many tests"
+    if any(bare.passed(name) for name in broken):
+        return COPY
     before = [first, *await runs_of(language, tree, files, packages, paths, seconds, range(1, RUNS))]
     fixed, kept = turned(before, good)
     if not fixed or not kept:
         return "broke no test in every run, or kept none"
     if not all(run.whole for run in before):
         return "ended a run of the tests"
-    if any(bare.passed(name) for name in fixed):
-        return COPY
     [module] = files
     gold = diff(files, {module: read_text(tree / module)})
     statement = statement_of(repo, fixed, before[0].texts, forbidden(module, gold))
@@ -215,23 +215,30 @@ def statement_of(
     )
 
 
-def leak(trees: Iterable[Path], patch: str) -> str | None:
+def leak(trees: Iterable[Path], patch: str, tools: Iterable[Path] = ()) -> str | None:
     """Returns a file that a repair does not change and that holds all of its telling lines; None for none.
 
     Args:
         trees: the repository, then folders of installed packages, which may have a copy.
         patch: the repair.
+        tools: folders of a toolchain, so large that they have any common line: a copy there has its file's name.
     """
     added = {line[1:].strip() for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")}
     telling = {line.encode() for line in added if len(line) >= LONG}
     if not telling:
         return None
     changed = set(re.findall(r"^\+\+\+ b/(.*)$", patch, re.MULTILINE))
-    for number, tree in enumerate(trees):
-        for name in sorted(files_of(tree)):
-            if (number or name not in changed) and all(line in (tree / name).read_bytes() for line in telling):
-                return name
-    return None
+    names = {Path(path).name for path in changed}
+    repository, *installed = trees
+    suspects = [(repository, path) for path in files_of(repository) if path not in changed]
+    suspects += [(tree, path) for tree in installed for path in files_of(tree)]
+    suspects += [(tree, path) for tree in tools for path in files_of(tree) if Path(path).name in names]
+    return next((path for tree, path in suspects if _holds(tree / path, telling)), None)
+
+
+def _holds(path: Path, lines: Iterable[bytes]) -> bool:
+    content = path.read_bytes()
+    return all(line in content for line in lines)
 
 
 def write(
@@ -262,8 +269,9 @@ def write(
     old = {path: read_text(tree / path) for path in telling}
     for path in telling:
         (target / path).unlink(missing_ok=True)
-    recipes = [*repo.language.tools(), *([repo.language.site(repo.packages)] if repo.packages else [])]
-    if leak([target, *(ensure(recipe).folder / "tree" for recipe in recipes)], gold):
+    sites = [repo.language.site(repo.packages)] if repo.packages else []
+    installed, tools = ([ensure(one).folder / "tree" for one in recipes] for recipes in (sites, repo.language.tools()))
+    if leak([target, *installed], gold, tools):
         shutil.rmtree(target)
         return None
     base = tree_hash(target)

@@ -12,7 +12,6 @@ components of the kind ``swe_language``; that of most source files is the defaul
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import tempfile
 from argparse import Namespace
@@ -21,19 +20,22 @@ from pathlib import Path
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
-from arcforge_rl.swe import npm as npm_sources
+from arcforge_core.files.lock import locked
 from arcforge_rl.swe.archives import fetch_release
 from arcforge_rl.swe.build import TRIES, Injected, Repository, compare, inject
-from arcforge_rl.swe.debian import PLACES, PREFIX, fetch_source, patched
+from arcforge_rl.swe.debian import DEBIAN, PLACES, fetch_source, patched
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.listed import LOG, build_all, read_lines, table_of
+from arcforge_rl.swe.npm import NPM, fetch_pack
 from arcforge_rl.swe.patches import apply, paths_of
 from arcforge_rl.swe.setup import log_attempts, set_up
 from arcforge_rl.swe.sources import copy_clean, source_tree
 
 ARCHIVES = "archives"
 """Folder of fetched releases."""
+LONGEST_FETCH = 3600.0
+"""Seconds for which a source waits for those that other processes fetch."""
 WANTED = {"bugs": 1, "releases": 2, "patches": 2, "import": 2, "export": 1, "all": 1}
 """Action -> number of its sources."""
 PAIR = {"repo", "language", "version", "index", "seconds"}
@@ -140,15 +142,14 @@ def _all(options: Namespace) -> int:
 
 def _located(source: Path, options: Namespace) -> Path:
     """Returns a source's folder or archive; a release is fetched, by one process of a folder at a time."""
-    debian, npm = (str(source).startswith(prefix) for prefix in (PREFIX, npm_sources.PREFIX))
+    debian, npm = (str(source).startswith(prefix) for prefix in (DEBIAN, NPM))
     if not debian and not npm and (source.exists() or "==" not in source.name):
         return source
     folder = (options.archives or options.to / ARCHIVES).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(folder, LONGEST_FETCH):
         if npm:
-            return npm_sources.fetch_pack(str(source), folder)
+            return fetch_pack(str(source), folder)
         if debian:
             return fetch_source(str(source), folder, [Path(options.index)] if options.index else PLACES)
         return fetch_release(str(source), folder, options.index)

@@ -16,7 +16,7 @@ from arcforge_core.errors import DataError
 from arcforge_rl.layers.store import LayerError
 from arcforge_rl.swe.instance import read_text
 
-PREFIX = "debian:"
+DEBIAN = "debian:"
 SOURCE = re.compile(r"debian:([a-z0-9][a-z0-9.+-]+)(?:=([\w.+~:-]+))?")
 SECONDS = 900.0
 PLACES = (Path("/etc/apt/sources.list"), Path("/etc/apt/sources.list.d"))

@@ -14,7 +14,7 @@ from arcforge_rl.layers.npm import run_npm
 from arcforge_rl.layers.store import LayerError
 from arcforge_rl.swe.archives import intact, stored
 
-PREFIX = "npm:"
+NPM = "npm:"
 SOURCE = re.compile(r"npm:((?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)==(\d+\.\d+\.\d+(?:[-+][\w.+-]+)?)", re.IGNORECASE)
 
 

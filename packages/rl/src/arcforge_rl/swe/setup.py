@@ -47,7 +47,7 @@ async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[
         return (), [Attempt((), "it has no tests")]
     packages: tuple[str, ...] = ()
     rules, unknown = tuple(language.declared(tree)), set[str]()
-    own = {path.stem for folder in ("", "src", "lib") for path in (tree / folder).glob("*")}  # no copy of these
+    own = {path.stem for folder in ("", "src", "lib") for path in (tree / folder).glob("*")}  # no copy is installed
     while len(attempts) < TRIES + len(unknown):
         try:
             [run] = await runs_of(language, tree, {}, packages, paths, seconds, (0,))
@@ -63,7 +63,7 @@ async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[
         passed = sum(outcome == PASSED for outcome in run.outcomes.values())
         good = run.whole and passed >= LEAST and passed >= len(run.outcomes) / 2 and not lost
         attempts.append(Attempt(packages, "" if good else reason_of(run, passed, lost)))
-        further = tuple(sorted({*packages, *rules, *lost} - unknown))
+        further = tuple(sorted({*packages, *rules, *lost} - unknown - own))
         if good or further == packages:
             break
         packages = further

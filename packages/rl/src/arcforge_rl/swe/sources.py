@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from email.parser import HeaderParser
 from pathlib import Path
 
 from arcforge_core.errors import DataError
@@ -48,12 +49,13 @@ def source_tree(source: Path) -> Iterator[Path]:
 
 def _describe(tree: Path) -> None:
     """Gives a Python release the metadata of an installed one, which some packages read when they are imported."""
-    text = read_text(tree / "PKG-INFO")
-    fields = dict(re.findall(r"^(Name|Version): *([\w.+!-]+)$", text, re.MULTILINE)) if text else {}
-    if len(fields) == 2:
-        folder = tree / f"{fields['Name'].replace('-', '_')}-{fields['Version']}.dist-info"
+    text = read_text(tree / "PKG-INFO") or ""
+    fields = HeaderParser().parsestr(text)
+    name, version = (fields[field] or "" for field in ("Name", "Version"))
+    if re.fullmatch(r"\w[\w.-]*", name) and re.fullmatch(r"\w[\w.+!-]*", version):
+        folder = tree / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(exist_ok=True)
-        (folder / "METADATA").write_text(text or "", encoding="utf-8")
+        (folder / "METADATA").write_text(text, encoding="utf-8")
 
 
 def copy_clean(source: Path, target: Path, left_out: Sequence[str] = ()) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.languages.c.building import calls_of, system_of
+from arcforge_rl.swe.languages.c.building import OPTIONS, calls_of, system_of
 from arcforge_rl.swe.languages.c.wrapping import functions_of, has_main, wrap
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.running import runs_of
@@ -55,6 +55,19 @@ def test_debian_names_libraries(c_repository):
     control = "Source: toy\nBuild-Depends: debhelper-compat (= 13),\n libfoo-dev (>= 2), cmake, libbar2-dev\nX: y\n"
     (c_repository / "debian/control").write_text(control)
     assert C.declared(c_repository) == ["libbar2-dev", "libfoo-dev"]
+
+
+def test_options_that_have_tests_built(tmp_path):
+    listed = """option(TOY_BUILD_TESTS "Build" OFF)
+option ( ENABLE_TOY_TESTING "Build the tests" OFF )
+option(
+  TOY_TEST "TEST" OFF)
+option(NO_TESTS "none" OFF)
+option(TOY_DOCS "TESTS of docs" OFF)
+"""
+    (tmp_path / "CMakeLists.txt").write_text(listed)
+    done = subprocess.run(["/bin/sh", "-c", OPTIONS], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["-DTOY_BUILD_TESTS=ON", "-DENABLE_TOY_TESTING=ON", "-DTOY_TEST=ON"]
 
 
 def test_calls_of_ctest():

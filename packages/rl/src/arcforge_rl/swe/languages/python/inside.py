@@ -66,11 +66,11 @@ def main() -> None:
     except Exception as error:
         broken = f"{type(error).__name__}: {error}"
     else:
-        usage = code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
-        broken = os.pread(said, 1 << 20, 0).decode(errors="replace") if usage else ""
-        broken = broken.strip() or "pytest gives no reason" if usage else ""
+        broken = ""
+        if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+            broken = os.pread(said, 1 << 20, 0).decode(errors="replace").strip() or f"pytest ended with {int(code)}"
     if broken:
-        send(broke=broken.strip()[-2000:])
+        send(broke=broken[-2000:])
     else:
         send(end=int(code))
     os._exit(0)
