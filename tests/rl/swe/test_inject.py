@@ -14,6 +14,8 @@ from arcforge_rl.swe.patches import diff
 from arcforge_rl.swe.results import TestRun
 from arcforge_rl.swe.running import RUNS
 
+EACH = 2 * RUNS + 1
+"""Runs of a pair of releases: three before, three after, one without code."""
 TESTS = ("tests/test_toy.py::test_clamp", "tests/test_toy.py::test_digits", "tests/test_toy.py::test_no_digits")
 
 
@@ -75,13 +77,22 @@ def test_repairs_in_the_toolchain_are_found(repository, tmp_path, monkeypatch):
         assert (made is None) == refused
 
 
-@pytest.mark.parametrize(("turns", "runs"), [(False, 2), (True, 2 * RUNS + 1)])
-def test_pairs_that_turn_no_test_cost_one_run_of_each(repository, tmp_path, monkeypatch, turns, runs):
+@pytest.mark.parametrize(
+    ("turns", "copied", "runs", "reason"),
+    [
+        (False, False, 2, "no test fails before"),
+        (True, True, 2 * RUNS + 1, build.COPY),
+        (True, False, 2 * RUNS + 1, ""),
+    ],
+)
+def test_pairs_of_releases(repository, tmp_path, monkeypatch, turns, copied, runs, reason):
+    """One that turns no test costs a run of each side; one whose code is installed elsewhere is refused."""
     done = []
 
     async def runs_of(language, tree, files, packages, paths, seconds, numbers=range(3)):
-        repaired = "= 5" in (files.get("toy/__init__.py") or "")
-        found = {TESTS[0]: "passed" if repaired and turns else "failed", TESTS[1]: "passed"}
+        text = files.get("toy/__init__.py", "faulty")
+        repaired = (copied if text is None else "= 5" in text) and turns
+        found = {TESTS[0]: "passed" if repaired else "failed", TESTS[1]: "passed"}
         done.extend(numbers)
         return [TestRun(found, whole=True) for _ in numbers]
 
@@ -91,10 +102,10 @@ def test_pairs_that_turn_no_test_cost_one_run_of_each(repository, tmp_path, monk
     repo.to.mkdir()
     code = new / "toy/__init__.py"
     code.write_text(f"{code.read_text()}\nREPAIRED_BY_A_LATER_RELEASE = 5\n")
-    if turns:
+    if reason:
+        with pytest.raises(DataError, match=reason):
+            asyncio.run(compare(repo, repository, new))
+    else:
         made = asyncio.run(compare(repo, repository, new))
         assert list(made.FAIL_TO_PASS) == [TESTS[0]]
-    else:
-        with pytest.raises(DataError, match="no test fails before and passes after"):
-            asyncio.run(compare(repo, repository, new))
     assert len(done) == runs

@@ -70,6 +70,8 @@ def test_oracle_noop_and_cheats(folder):
 
     assert earned(environment.oracle(task))[0] == 1.0
     assert earned(SILENCE)[0] == 0.0
+    [call] = environment.cheats(task)[-1][0].calls
+    assert call.arguments == {"command": "rm -f -- toy/__init__.py"}
     forged = environment.cheats(task)[4]
     assert earned(forged) == (0.0, "a planted test that fails was not reported as failed")
 
@@ -78,7 +80,7 @@ def test_oracle_noop_and_cheats(folder):
 def test_every_cheat(folder):
     environment = made(folder)
     task = environment.task(0)
-    assert len(environment.cheats(task)) == 10
+    assert len(environment.cheats(task)) == 12
     for cheat in environment.cheats(task):
         assert asyncio.run(play(environment, task, cheat))[1].reward == 0.0
 
@@ -235,6 +237,7 @@ def test_parts_of_tests_are_one_test(repository):
 
 def test_set_up_by_rules(repository):
     extras = "Requires-Dist: pytest; extra == 'test'\nRequires-Dist: sphinx; extra == 'docs'\n"
+    extras += "Requires-Dist: pytest-checkdocs; extra == 'test'\n"  # a check of style
     (repository / "PKG-INFO").write_text(f"Requires-Dist: click>=8\n{extras}")
     project = '[project]\ndependencies = ["rich"]\n[dependency-groups]\ntest = ["toolz"]\n'
     (repository / "pyproject.toml").write_text(project)
@@ -253,7 +256,7 @@ def test_packages_that_a_registry_does_not_know_are_left_out(repository, monkeyp
         if "odd-one" in packages:
             raise LayerError("registry", "layer swe-site: No matching distribution found for odd-one")
         outcomes = dict.fromkeys("abcd", "passed") if packages else {}
-        texts = {} if packages else {"x": "ModuleNotFoundError: No module named 'toy'"}
+        texts = {"x": "ModuleNotFoundError: No module named 'toy'"}  # its own, which nothing installs
         return [TestRun(outcomes, texts, whole=True)]
 
     monkeypatch.setattr("arcforge_rl.swe.setup.runs_of", runs)
