@@ -24,7 +24,7 @@ def locked(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
     Args:
         folder: that exists.
-        seconds: for which a lock that another process holds is waited for; its id is told on stderr.
+        seconds: for which a lock that another process holds is waited for; stderr says so, with its id.
 
     Raises:
         ArcforgeError: another process holds it; the message has its id.
