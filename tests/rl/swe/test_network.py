@@ -20,7 +20,7 @@ bugs debian:cjson --count 2
 bugs debian:google-glog --count 2 --language cpp
 bugs debian:ruby-dotenv --count 1
 bugs debian:ruby-ole --count 1
-bugs debian:php-text-template --count 1
+bugs debian:php-webmozart-assert --count 1
 bugs debian:php-doctrine-inflector --count 1
 bugs debian:libandroid-json-org-java --count 2
 """
