@@ -87,8 +87,8 @@ def test_it_is_measured_once_shown_by_the_doctor_and_short(monkeypatch: pytest.M
     monkeypatch.setattr(expert_rows, "measure", lambda function: next(measured))
     assert most_rows(module.grouped_experts) == 8.0
     expert_rows._measured.cache_clear()  # as another process
-    assert Cpu.choices(None) == ["experts in bf16 are multiplied in fp32 up to 8 rows of an expert (measured)"]  # type: ignore[arg-type]
+    assert Cpu.choices(None)[0] == "experts in bf16 are multiplied in fp32 up to 8 rows of an expert (measured)"  # type: ignore[arg-type]
     for value, words in (("0", "never"), (f"{ALWAYS:g}", "always")):
         monkeypatch.setenv("ARCFORGE_CALIBRATION", f"fp32_expert_rows={value}")
         wanted = f"experts in bf16 are multiplied in fp32 {words} (ARCFORGE_CALIBRATION)"
-        assert Cpu.choices(None) == [wanted]  # type: ignore[arg-type]
+        assert Cpu.choices(None)[0] == wanted  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from arcforge_core.ops.specs import SPECS
 @pytest.mark.parametrize("rows", [1, 16, 17, 30])
 def test_few_rows_are_filled_up(rows, form, monkeypatch):
     draw, given = torch.Generator().manual_seed(0), []
+    monkeypatch.setenv("ARCFORGE_CALIBRATION", "int8=2,int8_in_fp32=1")
     monkeypatch.setitem(kernel.LEAST_ROWS, "cpu", 17)
     product = torch._int_mm
     monkeypatch.setattr(torch, "_int_mm", lambda a, b: given.append(len(a)) or product(a, b))

@@ -1,4 +1,4 @@
-"""Products with quantised weights by torch: int8 products in int32, or products with dequantised weights.
+"""Products with quantised weights by torch: exact products of int8 values, or products with dequantised weights.
 
 Shapes: T rows, K inputs, N outputs, G groups of inputs, D hidden, E experts, F twice the expert width.
 """
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from arcforge_core.ops.quant import INT8, Quantised, dequantise, integer_rows, quantise
 from arcforge_core.ops.reference import check_one_scale
+from arcforge_hw.torch_ops.int8_product import int8_product
 
 LEAST_ROWS = {"cuda": 17}
 """Minimum rows of `torch._int_mm`, by device type."""
@@ -31,7 +32,7 @@ def quant_linear(
     rows = len(q_TK)
     if rows < (least := LEAST_ROWS.get(x.device.type, 0)):
         q_TK = F.pad(q_TK, (0, 0, 0, least - rows))
-    sum_TN = torch._int_mm(q_TK, weight_NK.mT)[:rows]
+    sum_TN = int8_product(q_TK, weight_NK)[:rows]
     out_TN = sum_TN.to(scale_T1.dtype).mul_(scale_T1).mul_(scale_NG[:, 0])
     out: Tensor = out_TN.to(x.dtype).unflatten(0, x.shape[:-1])
     return out if bias_N is None else out.add_(bias_N)
