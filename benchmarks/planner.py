@@ -2,11 +2,12 @@
 
     python benchmarks/planner.py [--quick] [--threads N | --processor] [--presets small mini] [--json FILE]
 
-Here: prompts, decoding and a training step in fp32; prompts and decoding with integers. The plan knows the model's
-sizes, and rates measured in the same run: a product's start, its rate with many rows and the bandwidth with one, of
-products of other shapes; and the rate of a sum of two arrays, for the work between products. A ratio is the plan's time
-over the measured one. ``--json`` keeps every finished row; the same command continues after them. ``--presets`` without
-a name leaves this part out.
+Here: prompts, decoding and a training step in fp32; prompts and decoding with integers. The plan knows a preset's
+sizes, and costs fitted in the same run to steps of other models, as `arcforge-plan measure=FILE` writes them. A ratio
+is the plan's time over the measured one, the fastest of rounds before and after the other models, as theirs are of two
+passes: the speed of shared machines changes by the minute. `slower` is the other rounds' time over it. ``--json`` keeps
+every finished format; the same command continues after them.
+``--presets`` without a name leaves this part out.
 
 Published: tokens per second of other people's deployments over the plan's. The plan has no drafts, no overlap and
 evenly loaded experts, and rests on assumed efficiencies.
@@ -16,45 +17,30 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from _machine import describe_machine
 from arcforge_core.config.compose import compose, compose_config
-from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.contracts.data import TrainBatch
-from arcforge_core.contracts.engine import SamplingParams
-from arcforge_core.model.adapt.quantised import MODES, QuantLinear
-from arcforge_core.model.build import build_model
-from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.model.norm import Linear
-from arcforge_core.ops import bind_ops
-from arcforge_core.ops.dispatch import Ops
-from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.train.step import StepBatch, accumulate_gradients, clip_gradients
+from arcforge_hw.planner.chip import Chip
 from arcforge_hw.planner.command import plan
-from arcforge_hw.planner.configs import PlanConfig, tokens_of
+from arcforge_hw.planner.configs import PROBES, PlanConfig, tokens_of
 from arcforge_hw.planner.counts import count_model
+from arcforge_hw.planner.fit import Fit
 from arcforge_hw.planner.layout import Layout
-from arcforge_hw.planner.machine import Machine
-from arcforge_hw.planner.step import Load, forward
+from arcforge_hw.planner.machine import machine_of
+from arcforge_hw.planner.probes import fitted
+from arcforge_hw.planner.serving import decode, prefill
+from arcforge_hw.planner.steps import Clock, Served, random_model, train
 from arcforge_hw.planner.training import training_step
-from arcforge_serving.configs import PagedEngineConfig
-from arcforge_serving.engine.paged import PagedEngine
 
 PROMPT, STREAMS, TOKENS = 512, (1, 16), 64
-TRAIN_ROWS, TRAIN_LENGTH = 8, 256
-WIDTH = 512
+TRAIN_BATCH, TRAIN_LENGTH = 2048, 256
 MODE = {"none": "fp32", "w8a8": "int8", "w4a8": "int4 rounded", "int4": "int4"}
-CLOCK = [time.perf_counter]
-"""Returns the seconds of a measurement."""
 DEEPSEEK = [
     "model=glm5", "attention=mla", "model.hidden_size=7168", "model.num_hidden_layers=61",
     "model.intermediate_size=18432", "model.num_attention_heads=128", "model.q_lora_rank=1536",
@@ -83,119 +69,30 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def seconds(work: Callable[[], object], rounds: int) -> float:
-    """Returns the median time of a call after two others."""
-    times = []
-    for _ in range(rounds + 2):
-        start = CLOCK[0]()
-        work()
-        times.append(CLOCK[0]() - start)
-    return statistics.median(times[2:])
-
-
-def products(width: int, copies: int, weights: str) -> list[nn.Module]:
-    """Returns square products in a number format, bound to this machine's kernels."""
-    made: list[nn.Module] = [Linear(width, width) for _ in range(copies)]
-    if weights != "none":
-        mode = MODES[weights]
-        made = [QuantLinear(each, mode.experts, mode.rounds) for each in made]  # type: ignore[arg-type]
-    for each in made:
-        bind_ops(each, Ops(select_hardware("cpu")).binder(torch.float32, "cpu", needs_grad=False))
-    return made
-
-
-@torch.no_grad()
-def rates(weights: str, size: float, rounds: int) -> dict[str, float]:
-    """Measures products of this format whose weights have `size` bytes together, with one row and with many; a sum."""
-
-    def per_product(width: int, copies: int, rows: int) -> float:
-        chain, x = products(width, copies, weights), torch.randn(rows, width)
-        return seconds(lambda: [each(x) for each in chain], rounds) / copies
-
-    start = per_product(64, 32, 1)
-    [one] = products(WIDTH, 1, weights)
-    held = sum(x.nbytes for x in one.state_dict().values())
-    copies = max(1, min(256, math.ceil(size / held)))
-    read, many = per_product(WIDTH, copies, 1), per_product(WIDTH, 4, PROMPT)
-    first, second = torch.randn(2, PROMPT, WIDTH)
-    return {
-        "stream_bytes_per_s": 3 * first.nbytes / seconds(lambda: first + second, 10 * rounds),
-        "call_s": start,
-        "bytes_per_s": held / max(read - start, read / 10),
-        "flops_per_s": 2 * WIDTH**2 * PROMPT / max(many - start, many / 10),
-    }
-
-
-def machine(found: dict[str, float]) -> Machine:
-    """Returns what the plan computes with."""
-    flops = dict.fromkeys(("fp32", "int8"), found["flops_per_s"])
-    return Machine(flops, found["bytes_per_s"], None, None, None, 0.0, found["call_s"], {}, found["stream_bytes_per_s"])
-
-
-def model_of(preset: str) -> CausalLM:
-    """Builds a preset with random weights and this machine's kernels."""
+def measured(preset: str, weights: str, rounds: int, clock: Clock) -> dict[str, float]:
+    """Measures the seconds of a preset's prompt, of its decoding steps by concurrency and of its training step."""
     config = compose([f"model={preset}"])
-    torch.manual_seed(0)
-    return build_model(config.model, config.attention, Ops(select_hardware("cpu")))
-
-
-def served(preset: str, weights: str, rounds: int) -> dict[str, float]:
-    """Measures the engine: seconds of a prompt, and of a decoding step by concurrency."""
-    engine = PagedEngine(PagedEngineConfig(weights=weights, prefix_cache=False), model_of(preset).eval())
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = engine.model.config.vocab_size
-
-    def generate(streams: int, tokens: int) -> float:
-        prompts = [torch.randint(vocabulary, (PROMPT,), generator=generator).tolist() for _ in range(streams)]
-        params = SamplingParams(max_new_tokens=tokens, temperature=0.0)
-        start = CLOCK[0]()
-        engine.generate(prompts, params)
-        return CLOCK[0]() - start
-
+    model = random_model(config.model, config.attention, torch.float32)
     found = {}
-    for streams in STREAMS:
-        pairs = [(generate(streams, 1), generate(streams, 1 + TOKENS)) for _ in range(rounds + 1)][1:]
-        found[f"decode {streams}"] = statistics.median((long - short) / TOKENS for short, long in pairs)
-        if streams == 1:
-            found["prompt"] = statistics.median(short for short, _ in pairs)
-    engine.close()
+    if weights == "none":
+        found["train"] = train(model, TRAIN_BATCH, TRAIN_LENGTH, rounds, clock)
+    with Served(model, weights, clock) as served:
+        found["prompt"] = served.prompt(PROMPT, rounds)
+        for streams in STREAMS:
+            found[f"decode {streams}"] = served.decode(streams, PROMPT, TOKENS, rounds)
     return found
 
 
-def trained(preset: str, rounds: int) -> float:
-    """Measures a training step of `arcforge-train` with AdamW and everything recomputed, as the plan assumes."""
-    model = model_of(preset)
-    model.activation_checkpointing = True
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    generator = torch.Generator().manual_seed(0)
-
-    def step() -> None:
-        tokens = torch.randint(model.config.vocab_size, (TRAIN_ROWS, TRAIN_LENGTH + 1), generator=generator)
-        batch = TrainBatch(
-            tokens[:, :-1].flatten(), tokens[:, 1:].flatten(), torch.ones(TRAIN_ROWS * TRAIN_LENGTH),
-            SequenceBatch.build([TRAIN_LENGTH] * TRAIN_ROWS), cursor=0, num_bytes=0,
-        )  # fmt: skip
-        accumulate_gradients(model, StepBatch([batch]), torch.Tensor.backward, lambda v: (v, 1.0))
-        clip_gradients(model.named_parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return seconds(step, rounds)
-
-
-def planned(preset: str, weights: str, found: dict[str, float]) -> dict[str, float]:
-    """Returns the plan's seconds of what `served` and `trained` measure."""
+def planned(preset: str, weights: str, fits: dict[str, Fit]) -> dict[str, float]:
+    """Returns the plan's seconds of what `measured` measures."""
     config = compose([f"model={preset}"])
-    count, here = count_model(config.model, config.attention, weights, torch.float32), machine(found)
-
-    def step(load: Load) -> float:
-        return forward(count, here, Layout(), load).total
-
-    times = {f"decode {n}": step(Load(n, PROMPT + TOKENS / 2, n, n)) for n in STREAMS}
-    times["prompt"] = step(Load(PROMPT, 0, 1, 1))
-    if weights == "none":
-        batch = TRAIN_ROWS * TRAIN_LENGTH
-        times["train"] = training_step(count, here, Layout(), batch, TRAIN_LENGTH).seconds
+    count = count_model(config.model, config.attention, weights, torch.float32)
+    here = machine_of(Chip("here", fits={count.formats: fits}), {})
+    times = {f"decode {n}": decode(count, here, Layout(), n, PROMPT + TOKENS / 2)[0] for n in STREAMS}
+    times["prompt"] = prefill(count, here, Layout(), PROMPT).ttft
+    if "train" in fits:
+        together = TRAIN_BATCH // TRAIN_LENGTH
+        times["train"] = training_step(count, here, Layout(), TRAIN_BATCH, TRAIN_LENGTH, together).seconds
     return times
 
 
@@ -216,16 +113,16 @@ def published(report: dict[str, Any], save: Callable[[], None]) -> None:
 def main() -> None:
     """Measures, plans and prints both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9")
+    parser.add_argument("--quick", action="store_true", help="2 rounds instead of 4, half of the models")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processor", action="store_true", help="processor time of one thread, for a busy machine")
     parser.add_argument("--presets", nargs="*", default=["small", "mini"])
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    rounds = 3 if options.quick else 9
+    rounds, models, clock = (2, 6, time.perf_counter) if options.quick else (4, PROBES, time.perf_counter)
     if options.processor:
-        options.threads, CLOCK[0] = 1, time.process_time
-    report: dict[str, Any] = {"benchmark": "planner", "here": {}, "published": {}}
+        options.threads, clock = 1, time.process_time
+    report: dict[str, Any] = {"benchmark": "planner", "costs": {}, "here": {}, "published": {}}
     if options.json and options.json.exists():
         report = json.loads(options.json.read_text())
     if options.presets and "machine" not in report:
@@ -236,25 +133,29 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps(report, indent=2))
 
-    print(f"{'here':<30}{'plan ms':>10}{'ms':>10}{'ratio':>8}")
-    for preset in options.presets:
-        for weights in MODE:
-            name = f"{preset} {weights}"
-            if name not in report["here"]:
-                config = compose([f"model={preset}"])
-                size = count_model(config.model, config.attention, weights, torch.float32).bytes
-                found = rates(weights, size, rounds)
-                times = served(preset, weights, rounds)
-                if weights == "none":
-                    times["train"] = trained(preset, rounds)
-                plans = planned(preset, weights, found)
+    small = compose(["model=small"])
+    like = small.model, small.attention
+    print(f"{'here':<30}{'plan ms':>10}{'ms':>10}{'ratio':>8}{'slower':>8}")
+    for weights in MODE if options.presets else ():
+        names = {f"{preset} {MODE[weights]}": preset for preset in options.presets}
+        if not names.keys() <= report["here"].keys():
+            turns = [{name: measured(preset, weights, rounds, clock) for name, preset in names.items()}]
+            _, fits = fitted(like, weights, torch.float32, models, clock=clock)
+            turns.append({name: measured(preset, weights, rounds, clock) for name, preset in names.items()})
+            report["costs"][weights] = {kind: dict(each.costs) for kind, each in fits.items()}
+            for name, preset in names.items():
+                times = {part: min(turn[name][part] for turn in turns) for part in turns[0][name]}
+                plans = planned(preset, weights, fits)
                 ratios = {part: plans[part] / took for part, took in times.items()}
-                report["here"][name] = {"rates": found, "measured": times, "planned": plans, "ratios": ratios}
-                save()
+                slower = {part: max(turn[name][part] for turn in turns) / took for part, took in times.items()}
+                report["here"][name] = {"measured": times, "planned": plans, "ratios": ratios, "slower": slower}
+            save()
+        for name in names:
             row = report["here"][name]
             for part, took in row["measured"].items():
                 mine, ratio = row["planned"][part], row["ratios"][part]
-                print(f"{name + ', ' + part:<30}{1e3 * mine:>10.2f}{1e3 * took:>10.2f}{ratio:>8.2f}")
+                slower = row["slower"][part]
+                print(f"{name + ', ' + part:<30}{1e3 * mine:>10.2f}{1e3 * took:>10.2f}{ratio:>8.2f}{slower:>8.2f}")
     print(f"{'published':<66}{'planned':>10}{'published':>10}{'ratio':>8}  source")
     published(report, save)
 

@@ -64,6 +64,7 @@ def test_cost_follows_the_price_and_the_assumptions_the_speed(tmp_path):
         ("weights=w3", "must be one of none, w8a8"),
         ("tpot_ms=0", "tpot_ms"),
         ("chips=none.yaml", "cannot be read"),
+        ("probes=13", "probes=13: must be between 0 and 12"),
         ("dtype=float16", "must be bfloat16 or float32"),
     ],
 )
@@ -90,7 +91,7 @@ def test_texts():
 @pytest.mark.nightly
 def test_this_machine_is_measured_and_planned_with(tmp_path):
     path = tmp_path / "here.yaml"
-    plan(tmp_path, f"measure={path}")
+    plan(tmp_path, f"measure={path}", "dtype=float32", "probes=1")
     figures = plan(tmp_path, f"chips={path}", "chip=this_machine", "dtype=float32").figures
     assert figures["tpot"] > 0
     with pytest.raises(ConfigError, match="exists"):

@@ -135,7 +135,7 @@ def test_a_roofline_is_never_below_flops_or_bytes():
 def test_a_step_is_the_sum_of_its_parts(tokens):
     found = forward(counted(), replace(H100, call=1e-6), Layout(tp=2, dp=2), Load(tokens, 10.0, tokens, tokens))
     parts = (
-        found.attention, found.mlp, found.experts, found.between, found.head, found.collectives, found.host,
+        found.attention, found.core, found.mlp, found.experts, found.between, found.head, found.collectives, found.host,
     )  # fmt: skip
     assert min(parts) > 0
     assert found.total == pytest.approx(sum(parts))

@@ -100,7 +100,7 @@ def _inputs(cluster: Cluster, count: ModelCount) -> tuple[Fact, ...]:
     per_node = cluster.per_node
     devices = int(per_node.value or 1) * cluster.nodes
     memory = (cluster.chip.memory, cluster.machine.facts["reserve"], per_node)
-    return (*memory, *cluster.machine.needed(forms(count), devices, cluster.nodes))
+    return (*memory, *cluster.machine.needed(count.formats, forms(count), devices, cluster.nodes))
 
 
 def forms(count: ModelCount) -> set[str]:

@@ -37,7 +37,8 @@ def run(config: PlanConfig) -> Result:
         ConfigError: a chip, a size, a price or an assumption is impossible.
     """
     if config.measure is not None:
-        return measure_machine(Path(config.measure))
+        like = (config.model, config.attention)
+        return measure_machine(Path(config.measure), like, getattr(torch, config.dtype), config.probes)
     model, planned = plan(config)
     folder = create_run_dir(Path("outputs/plan"), config.model.name, config.output)
     _write(folder / PLAN, config, model, planned)

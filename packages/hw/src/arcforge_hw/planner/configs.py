@@ -8,10 +8,12 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from arcforge_core.config.checks import check_minimums, check_weights
+from arcforge_core.config.checks import check_between, check_minimums, check_weights
 from arcforge_core.config.schema import AttentionConfig, ModelConfig
 from arcforge_core.errors import ConfigError
 
+PROBES = 12
+"""Models that are measured at most; see `arcforge_hw.planner.probes`."""
 CLUSTER = re.compile(r"(?P<chip>[\w.-]+)(?::(?P<nodes>\d+)(?:x(?P<devices>\d+))?)?")
 PRICE = re.compile(r"\s*(?P<amount>\d+(?:\.\d+)?)\s*(?P<currency>[A-Za-z]{3})\s*")
 TOKENS = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kKmM]?)")
@@ -56,12 +58,16 @@ class PlanConfig:
     sequence: str = "4k"
     """Tokens of a sequence in training."""
     measure: str | None = None
-    """A file to write with this machine's own numbers; then nothing else is done."""
+    """A file to write with this machine's own rates, and with costs fitted to steps of models in `dtype` that are
+    like `model` and small; then nothing else is done."""
+    probes: int = PROBES
+    """Models whose steps are measured for `measure`; 0 leaves costs out."""
     output: str | None = None
     """Folder of ``plan.json``; null creates one below outputs/plan."""
 
     def __post_init__(self) -> None:
         check_minimums(self, "", nodes=1, devices=1, ttft_s=1e-6, tpot_ms=1e-6)
+        check_between("probes", self.probes, 0, PROBES)
         check_weights("weights", self.weights)
         if self.dtype not in ("bfloat16", "float32"):
             raise ConfigError("dtype", self.dtype, "must be bfloat16 or float32")

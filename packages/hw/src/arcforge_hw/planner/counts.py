@@ -117,6 +117,11 @@ class ModelCount:
             every += [layer.attention, layer.mlp]
         return sum(part.bytes for part in every) + experts * sum(x.expert.bytes for x in self.layers if x.expert)
 
+    @property
+    def formats(self) -> str:
+        """The format of floats and the mode of weights, as in ``fp32 w8a8``; `Machine.fits` has them as names."""
+        return f"{self.wide} {self.weights}"
+
     @cached_property
     def rounds(self) -> bool:
         """Whether activations are rounded to int8."""

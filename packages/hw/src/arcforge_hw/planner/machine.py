@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from arcforge_hw.planner.chip import Chip
+from arcforge_hw.planner.chip import FITTED, Chip
 from arcforge_hw.planner.facts import Fact, derive
+from arcforge_hw.planner.fit import Fit
 
 ASSUMED = {
     "matmul_efficiency": 0.7,
@@ -34,9 +35,10 @@ class Machine:
         link, network: bytes/s to devices of the node and to other nodes, in one direction.
         memory: bytes for weights and caches.
         latency: seconds that a collective takes at least.
-        call: seconds of the host for each product.
+        call, expert: seconds of the host for each product, and for each routed expert that is read.
         facts: the numbers that all this was computed from, by name.
         stream: bytes/s of work between products; None: that of memory.
+        fits: costs of measured steps by the model's formats, as in ``fp32 w8a8``, and by kind of step.
     """
 
     flops: Mapping[str, float | None]
@@ -48,10 +50,17 @@ class Machine:
     call: float
     facts: Mapping[str, Fact]
     stream: float | None = None
+    expert: float = 0.0
+    fits: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
 
-    def needed(self, forms: set[str], devices: int, nodes: int) -> tuple[Fact, ...]:
+    def fit(self, formats: str, kind: str) -> Fit | None:
+        """Returns the costs of such steps; None without them."""
+        return self.fits.get(formats, {}).get(kind)
+
+    def needed(self, formats: str, forms: set[str], devices: int, nodes: int) -> tuple[Fact, ...]:
         """Returns the facts that a time rests on."""
         names = [*sorted(forms), "matmul_efficiency", "bandwidth", "bandwidth_efficiency", "call_us"]
+        names = ["fits"] if formats in self.fits else names
         names += ["link", "link_efficiency", "latency_us"] if devices > 1 else []
         names += ["network"] if nodes > 1 else []
         return tuple(self.facts[name] for name in names)
@@ -62,7 +71,7 @@ def machine_of(chip: Chip, assumed: Mapping[str, float]) -> Machine:
 
     Args:
         chip: its own efficiencies come first, unless `assumed` has them.
-        assumed: of the command line, by the names of `ASSUMED`.
+        assumed: of the command line, by the names of `ASSUMED`; a rate among them takes the place of fits.
     """
     facts = {name: getattr(chip, name) for name in ("memory", "bandwidth", "fp32", "bf16", "int8", "link", "network")}
     units = {"latency_us": "us", "call_us": "us"}
@@ -75,6 +84,11 @@ def machine_of(chip: Chip, assumed: Mapping[str, float]) -> Machine:
         else:
             source = "our assumption: no number for this chip"
             facts[name] = Fact("assumed", source, default, units.get(name, "share"))
+
+    fits = {} if {*FITTED, "call_us"} & set(assumed) else chip.fits
+    if fits:
+        source = f"costs fitted to measured steps of {', '.join(fits)}"
+        facts["fits"] = Fact("measured", source, len(fits), "formats")
 
     def rate(name: str, efficiency: str, scale: float) -> float | None:
         return derive("1/s", "peak times efficiency", lambda a, b: a * b * scale, facts[name], facts[efficiency]).value
@@ -89,4 +103,5 @@ def machine_of(chip: Chip, assumed: Mapping[str, float]) -> Machine:
         latency=facts["latency_us"].known * 1e-6,
         call=facts["call_us"].known * 1e-6,
         facts=facts,
+        fits=fits,
     )

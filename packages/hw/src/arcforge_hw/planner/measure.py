@@ -11,10 +11,11 @@ from typing import Any
 import torch
 import yaml
 
+from arcforge_core.console.progress import say
 from arcforge_core.console.result import Result
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ConfigError, UnknownComponentError
 from arcforge_core.files.rundir import check_writable, write_text
-from arcforge_core.model.adapt.quantised import QuantLinear
+from arcforge_core.model.adapt.quantised import MODES, QuantLinear
 from arcforge_core.model.norm import Linear
 from arcforge_core.ops import bind_ops
 from arcforge_core.ops.dispatch import Ops
@@ -22,14 +23,22 @@ from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.ops.processor import memory_bytes
 from arcforge_core.ops.quant import INT8
 from arcforge_core.train.throughput import matmul_rate
+from arcforge_hw.planner.chip import FITS
+from arcforge_hw.planner.probes import Like, fitted
 
 NAME = "this_machine"
 SIZE = 1024
 READ_BYTES = 2**28
 
 
-def measure_machine(path: Path) -> Result:
+def measure_machine(path: Path, like: Like, dtype: torch.dtype, models: int) -> Result:
     """Writes the file and returns its numbers.
+
+    Args:
+        path: a new file.
+        like: see `fitted`.
+        dtype: of the unquantised weights of the models whose steps are measured.
+        models: how many; 0 measures none.
 
     Raises:
         ConfigError: the file exists, or its folder cannot be written.
@@ -46,17 +55,31 @@ def measure_machine(path: Path) -> Result:
         "int8": (int8_rate() / 1e12, "TOPS"),
     }
     facts: dict[str, dict[str, Any]] = {
-        name: {"value": float(f"{value:.4g}"), "unit": unit, "tier": "measured", "source": source}
+        name: {"value": _rounded(value), "unit": unit, "tier": "measured", "source": source}
         for name, (value, unit) in values.items()
         if value
     }
     one = {"value": 1, "tier": "measured", "source": "rates above are of whole programs"}
     facts["devices_per_node"] = {**one, "unit": "devices", "source": "this machine"}
     facts |= {name: {**one, "unit": "share"} for name in ("matmul_efficiency", "bandwidth_efficiency")}
+    figures = {name: fact["value"] for name, fact in facts.items()}
+    try:
+        facts |= {FITS: dict(_costs(like, weights, dtype, models) for weights in ("none", *MODES))} if models else {}
+    except UnknownComponentError as error:
+        say(f"no steps are measured, plans with this file are rooflines: {error}")
     write_text(path, yaml.safe_dump({NAME: facts}, sort_keys=False))
-    result = Result(path.parent, {name: fact["value"] for name, fact in facts.items()})
+    result = Result(path.parent, figures)
     result.show(f"{path}: use it with chips={path} chip={NAME}")
     return result
+
+
+def _costs(like: Like, weights: str, dtype: torch.dtype, models: int) -> tuple[str, dict[str, dict[str, float]]]:
+    formats, fits = fitted(like, weights, dtype, models)
+    return formats, {kind: {name: _rounded(cost) for name, cost in fit.costs.items()} for kind, fit in fits.items()}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def read_rate(rounds: int = 5) -> float:

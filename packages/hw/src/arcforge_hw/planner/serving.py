@@ -93,12 +93,12 @@ def prefill(count: ModelCount, machine: Machine, layout: Layout, tokens: int) ->
     """Returns the time of prompts in one layout; a group of ``cp x tp`` devices has one at a time."""
     chunks = max(1, -(-tokens // CHUNK)) if layout.pp > 1 else 1
     share = tokens / chunks / layout.cp
-    seconds, parts = 0.0, Seconds()
+    seconds, parts, fit = 0.0, Seconds(), machine.fit(count.formats, "prompt")
     for chunk in range(chunks):
         load = Load(share, chunk * tokens / chunks, 1.0, 1.0 / layout.cp if chunk == chunks - 1 else 0.0)
         if layout.cp > 1 and chunk == 0:  # the keys of all, balanced among the parts
             load = Load(share, (tokens / chunks - share) / 2, 1.0, load.heads)
-        parts = forward(count, machine, layout, load)
+        parts = forward(count, machine, layout, load, fit=fit)
         seconds += parts.total
     mean = seconds / chunks
     return Prefill(layout, mean * (chunks + layout.pp - 1), layout.copies * layout.dp / seconds, parts)
@@ -110,7 +110,8 @@ def decode(count: ModelCount, machine: Machine, layout: Layout, sequences: int, 
     With stages, as many micro-batches are under way: a sequence's next token waits for all of them.
     """
     each = sequences / layout.pp
-    parts = forward(count, machine, layout, Load(each, keys, each, each))
+    fit = machine.fit(count.formats, "decode")
+    parts = forward(count, machine, layout, Load(each, keys, each, each), fit=fit)
     return parts.total * layout.pp, parts
 
 

@@ -6,11 +6,13 @@ divided evenly among experts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arcforge_hw.planner.counts import TILE, LayerCount, ModelCount, Weights
+from arcforge_hw.planner.fit import FORMS, Fit, Work
 from arcforge_hw.planner.layout import Layout, expert_share, layer_share
 from arcforge_hw.planner.machine import Machine
 
@@ -49,9 +51,13 @@ class Load:
 
 @dataclass
 class Seconds:
-    """Seconds of a stage by part; `between` is work between products, of all layers and of sampling."""
+    """Seconds of a stage by part.
+
+    `core` is attention without its products; `between` is work between products, of all layers and of sampling.
+    """
 
     attention: float = 0.0
+    core: float = 0.0
     mlp: float = 0.0
     experts: float = 0.0
     between: float = 0.0
@@ -63,7 +69,7 @@ class Seconds:
     def total(self) -> float:
         """All of them."""
         products = self.attention + self.mlp + self.experts + self.head
-        return products + self.between + self.collectives + self.host
+        return products + self.core + self.between + self.collectives + self.host
 
 
 def known(rate: float | None, name: str) -> float:
@@ -77,7 +83,9 @@ def stream(machine: Machine) -> float:
     return known(machine.bandwidth if machine.stream is None else machine.stream, "bandwidth")
 
 
-def forward(count: ModelCount, machine: Machine, layout: Layout, load: Load, *, head: bool = True) -> Seconds:
+def forward(
+    count: ModelCount, machine: Machine, layout: Layout, load: Load, *, head: bool = True, fit: Fit | None = None
+) -> Seconds:
     """Returns the fullest stage's time.
 
     Args:
@@ -86,7 +94,10 @@ def forward(count: ModelCount, machine: Machine, layout: Layout, load: Load, *, 
         layout: degrees.
         load: of one group, already divided by `layout.cp`.
         head: whether the stage computes logits.
+        fit: costs of this machine's steps; they take the place of all rates but those of collectives.
     """
+    if fit is not None:
+        return _fitted(count, machine, layout, load, head, fit)
     total = Seconds()
     for layer, times in Counter(count.layers).items():
         _add_layer(total, count, machine, layout, load, layer, times * layer_share(count, layout))
@@ -101,6 +112,42 @@ def forward(count: ModelCount, machine: Machine, layout: Layout, load: Load, *, 
     return total
 
 
+def _fitted(count: ModelCount, machine: Machine, layout: Layout, load: Load, head: bool, costs: Fit) -> Seconds:
+    sent = replace(FREE, link=machine.link or math.inf, network=machine.network or math.inf, latency=machine.latency)
+    total = Seconds(collectives=forward(count, sent, layout, load, head=head).collectives)
+    for name, took in costs.seconds(work(count, layout, load, head=head)).items():
+        part = PARTS.get(name, name.split("_")[0])
+        setattr(total, part, getattr(total, part) + took)
+    return total
+
+
+PARTS = {
+    **dict.fromkeys(("calls", "experts", "step"), "host"),
+    **dict.fromkeys((*(f"products_{form}" for form in FORMS), "products_bytes"), "attention"),
+}
+"""Parts of `Seconds` by name of a cost, if they are not its first word."""
+FREE = Machine(dict.fromkeys(FORMS, math.inf), math.inf, math.inf, math.inf, None, 0.0, 0.0, {}, math.inf)
+"""A machine on which everything takes no time."""
+
+
+def work(count: ModelCount, layout: Layout, load: Load, *, head: bool = True) -> Work:
+    """Returns what a device of the fullest stage computes and moves; arguments are those of `forward`."""
+
+    def of(free: Machine) -> Seconds:
+        return forward(count, free, layout, load, head=head)
+
+    found = {"step": 1.0, "calls": of(replace(FREE, call=1.0)).host, "experts": of(replace(FREE, expert=1.0)).host}
+    found["between_bytes"] = of(replace(FREE, stream=1.0)).between
+    moved = of(replace(FREE, bandwidth=1.0))
+    found |= {"core_bytes": moved.core, "experts_bytes": moved.experts}
+    found["products_bytes"] = moved.attention + moved.mlp + moved.head
+    for form in FORMS:
+        one = of(replace(FREE, flops={**FREE.flops, form: 1.0}))
+        found |= {f"products_{form}": one.attention + one.mlp + one.head, f"experts_{form}": one.experts}
+        found["core_flops"] = found.get("core_flops", 0.0) + one.core
+    return found
+
+
 def _add_layer(
     total: Seconds, count: ModelCount, machine: Machine, layout: Layout, load: Load, layer: LayerCount, times: float
 ) -> None:
@@ -110,7 +157,7 @@ def _add_layer(
     queries = max(load.sequences, load.tokens / TILE)
     read = queries * load.mean(core.read) / (layout.tp if core.split else 1)
     total.attention += times * _products(layer.attention, machine, load.tokens, layout.tp, 1.0)
-    total.attention += times * max(flops / wide, read / bandwidth)
+    total.core += times * max(flops / wide, read / bandwidth)
     total.mlp += times * _products(layer.mlp, machine, load.tokens, layout.tp, 1.0)
     divided = load.tokens * (layer.between.attention + layer.between.mlp + load.mean(core.chosen)) / layout.tp
     passed = load.tokens * layer.between.whole + divided
@@ -125,6 +172,7 @@ def _add_layer(
         total.experts += times * _products(layer.expert, machine, pairs, 1, touched)
         passed += pairs * layer.between.expert
         calls += layer.expert.products
+        total.host += times * touched * machine.expert
         if ep > 1:
             mine = load.tokens / layout.tp * chosen * hidden * (ep - 1) / ep
             sizes = mine * act, mine * 2  # to the experts and back

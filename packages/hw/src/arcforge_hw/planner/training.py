@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from arcforge_hw.planner.counts import ModelCount
+from arcforge_hw.planner.fit import Work
 from arcforge_hw.planner.layout import Layout, expert_share, layer_share, layouts
 from arcforge_hw.planner.machine import Machine
-from arcforge_hw.planner.step import Load, Seconds, forward, known, stream
+from arcforge_hw.planner.step import Load, Seconds, forward, known, stream, work
 
 WORKING = 4
 """Bytes per value of weights and gradients in bf16."""
@@ -66,24 +67,50 @@ def _values(count: ModelCount, layout: Layout) -> tuple[float, float]:
     return alone, routed * layer_share(count, layout) * expert_share(count, layout)
 
 
-def training_step(count: ModelCount, machine: Machine, layout: Layout, batch: int, sequence: int) -> Training:
-    """Returns a step of `batch` tokens, each micro-batch one sequence per group.
+def training_step(
+    count: ModelCount, machine: Machine, layout: Layout, batch: int, sequence: int, together: int = 1
+) -> Training:
+    """Returns a step of `batch` tokens.
 
-    The group's micro-batches pass the stages one after another (1F1B); gradients are added up over replicas at the end.
+    The group's micro-batches, each `together` sequences, pass the stages one after another (1F1B); gradients are added
+    up over replicas at the end.
     """
-    own = batch / sequence / layout.dp  # micro-batches of a group
-    load = Load(sequence / layout.cp, (sequence - sequence / layout.cp) / 2, 1.0, sequence / layout.cp)
-    parts = forward(count, machine, layout, load)
-    mtp = count.config.mtp
+    own = batch / sequence / layout.dp / together  # micro-batches of a group
+    load = _micro_batch(layout, sequence, together)
+    fit = machine.fit(count.formats, "train")
+    parts = forward(count, machine, layout, load, fit=fit)
     cost = count.training((sequence + 1) / 2)
-    more = 1 + mtp.depths * mtp.fraction * cost.mtp_depth / cost.main if count.mtp.values else 1.0
-    compute = (parts.total - parts.collectives) * PASSES + parts.collectives * (PASSES - 1)
-    seconds = compute * more * (own + layout.pp - 1) + _gradients(count, machine, layout)
-    seconds += optimizer_bytes(count, layout) / stream(machine)
-    kept = sequence / layout.cp / layout.tp * count.config.hidden_size * 2
+    passes = (own + layout.pp - 1) * _with_mtp(count, sequence)
+    if fit is None:
+        compute = (parts.total - parts.collectives) * PASSES + parts.collectives * (PASSES - 1)
+        seconds = compute * passes + optimizer_bytes(count, layout) / stream(machine)
+    else:  # whose costs are of all passes together
+        computed = sum(fit.seconds(step_work(count, layout, batch, sequence, together)).values())
+        seconds = computed + parts.collectives * (PASSES - 1) * passes
+    seconds += _gradients(count, machine, layout)
+    kept = load.tokens / layout.tp * count.config.hidden_size * 2
     kept *= len(count.layers) * layer_share(count, layout) * min(layout.pp, own)
-    flops = batch * (cost.main + (mtp.depths * mtp.fraction * cost.mtp_depth if count.mtp.values else 0.0))
+    flops = batch * cost.main * _with_mtp(count, sequence)
     return Training(layout, seconds, state_bytes(count, layout) + kept, flops, parts)
+
+
+def step_work(count: ModelCount, layout: Layout, batch: int, sequence: int, together: int = 1) -> Work:
+    """Returns the work of a step: one forward pass over each micro-batch, and the optimizer's; see `training_step`."""
+    passes = (batch / sequence / layout.dp / together + layout.pp - 1) * _with_mtp(count, sequence)
+    each = work(count, layout, _micro_batch(layout, sequence, together))
+    found = {name: passes * amount for name, amount in each.items()}
+    return {**found, "step": 1.0, "optimizer_bytes": optimizer_bytes(count, layout)}
+
+
+def _micro_batch(layout: Layout, sequence: int, together: int) -> Load:
+    share = sequence / layout.cp
+    return Load(share * together, (sequence - share) / 2, together, share * together)
+
+
+def _with_mtp(count: ModelCount, sequence: int) -> float:
+    """Returns a pass with the MTP module over one without it."""
+    cost, mtp = count.training((sequence + 1) / 2), count.config.mtp
+    return 1 + mtp.depths * mtp.fraction * cost.mtp_depth / cost.main if count.mtp.values else 1.0
 
 
 def _gradients(count: ModelCount, machine: Machine, layout: Layout) -> float:

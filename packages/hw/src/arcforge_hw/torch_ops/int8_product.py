@@ -42,10 +42,11 @@ def int8_product(x_TK: Tensor, weight_NK: Tensor) -> Tensor:
 def fp32_product(x_TK: Tensor, weight_NK: Tensor) -> Tensor:
     """`int8_product` by float32 products."""
     parts = zip(x_TK.split(INPUTS, 1), weight_NK.split(INPUTS, 1), strict=True)
-    sums = [x.float() @ weight.float().mT for x, weight in parts]
+    sums: list[Tensor] = [x.float() @ weight.float().mT for x, weight in parts]
     if len(sums) == 1:
         return sums[0]
-    return torch.stack([part.to(torch.int32) for part in sums]).sum(0, dtype=torch.int32)
+    total_TN: Tensor = torch.stack([part.to(torch.int32) for part in sums]).sum(0, dtype=torch.int32)
+    return total_TN
 
 
 def in_fp32() -> bool:
