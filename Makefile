@@ -65,19 +65,18 @@ types: venv  ## mypy, strict
 	$(BIN)/mypy packages/*/src examples/plugins/*/src
 
 .PHONY: bench
-bench: venv  ## every benchmark in its quick form; JSON goes to outputs/bench
-	@mkdir -p outputs/bench
-	@for file in $(filter-out benchmarks/vs_%,$(wildcard benchmarks/[a-z]*.py)); do \
-	    echo "== $$file"; \
-	    $(BIN)/python "$$file" --quick --json "outputs/bench/$$(basename "$$file" .py).json" $(ARGS) || exit 1; \
-	done
+bench: venv  ## the benchmarks in their quick form, and a page of all ratios;  ARGS="attention optimizer" chooses
+	$(BIN)/python scripts/bench $(ARGS)
+
+.PHONY: bench-page
+bench-page: venv  ## that page again;  ARGS="outputs/bench FOLDER" adds results of other machines
+	$(BIN)/python scripts/bench --page $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: venv  ## beside llama.cpp, which is compiled on first use into .venv-peers
+bench-peers: venv  ## compared with llama.cpp, which is compiled on first use into .venv-peers
 	@test -x .venv-peers/bin/python || $(BIN)/python -m venv .venv-peers
 	@.venv-peers/bin/python -c "import llama_cpp" 2>/dev/null || .venv-peers/bin/python -m pip install llama-cpp-python==0.3.36
-	@mkdir -p outputs/bench
-	$(BIN)/python benchmarks/vs_llama_cpp.py --python .venv-peers/bin/python --json outputs/bench/vs_llama_cpp.json $(ARGS)
+	$(BIN)/python scripts/bench vs_llama_cpp $(ARGS)
 
 .PHONY: harnesses
 harnesses: sdks  ## the SDKs, then lm-eval and inspect-ai against arcforge-serve: ARGS="--checkpoint DIR"

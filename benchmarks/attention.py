@@ -341,9 +341,9 @@ def main() -> None:
             report[part], ratios = PARTS[part](subject, ours, rounds, folder, options)
             add(report, ratios)
             print(json.dumps(report[part], indent=2), flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(report, indent=2))
     show(report)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2))
     if options.plot:
         plot({part: report[part] for part in options.only}, options.plot)
 

@@ -1,6 +1,6 @@
 """Processor time of recording one long rollout, without that of the engine: branches, template, agent.
 
-    python benchmarks/recording.py [--turns 1000] [--tokens 120] [--rounds 3] [--json FILE]
+    python benchmarks/recording.py [--turns 1000] [--tokens 120] [--rounds 3] [--quick] [--json FILE]
 
 A stub engine answers each turn with `--tokens` tokens. `branch` appends them to a `Branch`; `agent` is a `PolicyAgent`,
 which also compares the conversation with the one it knows, continues its ids in GLM-5's format, and parses the reply.
@@ -60,7 +60,7 @@ def record_branch(turns: int, tokens: int) -> None:
 def record_agent(turns: int, tokens: int) -> None:
     """Has an agent reply turn by turn to a conversation that grows."""
     lockstep = Lockstep(Stub(tokens))  # type: ignore[arg-type]
-    agent = PolicyAgent(lockstep, 0, SamplingSetup(build_dialogue(TOKENIZER, False), tokens, 1.0, 10**9), "seed")
+    agent = PolicyAgent(lockstep, 0, SamplingSetup(build_dialogue(TOKENIZER, "off"), tokens, 1.0, 10**9), "seed")
 
     async def program() -> None:
         messages = [Message("user", "one")]
@@ -76,7 +76,7 @@ def record_agent(turns: int, tokens: int) -> None:
 
 def contexts(turns: int, tokens: int) -> tuple[float, SessionTree]:
     """Plays an agent that shows its last results alone; returns the processor time of recording, and the tree."""
-    tree, spent = SessionTree(build_dialogue(TOKENIZER, False).template), 0.0
+    tree, spent = SessionTree(build_dialogue(TOKENIZER, "off").template), 0.0
     ids = [*Stub(tokens).output.token_ids[:-1], TOKENIZER.special["<|observation|>"]]
     output = GenerationOutput(ids, [-1.0] * tokens, "stop", 0)
     messages, shown = [Message("user", "one")], deque[int]()
@@ -128,19 +128,19 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the turns, one round")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    turns, count = (args.turns // 8, 1) if args.quick else (args.turns, args.rounds)
     rows = {}
     for name, measure in ROWS.items():
-        half, whole = (
-            min(measure(turns, args.tokens) for _ in range(args.rounds)) for turns in (args.turns // 2, args.turns)
-        )
+        half, whole = (min(measure(each, args.tokens) for _ in range(count)) for each in (turns // 2, turns))
         rows[name] = {"seconds": whole, "ratio": whole / half}
-        print(
-            f"{name:8} {args.turns} turns of {args.tokens} tokens: {whole:.3f} s, {whole / half:.2f}x of half as many"
-        )
+        print(f"{name:8} {turns} turns of {args.tokens} tokens: {whole:.3f} s, {whole / half:.2f}x of half as many")
     if args.json:
-        args.json.write_text(json.dumps({"machine": describe_machine(1), **rows}, indent=1), encoding="utf-8")
+        ratios = {name: row["ratio"] for name, row in rows.items()}
+        report = {"benchmark": "recording", "machine": describe_machine(1), "rows": rows, "ratios": ratios}
+        args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     environment = CopyEnvironment(CopyConfig(letters=LETTERS))
-    dialogue = build_dialogue(Tokenizer.load(folder), thinking=False)  # the same prompts, ended by the same tokens
+    dialogue = build_dialogue(Tokenizer.load(folder), "off")  # the same prompts, ended by the same tokens
     tasks = [environment.task(n) for n in range(options.groups * (steps + 1))]
     rendered = [dialogue.prompt([Message("user", task.prompt)], ()) for task in tasks]
     prompts = [{"prompt": tokenizer.decode(ids)} for ids in rendered]
