@@ -21,7 +21,7 @@ def test_products_without(flag, tmp_path):
     wrapper.write_text(f'#!/bin/sh\nexec {compiler()} "$@" {flag}\n')
     wrapper.chmod(0o755)
     environment = {**os.environ, "CXX": str(wrapper), "ARCFORGE_CACHE": str(tmp_path)}
-    files = [str(HERE / f"test_{name}.py") for name in ("few_rows", "attention_decode", "layer")]
+    files = [str(HERE / f"test_{name}.py") for name in ("few_rows", "attention_decode", "layer", "quant")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE.parents[3])
     assert ran.returncode == 0, ran.stdout[-3000:]

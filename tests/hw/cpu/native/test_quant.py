@@ -176,18 +176,44 @@ def elsewhere(request, tmp_path_factory):
     return function
 
 
-@pytest.mark.parametrize(("form", "rounds"), [(INT8, True), (INT4, True), (INT4_GROUP_32, False), (INT4, False)])
-def test_other_processors_get_the_same(elsewhere, form, rounds):
+def run(function, x_TK, weight, bits, rounds):
+    """Returns `quant_linear` of a compiled function; skips where this processor cannot run it."""
     if "avx2" not in native.processor():
         pytest.skip("this processor cannot run it")
-    for rows, inputs, outputs in ((1, 32, 3), (6, 224, 51)):
-        x_TK, weight = normal(rows, inputs), Quantised(*quantise(normal(outputs, inputs, seed=1), form))
-        out_TN = torch.empty(rows, outputs)
-        places = native.pointers(x_TK, *weight)
-        elsewhere(
-            *places, 0, out_TN.data_ptr(), rows, inputs, outputs, weight.scale.shape[1], form.bits, rounds, 1
-        )  # fmt: skip
-        here = quant_linear(x_TK, *weight, None, rounds)
-        if rounds:
-            assert torch.equal(out_TN, here)
-        torch.testing.assert_close(out_TN, here, rtol=1e-5, atol=1e-5)
+    (rows, inputs), (outputs, groups) = x_TK.shape, weight.scale.shape
+    out_TN = torch.empty(rows, outputs)
+    places = native.pointers(x_TK, *weight)
+    function(*places, 0, out_TN.data_ptr(), rows, inputs, outputs, groups, bits, rounds, 1)
+    return out_TN
+
+
+@pytest.mark.parametrize(
+    ("form", "rounds"),
+    [(INT8, True), (INT4, True), (INT4_GROUP_32, False), (Format(4, 128), False), (INT4, False)],
+)
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(1, 32, 3), (2, 128, 9), (3, 96, 50), (6, 224, 51), (16, 640, 13)]
+)
+def test_other_processors_get_the_same(elsewhere, form, rounds, rows, inputs, outputs):
+    """And a row gets the same bits alone; parts of vectors, rows that are no whole tile, more weights than a panel."""
+    inputs = -(-inputs // (form.group or 2)) * (form.group or 2)
+    x_TK, weight = normal(rows, inputs), Quantised(*quantise(normal(outputs, inputs, seed=1), form))
+    out_TN, here = run(elsewhere, x_TK, weight, form.bits, rounds), quant_linear(x_TK, *weight, None, rounds)
+    if rounds:
+        assert torch.equal(out_TN, here)
+    torch.testing.assert_close(out_TN, here, rtol=1e-5, atol=1e-5)
+    assert torch.equal(torch.cat([run(elsewhere, x, weight, form.bits, rounds) for x in x_TK.split(1)]), out_TN)
+
+
+@pytest.mark.parametrize("value", [-128, 127, 0x88 - 256, 0x77, 0])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_all_integers_are_summed_exactly(elsewhere, value, bits, sign):
+    """Also those that our formats never write, -128 and -8, which other programs' weights may have."""
+    x_TK = torch.full((5, 1026), float(sign))
+    x_TK[:, ::3] = -0.4
+    values = torch.full((6, 1026 * bits // 8), value, dtype=torch.int8)
+    weight = Quantised(values if bits == 8 else values.view(torch.uint8), torch.ones(6, 1))
+    wanted = summed(x_TK, *weight)
+    assert torch.equal(run(elsewhere, x_TK, weight, bits, True), wanted)
+    assert torch.equal(quant_linear(x_TK, *weight), wanted)

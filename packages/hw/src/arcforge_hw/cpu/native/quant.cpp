@@ -1,5 +1,5 @@
 // Layers of quantised weights while few tokens are decoded. T rows, K inputs, N outputs, f width of an MLP or expert.
-#include "quant.h"
+#include "quant_part.h"
 
 #include "record.h"
 #include "routing.h"
@@ -11,16 +11,20 @@ template <typename T>
 void quant_linear(const T* x, const QuantWeight& w, const T* bias, T* out, int64_t rows, int64_t threads) {
   Activations a(w, rows);
   std::vector<float> sums(rows * w.outputs);
-  for (int64_t r = 0; r < rows; r++) lay_row(x + r * w.inputs, w.inputs, a, r);
+  const auto round = [&](int64_t first, int64_t count) {
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t n = first; n < first + count; n++) {
+        T rounded;
+        narrow(sums[r * w.outputs + n], &rounded);
+        if (bias) narrow(float(rounded) + float(bias[n]), &rounded);
+        out[r * w.outputs + n] = rounded;
+      }
+  };
 #pragma omp parallel num_threads(threads_for(w.row_bytes() * w.outputs, threads))
-  quant_part(a, w, sums.data(), rows);
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t n = 0; n < w.outputs; n++) {
-      T rounded;
-      narrow(sums[r * w.outputs + n], &rounded);
-      if (bias) narrow(float(rounded) + float(bias[n]), &rounded);
-      out[r * w.outputs + n] = rounded;
-    }
+  {
+    lay_part(x, w.inputs, a, rows);
+    quant_part(a, w, sums.data(), rows, round);
+  }
 }
 
 template <typename T>
@@ -44,16 +48,15 @@ void quant_mlp(const T* x, const QuantWeight& gate, const QuantWeight& up, const
   Activations outer(gate, rows), inner(down, rows);
   std::vector<float> gates(rows * width), ups(rows * width), sums(rows * down.outputs);
   std::vector<T> products(rows * width);
-  for (int64_t r = 0; r < rows; r++) lay_row(x + r * gate.inputs, gate.inputs, outer, r);
 #pragma omp parallel num_threads(threads_for(gate.row_bytes() * width, threads))
   {
+    lay_part(x, gate.inputs, outer, rows);
     quant_part(outer, gate, gates.data(), rows);
     quant_part(outer, up, ups.data(), rows);
 #pragma omp barrier
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < rows * width; n++) products[n] = gated_sums<T>(gates[n], ups[n]);
-#pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++) lay_row(&products[r * width], width, inner, r);
+    lay_part(products.data(), width, inner, rows);
     quant_part(inner, down, sums.data(), rows);
   }
   narrow_all(sums.data(), out, rows * down.outputs);
@@ -67,9 +70,9 @@ void quant_experts(const T* x, const QuantWeight& gate_up, const QuantWeight& do
   Activations outer(gate_up, tokens), inner(down, rows);
   std::vector<float> sums(rows * twice);
   std::vector<T> products(rows * width);
-  for (int64_t t = 0; t < tokens; t++) lay_row(x + t * hidden, hidden, outer, t);
 #pragma omp parallel num_threads(threads_for(rows * gate_up.row_bytes() * width, threads))
   {
+    lay_part(x, hidden, outer, tokens);
     const int64_t up_parts = (twice + OUTPUTS - 1) / OUTPUTS, down_parts = (hidden + OUTPUTS - 1) / OUTPUTS;
 #pragma omp for schedule(static)
     for (int64_t part = 0; part < rows * up_parts; part++) {
