@@ -7,6 +7,7 @@ import pytest
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.environment_suite import EnvironmentSuite
+from support.bfcl_small import small_bfcl
 from support.tau2_small import small_benchmark
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
@@ -25,9 +26,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "swe": [{"path": str(REPOSITORIES)}],
     "search": [{"path": str(SEARCH)}],
     "tau2": [{"path": str(small_benchmark())}],
+    "bfcl": [{"path": str(small_bfcl()), "categories": ["base", "miss_func"]}],
 }
 """Further variants of a component, beside its defaults."""
-NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "search", "swe", "tau2")
+NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "search", "swe", "tau2", "bfcl")
 """Components that have nothing to do without options."""
 
 
@@ -50,7 +52,7 @@ MIXED = pytest.mark.nightly(reason="its parts are tried one by one")
 PARAMS = [
     pytest.param(
         variant,
-        marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values() or variant[0] in ("swe", "terminal"))
+        marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values() or variant[0] in ("swe", "terminal", "bfcl"))
         + [MIXED] * (variant[0] == "general"),
     )
     for variant in VARIANTS

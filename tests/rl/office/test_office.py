@@ -11,11 +11,11 @@ from arcforge_core.contracts.environment import Agents, EpisodeFailure, Reply
 from arcforge_core.episodes.scripted import SILENCE, ScriptedAgent, play
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.office import KINDS, OfficeConfig
-from arcforge_rl.office import inside
 from arcforge_rl.office.environment import END, Office
 from arcforge_rl.office.goals import GOALS, draw_goal, replay
-from arcforge_rl.office.servers import Servers
+from arcforge_rl.office.servers import office_servers
 from arcforge_rl.office.services import SERVICES
+from arcforge_rl.sandbox import mcp_program as inside
 from support.marks import nightly_case
 
 RECORDS = {
@@ -123,7 +123,7 @@ def test_what_an_agent_sees():
 @pytest.mark.slow(reason="three servers in a sandbox")
 def test_a_server_that_ends_is_a_failure():
     async def asked():
-        async with Servers({"bank": {"no": "accounts"}}) as servers:
+        async with office_servers({"bank": {"no": "accounts"}}) as servers:
             assert {tool.name for tool in servers.tools} == {"list_accounts", "list_payments", "pay"}
             return await servers.use(ToolCall("list_accounts", {"owner": "Ada"}))  # a fault of ours: it dies
 

@@ -32,6 +32,8 @@ COMPONENTS = {
             "Customers of a shop, an airline and a telephone company, served by a policy with tools"),
         "office": ("office.environment:Office", "configs.office:OfficeConfig",
             "Goals in a store, a bank and calendars, each of which is an MCP server in a sandbox (extra)"),
+        "bfcl": ("external.bfcl.environment:Bfcl", "configs.external:BfclConfig",
+            "Requests of several turns to programs of a desk, of BFCL, judged by its own checker (extra)"),
         "reasoning_gym": ("environments.reasoning_gym:ReasoningGym", "configs.environments:ReasoningGymConfig",
             "Puzzles of reasoning-gym (extra)"),
         "human_eval": ("environments.human_eval:HumanEval", "configs.environments:HumanEvalConfig",

@@ -15,7 +15,16 @@ from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import Tau2Config
 from arcforge_rl.dialogue.audit import LEAVING, Audited, audited
-from arcforge_rl.dialogue.benchmark import ASSISTANT, USER, Act, Domain, benchmark_folder, customer_of, read_domain
+from arcforge_rl.dialogue.benchmark import (
+    ASSISTANT,
+    USER,
+    Act,
+    Domain,
+    benchmark_folder,
+    customer_of,
+    licence_of,
+    read_domain,
+)
 from arcforge_rl.dialogue.person import STOP, Person
 from arcforge_rl.dialogue.simulated import TOKENS, SimulatedUser
 from arcforge_rl.dialogue.world import EndState, World
@@ -60,6 +69,7 @@ class Tau2(EnvironmentBase):
         super().__init__(config)
         self.agents = ("user",) if config.user == "agent" else ()
         folder = benchmark_folder(config.path)
+        self.notice = licence_of(folder)
         self._domains: dict[str, Domain] = {name: read_domain(folder, name) for name in config.domains}
         found = [one for name in config.domains for one in audited(folder, name, config.whole)]
         self.excluded = [one for one in found if one.excluded]

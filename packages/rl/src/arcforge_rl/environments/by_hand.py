@@ -20,6 +20,7 @@ from arcforge_core.episodes.scripted import ScriptedAgent
 from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.commands import PlayConfig
+from arcforge_rl.layers.recipes import KNOWN
 
 CALL, QUIT, END = "/call", "/quit", "."
 HELP = f"(lines until one with {END!r} alone are the reply; {QUIT} ends)"
@@ -137,10 +138,18 @@ def list_environments(argv: Sequence[str]) -> int:
     rows = [one for one in sorted(registry(), key=lambda one: one.name) if one.kind == "environment"]
     if options.json:
         for one in rows:
-            print(json.dumps({"name": one.name, "summary": one.summary, "package": one.distribution}))
+            row = {"name": one.name, "summary": one.summary, "package": one.distribution}
+            print(json.dumps({**row, "third_party": third_party(one.name)}))
         return 0
     table = Table("environment", "package", "tasks")
     for one in rows:
-        table.add_row(one.name, one.distribution, one.summary)
+        foreign = third_party(one.name)
+        table.add_row(one.name, one.distribution, f"{one.summary} [{foreign}]" if foreign else one.summary)
     Console(markup=False, highlight=False).print(table)
     return 0
+
+
+def third_party(name: str) -> str:
+    """Returns the package that an environment plays, with its version and licence; empty if it is ours."""
+    recipe = KNOWN.get(name)
+    return f"{recipe.packages[0]}, {recipe.licence}" if recipe and recipe.licence else ""

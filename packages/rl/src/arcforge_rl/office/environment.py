@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
@@ -16,7 +15,8 @@ from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.office import OfficeConfig
 from arcforge_rl.office.goals import Goal, Step, draw_goal, replay
-from arcforge_rl.office.servers import Servers
+from arcforge_rl.office.servers import office_servers
+from arcforge_rl.sandbox.mcp_servers import check_client
 
 END = "records"
 """Artefact: the records of all servers at the end."""
@@ -41,8 +41,7 @@ class Office(EnvironmentBase):
 
     def __init__(self, config: OfficeConfig) -> None:
         super().__init__(config)
-        if find_spec("mcp") is None:
-            raise ConfigError("environment", "office", "needs the package mcp: pip install 'arcforge-rl[mcp]'")
+        check_client(config.name)
 
     def task(self, index: int) -> Task:
         """Returns a drawn task.
@@ -69,7 +68,7 @@ class Office(EnvironmentBase):
         Raises:
             EpisodeFailure: a server is gone.
         """
-        async with Servers(_goal(task).records) as servers:
+        async with office_servers(_goal(task).records) as servers:
             messages = [Message("user", task.prompt)]
             episode = await converse(agents, messages, servers.tools, servers.use, max_calls=self.config.max_calls)
             with agents.away():

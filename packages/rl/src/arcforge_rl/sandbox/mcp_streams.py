@@ -11,10 +11,18 @@ from arcforge_core.contracts.sandbox import Process
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
+LAST = 300
+"""Bytes of standard error that are kept."""
+
 
 @asynccontextmanager
-async def streams_of(process: Process) -> AsyncIterator[TransportStreams]:
-    """Connects a client to the standard streams of a program, one message a line; kills the program at the end."""
+async def streams_of(process: Process, said: bytearray | None = None) -> AsyncIterator[TransportStreams]:
+    """Connects a client to the standard streams of a program, one message a line; kills the program at the end.
+
+    Args:
+        process: the program.
+        said: receives the last bytes that the program writes to standard error.
+    """
     import anyio
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
@@ -37,8 +45,9 @@ async def streams_of(process: Process) -> AsyncIterator[TransportStreams]:
             await process.stdin.drain()
 
     async def discard() -> None:
-        while await process.stderr.read(1 << 16):
-            pass
+        while data := await process.stderr.read(1 << 16):
+            if said is not None:
+                said[:] = (said + data)[-LAST:]
 
     async with anyio.create_task_group() as group, read, write, outgoing:
         for work in (receive, send, discard):

@@ -1,12 +1,15 @@
-"""An MCP server over standard streams, for one service: ``python -I inside.py SERVICES.py NAME RECORDS.json``.
+"""An MCP server over standard streams, for one service: ``python -I mcp_program.py SERVICES.py NAME RECORDS.json``.
 
-Plain Python without imports of ours: it runs in sandboxes. The resource `state` has all records.
+Plain Python without imports of ours: it runs in sandboxes. A service is made of its records. Its public methods are its
+tools, unless it has ``_tools``, their definitions by name, and ``_call(name, arguments)``, which returns a text and
+raises `ValueError` for a wrong call. Its ``records`` are the resource `STATE`. What it prints goes to standard error.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from typing import Any, get_type_hints
 
@@ -16,6 +19,9 @@ TYPES = {str: "string", int: "integer"}
 
 def tools_of(service: Any) -> dict[str, dict[str, Any]]:
     """Returns the definitions of a service's tools by name."""
+    given: dict[str, dict[str, Any]] | None = getattr(service, "_tools", None)
+    if given is not None:
+        return given
     found = {}
     for name, method in inspect.getmembers(service, inspect.ismethod):
         if name.startswith("_"):
@@ -34,12 +40,15 @@ def called(service: Any, tools: dict[str, dict[str, Any]], name: str, arguments:
     if name not in tools:
         return f"Error: there is no tool {name!r}", True
     properties = tools[name]["inputSchema"]["properties"]
-    if set(arguments) != set(properties):
+    needed = tools[name]["inputSchema"]["required"]
+    if not set(needed) <= set(arguments) <= set(properties):
         return f"Error: {name} takes {', '.join(properties)}", True
-    for key, value in arguments.items():
-        if properties[key]["type"] == "string" and not isinstance(value, str):
-            return f"Error: {key}={value!r}: must be a text", True
     try:
+        if hasattr(service, "_call"):
+            return str(service._call(name, arguments)), False
+        for key, value in arguments.items():
+            if properties[key]["type"] == "string" and not isinstance(value, str):
+                return f"Error: {key}={value!r}: must be a text", True
         return json.dumps(getattr(service, name)(**arguments)), False
     except ValueError as error:
         return f"Error: {error}", True
@@ -66,6 +75,8 @@ def answer(service: Any, tools: dict[str, dict[str, Any]], method: str, given: d
 
 def main(source: str, name: str, records: str) -> None:
     """Answers one message a line, until the input ends."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # packages that print must not write messages
     module: dict[str, Any] = {"__name__": "services"}
     with open(source, encoding="utf-8") as file:
         exec(compile(file.read(), source, "exec"), module)
@@ -82,7 +93,7 @@ def main(source: str, name: str, records: str) -> None:
             reply["error"] = {"code": -32601, "message": f"{asked['method']} is not known"}
         else:
             reply["result"] = result
-        print(json.dumps(reply), flush=True)
+        print(json.dumps(reply), file=out, flush=True)
 
 
 if __name__ == "__main__":

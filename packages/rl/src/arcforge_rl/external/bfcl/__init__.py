@@ -1,0 +1,1 @@
+"""Multi-turn tasks of the Berkeley Function Calling Leaderboard."""
