@@ -9,6 +9,7 @@ from arcforge_core.plugins.loader import registry
 from arcforge_core.testing.environment_suite import EnvironmentSuite
 from support.bfcl_small import small_bfcl
 from support.tau2_small import small_benchmark
+from support.textworld_small import small_textworld
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
 PROGRAMS = Path(__file__).with_name("programs.jsonl")
@@ -27,9 +28,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "search": [{"path": str(SEARCH)}],
     "tau2": [{"path": str(small_benchmark())}],
     "bfcl": [{"path": str(small_bfcl()), "categories": ["base", "miss_func"]}],
+    "textworld": [{"path": str(small_textworld()), "level": 2}],
 }
 """Further variants of a component, beside its defaults."""
-NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "search", "swe", "tau2", "bfcl")
+NEEDS_OPTIONS = ("dataset", "conversations", "sandbox_conversations", "search", "swe", "tau2", "bfcl", "textworld")
 """Components that have nothing to do without options."""
 
 
@@ -48,11 +50,13 @@ VARIANTS = variants(registry().names("environment"))
 
 
 NIGHTLY = pytest.mark.nightly(reason="judges programs as environment=code does")
+PLAYED = ("swe", "terminal", "bfcl", "textworld")
+"""Environments with a sandbox for each script."""
 MIXED = pytest.mark.nightly(reason="its parts are tried one by one")
 PARAMS = [
     pytest.param(
         variant,
-        marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values() or variant[0] in ("swe", "terminal", "bfcl"))
+        marks=[NIGHTLY] * (str(PROGRAMS) in variant[1].values() or variant[0] in PLAYED)
         + [MIXED] * (variant[0] == "general"),
     )
     for variant in VARIANTS

@@ -21,7 +21,7 @@ MACHINE = (
     r"there is no (systemd-analyze|hadolint|nginx|patch)|needs sha256sum|(gzip|xz|zstd|bzip2) is not installed",
     r"a toolchain cannot be fetched: .*|triton \S+ cannot be fetched: .*|triton is not installed",
     r"got empty parameter set for \(op\)",  # a backend without kernels here: no Triton
-    r"environment\.level=.*needs Chromium: layer .*",
+    r"environment(\.level)?=.*needs Chromium: layer .*",
     r"(acme_npu|cuda|docker|bubblewrap|landlock): .*",
 )
 """What a machine lacks."""

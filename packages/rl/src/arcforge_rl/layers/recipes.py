@@ -26,6 +26,8 @@ class Recipe:
         prefix: for all but Debian's, the path of their files.
         check: a command that a sandbox with the layer runs, to show that it works.
         licence: of packages that an environment of the layer's name plays.
+        archives: of wheels: releases without wheels, ``NAME==VERSION``, of whose source archive the directory NAME is
+            unpacked as it is; nothing is built.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Recipe:
     prefix: str = ""
     check: tuple[str, ...] = ()
     licence: str = ""
+    archives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
@@ -47,7 +50,7 @@ class Recipe:
     @property
     def digest(self) -> str:
         """A hash of the packages, links and source: another recipe of the same name makes another layer."""
-        asked = [self.source, *sorted(self.packages), sorted(self.links.items()), self.prefix]
+        asked = [self.source, *sorted(self.packages), sorted(self.links.items()), self.prefix, *self.archives]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 
@@ -63,6 +66,11 @@ def _wheels(name: str, *packages: str, check: tuple[str, ...] = (), links: Mappi
     return Recipe(name, "wheels", packages, links or {}, f"{TOOLS}/{name}", check)
 
 
+TEXTWORLD = (
+    "textworld==1.7.0", "numpy==2.3.5", "networkx==3.6.1", "more-itertools==11.2.1", "tatsu==5.8.3", "hashids==1.3.1",
+    "mementos==1.3.1", "termcolor==3.3.0", "prompt-toolkit==3.0.53", "wcwidth==0.2.14", "tqdm==4.70.1",
+)  # fmt: skip
+"""TextWorld and what it imports, without jericho, which has no wheels."""
 KNOWN = {
     recipe.name: recipe
     for recipe in (
@@ -84,6 +92,9 @@ KNOWN = {
         Recipe("tau2", "wheels-alone", ("inspect-evals==0.26.0",), prefix=f"{TOOLS}/tau2", licence="MIT"),
         Recipe("bfcl", "wheels-alone", ("bfcl-eval==2026.3.23", "mpmath==1.3.0"), prefix=f"{TOOLS}/bfcl",
             licence="Apache-2.0"),
+        Recipe("miniwob", "wheels-alone", ("miniwob==1.1.0",), prefix=f"{TOOLS}/miniwob", licence="MIT"),
+        Recipe("textworld", "wheels-alone", TEXTWORLD, prefix=f"{TOOLS}/textworld",
+            licence="MIT; plays with jericho, GPL-2.0-or-later", archives=("jericho==3.3.1",)),
     )
 }  # fmt: skip
 """Layers that can be fetched by name."""

@@ -8,12 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 
+from arcforge_rl.layers.archives import fetch_release
 from arcforge_rl.layers.debian import SPACE
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.layers.store import LayerError, remove
@@ -25,6 +28,8 @@ OF_THE_INSTALLER = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_c
 
 def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
     """Unpacks distributions, and what they need unless they are asked for alone, into a folder; no source is built.
+
+    Directories of `Recipe.archives` are unpacked beside them.
 
     Raises:
         LayerError: the index cannot be reached or has no such wheel, there is no space, or pip and uv are missing.
@@ -42,7 +47,30 @@ def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
         reason = next((line for line in lines if line.startswith("ERROR:")), (lines or ["no reason given"])[-1])
         kind = "space" if any(sign in done.stderr for sign in SPACE) else "registry"
         raise LayerError(kind, f"layer {recipe.name}: {reason.removeprefix('ERROR: ')}")
-    return _cleaned(target)
+    contents = _cleaned(target)
+    with tempfile.TemporaryDirectory(dir=tree.parent) as archives:
+        for release in recipe.archives:
+            _unpacked(fetch_release(release, Path(archives)), release.partition("==")[0], target)
+    return [*contents, *recipe.archives]
+
+
+def _unpacked(archive: Path, name: str, target: Path) -> None:
+    """Unpacks a directory of a source archive, without its first component.
+
+    Raises:
+        LayerError: the archive has none, or leads elsewhere.
+    """
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            inner = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+            if inner.parts[:1] != (name,):
+                continue
+            try:
+                tar.extract(member.replace(name=str(inner), deep=False), target, filter="data")
+            except tarfile.FilterError as error:
+                raise LayerError("tampered", f"{archive.name}: {error}") from error
+    if not (target / name).is_dir():
+        raise LayerError("partial", f"{archive.name} has no directory {name}")
 
 
 def _installer(recipe: Recipe) -> Sequence[str]:

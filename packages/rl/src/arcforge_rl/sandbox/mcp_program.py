@@ -2,7 +2,7 @@
 
 Plain Python without imports of ours: it runs in sandboxes. A service is made of its records. Its public methods are its
 tools, unless it has ``_tools``, their definitions by name, and ``_call(name, arguments)``, which returns a text and
-raises `ValueError` for a wrong call. Its ``records`` are the resource `STATE`. What it prints goes to standard error.
+raises `ValueError` for a wrong call. Its ``records`` are the resource `STATE`. Its prints go to standard error.
 """
 
 from __future__ import annotations

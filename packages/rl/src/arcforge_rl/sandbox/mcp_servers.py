@@ -96,6 +96,7 @@ class Servers:
         services: name of a server -> what it offers; no two have a tool of the same name.
         layers: that the sandbox shows, see `SandboxBackend.open`.
         limits: of the sandbox.
+        python: the interpreter inside; empty: that of the desk.
 
     Attributes:
         tools: of all servers.
@@ -109,8 +110,9 @@ class Servers:
         services: Mapping[str, Service],
         layers: Sequence[tuple[Path, str]] = (),
         limits: SandboxLimits = LIMITS,
+        python: str = "",
     ) -> None:
-        self.services, self.layers, self.limits = services, layers, limits
+        self.services, self.layers, self.limits, self.python = services, layers, limits, python
         self.tools: list[Tool] = []
         self._said = bytearray()
 
@@ -187,7 +189,7 @@ class Servers:
             await sandbox.write(f"{name}.py", service.source.encode())
             await sandbox.write(f"{name}.json", json.dumps(service.records).encode())
             paths = [f"{WORKSPACE}/{path}" for path in ("mcp_program.py", f"{name}.py", f"{name}.json")]
-            command = Command((shared_desk().python, "-I", *paths[:2], service.name, paths[2]))
+            command = Command((self.python or shared_desk().python, "-I", *paths[:2], service.name, paths[2]))
             async with asyncio.timeout(SECONDS):
                 process = await sandbox.start(command, LONGEST)
                 client = await stack.enter_async_context(Client(streams_of(process, self._said)))

@@ -117,6 +117,10 @@ class Desk:
         """Awaits work with the backend, on the backend's event loop; no thread is blocked meanwhile."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(self._backend), self._loop))
 
+    def wait(self, work: Callable[[SandboxBackend], Coroutine[Any, Any, T]]) -> T:
+        """Returns what `do` awaits; this thread is blocked meanwhile."""
+        return self._do(work(self._backend))
+
     async def retry(self, work: Callable[[SandboxBackend], Coroutine[Any, Any, T]]) -> T:
         """Awaits work as `do` does, from its beginning once more if a sandbox breaks.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_core.files.lock import locked
-from arcforge_rl.swe.archives import fetch_release
+from arcforge_rl.layers.archives import fetch_release
 from arcforge_rl.swe.build import TRIES, Injected, Repository, compare, inject
 from arcforge_rl.swe.debian import DEBIAN, PLACES, fetch_source, patched
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from arcforge_core.errors import DataError
+from arcforge_rl.layers.archives import intact, stored
 from arcforge_rl.layers.npm import run_npm
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.archives import intact, stored
 
 NPM = "npm:"
 SOURCE = re.compile(r"npm:((?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)==(\d+\.\d+\.\d+(?:[-+][\w.+-]+)?)", re.IGNORECASE)

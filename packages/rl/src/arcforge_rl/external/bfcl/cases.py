@@ -22,12 +22,12 @@ DOCUMENTS = {
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "list": "array", "bool": "boolean", "any": "string"}
 """The leaderboard's types that JSON Schema calls otherwise."""
 MORE = "I have updated some more functions you can choose from. What about now?"
-"""What the leaderboard's user says in the turn in which a missing function is offered."""
+"""Said by the leaderboard's user in the turn in which a missing function is offered."""
 Call = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Case:
+class BfclCase:
     """One task.
 
     Attributes:
@@ -80,7 +80,7 @@ class Case:
         return node.func.id, values | {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
 
 
-def read_cases(folder: Path, categories: Sequence[str]) -> list[Case]:
+def read_cases(folder: Path, categories: Sequence[str]) -> list[BfclCase]:
     """Reads tasks of some categories, in order.
 
     Args:
@@ -98,7 +98,7 @@ def read_cases(folder: Path, categories: Sequence[str]) -> list[Case]:
         raise DataError(f"bfcl: {data} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _cases(data: Path, category: str, functions: Mapping[str, Mapping[str, Any]]) -> list[Case]:
+def _cases(data: Path, category: str, functions: Mapping[str, Mapping[str, Any]]) -> list[BfclCase]:
     file = f"BFCL_v4_multi_turn_{category}.json"
     gold = {row["id"]: row["ground_truth"] for row in _rows(data / "possible_answer" / file)}
     found = []
@@ -111,7 +111,7 @@ def _cases(data: Path, category: str, functions: Mapping[str, Mapping[str, Any]]
         right = tuple(tuple(turn) for turn in gold[row["id"]])
         if len(right) != len(says):
             raise ValueError(f"{row['id']} has {len(says)} turns and gold calls of {len(right)}")
-        found.append(Case(row["id"], row["id"].rsplit("_", 1)[1], entry, says, known, late, right))
+        found.append(BfclCase(row["id"], row["id"].rsplit("_", 1)[1], entry, says, known, late, right))
     return found
 
 

@@ -18,7 +18,7 @@ from arcforge_core.episodes.rewards import metric, reward
 from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.external import BfclConfig
-from arcforge_rl.external.bfcl.cases import MODULE, Call, Case, read_cases
+from arcforge_rl.external.bfcl.cases import MODULE, BfclCase, Call, read_cases
 from arcforge_rl.external.package import package_of
 from arcforge_rl.sandbox.mcp_servers import Servers, Service, check_client
 from arcforge_rl.sandbox.sync import shared_desk
@@ -44,7 +44,7 @@ EXTRA: dict[str, Call] = {
 class BfclTask(Task):
     """A conversation to be had; the answer is empty, because the verdict is of the calls."""
 
-    case: Case = field(compare=False)
+    case: BfclCase = field(compare=False)
 
 
 class Bfcl(EnvironmentBase):
@@ -98,7 +98,8 @@ class Bfcl(EnvironmentBase):
 
             async def use(call: ToolCall) -> str:
                 if not servers:  # a solver that calls nothing needs no sandbox
-                    world = Servers({"programs": Service(program(), "programs", records)}, self._package.layers)
+                    service = Service(program(), "programs", records)
+                    world = Servers({"programs": service}, self._package.layers, python=self._package.python)
                     servers.append(await stack.enter_async_context(world))
                 turns[-1].append((call.name, dict(call.arguments)))
                 return await servers[0].use(call)
@@ -137,7 +138,7 @@ class Bfcl(EnvironmentBase):
         turns = episode.artefacts.get(TURNS, ())
         return sum(len(turn) for turn, gold in zip(turns, _case(task).gold, strict=False) if not gold)
 
-    async def judge(self, played: Sequence[tuple[Case, Sequence[Sequence[Call]]]]) -> list[dict[str, Any]]:
+    async def judge(self, played: Sequence[tuple[BfclCase, Sequence[Sequence[Call]]]]) -> list[dict[str, Any]]:
         """Returns the verdicts ``{"valid", "reason"}`` on calls by turn, of one fresh sandbox.
 
         Raises:
@@ -148,7 +149,7 @@ class Bfcl(EnvironmentBase):
         async def attempt(backend: SandboxBackend) -> list[dict[str, Any]]:
             sandbox = await backend.open(limits=LIMITS, layers=self._package.layers)
             try:
-                argv = (shared_desk().python, "-I", "-c", program())
+                argv = (self._package.python, "-I", "-c", program())
                 done = await sandbox.exec(Command(argv, json.dumps(jobs).encode()))
             finally:
                 await sandbox.stop()
@@ -202,6 +203,6 @@ def script(turns: Sequence[Sequence[Call]]) -> list[Reply]:
     ]
 
 
-def _case(task: Task) -> Case:
+def _case(task: Task) -> BfclCase:
     assert isinstance(task, BfclTask)
     return task.case

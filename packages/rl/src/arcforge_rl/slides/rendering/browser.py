@@ -90,8 +90,12 @@ class Rendered:
 
 
 @functools.cache
-def browser_layers() -> tuple[tuple[Path, str], ...]:
+def browser_layers(option: str = "environment.level", value: str = "2 or 3") -> tuple[tuple[Path, str], ...]:
     """Returns the layers that sandboxes need: Chromium's, and the fonts that matplotlib brings.
+
+    Args:
+        option: that asks for them.
+        value: of it.
 
     Raises:
         ConfigError: Chromium's layer is not there.
@@ -102,7 +106,7 @@ def browser_layers() -> tuple[tuple[Path, str], ...]:
     try:
         return (*LayerStore().find(recipe_of(LAYER)).shown, (fonts, FONTS))
     except LayerError as error:
-        raise ConfigError("environment.level", "2 or 3", f"needs Chromium: {error}") from error
+        raise ConfigError(option, value, f"needs Chromium: {error}") from error
 
 
 async def render(document: str, *, pictures: bool = False, pdf: bool = False) -> Rendered:

@@ -67,6 +67,9 @@ class Browser:
         while self.receive().get("method") != event:
             pass
 
+    def permits(self, url: str) -> bool:
+        return url == self.address
+
     def receive(self) -> Json:
         while b"\0" not in self.left:
             data = os.read(self.read, 1 << 20)
@@ -77,7 +80,7 @@ class Browser:
         message: Json = json.loads(line)
         if message.get("method") == "Fetch.requestPaused":
             request = message["params"]
-            if request["request"]["url"] == self.address:
+            if self.permits(request["request"]["url"]):
                 self.send("Fetch.continueRequest", requestId=request["requestId"])
             else:
                 self.refused += 1

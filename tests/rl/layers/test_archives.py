@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from arcforge_core.errors import ArcforgeError, DataError
+from arcforge_rl.layers.archives import fetch_release
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.archives import fetch_release
 from arcforge_rl.swe.command import main
 from arcforge_rl.swe.sources import source_tree
 

@@ -1,0 +1,1 @@
+"""Small pages of MiniWoB++, used by clicking and typing."""

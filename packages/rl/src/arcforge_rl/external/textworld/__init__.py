@@ -1,0 +1,1 @@
+"""Text adventures that TextWorld generates."""
