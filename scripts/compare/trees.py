@@ -7,6 +7,7 @@ import os
 import subprocess
 import tarfile
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +27,8 @@ def git(root: Path, *arguments: str) -> bytes:
     return done.stdout
 
 
-def unpack(root: Path, commit: str, folder: Path) -> Path:
-    """Writes a commit's packages and recipes to `folder`; ``.`` is the working tree, which is used in place."""
+def unpack(root: Path, commit: str, folder: Path, parts: Sequence[str] = ("packages", "conf")) -> Path:
+    """Writes these folders of a commit to `folder`; ``.`` is the working tree, which is used in place."""
     if commit == ".":
         return root
     try:
@@ -35,7 +36,7 @@ def unpack(root: Path, commit: str, folder: Path) -> Path:
     except UserError as error:
         accepted = "give a commit, a branch, a tag, or . for the working tree"
         raise UserError(f"{commit} is no commit of {root}; {accepted}") from error
-    with tarfile.open(fileobj=io.BytesIO(git(root, "archive", sha, "packages", "conf"))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(git(root, "archive", sha, *parts))) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
