@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from rich.console import Console
 
 from arcforge_core.train import prepare, threads
 from arcforge_core.train import run as run_module
@@ -102,6 +103,38 @@ def test_free_cores_are_those_that_no_other_program_used(tmp_path, monkeypatch):
     assert clock.free() == pytest.approx(1.1)
     path.unlink()
     assert clock.free() is None
+
+
+def test_cores_that_are_taken_away_limit_the_threads_before_a_rate_collapses():
+    control = ThreadControl(4)
+    assert control.add(1000.0, 3.0, 4.0) == "" == control.allow(4.0)
+    assert control.allow(1.5) == "this process may use 1.5 cores now: 4 -> 1 threads, slower"
+    assert control.add(200.0, 3.0, 1.5) == "" and control.threads == 1, "no more than allowed are tried"
+    assert control.allow(4.0) == "" and control.add(200.0, 3.0, 4.0).endswith("1 -> 4 threads")
+
+
+def test_the_clock_sees_a_quota_that_changes(monkeypatch):
+    monkeypatch.setattr(threads, "cgroup_quota", lambda: 0.5)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: {0, 1})
+    clock = CoreClock()
+    assert clock.cores == 0.5
+    monkeypatch.setattr(threads, "cgroup_quota", lambda: float("inf"))
+    clock.free()
+    assert clock.cores == 2
+
+
+@pytest.mark.parametrize("adapt", [True, False])
+def test_a_run_follows_its_cores_and_says_so(adapt, monkeypatch):
+    set_to = []
+    monkeypatch.setattr(callback.torch, "set_num_threads", set_to.append)
+    follower = callback.Threads(Console(), 2, adapt)
+    follower.clock.cores, follower.cores, follower.tokens, follower.seconds = 1, 2, 100, 3.0
+    said = follower._change(1.0)
+    if adapt:
+        assert said == "this process may use 1 cores now: 2 -> 1 threads, slower" and set_to == [1]
+    else:
+        assert said == "this process may use 1 cores now, of 2: slower" and set_to == [], "they were asked for"
+    assert "now" not in follower._change(1.0), "once"
 
 
 @pytest.mark.nightly(reason="a run with two threads, which takes half a minute beside another test process")

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from arcforge_core.files.cgroups import cgroup_quota
+
 STAT = Path("/proc/stat")
 COLLAPSED = 0.6
 """A rate below this share of the best one with as many threads makes the control try fewer."""
@@ -30,20 +32,28 @@ class CoreClock:
 
     Args:
         wall: a clock in seconds.
+
+    Attributes:
+        cores: that this process may use, by affinity and quotas; of the last call of `free`.
     """
 
     def __init__(self, wall: Callable[[], float] = time.monotonic) -> None:
         self.wall = wall
-        self.cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._last = self._read()
+        self.cores, self._last = self._allowed(), self._read()
 
     def free(self) -> float | None:
         """Returns the cores that other programs left since the last call, on average; None where nothing is known."""
         before, self._last = self._last, self._read()
+        self.cores = self._allowed()
         if before is None or self._last is None or self._last[0] <= before[0]:
             return None
         seconds, busy, own = (now - then for now, then in zip(self._last, before, strict=True))
         return self.cores - max(0.0, (busy - own) / seconds)
+
+    def _allowed(self) -> float:
+        """Returns the cores of now: a container's quota can change while it runs."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, cgroup_quota())
 
     def _read(self) -> tuple[float, float, float] | None:
         """Returns the time, the seconds that all programs and the system ran on the cores, and this process's own."""
@@ -70,10 +80,18 @@ class ThreadControl:
     """
 
     def __init__(self, most: int) -> None:
-        self.most = self.threads = most
+        self.most = self.threads = self._wanted = most
         self._best: dict[int, float] = {}
         self._tried_from: tuple[int, float] | None = None
         self._time, self._not_before, self._pause = 0.0, 0.0, PAUSE
+
+    def allow(self, cores: float) -> str:
+        """Limits the threads to the cores that this process may use now, and returns a line about a change."""
+        self.most = min(self._wanted, max(1, int(cores)))
+        if self.threads <= self.most:
+            return ""
+        was, self.threads, self._tried_from = self.threads, self.most, None
+        return f"this process may use {cores:g} cores now: {was} -> {self.threads} threads, slower"
 
     def add(self, rate: float, seconds: float, free: float | None) -> str:
         """Adds a period and sets `threads`.

@@ -16,6 +16,7 @@ from arcforge_core.generation.generate import evaluating, score_hidden
 from arcforge_core.generation.recorded import Recorded
 from arcforge_core.generation.sampling import SamplingOps
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops.cores import CoreLimit
 from arcforge_serving.engine.drafting import Drafter
 from arcforge_serving.engine.experts import ExpertChoices
 from arcforge_serving.engine.kvcache.store import PageStore
@@ -40,11 +41,15 @@ class Worker:
     ) -> None:
         self.choices = choices
         self.model, self.store, self.tier, self.trace, self.drafter = model, store, tier, trace, drafter
+        follows = model.device.type == "cpu" and not model.ops.deterministic  # other threads may be other bits
+        self.cores = CoreLimit("engine") if follows else None
         self.recorded, self.ops = Recorded(model, store), SamplingOps(model)  # type: ignore[arg-type]
 
     def run(self, step: Step) -> None:
         """Computes a step and sets its outcome, or what went wrong."""
         try:
+            if self.cores is not None:
+                self.cores.follow()
             with self.trace.span("step", segments=len(step.segments), tokens=len(step.tokens_T)):
                 outcome = self._compute(step)
         except Exception as error:

@@ -31,6 +31,7 @@ class Threads(L.Callback):
     def __init__(self, console: Console, most: int, adapt: bool) -> None:
         self.console, self.control, self.adapt = console, ThreadControl(most), adapt
         self.clock = CoreClock()
+        self.cores = self.clock.cores
         self.busy = self.watched = self.taken = 0.0
         self.tokens, self.seconds = 0, 0.0
 
@@ -56,10 +57,20 @@ class Threads(L.Callback):
             self.watched += self.seconds
             self.taken += (self.clock.cores - free) * self.seconds
             self.busy += self.seconds if self.control.most - free > LACKING else 0.0
-        if self.adapt and (change := self.control.add(self.tokens / self.seconds, self.seconds, free)):
-            torch.set_num_threads(self.control.threads)
+        if change := self._change(free):
             self.console.print(f"step {module.progress.step}: {change}")
         self.tokens, self.seconds = 0, 0.0
+
+    def _change(self, free: float | None) -> str:
+        """Sets the threads and returns a line about a change; a number that was asked for stays."""
+        before, self.cores = self.cores, self.clock.cores
+        if not self.adapt:
+            less = self.cores < min(before, self.control.threads)
+            return f"this process may use {self.cores:g} cores now, of {before:g}: slower" if less else ""
+        change = self.control.allow(self.cores) if self.cores != before else ""
+        change = change or self.control.add(self.tokens / self.seconds, self.seconds, free)
+        torch.set_num_threads(self.control.threads)
+        return change
 
     def figures(self) -> dict[str, float]:
         """Returns the share of busy time and the cores that other programs took on average; empty where unknown."""
