@@ -128,7 +128,11 @@ class Worker:
         self.process = subprocess.Popen(
             command, env=variables, cwd=tree.folder, text=True, stdin=pipe, stdout=pipe, stderr=self.said
         )
-        self.value = self._answer()["value"]
+        try:
+            self.value = self._answer()["value"]
+        except BaseException:
+            self.close()
+            raise
 
     def run(self) -> dict[str, float]:
         """Runs the case once; returns its seconds by the ``clock`` and of the ``processor``."""

@@ -61,5 +61,8 @@ def test_auto_follows_the_processor(monkeypatch, instructions, expected):
     monkeypatch.setattr(newton_schulz, "fast_bf16", lambda device: instructions or device != "cpu")
     assert iteration_dtype("auto", CPU) == expected
     assert iteration_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    assert iteration_dtype("auto", CPU, deterministic=True) == torch.float32, "it depends on no measurement"
+    assert iteration_dtype("bf16", CPU, deterministic=True) == torch.bfloat16
+    assert iteration_dtype("auto", torch.device("cuda"), deterministic=True) == torch.bfloat16, "claimed, not measured"
     assert iteration_dtype("bf16", CPU) == torch.bfloat16
     assert iteration_dtype("fp32", torch.device("cuda")) == torch.float32

@@ -145,6 +145,18 @@ def test_bfloat16_weights_are_computed_in_the_faster_format(
     assert model(IDS).logits.dtype == computed
 
 
+def test_deterministic_models_depend_on_no_measurement(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pretrained, "fast_bf16", lambda device_type: True)
+    save_pretrained(small_model(vocab_size=TOKENIZER_SIZE).to(torch.bfloat16), tmp_path / "model", tokenizer)
+    hardware = TorchCpu(HardwareConfig("torch_cpu"))
+    assert load_with_tokenizer(tmp_path / "model", hardware, deterministic=True)[0].dtype == torch.float32
+    assert "dtype=auto is fp32: deterministic results depend on no measurement" in capsys.readouterr().err
+    stored = load_with_tokenizer(tmp_path / "model", hardware, deterministic=True, dtype="stored")[0]
+    assert stored.dtype == torch.bfloat16
+
+
 def test_float32_weights_stay_where_bfloat16_is_faster(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

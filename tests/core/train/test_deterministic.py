@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from arcforge_core import load_pretrained
+from arcforge_core.ops import compat
 from arcforge_core.train import run as run_module
 from arcforge_core.train.run import train
 from support.runs import tiny_run
@@ -21,6 +22,7 @@ def as_before(monkeypatch):
     before = torch.are_deterministic_algorithms_enabled()
     yield
     torch.use_deterministic_algorithms(before)
+    compat.fast_bf16.cache_clear()
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -40,12 +42,17 @@ def test_the_switch_reaches_the_ops_and_torch(monkeypatch, tmp_path, determinist
     assert built == [(deterministic, deterministic)]
 
 
-def test_two_runs_are_the_same_bits(tmp_path):
+def test_two_runs_are_the_same_bits_whatever_was_measured(tmp_path, monkeypatch):
+    """The processor has bfloat16 instructions here, slower and faster than float32."""
+    monkeypatch.setattr(compat, "has_bf16", lambda: True)
     states = []
-    for n in range(2):
+    for n, calibration in enumerate(("bf16=1,fp32=2,fp32_expert_rows=0", "bf16=2,fp32=1,fp32_expert_rows=1e9")):
+        monkeypatch.setenv("ARCFORGE_CALIBRATION", calibration)
+        compat.fast_bf16.cache_clear()
         config = tiny_run(
-            tmp_path, "trainer.deterministic=true", f"name=run{n}", "trainer.max_steps=2", "trainer.samples=0"
-        )
+            tmp_path, "trainer.deterministic=true", f"name=run{n}", "trainer.max_steps=2", "trainer.samples=0",
+            "trainer.precision=auto",
+        )  # fmt: skip
         state = load_pretrained(train(config).dir / "checkpoints" / "step-00000002").state_dict()
         states.append(state)
     assert states[0].keys() == states[1].keys()

@@ -69,8 +69,8 @@ class MuonConfig(OptimizerConfig):
     coefficients: str = "kj"
     """Newton-Schulz polynomials: ``kj`` or ``quintic``."""
     ns_dtype: str = "auto"
-    """Dtype of the Newton-Schulz iteration: ``bf16``, ``fp32``, or ``auto``, which is fp32 on CPUs without bfloat16
-    instructions and bf16 elsewhere."""
+    """Dtype of the Newton-Schulz iteration: ``bf16``, ``fp32``, or ``auto``, the faster of the two, except that it is
+    ``fp32`` on CPUs with ``trainer.deterministic=true``."""
     scale: str = "rms"
     """``rms``: update_rms * sqrt(max(rows, columns)) of each matrix, so that every update has that root mean
     square; ``original``: sqrt(max(1, rows / columns))."""

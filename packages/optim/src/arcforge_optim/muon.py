@@ -88,7 +88,7 @@ class Muon(torch.optim.Optimizer):
         plan = []
         steps = COEFFICIENTS[self.config.coefficients]
         for (shape, device), pieces in by_shape.items():
-            dtype = iteration_dtype(self.config.ns_dtype, device)
+            dtype = iteration_dtype(self.config.ns_dtype, device, ops.deterministic)
             orthogonalize = bind_newton_schulz(ops, shape, dtype, device, steps)
             limit = max(1, CHUNK_ELEMENTS // math.prod(shape))
             plan += [Chunk(orthogonalize, dtype, self._scale(*shape), run) for run in chunks(pieces, limit)]

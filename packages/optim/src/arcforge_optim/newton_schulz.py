@@ -12,16 +12,20 @@ from torch import Tensor
 
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.ops import Ops
-from arcforge_core.ops.compat import fast_bf16
+from arcforge_core.ops.compat import fast_bf16, measured
 
 EPS = 1e-7
 """Smallest norm that the op divides by. After `normalize_exponent` only zero matrices are below it."""
 
 
-def iteration_dtype(choice: str, device: torch.device) -> torch.dtype:
-    """Returns the dtype of the iteration for ``ns_dtype`` = ``auto`` (the faster), ``bf16`` or ``fp32``."""
+def iteration_dtype(choice: str, device: torch.device, deterministic: bool = False) -> torch.dtype:
+    """Returns the dtype of the iteration for ``ns_dtype`` = ``auto``, ``bf16`` or ``fp32``.
+
+    ``auto`` is the faster, but ``fp32`` where that is a measurement and results have to be deterministic.
+    """
     if choice == "auto":
-        choice = "bf16" if fast_bf16(device.type) else "fp32"
+        fixed = deterministic and measured(device.type)
+        choice = "bf16" if not fixed and fast_bf16(device.type) else "fp32"
     return {"bf16": torch.bfloat16, "fp32": torch.float32}[choice]
 
 

@@ -32,7 +32,7 @@ from arcforge_core.model.adapt.lora import adapter_of
 from arcforge_core.model.adapt.quantised import install_quantised, prepare_updates, quantised_state
 from arcforge_core.model.adapt.state import check_shapes, check_state, state_of
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.ops.compat import fast_bf16, why_precision
+from arcforge_core.ops.compat import fast_bf16, measured, why_precision
 from arcforge_core.ops.dispatch import Ops, default_ops
 from arcforge_core.ops.quant import Format, Quantised
 from arcforge_core.plugins.loader import registry
@@ -245,8 +245,10 @@ def load_with_tokenizer(
     tokenizer = Tokenizer.load(folder)
     ops = Ops(hardware, deterministic)
     model = load_pretrained(folder, None if dtype in ("auto", "stored") else getattr(torch, dtype), ops)
-    if dtype == "auto" and model.dtype == torch.bfloat16 and not fast_bf16(hardware.identity.device):
-        say(f"the weights are computed in float32: dtype=auto is {why_precision(hardware.identity.device)}")
+    device = hardware.identity.device
+    fixed = deterministic and measured(device)
+    if dtype == "auto" and model.dtype == torch.bfloat16 and (fixed or not fast_bf16(device)):
+        say(f"the weights are computed in float32: dtype=auto is {why_precision(device, deterministic)}")
         model = model.to(torch.float32)
         model.rebind()
     model = model.to(hardware.identity.device)

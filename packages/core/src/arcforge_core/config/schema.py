@@ -61,7 +61,8 @@ class StepsConfig:
     micro_batch_tokens: int = 4096
     """Tokens of one forward and backward pass."""
     precision: str = "auto"
-    """``bf16`` computes in bfloat16 with float32 weights; ``fp32``; ``auto`` selects the faster of the two."""
+    """``bf16`` computes in bfloat16 with float32 weights; ``fp32``; ``auto`` selects the faster of the two, except that
+    it is ``fp32`` on CPUs with ``trainer.deterministic=true``."""
     clip_norm: float = 1.0
     """Gradient norm limit; 0 switches clipping off."""
     trainable: list[str] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 
 import torch
@@ -22,8 +23,15 @@ def fast_bf16(device_type: str) -> bool:
     return rates["bf16"] > rates["fp32"]
 
 
-def why_precision(device_type: str) -> str:
+def measured(device_type: str) -> bool:
+    """Returns whether `fast_bf16` is a measurement; deterministic work must not depend on one, and takes float32."""
+    return capabilities_of(device_type).fast_bf16 is None
+
+
+def why_precision(device_type: str, deterministic: bool = False) -> str:
     """Returns in a few words why ``precision=auto`` is what it is on this device."""
+    if deterministic and measured(device_type):
+        return "fp32: deterministic results depend on no measurement"
     if (declared := capabilities_of(device_type).fast_bf16) is not None:
         return f"{'bf16' if declared else 'fp32'} on {device_type}"
     if not has_bf16():
@@ -34,6 +42,8 @@ def why_precision(device_type: str) -> str:
 
 def has_bf16() -> bool:
     """Returns whether the processor has bfloat16 instructions; others multiply such matrices a hundred times slower."""
+    if os.environ.get("ATEN_CPU_CAPABILITY", "").lower() in ("avx2", "default"):  # as if the processor had no others
+        return False
     if platform.machine() in ("x86_64", "AMD64"):
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

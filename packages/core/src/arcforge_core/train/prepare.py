@@ -13,7 +13,7 @@ from arcforge_core.config.schema import RunConfig
 from arcforge_core.contracts.hardware import Hardware
 from arcforge_core.errors import ConfigError
 from arcforge_core.model.causal_lm import CausalLM
-from arcforge_core.ops.compat import fast_bf16, why_precision
+from arcforge_core.ops.compat import fast_bf16, measured, why_precision
 from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.ops.processor import usable_threads
 
@@ -38,14 +38,17 @@ def prepare_hardware(config: RunConfig, console: Console) -> Hardware:
         console.print(f"{change.field}: {getattr(section, name)} -> {change.value} ({change.reason})")
         setattr(section, name, change.value)
     if config.trainer.precision == "auto":
-        console.print(f"trainer.precision=auto is {why_precision(hardware.identity.device)}")
+        why = why_precision(hardware.identity.device, config.trainer.deterministic)
+        console.print(f"trainer.precision=auto is {why}")
     return hardware
 
 
 def compute_dtype(config: RunConfig, hardware: Hardware) -> torch.dtype:
     """Returns the dtype of the activations."""
     if config.trainer.precision == "auto":
-        return DTYPES["bf16" if fast_bf16(hardware.identity.device) else "fp32"]
+        device = hardware.identity.device
+        fixed = config.trainer.deterministic and measured(device)
+        return DTYPES["bf16" if not fixed and fast_bf16(device) else "fp32"]
     return DTYPES[config.trainer.precision]
 
 
