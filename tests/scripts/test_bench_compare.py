@@ -84,12 +84,25 @@ def test_a_slower_tree_fails_and_an_equal_one_passes(repository):
     assert re.search(r"\d\.\d{3} \(.* rounds\)  kept", line)
 
 
-@pytest.mark.slow(reason="starts ten processes that import torch")
+@pytest.mark.nightly(reason="copies the packages and unpacks them twice")
 def test_ratios_of_a_benchmark_know_which_way_is_better(repository):
     done = run(repository, "base", ".", "--benchmark", "optimizer", "--rounds", "1")
     assert done.returncode == 1 and "lost 3% or more: up_proj_vs_torch_muon\n" in done.stdout
     assert re.search(r"over_floor +0\.500 .*kept", done.stdout), "half as far over the floor is better"
     assert "other" not in done.stdout, "it says nothing about speed"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A repository with a file in each part."""
+    folder = tmp_path_factory.mktemp("small")
+    for part in ("packages/a.txt", "conf/a.txt", "benchmarks/a.txt", "tests/a.txt", "pyproject.toml"):
+        (folder / part).parent.mkdir(exist_ok=True)
+        (folder / part).write_text("")
+    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "base"], ["tag", "base"]):
+        subprocess.run(["git", "-C", str(folder), *identity, *command], check=True, capture_output=True)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -101,12 +114,12 @@ def test_ratios_of_a_benchmark_know_which_way_is_better(repository):
         (["base", "base", "--benchmark", "chaos"], "chaos is none of train_vs_transformers"),
     ],
 )
-def test_wrong_arguments_are_named(repository, arguments, said):
-    done = run(repository, *arguments)
+def test_wrong_arguments_are_named(small, arguments, said):
+    done = run(small, *arguments)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.slow(reason="composes a configuration in a fresh process")
+@pytest.mark.nightly(reason="composes a configuration in a fresh process")
 def test_what_a_failing_case_said_is_shown():
     tree = trees.Tree("here", ROOT, sys.executable)
     with pytest.raises(trees.UserError, match=r"(?s)here: train does not run:.*did you mean 'tiny'"):

@@ -25,10 +25,21 @@ def test_rates_are_measured_once_for_a_processor_and_all_processes_agree(tmp_pat
     monkeypatch.setattr(calibration, "processor_model", lambda: "another")
     assert product_rates()["bf16"] == 9.0 and len(list((tmp_path / "processor").iterdir())) == 2
     monkeypatch.undo()
+    monkeypatch.delenv("ARCFORGE_CALIBRATION", raising=False)
     monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path))
     monkeypatch.setattr(calibration, "measure_rates", lambda: next(measured))
     file.write_text("{")
     assert product_rates() == {"bf16": 5.0, "fp32": 4.0} == json.loads(file.read_text())["flops"], "damage is replaced"
+
+
+def test_a_processor_whose_instructions_are_hidden_is_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path))
+    measured = iter([{"bf16": 1.0, "fp32": 2.0}, {"bf16": 9.0, "fp32": 2.0}])
+    monkeypatch.setattr(calibration, "measure_rates", lambda: next(measured))
+    monkeypatch.setattr(calibration, "vector_instructions", lambda: ["avx2", "avx512f"])
+    assert product_rates()["bf16"] == 1.0
+    monkeypatch.setattr(calibration, "vector_instructions", lambda: ["avx2"])
+    assert product_rates()["bf16"] == 9.0
 
 
 def test_of_two_processes_that_measure_together_the_first_decides(tmp_path, monkeypatch):

@@ -94,12 +94,16 @@ def version(distribution: str) -> str:
 
 
 def machine_rows() -> Iterator[tuple[str, str]]:
-    """Yields interpreter, system, cores, memory, compiler and the precision that this processor multiplies faster."""
+    """Yields interpreter, system, instructions, cores, memory, compiler and the precision that is multiplied faster."""
+    import torch
+
     from arcforge_core.ops.compat import why_precision
-    from arcforge_core.ops.processor import allowed_cores, memory_bytes, processor_name
+    from arcforge_core.ops.processor import allowed_cores, memory_bytes, missed_instructions, processor_name
 
     yield "python", f"{platform.python_version()} at {sys.executable}"
     yield "system", f"{platform.platform()}, {processor_name()}"
+    missed = missed_instructions()
+    yield "instructions", torch.backends.cpu.get_cpu_capability() + (f"; not reported: {missed}" if missed else "")
     yield "CPU cores", f"{allowed_cores()} usable of {os.cpu_count()}"
     yield "memory", f"{memory_bytes() / 2**30:.1f} GiB"
     yield "compiler", compiler()

@@ -23,7 +23,7 @@ import torch
 from arcforge_core.console.progress import say
 from arcforge_core.errors import ConfigError
 from arcforge_core.files.cache import cache_folder
-from arcforge_core.ops.processor import processor_model
+from arcforge_core.ops.processor import processor_model, vector_instructions
 
 VARIABLE = "ARCFORGE_CALIBRATION"
 FIGURES = ("bf16", "fp32", "fp32_expert_rows", "int8", "int8_in_fp32")
@@ -71,7 +71,7 @@ def calibrated(
     given = {name: value for name, value in forced().items() if name in names}
     if len(given) == len(names):
         return given
-    of = f"{processor_model()}, torch {torch.__version__}" + (f", {place}" if place else "")
+    of = ", ".join(filter(None, (processor_text(), f"torch {torch.__version__}", place)))
     path = cache_folder("processor") / f"{hashlib.sha256(f'{key}, {of}'.encode()).hexdigest()[:16]}.json"
     known = _read(path, of, key, names)
     if known is None:
@@ -83,6 +83,15 @@ def calibrated(
         except OSError:  # a cache that cannot be written only costs time
             return known | given
     return (_read(path, of, key, names) or known) | given
+
+
+def processor_text() -> str:
+    """Returns the processor, the instructions that it reports, and those that torch's kernels use.
+
+    A hypervisor can hide instructions, so the same model may be another processor, with other figures.
+    """
+    digest = hashlib.sha256(" ".join(vector_instructions()).encode()).hexdigest()[:8]
+    return f"{processor_model()}, {torch.backends.cpu.get_cpu_capability()} of instructions {digest}"
 
 
 def product_rates() -> dict[str, float]:

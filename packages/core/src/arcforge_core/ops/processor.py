@@ -5,12 +5,22 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 
 from arcforge_core.files.cgroups import cgroup_quota
 
 CPU_INFO = Path("/proc/cpuinfo")
+VECTORS = re.compile(r"(?:s?sse|avx|amx|fma|f16c|bmi|asimd|sve|sme|bf16|i8mm|fphp)\w*")
+"""Instructions that calculations depend on, as ``/proc/cpuinfo`` names them."""
+MISSED = {
+    "avx2": "vectors of 8 numbers",
+    "avx512f": "vectors of 16",
+    "avx512_bf16": "bfloat16 products",
+    "avx512_vnni": "int8 products",
+}
+"""Instructions of x86 processors that kernels use, and for what."""
 
 
 def allowed_cores() -> int:
@@ -57,6 +67,20 @@ def processor_name() -> str:
 def processor_model() -> str:
     """Returns the processor's name with family, model and stepping: many processors share a name."""
     return ", ".join((processor_name(), " ".join(_cpu_info(field) for field in ("cpu family", "model", "stepping"))))
+
+
+def vector_instructions() -> list[str]:
+    """Returns the instructions of `VECTORS` that the system reports; a hypervisor may hide some of the processor's."""
+    flags = (_cpu_info("flags") or _cpu_info("Features")).split()
+    return sorted(flag for flag in set(flags) if VECTORS.fullmatch(flag))
+
+
+def missed_instructions() -> str:
+    """Returns which instructions an x86 processor does not report, and their use; empty where all are there."""
+    known = vector_instructions()
+    if "sse2" not in known:  # another kind of processor, or an unknown one
+        return ""
+    return ", ".join(f"{name} ({use})" for name, use in MISSED.items() if name not in known)
 
 
 def _cpu_info(name: str) -> str:
