@@ -23,7 +23,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["support.garbage", "support.skips"]
+pytest_plugins = ["support.calibrations", "support.garbage", "support.skips"]
 
 # The first call of a torch operator can take seconds on a busy machine; pytest's timeout is the limit.
 settings.register_profile("arcforge", deadline=None, max_examples=25)
