@@ -109,6 +109,7 @@ LEFT_OUT = {
     "async_simulation": "simulates, at no processor's speed",
     "chaos": "shows that nothing is lost",
     "execution": "its figures are rates and losses of a queue",
+    "environment_rl": "trains for hours",
     "forgetting": "trains for hours",
     "gateway_scale": "its figures are processor seconds of a gateway",
     "planner": "compares plans with measurements",

@@ -41,7 +41,9 @@ def defective(task, *pages):
 def test_prompts_hold_their_brief():
     environment = Slides(SlidesConfig(most=7, points=5))
     briefs = [environment.task(n).brief for n in range(100)]
-    assert all(brief_of(prompt_of(brief)) == brief for brief in briefs)
+    assert all(brief_of(prompt_of(brief, rules)) == brief for brief in briefs for rules in (True, False))
+    short = Slides(SlidesConfig(most=7, points=5, rules=False)).task(0)
+    assert short.brief == briefs[0] and "Rules:" not in short.prompt and "Rules:" in environment.task(0).prompt
     with pytest.raises(DataError, match="no prompt of environment=slides"):
         brief_of("Page 1. Title: Plans\n  - Wages rose to 9")
 

@@ -18,6 +18,8 @@ class SlidesConfig(EnvironmentConfig):
     """Maximum number of pages."""
     points: int = 4
     """Maximum number of points on a page."""
+    rules: bool = True
+    """Whether the prompt lists the rules, which are most of it; models that know decks need none."""
     level: int = 1
     """1: markup and styles are judged; 2: the measures of a browser, too; 3: pictures of the pages, too. 2 and 3 need
     Linux and ``arcforge-env layers fetch chromium-headless``."""

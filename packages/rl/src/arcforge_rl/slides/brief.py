@@ -95,15 +95,14 @@ def _point(draw: random.Random, subject: str) -> Point:
     return Point(subject, bare, draw.choice(FORMS).format(subject=subject, figure=figure))
 
 
-def prompt_of(brief: Brief) -> str:
-    """Returns the question for a brief."""
+def prompt_of(brief: Brief, rules: bool = True) -> str:
+    """Returns the question for a brief, with the rules of decks or without them."""
     parts = []
     for number, page in enumerate(brief.pages, 1):
         said = [f"  - {point.text}" for point in page.points] or [f"  Line: {page.line}"]
         parts.append("\n".join([f"Page {number}. Title: {page.title}", *said]))
-    return REQUEST.format(
-        count=len(brief.pages), pages="\n".join(parts), elements=" ".join(ELEMENTS), properties=" ".join(ACCEPTED)
-    )
+    asked = REQUEST.format(count=len(brief.pages), pages="\n".join(parts))
+    return asked + RULES.format(elements=" ".join(ELEMENTS), properties=" ".join(ACCEPTED)) if rules else asked
 
 
 def brief_of(prompt: str) -> Brief:
@@ -125,7 +124,7 @@ def brief_of(prompt: str) -> Brief:
             if subject and figure:
                 pages[-1] = replace(pages[-1], points=(*pages[-1].points, Point(subject, figure[0], text)))
     brief = Brief(tuple(pages))
-    if not pages or prompt_of(brief) != prompt:
+    if not pages or prompt not in (prompt_of(brief), prompt_of(brief, rules=False)):
         raise DataError(f"no prompt of environment=slides: {prompt[:60]!r}")
     return brief
 
@@ -133,7 +132,8 @@ def brief_of(prompt: str) -> Brief:
 REQUEST = """Write a deck of {count} slides as one HTML document. Reply with the document alone, in a block of ```html.
 
 {pages}
-
+"""
+RULES = """
 Rules:
 - The document begins with its document type and has a head with a style element. Every element is closed.
 - Each page is a section of class slide directly in the body: position relative, 1280px wide, 720px high.

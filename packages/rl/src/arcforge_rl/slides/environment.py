@@ -57,7 +57,7 @@ class Slides(GeneratedEnvironment):
     def draw(self, draw: random.Random) -> tuple[str, Task]:
         """Returns a brief; those with one title are on one side of the split."""
         brief = draw_brief(draw, self.config.fewest, self.config.most, self.config.points)
-        prompt = prompt_of(brief)
+        prompt = prompt_of(brief, self.config.rules)
         title = brief.pages[0].title
         key = f"slides/{title}/{sha256(prompt.encode()).hexdigest()[:16]}"
         return f"slides/{title}", SlidesTask(key, prompt, FENCED.format(self._writer.deck_of(brief)), brief)
