@@ -76,16 +76,17 @@ def head_linear_cases(g: Generator) -> list[OpCase]:
 
 
 def router_scores_cases(g: Generator) -> list[OpCase]:
-    """Ordinary scores, and saturated ones."""
+    """Ordinary scores, and saturated ones beside ordinary ones: gradients of saturated scores alone are rounding."""
+    scales = {"one token": [1.0], "tokens": [0.3] * 40, "saturated": [40.0, 1.0] * 5}
     return [
         OpCase(
             "router_scores",
             name,
-            {"x_TD": scale * normal(g, tokens, 24), "weight_ED": normal(g, 6, 24)},
+            {"x_TD": torch.tensor(scale_T)[:, None] * normal(g, len(scale_T), 24), "weight_ED": normal(g, 6, 24)},
             ("x_TD", "weight_ED"),
             {"width": 24, "experts": 6},
         )
-        for name, tokens, scale in (("one token", 1, 1.0), ("tokens", 40, 0.3), ("saturated", 9, 40.0))
+        for name, scale_T in scales.items()
     ]
 
 
