@@ -62,8 +62,8 @@ class KernelFault(AssertionError):
 STALE = 0.1
 """Relative error from which an output equal to an earlier one is taken for that."""
 AS_REFERENCE = 2.0
-"""Multiple of the reference's own error in half precision that a kernel may have: in rare draws, whose results are
-small next to the terms that they are sums of, the reference exceeds the tolerance too. Not beside a promise of less."""
+"""Multiple of the reference's own error that a kernel may have: in rare draws, whose results are small next to the
+terms that they are sums of, the reference exceeds the tolerance too. Not beside a promise of less."""
 
 
 def check_hardware(
@@ -147,9 +147,7 @@ def check_kernel(
 
 
 def _own_error(case: OpCase, other: OpCase, dtype: torch.dtype, with_grad: bool) -> float:
-    """Returns the error of the reference itself on the host; 0 in dtypes that it can compute well in."""
-    if dtype.itemsize >= 4:
-        return 0.0
+    """Returns the error of the reference itself on the host."""
     run = SPECS[case.op].reference
     return max(relative_error(run, each, "cpu", dtype, with_grad, strided=False) for each in (case, other))
 
