@@ -6,9 +6,9 @@ import asyncio
 import functools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from arcforge_core.contracts.chat import Message
 from arcforge_core.contracts.environment import (
@@ -28,6 +28,7 @@ from arcforge_core.episodes.killable import verifiers
 from arcforge_core.episodes.rewards import TOTAL, Verifier, as_score, judged, read_score, score_of, verifiers_of
 from arcforge_core.errors import ConfigError
 
+T = TypeVar("T")
 TRIES = 10_000
 ATTEMPTS = 2
 """At a judge that gives no verdict."""
@@ -207,10 +208,24 @@ class GeneratedEnvironment(EnvironmentBase):
         Raises:
             ConfigError: no drawn task is on this side.
         """
-        heldout = self.config.split == "heldout"
-        for attempt in range(TRIES):
-            # a string seed gives the same numbers in every process
-            key, task = self.draw(random.Random(f"{self.config.seed}/{index}/{attempt}"))
-            if is_heldout_task(key) == heldout:
-                return task
-        raise ConfigError("environment.split", self.config.split, f"none of {TRIES:,} tasks drawn is on this side")
+        return first_here(self.config, index, self.draw)
+
+
+def first_here(config: Any, index: int, draw: Callable[[random.Random], tuple[str, T]]) -> T:
+    """Returns the first of the things drawn for an index that is on the configured side of the split.
+
+    Args:
+        config: of the environment, with ``seed`` and ``split``.
+        index: of the task.
+        draw: returns the key that decides the side, and the thing; all randomness comes from its argument.
+
+    Raises:
+        ConfigError: none of `TRIES` is there.
+    """
+    heldout = config.split == "heldout"
+    for attempt in range(TRIES):
+        # a string seed gives the same numbers in every process
+        key, thing = draw(random.Random(f"{config.seed}/{index}/{attempt}"))
+        if is_heldout_task(key) == heldout:
+            return thing
+    raise ConfigError("environment.split", config.split, f"none of {TRIES:,} tasks drawn is on this side")

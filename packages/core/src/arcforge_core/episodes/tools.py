@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
-from arcforge_core.contracts.environment import Agents, Episode
+from arcforge_core.contracts.environment import Agents, Episode, Task
+from arcforge_core.episodes.base import EnvironmentBase
+from arcforge_core.episodes.rewards import metric
 
 Use = Callable[[ToolCall], Awaitable[str]]
 """Runs a call of an offered tool and returns its result; that of a failed call begins with ``Error``."""
 CALLS = "calls"
 """Finish reason of an episode whose solver exceeded the limit of calls."""
+
+
+class ToolEnvironment(EnvironmentBase):
+    """An environment whose solver works with tools."""
+
+    @metric(timeout=None)
+    def calls(self, task: Task, episode: Episode) -> int:
+        """Counts the calls of tools, failed ones too."""
+        return sum(len(message.tool_calls) for message in episode.messages)
 
 
 async def converse(

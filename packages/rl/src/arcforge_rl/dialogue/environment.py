@@ -9,9 +9,8 @@ from typing import Any, Protocol
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
 from arcforge_core.data.split import is_heldout_task
-from arcforge_core.episodes.base import EnvironmentBase
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import converse
+from arcforge_core.episodes.tools import ToolEnvironment, converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import Tau2Config
 from arcforge_rl.dialogue.audit import LEAVING, Audited, audited
@@ -54,7 +53,7 @@ class Customer(Protocol):
         """Returns its reply; one with a token of `TOKENS` ends the conversation."""
 
 
-class Tau2(EnvironmentBase):
+class Tau2(ToolEnvironment):
     """tau2's tasks, without those that the audit excludes.
 
     Raises:
@@ -141,11 +140,6 @@ class Tau2(EnvironmentBase):
         """Scores the end state alone."""
         verdict = self._judged_state(task, episode)
         return Score(float(verdict.state), verdict.reason)
-
-    @metric(timeout=None)
-    def calls(self, task: Task, episode: Episode) -> int:
-        """Counts the agent's calls."""
-        return sum(len(message.tool_calls) for message in episode.messages)
 
     @metric(timeout=None)
     def user_turns(self, task: Task, episode: Episode) -> int:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
-from arcforge_core.data.split import is_heldout_task
-from arcforge_core.episodes.base import TRIES, EnvironmentBase
-from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import converse
-from arcforge_core.errors import ConfigError
+from arcforge_core.episodes.base import first_here
+from arcforge_core.episodes.rewards import reward
+from arcforge_core.episodes.tools import ToolEnvironment, converse
 from arcforge_rl.configs.office import OfficeConfig
 from arcforge_rl.office.goals import Goal, Step, draw_goal, replay
 from arcforge_rl.office.servers import office_servers
@@ -29,7 +27,7 @@ class OfficeTask(Task):
     goal: Goal = field(compare=False)
 
 
-class Office(EnvironmentBase):
+class Office(ToolEnvironment):
     """Generated offices and goals, without end.
 
     Raises:
@@ -50,13 +48,14 @@ class Office(EnvironmentBase):
             ConfigError: none of many drawn is on this side of the split.
         """
         kind = self.config.kinds[index % len(self.config.kinds)]
-        for attempt in range(TRIES):
-            number = random.Random(f"{self.config.seed}/{index}/{attempt}").getrandbits(32)
-            key = f"office/{kind}/{number}"
-            if is_heldout_task(key) == (self.config.split == "heldout"):
-                goal = draw_goal(random.Random(key), kind)
-                return OfficeTask(key, goal.text, "", goal)
-        raise ConfigError("environment.split", self.config.split, f"none of {TRIES:,} tasks drawn is on this side")
+
+        def draw(source: random.Random) -> tuple[str, str]:
+            key = f"office/{kind}/{source.getrandbits(32)}"
+            return key, key
+
+        key = first_here(self.config, index, draw)
+        goal = draw_goal(random.Random(key), kind)
+        return OfficeTask(key, goal.text, "", goal)
 
     def labels_of(self, task: Task) -> Sequence[str]:
         """Returns the kind of the goal."""
@@ -84,11 +83,6 @@ class Office(EnvironmentBase):
         wanted = replay(goal.records, goal.gold)
         wrong = [name for name in wanted if found.get(name) != wanted[name]]
         return Score(float(not wrong), f"other records than wanted: {', '.join(wrong)}" if wrong else "as wanted")
-
-    @metric(timeout=None)
-    def calls(self, task: Task, episode: Episode) -> int:
-        """Counts the calls."""
-        return sum(len(message.tool_calls or ()) for message in episode.messages)
 
     def oracle(self, task: Task) -> Script:
         """Returns the gold calls."""

@@ -11,9 +11,8 @@ from pathlib import Path
 from arcforge_core.contracts.chat import Message, Tool, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
 from arcforge_core.data.split import is_heldout_task
-from arcforge_core.episodes.base import EnvironmentBase
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import converse
+from arcforge_core.episodes.tools import ToolEnvironment, converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import SearchConfig
 from arcforge_rl.environments.boxed import sandboxed_tools
@@ -34,7 +33,7 @@ class SearchTask(Task):
     question: SearchQuestion
 
 
-class Search(EnvironmentBase):
+class Search(ToolEnvironment):
     """Questions of a folder, which ``arcforge-env search build`` writes.
 
     All questions whose answers are of one group of pages are on one side of the split; so are the rare entities on
@@ -92,11 +91,6 @@ class Search(EnvironmentBase):
         if episode.finish_reason != "stop":
             return Score(0.0, f"the conversation ended with {episode.finish_reason}")
         return verdict(task.question, episode.reply)
-
-    @metric(timeout=None)
-    def calls(self, task: Task, episode: Episode) -> Score:
-        """Counts the calls."""
-        return Score(float(sum(len(message.tool_calls) for message in episode.messages)), "calls of tools")
 
     @metric(timeout=None)
     def pages_on_chain(self, task: Task, episode: Episode) -> Score:

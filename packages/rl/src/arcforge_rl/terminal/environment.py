@@ -23,9 +23,9 @@ from arcforge_core.contracts.environment import (
 )
 from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend
 from arcforge_core.data.split import is_heldout_task
-from arcforge_core.episodes.base import TRIES, EnvironmentBase
-from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import converse
+from arcforge_core.episodes.base import first_here
+from arcforge_core.episodes.rewards import reward
+from arcforge_core.episodes.tools import ToolEnvironment, converse
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.configs.environments import TerminalConfig
 from arcforge_rl.execution.lateness import verdict_in_time
@@ -69,7 +69,7 @@ class TerminalTask(Task):
     family: str
 
 
-class Terminal(EnvironmentBase):
+class Terminal(ToolEnvironment):
     """Harbor task folders below a path, or tasks that template families draw without end.
 
     Raises:
@@ -113,13 +113,14 @@ class Terminal(EnvironmentBase):
             one = self.folders[index % len(self.folders)]
             return TerminalTask(f"terminal/{one.name}", one.parts()[0].instruction, "", one, CHEATS, one.name)
         family = self.families[index % len(self.families)]
-        for attempt in range(TRIES):
-            number = random.Random(f"{self.config.seed}/{index}/{attempt}").getrandbits(32)
-            key = f"{family}/{number}"
-            if self.config.heldout == "family" or self._here(key):
-                made, tricks = drawn_task(family, number)
-                return TerminalTask(f"terminal/{key}", made.instruction, "", made, tricks, family)
-        raise ConfigError("environment.split", self.config.split, f"none of {TRIES:,} tasks drawn is on this side")
+
+        def draw(source: random.Random) -> tuple[str, int]:
+            number = source.getrandbits(32)
+            return f"terminal/{family if self.config.heldout == 'family' else f'{family}/{number}'}", number
+
+        number = first_here(self.config, index, draw)
+        made, tricks = drawn_task(family, number)
+        return TerminalTask(f"terminal/{family}/{number}", made.instruction, "", made, tricks, family)
 
     def labels_of(self, task: Task) -> Sequence[str]:
         """Returns the family."""
@@ -262,11 +263,6 @@ class Terminal(EnvironmentBase):
         if WORK not in left:
             return Score(0.0, "nothing was left to be judged")
         return (await self._judged(task.harbor, [task.harbor], left))[0]
-
-    @metric(timeout=None)
-    def calls(self, task: Task, episode: Episode) -> int:
-        """Counts the calls."""
-        return sum(len(message.tool_calls or ()) for message in episode.messages)
 
     async def _bash(self, sandbox: Sandbox, world: World, command: str) -> str:
         limits = world.limits(self.config.command_seconds, self.config.command_seconds)

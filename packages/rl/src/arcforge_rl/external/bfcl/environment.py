@@ -13,9 +13,8 @@ from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
 from arcforge_core.contracts.sandbox import Command, SandboxBackend, SandboxFault, SandboxLimits
 from arcforge_core.data.split import is_heldout_task
-from arcforge_core.episodes.base import EnvironmentBase
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import converse
+from arcforge_core.episodes.tools import ToolEnvironment, converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.external import BfclConfig
 from arcforge_rl.external.bfcl.cases import MODULE, BfclCase, Call, read_cases
@@ -47,7 +46,7 @@ class BfclTask(Task):
     case: BfclCase = field(compare=False)
 
 
-class Bfcl(EnvironmentBase):
+class Bfcl(ToolEnvironment):
     """The leaderboard's multi-turn tasks. Variants of one task are on one side of the split.
 
     Attributes:
@@ -126,11 +125,6 @@ class Bfcl(EnvironmentBase):
             return Score(0.0, f"no call in turn {silent + 1}")
         found = (await self.judge([(case, turns)]))[0]
         return Score(float(found["valid"]), str(found["reason"]) or "no reason")
-
-    @metric(timeout=None)
-    def calls(self, task: Task, episode: Episode) -> int:
-        """Counts the calls."""
-        return sum(map(len, episode.artefacts.get(TURNS, ())))
 
     @metric(timeout=None)
     def premature(self, task: Task, episode: Episode) -> int:

@@ -13,11 +13,9 @@ from typing import Any
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
 from arcforge_core.contracts.sandbox import Command, SandboxBackend, SandboxFault, SandboxLimits
-from arcforge_core.data.split import is_heldout_task
-from arcforge_core.episodes.base import TRIES, EnvironmentBase
+from arcforge_core.episodes.base import first_here
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import converse
-from arcforge_core.errors import ConfigError
+from arcforge_core.episodes.tools import ToolEnvironment, converse
 from arcforge_rl.configs.external import MiniWobConfig
 from arcforge_rl.external.package import package_of
 from arcforge_rl.sandbox.mcp_servers import Servers, Service, check_client
@@ -46,7 +44,7 @@ class PageTask(Task):
     seed: int
 
 
-class MiniWob(EnvironmentBase):
+class MiniWob(ToolEnvironment):
     """Problems of pages, without end.
 
     Raises:
@@ -72,12 +70,13 @@ class MiniWob(EnvironmentBase):
             ConfigError: none of many drawn is on this side of the split.
         """
         page = self.config.pages[index % len(self.config.pages)]
-        for attempt in range(TRIES):
-            seed = random.Random(f"{self.config.seed}/{index}/{attempt}").getrandbits(31)
+
+        def draw(source: random.Random) -> tuple[str, PageTask]:
+            seed = source.getrandbits(31)
             key = f"miniwob/{page}/{seed}"
-            if is_heldout_task(key) == (self.config.split == "heldout"):
-                return PageTask(key, PROMPT, "", page, seed)
-        raise ConfigError("environment.split", self.config.split, f"none of {TRIES:,} problems drawn is on this side")
+            return key, PageTask(key, PROMPT, "", page, seed)
+
+        return first_here(self.config, index, draw)
 
     def labels_of(self, task: Task) -> Sequence[str]:
         """Returns the page's name."""
@@ -110,11 +109,6 @@ class MiniWob(EnvironmentBase):
     def raw(self, task: Task, episode: Episode) -> float:
         """Returns the page's own reward, between -1 and 1."""
         return float((episode.artefacts.get(END) or {"raw": 0.0})["raw"])
-
-    @metric(timeout=None)
-    def calls(self, task: Task, episode: Episode) -> int:
-        """Counts the calls."""
-        return sum(len(message.tool_calls or ()) for message in episode.messages)
 
     def oracle(self, task: Task) -> Script:
         """Returns the actions of the page's solver, played in a sandbox."""

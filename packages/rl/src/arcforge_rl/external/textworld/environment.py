@@ -12,11 +12,9 @@ from typing import Any
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
 from arcforge_core.contracts.sandbox import Command, SandboxBackend, SandboxFault, SandboxLimits
-from arcforge_core.data.split import is_heldout_task
-from arcforge_core.episodes.base import TRIES, EnvironmentBase
+from arcforge_core.episodes.base import first_here
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import converse
-from arcforge_core.errors import ConfigError
+from arcforge_core.episodes.tools import ToolEnvironment, converse
 from arcforge_rl.configs.external import TextWorldConfig
 from arcforge_rl.external.package import package_of
 from arcforge_rl.sandbox.mcp_servers import Servers, Service, check_client
@@ -40,7 +38,7 @@ class GameTask(Task):
     game: Mapping[str, Any] = field(compare=False)
 
 
-class TextWorld(EnvironmentBase):
+class TextWorld(ToolEnvironment):
     """Generated games, without end.
 
     A game is generated again from its settings and seed wherever it is needed.
@@ -68,12 +66,13 @@ class TextWorld(EnvironmentBase):
         """
         kind = self.config.games[index % len(self.config.games)]
         settings = self._settings(kind)
-        for attempt in range(TRIES):
-            seed = random.Random(f"{self.config.seed}/{index}/{attempt}").getrandbits(31)
+
+        def draw(source: random.Random) -> tuple[str, GameTask]:
+            seed = source.getrandbits(31)
             key = "/".join(["textworld", kind, *(str(value) for value in settings.values()), str(seed)])
-            if is_heldout_task(key) == (self.config.split == "heldout"):
-                return GameTask(key, PROMPT, "", {"game": kind, "settings": settings, "seed": seed})
-        raise ConfigError("environment.split", self.config.split, f"none of {TRIES:,} games drawn is on this side")
+            return key, GameTask(key, PROMPT, "", {"game": kind, "settings": settings, "seed": seed})
+
+        return first_here(self.config, index, draw)
 
     def _settings(self, kind: str) -> dict[str, Any]:
         config = self.config
@@ -113,11 +112,6 @@ class TextWorld(EnvironmentBase):
         """Returns the share of the game's points."""
         end = episode.artefacts.get(END) or {"score": 0, "most": 1}
         return float(end["score"] / max(1, end["most"]))
-
-    @metric(timeout=None)
-    def calls(self, task: Task, episode: Episode) -> int:
-        """Counts the calls."""
-        return sum(len(message.tool_calls or ()) for message in episode.messages)
 
     def oracle(self, task: Task) -> Script:
         """Returns TextWorld's own walkthrough, generated in a sandbox."""
