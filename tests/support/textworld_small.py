@@ -30,7 +30,8 @@ class Environment:
                      _game_progression=self.said)
 
     def reset(self):
-        return self.state(f" | $$ banner $$\\n | $$\\n\\nFetch the coin: {len(self.walk)} commands.")
+        goal = f"Fetch the coin: {len(self.walk)} commands."
+        return self.state(f" | $$ banner $$\\n | $$\\n\\n{goal}\\n\\n>   -= Corridor =-0/0")
 
     def step(self, command):
         print("a package that prints")
@@ -39,7 +40,10 @@ class Environment:
         if self.place < len(self.walk) and command == self.walk[self.place]:
             self.place += 1
         self.said.completed = self.place == len(self.walk)
-        text = "*** The End ***\\n\\nWould you like to RESTART, QUIT?" if self.said.completed else f"You: {command}."
+        prompt = "\\n>" + 60 * " " + "-= Corridor =-0/1"
+        text = f"You: {command}.\\n\\n\\n\\n{prompt}"
+        if self.said.completed:
+            text = f"*** The End ***\\n\\nWould you like to RESTART, QUIT?{prompt}"
         return self.state(text, self.said.completed), 0, self.said.completed
 
 

@@ -14,6 +14,8 @@ from typing import Any
 Json = dict[str, Any]
 sys.path.insert(0, "/opt/arcforge-package")
 COMMAND = re.compile(r"[A-Za-z0-9' -]{1,120}")
+STATUS = re.compile(r"\n>[^\n]*\Z")
+"""The interpreter's prompt, with the room and the score in a line of their own."""
 REFUSED = ("restart", "restore", "save", "undo", "quit", "q", "script", "transcript", "verify", "superbrief")
 """Words that talk to the interpreter."""
 ACT = {
@@ -42,6 +44,11 @@ def walkthrough(records: Json) -> list[str]:
     return [str(command) for command in generated(records)[0].metadata["walkthrough"]]
 
 
+def text_of(feedback: str) -> str:
+    """Returns what the game says, without the interpreter's prompt and without runs of empty lines."""
+    return re.sub(r"\n{3,}", "\n\n", STATUS.sub("", feedback.rstrip())).strip()
+
+
 class Game:
     """One game that is played.
 
@@ -62,7 +69,7 @@ class Game:
         self._environment = textworld.start(file, infos)
         self._state = self._environment.reset()
         self._moves, self._done = 0, False
-        self._intro = re.sub(r"(?s).*\$\$[^\n]*\n", "", self._state.feedback).strip()
+        self._intro = text_of(re.sub(r"(?s).*\$\$[^\n]*\n", "", self._state.feedback))
 
     @property
     def records(self) -> Json:
@@ -88,7 +95,7 @@ class Game:
             raise ValueError("the game has ended")
         self._state, _, self._done = self._environment.step(command)
         self._moves += 1
-        return str(self._state["feedback"]).partition("Would you like to RESTART")[0].strip() or "(no answer)"
+        return text_of(str(self._state["feedback"]).partition("Would you like to RESTART")[0]) or "(no answer)"
 
 
 SERVICES = {"game": Game}
