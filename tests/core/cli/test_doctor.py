@@ -32,7 +32,7 @@ def test_a_package_that_is_absent_says_how_to_get_it():
 def test_without_a_compiler_it_says_what_is_lost(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     text = doctor.compiler()
-    assert text.startswith("no-such-compiler not found")
+    assert text.startswith("no C++ compiler: no-such-compiler not found (install g++ or set CXX)")
     assert "torch's own operators run instead" in text
 
 

@@ -7,6 +7,7 @@ import torch
 
 import arcforge_hw.cpu.native as native
 from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.ops.cxx import cxx
 from arcforge_core.ops.dispatch import Ops
 from arcforge_hw.configs import CpuConfig
 from arcforge_hw.cpu.backend import Cpu
@@ -43,11 +44,17 @@ def test_compiled_kernels_come_first(op):
 @pytest.mark.parametrize(
     ("op", "instead"), [("indexer_topk", "blocks"), ("sparse_mla", "blocks"), ("mla_decode", "tiled")]
 )
-def test_without_a_compiler_torch_runs_and_says_so(op, instead, small, monkeypatch):
+def test_without_a_compiler_torch_runs_and_says_so(op, instead, small, monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
     kernel, rejected = chosen(op)
     assert kernel == f"cpu.{op}.{instead}"
     assert "no-such-compiler not found" in rejected[f"cpu.{op}.native"]
+    assert caplog.text.count("no-such-compiler not found") == 1 and "run instead, slower" in caplog.text
+
+
+def test_a_compiler_may_be_several_words(small, monkeypatch):
+    monkeypatch.setenv("CXX", f"env {' '.join(cxx())} -Wall")
+    assert native.library().verdict()
 
 
 def test_without_a_compiler_the_probe_tells_what_is_lost(monkeypatch):
@@ -78,12 +85,11 @@ def test_a_cache_that_cannot_be_written_is_a_reason(small, monkeypatch):
 
 
 def test_it_is_compiled_once_and_again_when_a_source_changes(small, capsys):
-    compiler = native.shutil.which(native.compiler())
-    first = native.built(compiler)
-    assert native.built(compiler) == first
+    first = native.built(cxx())
+    assert native.built(cxx()) == first
     assert capsys.readouterr().err.count("compiling C++ kernels") == 1
     (small / "one.cpp").write_text('extern "C" int arcforge_vector_bytes() { return 64; }\n')
-    second = native.built(compiler)
+    second = native.built(cxx())
     assert second != first
     assert native.ctypes.CDLL(str(second)).arcforge_vector_bytes() == 64
 

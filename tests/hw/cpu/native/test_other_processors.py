@@ -1,13 +1,15 @@
 """The kernels compiled for processors that can do less: the same tests, in a process and with a cache of their own."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from arcforge_hw.cpu.native import compiler, processor
+from arcforge_core.ops.cxx import cxx
+from arcforge_hw.cpu.native import processor
 
 HERE = Path(__file__).parent
 WITHOUT = {"bfloat16": "-mno-avx512bf16", "512 bits": "-march=x86-64-v3"}
@@ -18,7 +20,7 @@ WITHOUT = {"bfloat16": "-mno-avx512bf16", "512 bits": "-march=x86-64-v3"}
 @pytest.mark.parametrize("flag", WITHOUT.values(), ids=WITHOUT)
 def test_products_without(flag, tmp_path):
     wrapper = tmp_path / "compiler"
-    wrapper.write_text(f'#!/bin/sh\nexec {compiler()} "$@" {flag}\n')
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(cxx())} "$@" {flag}\n')
     wrapper.chmod(0o755)
     environment = {**os.environ, "CXX": str(wrapper), "ARCFORGE_CACHE": str(tmp_path)}
     files = [str(HERE / f"test_{name}.py") for name in ("few_rows", "attention_decode", "layer", "quant")]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import arcforge_hw.cpu.native as native
 from arcforge_core.ops import reference
+from arcforge_core.ops.cxx import cxx
 from arcforge_core.ops.quant import INT4, INT4_GROUP_32, INT8, Format, Quantised, dequantise, integer_rows, quantise
 from arcforge_core.testing.op_inputs import op_cases
 from arcforge_hw.cpu.native.quant_experts import quant_experts
@@ -159,7 +160,7 @@ def elsewhere(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("native") / f"{request.param}.so"
     flags = [flag for flag in native.FLAGS if not flag.startswith(("-march", "-O"))]
     command = [
-        native.compiler(),
+        *cxx(),
         *flags,
         "-O1",
         f"-march={request.param}",

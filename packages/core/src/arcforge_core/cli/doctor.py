@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from arcforge_core.cli.errors import Parser, run_main
 from arcforge_core.cli.plugins import problems
 from arcforge_core.contracts.sandbox import SandboxProbe
+from arcforge_core.ops.cxx import cxx, missing_cxx
 from arcforge_core.plugins.loader import load_plugins, registry
 from arcforge_core.plugins.registry import FIRST_PARTY
 from arcforge_core.plugins.wheels import how_to_install
@@ -112,15 +112,10 @@ def machine_rows() -> Iterator[tuple[str, str]]:
 
 def compiler() -> str:
     """Returns the C++ compiler that torch would use, or the consequences of having none."""
-    name = os.environ.get("CXX", "g++")
-    path = shutil.which(name)
-    if path is None:
-        return (
-            f"{name} not found: C++ CPU kernels and torch.compile are off, torch's own operators run instead "
-            "(slower); install g++ or set CXX"
-        )
-    answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    return (answer.stdout or answer.stderr).partition("\n")[0] or path
+    if reason := missing_cxx():
+        return f"{reason}: C++ CPU kernels and torch.compile are off, torch's own operators run instead, slower"
+    answer = subprocess.run([*cxx(), "--version"], capture_output=True, text=True, check=False)
+    return (answer.stdout or answer.stderr).partition("\n")[0] or " ".join(cxx())
 
 
 def hardware_rows() -> Iterator[tuple[str, str]]:

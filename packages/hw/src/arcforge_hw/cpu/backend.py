@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from arcforge_core.contracts.hardware import Kernel, OpCall, Probe, Verdict
+from arcforge_core.ops.cxx import missing_cxx
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_core.ops.processor import allowed_cores
 from arcforge_hw.cpu import attention_varlen as tiled_attention
 from arcforge_hw.cpu import mla_decode as tiled_mla
 from arcforge_hw.cpu import rms_norm as tiled_norm
-from arcforge_hw.cpu.native import DIRECT, FEW_ROWS, QUANT_ROWS, library, missing_compiler, whole_vectors
+from arcforge_hw.cpu.native import DIRECT, FEW_ROWS, QUANT_ROWS, library, whole_vectors
 from arcforge_hw.cpu.native.argmax_logprob import argmax_logprob
 from arcforge_hw.cpu.native.attention_decode import attention_decode
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen, selected_attention
@@ -94,7 +95,7 @@ class Cpu(TorchCpu):
     def probe(self) -> Probe:
         """Always usable; reports the vector instructions, and the ops that are slower without a compiler."""
         cores = f"{allowed_cores()} CPU cores, {torch.backends.cpu.get_cpu_capability()}"
-        if reason := missing_compiler():
+        if reason := missing_cxx():
             ops = sorted({kernel.op for kernel in self.kernels() if kernel.name.endswith(".native")})
             return Probe(True, f"{cores}; {reason}; torch's operators run instead, slower: {', '.join(ops)}")
         return Probe(True, cores)

@@ -10,9 +10,7 @@ import ctypes
 import functools
 import hashlib
 import logging
-import os
 import platform
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -30,6 +28,7 @@ from arcforge_core.console.progress import say
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.contracts.hardware import YES, Verdict
 from arcforge_core.files.cache import cache_folder
+from arcforge_core.ops.cxx import cxx, missing_cxx
 
 log = logging.getLogger("arcforge.ops")
 
@@ -68,41 +67,32 @@ class Library:
         return YES if self.functions is not None else Verdict(False, self.reason)
 
 
-def compiler() -> str:
-    """Returns the command of the C++ compiler, ``$CXX`` or ``g++``; it may not be installed."""
-    return os.environ.get("CXX") or "g++"
-
-
-def missing_compiler() -> str:
-    """Returns the reason why nothing can be compiled; empty if there is a compiler."""
-    if shutil.which(compiler()) is None:
-        return f"no C++ compiler: {compiler()} not found (install g++ or set CXX)"
-    return ""
-
-
 @functools.cache
 def library() -> Library:
     """Returns the kernels, compiled on the first call; the result is cached for the process."""
-    found = shutil.which(compiler())
-    if found is None:
-        return Library(None, missing_compiler())
-    try:
-        return Library(ctypes.CDLL(str(built(found))), "")
-    except (OSError, subprocess.CalledProcessError) as error:
-        lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-        reason = f"{found} cannot build the C++ kernels: {next((x for x in lines if 'error' in x), lines[0])}"
-        log.warning("%s; torch's operators run instead, slower", reason)
-        return Library(None, reason)
+    reason = missing_cxx()
+    if not reason:
+        try:
+            return Library(ctypes.CDLL(str(built(cxx()))), "")
+        except (OSError, subprocess.CalledProcessError) as error:
+            lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+            said = next((x for x in lines if "error" in x), lines[0])
+            reason = f"{' '.join(cxx())} cannot build the C++ kernels: {said}"
+    log.warning("%s; torch's operators run instead, slower", reason)
+    return Library(None, reason)
 
 
-def built(compiler: str) -> Path:
-    """Returns the shared library of the current sources for this compiler and processor.
+def built(compiler: Sequence[str]) -> Path:
+    """Returns the shared library of the current sources for this processor.
+
+    Args:
+        compiler: words of its command.
 
     Raises:
         OSError: no directory to store it is writable.
         subprocess.CalledProcessError: it does not compile; ``stderr`` has the reason.
     """
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     parts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
     parts += [text.encode() for text in (*FLAGS, version, processor())]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
@@ -110,10 +100,10 @@ def built(compiler: str) -> Path:
     path = folder / f"kernels-{digest}.so"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        say(f"compiling C++ kernels with {compiler}, once")
+        say(f"compiling C++ kernels with {' '.join(compiler)}, once")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             unfinished = Path(scratch) / path.name
-            command = [compiler, *FLAGS, *(str(FOLDER / name) for name in SOURCES), "-o", str(unfinished)]
+            command = [*compiler, *FLAGS, *(str(FOLDER / name) for name in SOURCES), "-o", str(unfinished)]
             subprocess.run(command, capture_output=True, text=True, check=True)
             unfinished.replace(path)  # a concurrent compilation has the same result
     return path
