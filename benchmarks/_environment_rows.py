@@ -13,8 +13,8 @@ import _forgetting_rows as of
 from _stages import write_lines
 from arcforge_core.chat.openai import message_for_template
 from arcforge_core.contracts.chat import Message
-from arcforge_core.contracts.environment import Reply
-from arcforge_core.episodes.scripted import play
+from arcforge_core.contracts.environment import Agents, Reply
+from arcforge_core.episodes.scripted import ScriptedAgent
 from arcforge_rl.configs.environments import TerminalConfig
 from arcforge_rl.configs.slides import SlidesConfig
 from arcforge_rl.slides.brief import Brief
@@ -135,7 +135,8 @@ async def _sessions(count: int, right: float) -> list[Record]:
         short = [cheat for cheat in draft.cheats if len(cheat) <= len(draft.solve) + 40]
         script = draft.solve if honest else short[int(chosen * len(short))]
         async with gate:
-            episode, _ = await play(environment, task, [calling(script.strip()), Reply("Done.")])
+            agent = ScriptedAgent([calling(script.strip()), Reply("Done.")])
+            episode = await environment.run(task, Agents(agent))
         return _record("terminal", task.key, episode.messages) | {"tools": [dict(BASH.definition)]}
 
     plays: list[Awaitable[Record]] = [one(n, draw.random() < right, draw.random()) for n in range(count)]
