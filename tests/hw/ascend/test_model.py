@@ -67,5 +67,6 @@ def test_a_whole_run_trains_on_the_npu_and_its_model_is_served(tmp_path):
     for ours, host in zip(found["npu"], found["host"], strict=True):
         assert ours == pytest.approx(host, rel=5e-2)
     assert {"npu_sparse_lightning_indexer_grad_kl_loss", f"{ATTEND}_grad", SELECT} <= set(found["trained by"])
-    assert found["npu served"] == pytest.approx(found["host served"], abs=0.05)
+    # logits between 4 and 8 are 1/32 apart in bfloat16, and each processor's sums round some to a neighbour
+    assert found["npu served"] == pytest.approx(found["host served"], abs=3 / 32)
     assert {*SERVED, *INTEGERS} <= set(found["served by"])
