@@ -52,9 +52,10 @@ def test_programs_that_have_a_main():
 
 def test_debian_names_libraries(c_repository):
     (c_repository / "debian").mkdir()
-    control = "Source: toy\nBuild-Depends: debhelper-compat (= 13),\n libfoo-dev (>= 2), cmake, libbar2-dev\nX: y\n"
+    control = "Source: toy\nBuild-Depends: debhelper-compat (= 13),\n libfoo-dev (>= 2), cmake, libbar2-dev, catch2,\n"
+    control += " doctest-dev\nX: y\n"
     (c_repository / "debian/control").write_text(control)
-    assert C.declared(c_repository) == ["libbar2-dev", "libfoo-dev"]
+    assert C.declared(c_repository) == ["catch2", "doctest-dev", "libbar2-dev", "libfoo-dev"]
 
 
 def test_options_that_have_tests_built(tmp_path):
@@ -97,7 +98,7 @@ def built(text, code, folder, compiler="gcc"):
 
 
 def proved(program, mode):
-    done = subprocess.run([program, mode.argument], capture_output=True)
+    done = subprocess.run([program, *mode.arguments], capture_output=True)
     return done.returncode == 0 and mode.proof.encode() in done.stdout.split(b"\n")
 
 

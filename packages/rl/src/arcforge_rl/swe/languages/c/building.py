@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -27,6 +27,10 @@ for target in check test tests; do make -k $target >&2; done"""
 FIND = """find "$@" -type f -perm -u+x -size -200M -print0 | xargs -0 -r grep -aoHF -f /tmp/markers | sort -u"""
 """Prints ``PATH:MARKER`` for the executables with a marker of `wrap`."""
 LIBRARIES = """find . -type f -name '*.so*' -printf '%h\\n' | sort -u"""
+
+
+LIBRARY = {"gtest": "$(cd /usr/lib/*-linux-gnu && ls libgmock.a libgtest_main.a libgtest.a | sed 's/lib/-l/;s/.a$//')"}
+"""Options that link a framework with a program without a build system."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,21 @@ def calls_of(listed: bytes) -> dict[str, list[TestCall]]:
     return found
 
 
-def plain_script(code: Sequence[str], tests: Sequence[str], headers: Sequence[str], cpp: bool) -> str:
+def framework_call(calls: Sequence[TestCall], framework: str) -> TestCall:
+    """Returns how a program is run for one of its framework's tests, as ctest may list each of them.
+
+    Arguments of the call that may select tests are left out; those of GoogleTest are known by their dash.
+    """
+    kept = [] if len(calls) > 1 or framework != "gtest" else calls[0].arguments
+    return replace(calls[0], name="", arguments=tuple(text for text in kept if not text.startswith("-")))
+
+
+def plain_script(code: Sequence[str], tests: Mapping[str, str], headers: Sequence[str], cpp: bool) -> str:
     """Returns a script that compiles code without ``main`` once, and links each test program with all of it.
 
     Args:
-        code, tests: sources.
+        code: sources.
+        tests: source -> framework; empty: none.
         headers: folders of headers.
         cpp: whether the linker is C++'s.
     """
@@ -83,10 +97,11 @@ def plain_script(code: Sequence[str], tests: Sequence[str], headers: Sequence[st
     lines = [f"mkdir -p {FOLDER}"]
     for number, path in enumerate(code):
         lines.append(f"{_compiler(path)} -g -c {include} '{path}' -o {FOLDER}/{number}.o >&2")
-    for number, path in enumerate(tests):
+    for number, (path, framework) in enumerate(tests.items()):
         target = f"{FOLDER}/test-{number}"
         lines.append(f"{_compiler(path)} -g -c {include} '{path}' -o {target}.to >&2 &&")
-        lines.append(f"  {'g++' if cpp else 'gcc'} {target}.to {FOLDER}/*.o -o {target} -lm -pthread >&2")
+        linker, libraries = "g++" if cpp else "gcc", f"{LIBRARY.get(framework, '')} -lm -pthread"
+        lines.append(f"  {linker} {target}.to {FOLDER}/*.o -o {target} {libraries} >&2")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -23,12 +23,15 @@ from arcforge_rl.swe.languages.c.building import (
     MAKE,
     TestCall,
     calls_of,
+    framework_call,
     plain_script,
     programs_of,
     system_of,
 )  # fmt: skip
 from arcforge_rl.swe.languages.c.cheating import cheats
-from arcforge_rl.swe.languages.c.wrapping import Mode, has_main, wrap
+from arcforge_rl.swe.languages.c.frameworks import cases_of, framework_of, includes_of, runs_tests
+from arcforge_rl.swe.languages.c.planting import SKIP, plant
+from arcforge_rl.swe.languages.c.wrapping import WHOLE, Mode, has_main, wrap
 from arcforge_rl.swe.languages.processes import LONGEST_TEXT, Building, Built, Program, built_run
 from arcforge_rl.swe.languages.syntax import Grammar, syntax_bugs
 from arcforge_rl.swe.patches import Files
@@ -42,22 +45,28 @@ BUILD_FILES = (
 FLAGS = {"CFLAGS": "-O0 -w", "CXXFLAGS": "-O0 -w"}
 """Compiled in half the time of ``-g -O1``; without warnings, which some repositories make errors and our main function
 may earn."""
-NOT_FOUND = 77
-"""Exit code of a test that was skipped, in automake's convention."""
+DEBIAN = re.compile(r"lib[\w.+-]+-dev|catch2?|doctest(?:-dev)?|googletest")
+"""Packages of libraries, and of frameworks of tests."""
+HEADERS = 40
+"""Headers of tests that are read for one test file."""
 KEYWORDS = re.compile(r"\b(?:if|for|while|switch|return|sizeof|defined|int|void|assert|main)\b")
 
 
 @dataclass
 class Wrapped:
-    """A test program with `wrap`'s main function.
+    """A test file with `wrap`'s main function, or with tests of a framework that `plant` has prepared.
 
     Attributes:
         path: of its source.
         modes: of the program.
+        framework: its name; empty: none.
+        skipped: tests that are not to be run.
     """
 
     path: str
-    modes: list[Mode] = field(default_factory=list)
+    modes: Sequence[Mode]
+    framework: str = ""
+    skipped: Sequence[str] = ()
 
 
 class C(Language):
@@ -82,7 +91,7 @@ class C(Language):
         return self._named(path) or super().is_test(path)
 
     def takes(self, path: str) -> bool:
-        """Returns whether a file may be a test program; those without ``main`` report no test."""
+        """Returns whether a file may have tests; those without a framework's tests and without ``main`` report none."""
         return path.endswith(self.sources) and self.is_test(path)
 
     def _named(self, path: str) -> bool:
@@ -105,17 +114,17 @@ class C(Language):
 
     def declared(self, tree: Path) -> list[str]:
         """Returns the build dependencies that ``debian/control`` names and that are libraries."""
-        return sorted(name for name in build_depends(tree) if re.fullmatch(r"lib[\w.+-]+-dev", name))
+        return sorted(name for name in build_depends(tree) if DEBIAN.fullmatch(name))
 
     async def run(self, request: RunRequest) -> TestRun:
-        """Gives test programs another main function, builds them, and runs each of their tests as a process."""
+        """Gives test programs another main function, or a framework's tests proofs, and runs each test as a process."""
         return await built_run(request, self.limits, self._build, _skipped)
 
     async def _build(self, building: Building) -> Built:
-        wrapped = await self._wrapped(building.request)
         listing = await building.exec(("/bin/sh", "-c", "ls -A && find . -type f -printf '%P\\n' 1>&2"))
         system = system_of(listing.stdout.decode(errors="replace").splitlines())
         files = sorted(listing.stderr.decode(errors="replace").splitlines())
+        wrapped = await self._wrapped(building.request, files)
         script = {"cmake": CMAKE, "configure": CONFIGURE, "make": MAKE}.get(system) or self._plain(files, wrapped)
         built = await building.exec(("/bin/sh", "-c", script), env=FLAGS)
         found = await self._executables(building, list(wrapped))
@@ -125,33 +134,58 @@ class C(Language):
         made = Built()
         for marker, one in wrapped.items():
             if path := found.get(marker):
-                for call in calls.get(path, [TestCall()]):
+                given = calls.get(path, [TestCall()])
+                for call in [framework_call(given, one.framework)] if one.framework else given:
                     made.programs += _programs(one, path, call, env, building.request.canaries)
+                made.skipped += [f"{one.path}::{test}" for test in one.skipped]
             else:
                 made.lost[one.path] = _flaw(built, one.path)
         return made
 
-    async def _wrapped(self, request: RunRequest) -> dict[str, Wrapped]:
+    async def _wrapped(self, request: RunRequest, files: Sequence[str]) -> dict[str, Wrapped]:
         """Rewrites the test programs among the request's files; returns them by their markers."""
         found: dict[str, Wrapped] = {}
         for path in request.paths:
-            try:
-                text = (await request.sandbox.read(f"{WORKDIR}/{path}")).decode(errors="surrogateescape")
-            except SandboxFault:
-                raise
-            except SandboxError:
+            if (text := await _read(request, path)) is None:
                 continue  # a file that the repository does not have reports no test
-            if has_main(text):
-                text, marker, modes = wrap(text, not path.endswith(".c"), path)
+            cpp = not path.endswith(".c")
+            headers = await self._headers(request, path, text, files) if cpp else []
+            if framework := framework_of([text, *headers]):
+                planted = plant(text, framework, cases_of(text, framework, headers), path)
+                if planted.modes:
+                    await request.sandbox.write(f"{WORKDIR}/{path}", planted.text.encode(errors="surrogateescape"))
+                    found[planted.marker] = Wrapped(path, planted.modes, framework.name, planted.skipped)
+                    continue
+            if has_main(text) and not (framework and runs_tests(text)):
+                text, marker, modes = wrap(text, cpp, path)
                 await request.sandbox.write(f"{WORKDIR}/{path}", text.encode(errors="surrogateescape"))
                 found[marker] = Wrapped(path, modes)
         return found
+
+    async def _headers(self, request: RunRequest, path: str, text: str, files: Sequence[str]) -> list[str]:
+        """Returns the texts of the tests' own headers that a test file includes, directly or by way of others.
+
+        Headers of the code are not read, as they are the solver's.
+        """
+        own = [name for name in files if name.endswith(self.suffixes) and self.is_test(name)]
+        seen, texts, ahead = {path}, list[str](), [(path, text)]
+        while ahead and len(texts) < HEADERS:
+            place, one = ahead.pop()
+            for wanted in includes_of(one):
+                near = os.path.normpath(PurePosixPath(place).parent / wanted)
+                name = next((n for n in (near, *own) if n in own and (n == near or n.endswith(f"/{wanted}"))), None)
+                if name and name not in seen and (more := await _read(request, name)) is not None:
+                    seen.add(name)
+                    texts.append(more)
+                    ahead.append((name, more))
+        return texts
 
     def _plain(self, files: Sequence[str], wrapped: Mapping[str, Wrapped]) -> str:
         code = [path for path in files if path.endswith((".c", *self.sources)) and self.is_code(path)]
         headers = sorted({str(PurePosixPath(path).parent) for path in files if path.endswith(self.suffixes)})
         kept = [path for path in code if not self.not_code.search(path)]
-        return plain_script(kept, [one.path for one in wrapped.values()], [".", *headers], self.name != "c")
+        tests = {one.path: one.framework for one in wrapped.values()}
+        return plain_script(kept, tests, [".", *headers], self.name != "c")
 
     async def _executables(self, building: Building, markers: Sequence[str]) -> dict[str, str]:
         if not markers:
@@ -207,16 +241,27 @@ def _programs(one: Wrapped, path: str, call: TestCall, env: Mapping[str, str], c
     cwd = call.cwd or str(parent.parent if parent.name == ".libs" else parent)
     return [
         Program(
-            f"{one.path}::{call.name or 'main'}" if mode.test == "main" else f"{one.path}::{mode.test}",
-            (path, *call.arguments, mode.argument), mode.proof, mode.planted, cwd, {**env, **call.env},
+            f"{one.path}::{call.name or WHOLE}" if mode.test == WHOLE else f"{one.path}::{mode.test}",
+            (path, *call.arguments, *mode.arguments), mode.proof, mode.planted, cwd,
+            {**env, **call.env, **mode.env},
         )
         for mode in one.modes
         if canaries or not mode.planted
     ]  # fmt: skip
 
 
+async def _read(request: RunRequest, path: str) -> str | None:
+    """Returns the text of a file with all its bytes; None if there is none."""
+    try:
+        return (await request.sandbox.read(f"{WORKDIR}/{path}")).decode(errors="surrogateescape")
+    except SandboxFault:
+        raise
+    except SandboxError:
+        return None
+
+
 def _skipped(done: ExecResult) -> bool:
-    return done.code == NOT_FOUND
+    return done.code == SKIP
 
 
 def _flaw(built: ExecResult, path: str) -> str:

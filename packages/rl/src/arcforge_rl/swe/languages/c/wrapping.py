@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from arcforge_rl.swe.languages.processes import opaque
 
@@ -90,15 +91,17 @@ class Mode:
 
     Attributes:
         test: `WHOLE`, or a function.
-        argument: that chooses it.
+        arguments: that choose it, after the program's own.
         proof: line that it prints.
         planted: whether it must fail.
+        env: variables that choose it.
     """
 
     test: str
-    argument: str
+    arguments: tuple[str, ...]
     proof: str
     planted: bool
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def has_main(text: str) -> bool:
@@ -129,7 +132,7 @@ def wrap(text: str, cpp: bool, path: str = "") -> tuple[str, str, list[Mode]]:
     planted = sorted({0, 1 + secrets.randbelow(FORMS - 1)})
     forms = [WHOLE] * FORMS
     modes = [
-        Mode(test, secrets.token_hex(8), secrets.token_hex(16), number >= len(tests))
+        Mode(test, (secrets.token_hex(8),), secrets.token_hex(16), number >= len(tests))
         for number, test in enumerate([*tests, *forms])
     ]
     parameters, body = _returning(text)
@@ -137,7 +140,7 @@ def wrap(text: str, cpp: bool, path: str = "") -> tuple[str, str, list[Mode]]:
     prefix = 'extern "C"' if cpp else "extern"
     above = ABOVE.format(
         **drawn, extern=prefix, first=len(tests), count=len(modes),
-        given=", ".join(f'"{mode.argument}"' for mode in modes),
+        given=", ".join(f'"{mode.arguments[0]}"' for mode in modes),
         shown=", ".join(f'"\\n{mode.proof}\\n"' for mode in modes),
         parameters=parameters,
     )  # fmt: skip
@@ -152,7 +155,7 @@ def wrap(text: str, cpp: bool, path: str = "") -> tuple[str, str, list[Mode]]:
     body = LEAVES.sub(f"{drawn['leave']}(", body)
     kept = [mode for place, mode in enumerate(modes) if place < len(tests) or place - len(tests) in planted]
     line = f'#line 1 "{path}"\n' if path else "#line 1\n"
-    return above.replace("#line 1\n", line) + body + below, modes[0].argument, kept
+    return above.replace("#line 1\n", line) + body + below, modes[0].arguments[0], kept
 
 
 def _returning(text: str) -> tuple[str, str]:
