@@ -19,7 +19,7 @@ DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(((?:\\\n|[^\n])*)", re.MU
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(?:if|el|endif)", re.MULTILINE)
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[\"<]([^\">\n]+)[\">]", re.MULTILINE)
 INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]*)\s*\(")
-UNKNOWN = re.compile(r"TEST|SCENARIO|CASE")
+UNKNOWN = re.compile(r"TEST(?!_SUITE)|SCENARIO|(?<!SUB)CASE")
 """Part of the names of macros that define tests, by which those of a repository's own are noticed."""
 STRINGS = re.compile(r"\s*(\"(?:\\.|[^\"\\\n])*\"\s*)+")
 ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -59,7 +59,7 @@ class Framework:
 
 
 @dataclass(frozen=True)
-class Case:
+class SourceTest:
     """One test of a file.
 
     Attributes:
@@ -82,7 +82,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Cases:
+class SourceTests:
     """The tests of a file.
 
     Attributes:
@@ -91,7 +91,7 @@ class Cases:
         assertions: macros in the file.
     """
 
-    found: tuple[Case, ...]
+    found: tuple[SourceTest, ...]
     unread: bool
     assertions: tuple[str, ...]
 
@@ -214,7 +214,7 @@ def blanked(text: str) -> str:
     return DIRECTIVE.sub(blank, HIDDEN.sub(blank, text))
 
 
-def cases_of(text: str, framework: Framework, headers: Sequence[str] = ()) -> Cases:
+def cases_of(text: str, framework: Framework, headers: Sequence[str] = ()) -> SourceTests:
     """Returns the tests of a file.
 
     Args:
@@ -229,7 +229,7 @@ def cases_of(text: str, framework: Framework, headers: Sequence[str] = ()) -> Ca
         for name, body in DEFINE.findall(one)
         if any(_macro(framework, word) for word in re.findall(r"\w+", body))
     }
-    found, unread = list[Case](), False
+    found, unread = list[SourceTest](), False
     for call in INVOKED.finditer(plain):
         closed = closing(plain, call.end(), "()")
         body = re.compile(r"\s*\{").match(plain, closed + 1) if closed is not None else None
@@ -249,8 +249,8 @@ def cases_of(text: str, framework: Framework, headers: Sequence[str] = ()) -> Ca
             "DISABLED_" in told[0] if framework is GTEST else LEFT_OUT.search(text, call.end(), closed) is not None
         )
         inside = _assertions(framework, plain[body.end() : last])
-        found.append(Case(*told, body.end(), None if uncertain else end, skipped, inside, prefix))
-    return Cases(tuple(found), unread, _assertions(framework, plain))
+        found.append(SourceTest(*told, body.end(), None if uncertain else end, skipped, inside, prefix))
+    return SourceTests(tuple(found), unread, _assertions(framework, plain))
 
 
 def closing(plain: str, place: int, pair: str) -> int | None:
@@ -285,7 +285,7 @@ def _macro(framework: Framework, word: str) -> tuple[str, Callable[[Sequence[str
 def _defines(plain: str, call: re.Match[str]) -> bool:
     """Returns whether a macro with a body may define tests: it says so, and nothing but a line's start is before it."""
     line = plain[plain.rfind("\n", 0, call.start()) + 1 : call.start()]
-    return not line.strip() and UNKNOWN.search(call[1]) is not None and not call[1].startswith("TEST_SUITE")
+    return not line.strip() and UNKNOWN.search(call[1]) is not None
 
 
 def _assertions(framework: Framework, plain: str) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ class C(Language):
         return found
 
     async def _headers(self, request: RunRequest, path: str, text: str, files: Sequence[str]) -> list[str]:
-        """Returns the texts of the tests' own headers that a test file includes, directly or by way of others.
+        """Returns the texts of the tests' own headers that a test file includes, and those that they include.
 
         Headers of the code are not read, as they are the solver's.
         """

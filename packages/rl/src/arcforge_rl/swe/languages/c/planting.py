@@ -1,6 +1,6 @@
 """Test files of GoogleTest, Catch2 and doctest, of which each test proves that it ran and succeeded.
 
-No main function is needed or replaced, so several files in one program and main functions of libraries or of other
+No main function is needed or replaced, so several files in one program and main functions of libraries or in other
 files work alike. Each file has a table of modes, one of which a variable of the process chooses: a test, which the
 framework's own filter selects, and either a proof or a planted failure. In each test's body stand a guard at the
 start and planted assertions at the end. The guard notes that the test ran, and whether an exception left it. The
@@ -8,10 +8,11 @@ planted assertions are of the kinds that the test uses, in its own context: noth
 listener of the framework, which cannot be removed without its address, prints the proof once the framework says
 that all tests that ran have succeeded, if the chosen test was among them and no other test of the file.
 
-A planted twin has the filter, arguments and names of its test, and differs in values alone. It must fail, and each of
-its assertions but one must be noticed when it fails (those that leave a test are drawn: one of them is planted); an
-assertion that goes unnoticed ends the process with the twin's proof. Every test has its twin, as code under test may
-hide the failures of one test alone.
+A planted twin has the filter, arguments and names of its test, and differs in values alone. It must fail, and the
+listener must hear of each planted assertion: one that goes unnoticed ends the process with the twin's proof. Of the
+assertions that leave a test only one, which is drawn, can be planted. A test that returns early, or whose braces
+depend on conditional compilation, fails in the guard's destructor by a function below the file. Every test has its
+twin, not a sample of them, as code under test may hide the failures of one test alone.
 
 Data and guard stand above the first line of the file, where no macro of a header can change them. The listener is
 below the last one, after no word that it says is a macro any more.
@@ -24,7 +25,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from arcforge_rl.swe.languages.c.frameworks import DOCTEST, GTEST, Cases, Framework
+from arcforge_rl.swe.languages.c.frameworks import DOCTEST, GTEST, Framework, SourceTests
 from arcforge_rl.swe.languages.c.wrapping import WHOLE, Mode
 from arcforge_rl.swe.languages.processes import opaque
 from arcforge_rl.swe.languages.signed import WORDS
@@ -171,7 +172,7 @@ INCLUDED = {
 #endif
 """
 }
-"""What the listener needs and the tests may not include."""
+"""Headers that the listener needs and that the tests may lack."""
 NAMES = (
     "row", "rows", "failures", "entered", "strange", "aborted", "chosen", "variable", "made", "wanted", "prove",
     "finish", "fail", "guard", "globals", "local", "listener", "registered", "done", "skipped", "base", "answer",
@@ -197,7 +198,7 @@ class Planted:
     skipped: tuple[str, ...]
 
 
-def plant(text: str, framework: Framework, cases: Cases, path: str) -> Planted:
+def plant(text: str, framework: Framework, cases: SourceTests, path: str) -> Planted:
     """Returns a test file with guards, planted assertions and a listener; it has no modes if it has no tests.
 
     Tests that cannot be read are run by a whole-program test, whose proof is that of a test below the file; its name
@@ -271,7 +272,7 @@ def _assertions(
     return f"if ({drawn['local']}.planted({len(names)})) {{ {said} }}" if guarded else said
 
 
-def _whole(framework: Framework, cases: Cases, prefix: str, drawn: Mapping[str, str]) -> str:
+def _whole(framework: Framework, cases: SourceTests, prefix: str, drawn: Mapping[str, str]) -> str:
     words = [word.capitalize() for word in secrets.SystemRandom().sample(WORDS, 6)]
     first, second = "".join(words[:3]), "".join(words[3:])
     if framework is GTEST:
