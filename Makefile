@@ -12,6 +12,7 @@ BROWSER := $(if $(findstring --without-browser,$(ARGS)),,browser)
 # Bytecode is kept whatever the environment says: without it each process compiles the packages, and pytest
 # rewrites all tests.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal --all-packages $(ARGS)
+MEASURED := tests/core/ops tests/hw/torch_ops tests/core/train/test_precision.py tests/core/train/test_step.py
 
 .PHONY: help
 help:  ## show this list
@@ -36,11 +37,16 @@ demo: venv  ## chat with a small fine-tuned model in the browser;  make demo ARG
 	@$(BIN)/arcforge demo $(ARGS)
 
 .PHONY: test
-test: lint types test-only  ## lint, format check, types and tests
+test: lint types test-calibrations test-only  ## lint, format check, types and tests
 
 .PHONY: test-only
 test-only: venv $(BROWSER)  ## tests alone
 	$(PYTEST)
+
+.PHONY: test-calibrations
+test-calibrations: venv  ## what is chosen by measurement, with figures that choose one side and then the other
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --calibration float32 $(MEASURED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --calibration bfloat16 $(MEASURED)
 
 .PHONY: nightly
 nightly: venv $(BROWSER)  ## all tests, those marked nightly too, with eight times as many generated examples
