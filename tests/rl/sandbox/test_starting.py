@@ -4,6 +4,8 @@ import asyncio
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from arcforge_core.contracts.sandbox import Command, SandboxFault
 from arcforge_rl.configs.commands import BubblewrapConfig
 from arcforge_rl.sandbox import client
 from arcforge_rl.sandbox.bubblewrap import Bubblewrap
+from arcforge_rl.sandbox.state import COVERED, STATE
 from arcforge_rl.sandbox.sync import shared_desk
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
@@ -87,3 +90,28 @@ def test_work_whose_sandbox_breaks_is_done_once_more(breaks, calls):
         with pytest.raises(SandboxFault, match="gone"):
             asyncio.run(shared_desk().retry(work))
     assert len(made) == calls
+
+
+def test_a_base_and_layers_may_lie_where_the_keeper_has_its_own_files():
+    """As with ``TMPDIR=/dev/shm``; the sandbox sees nothing else that lies there."""
+
+    async def scene(place):
+        links = place / "links"
+        links.symlink_to(place / "base")
+        layers = [(place / "layer", "/opt/tool"), (place / "layer", "/usr")]
+        async with Bubblewrap(BubblewrapConfig()) as backend:
+            sandbox = await backend.open(links, layers=layers)
+            command = "cat task /opt/tool/word /usr/word; echo new > task; ls -A /dev/shm; ls COVERED"
+            done = await sandbox.exec(Command(("/bin/sh", "-c", command.replace("COVERED", COVERED))))
+            await sandbox.stop()
+        return done
+
+    with tempfile.TemporaryDirectory(dir=STATE, prefix="arcforge-test-") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        for folder, file in (("base", "task"), ("layer", "word")):
+            (place / folder).mkdir(mode=0o755)
+            (place / folder / file).write_text(f"{file}\n")
+        done = asyncio.run(scene(place))
+        assert done.stdout == b"task\nword\nword\n" and not done.ok, done
+        assert b"No such file" in done.stderr and (place / "base" / "task").read_text() == "task\n"

@@ -27,12 +27,11 @@ from arcforge_rl.sandbox.forks import (
     place,
 )
 from arcforge_rl.sandbox.network import Network
+from arcforge_rl.sandbox.state import COVERED, STATE, reached
 from arcforge_rl.sandbox.trees import Size, copy_tree, give, give_tree, size_of
 from arcforge_rl.sandbox.users import Users
 from arcforge_rl.sandbox.view import View
 
-STATE = "/dev/shm"
-"""Covered by the keeper with its own memory file system: a directory that every Linux has, so that nothing remains."""
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = (
     "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", *glob.glob("/etc/java-*-openjdk"),
@@ -184,7 +183,7 @@ class NamespaceBoxes:
             Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
         system.mount("none", "/", "", system.RECURSIVE | system.SLAVE)
         forget_mounts([folder for folder, _, _ in config["cgroups"]])
-        system.mount("tmpfs", STATE, "tmpfs", system.NO_SUID | system.NO_DEVICES, "mode=0755,size=16m")
+        cover()
         os.mkdir(f"{STATE}/bind")
         os.mkdir(f"{STATE}/empty")
         self.shields, self.gaps = 0, self.users.gaps()
@@ -210,7 +209,7 @@ class NamespaceBoxes:
         """
         self.shields += 1
         target = f"{STATE}/bind/{self.shields}"
-        real = os.path.realpath(path)
+        real = reached(path)
         folder, name = (real, "") if os.path.isdir(real) else os.path.split(real)
         os.mkdir(target)
         try:
@@ -238,6 +237,7 @@ class NamespaceBoxes:
         below = [f"{STATE}/etc"] if path == "/etc" else []
         if path in self.system:  # not the mount that shields it, if possible: overlays may be nested twice only
             below = [path if mounts_in(path) == [path] else self.system[path]]
+        layers = [reached(layer) for layer in layers]
         found = [os.stat(layer) for layer in layers]
         key = (*below, *(f"{layer}/{one.st_dev}/{one.st_ino}" for layer, one in zip(layers, found, strict=True)))
         if key not in self.laid:
@@ -277,7 +277,7 @@ class NamespaceBoxes:
 
     def fill(self, box: Box, base: str) -> Size:
         """Mounts ``/workspace`` copy-on-write on top of a base."""
-        upper, scratch, lower = f"{box.folder}/upper", f"{box.folder}/scratch", box.lower
+        upper, scratch, lower, base = f"{box.folder}/upper", f"{box.folder}/scratch", box.lower, reached(base)
         for part in (upper, scratch):
             os.mkdir(part)
         bind(base, lower)
@@ -419,6 +419,15 @@ def mounts_in(folder: str) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     points = [re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
     return [folder, *dict.fromkeys(point for point in points if point.startswith(f"{folder}/"))]
+
+
+def cover() -> None:
+    """Mounts a memory file system on `STATE`, and what it covers at `COVERED`."""
+    aside = "/proc"  # any other directory: no path leads below a mount, so what it covers is kept here meanwhile
+    system.mount(STATE, aside, "", system.BIND | system.RECURSIVE)
+    system.mount("tmpfs", STATE, "tmpfs", system.NO_SUID | system.NO_DEVICES, "mode=0755,size=16m")
+    bind(aside, COVERED)
+    system.unmount(aside)
 
 
 def make_etc(folder: Path) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from arcforge_rl.sandbox import system
+from arcforge_rl.sandbox.state import reached
 
 SET_FLAGS, UP = 0x8914, 0x1
 """An ioctl of network interfaces, and its flag."""
@@ -89,8 +90,9 @@ def serve(forward: Mapping[int, str], keeper: int, report: int) -> NoReturn:
         if os.getppid() != keeper:
             os._exit(1)
         gc.enable()
+        forward = {port: reached(path) for port, path in forward.items()}
         for path in forward.values():
-            os.stat(path)  # the keeper has a /dev/shm of its own
+            os.stat(path)
         system.unshare(system.NEW_NETWORK)
         with socket.socket() as control:
             fcntl.ioctl(control, SET_FLAGS, struct.pack("16sH14x", b"lo", UP))
