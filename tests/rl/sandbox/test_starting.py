@@ -103,6 +103,7 @@ def test_a_base_and_layers_may_lie_where_the_keeper_has_its_own_files():
             sandbox = await backend.open(links, layers=layers)
             command = "cat task /opt/tool/word /usr/word; echo new > task; ls -A /dev/shm; ls COVERED"
             done = await sandbox.exec(Command(("/bin/sh", "-c", command.replace("COVERED", COVERED))))
+            await sandbox.snapshot(place / "copy")
             await sandbox.stop()
         return done
 
@@ -115,3 +116,4 @@ def test_a_base_and_layers_may_lie_where_the_keeper_has_its_own_files():
         done = asyncio.run(scene(place))
         assert done.stdout == b"task\nword\nword\n" and not done.ok, done
         assert b"No such file" in done.stderr and (place / "base" / "task").read_text() == "task\n"
+        assert (place / "copy" / "task").read_text() == "new\n"

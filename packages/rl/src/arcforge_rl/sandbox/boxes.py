@@ -141,6 +141,9 @@ class Boxes(Protocol):
 
     gaps: list[str]
 
+    def reached(self, path: str) -> str:
+        """Returns the path at which the keeper finds a file or directory of the host."""
+
     def open(self, name: str, disk: int, view: View) -> Box:
         """Creates the directories of a sandbox."""
 
@@ -200,6 +203,10 @@ class NamespaceBoxes:
         self.laid: dict[tuple[str, ...], str] = {}
         Path(STATE, "filter").write_bytes(seccomp.program(network=True))
         self.name = f"bwrap-{own_mark()}"
+
+    def reached(self, path: str) -> str:
+        """Returns a path below `COVERED` for one that `STATE` covers."""
+        return reached(path)
 
     def shield(self, path: str) -> str:
         """Mounts a host path below `STATE`, such that locks on its files are not those of the host's programs.

@@ -199,7 +199,7 @@ class Keeper:
 
     def copy(self, message: dict[str, Any]) -> None:
         """Copies the work directory of an idle sandbox aside."""
-        number, target = message["box"], message["target"]
+        number, target = message["box"], self.boxes.reached(message["target"])
         try:
             if number in self.copying or any(r.box == number and r.script < 0 for r in self.running.values()):
                 raise ValueError("a command or another copy is running in the sandbox")
