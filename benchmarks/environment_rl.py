@@ -41,7 +41,7 @@ QUICK = {
 }  # fmt: skip
 """Options of ``--quick``."""
 RECIPE = {
-    "demonstrations": 1600, "right": 0.4, "sft": 1000, "sft-lr": 4e-3, "rl": 40, "groups": 4, "group-size": 8,
+    "demonstrations": 1600, "right": 0.6, "sft": 1200, "sft-lr": 4e-3, "rl": 40, "groups": 4, "group-size": 16,
     "lr": 2e-4, "tasks": 100, "samples": 32, "tries": 8, "again": 40, "level": 1,
 }  # fmt: skip
 """Options of the recipe, and their defaults."""
