@@ -160,7 +160,8 @@ async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:
     packages, attempts = await set_up(language, tree, options.seconds)
     log_attempts(options.to / LOG, name, language.name, attempts)
     if attempts[-1].reason:
-        raise DataError(f"{name} cannot be set up: {attempts[-1].reason} ({len(attempts)} attempts, see {LOG})")
+        more = f"--seconds is {options.seconds:g}; {len(attempts)} attempts, see {LOG}"
+        raise DataError(f"{name} cannot be set up: {attempts[-1].reason} ({more})")
     return Repository(language, name, options.version, packages, options.to, options.seconds)
 
 

@@ -32,6 +32,8 @@ def toolchain():
 def test_files(c_repository):
     assert all(map(C.takes, ("tests/a.c", "test_a.c", "src/list-test.c", "src/unittest.c")))
     assert not any(map(C.takes, ("tests/a.h", "src/latest.c", "contest.c", "attest.c", "tests/a.cc")))
+    assert all(map(CPP.takes, ("xmltest.cpp", "src/ListTest.cc", "src/ListTests.cc", "src/TestList.cc")))
+    assert not any(map(CPP.takes, ("src/Latest.cc", "src/greatest.cc", "src/Testament.cc", "src/Contest.cc")))
     assert CPP.takes("tests/a.cc") and CPP.is_code("src/a.h") and not C.is_code("tests/a.h")
     assert all(map(C.is_setting, ("CMakeLists.txt", "x/Makefile.am", "configure", "cmake/x.cmake")))
     assert language_in(c_repository) is C

@@ -49,6 +49,11 @@ DEBIAN = re.compile(r"lib[\w.+-]+-dev|catch2?|doctest(?:-dev)?|googletest")
 """Packages of libraries, and of frameworks of tests."""
 HEADERS = 40
 """Headers of tests that are read for one test file."""
+NAMED = re.compile(
+    r"(?i:(unit)?tests?|tests?[_-].*|.*[_-](unit)?tests?)|Tests?[A-Z]\w*|\w*[a-z0-9](Unit)?Tests?"
+    r"|(?!attest|contest|fastest|greatest|latest|protest)[a-z0-9]+tests?"
+)
+"""Stems of test files: ``test_x``, ``x-test``, ``x_unittest``, ``TestX``, ``XTest``, ``xtest``."""
 KEYWORDS = re.compile(r"\b(?:if|for|while|switch|return|sizeof|defined|int|void|assert|main)\b")
 
 
@@ -95,9 +100,7 @@ class C(Language):
         return path.endswith(self.sources) and self.is_test(path)
 
     def _named(self, path: str) -> bool:
-        stem = PurePosixPath(path).stem.lower()
-        named = re.fullmatch(r"(unit)?tests?|tests?[_-].*|.*[_-](unit)?tests?", stem) is not None
-        return named and path.endswith(self.suffixes)
+        return path.endswith(self.suffixes) and NAMED.fullmatch(PurePosixPath(path).stem) is not None
 
     def is_setting(self, path: str) -> bool:
         """Returns whether a file belongs to the build system."""
