@@ -179,3 +179,22 @@ def test_streams_of_an_engine_that_is_dropped_end_with_an_error():
         assert got.content.endswith(DONE)
 
     run_fakes(answer, work)
+
+
+def test_a_question_to_an_engine_that_ends_is_over_before_its_client_is_closed():
+    """A connection that opens meanwhile would never be closed."""
+    closed = []
+
+    async def asking():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            closed.append("connection")
+
+    async def scene():
+        ended = asyncio.create_task(asyncio.sleep(0))
+        assert await Fleet._unless(ended, asking()) is None
+        assert closed == ["connection"]
+
+    asyncio.run(scene())

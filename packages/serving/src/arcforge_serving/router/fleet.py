@@ -263,6 +263,7 @@ class Fleet:
             return task.result() if task.done() else None
         finally:
             task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # it closes its connection, which no pool may know yet
 
     async def _bury(self, member: Member, problem: str) -> None:
         """Ends a life; requests that it had end with an error, each by itself.
