@@ -6,7 +6,8 @@ import json
 
 from arcforge_rl.swe.languages.python.planting import canary
 from arcforge_rl.swe.languages.signed import planted, without_inserted, without_planted
-from arcforge_rl.swe.results import TestRun, read_run, stable, turned
+from arcforge_rl.swe.results import FAILED, PASSED, TestRun, read_run, stable, turned
+from arcforge_rl.swe.setup import LEAST, reason_of
 
 KEY = "k"
 
@@ -75,3 +76,10 @@ def test_tests_planted_in_a_file_must_fail_if_the_file_is_reported():
     assert without_inserted(run, planted) == TestRun({"t::a": "passed"}, whole=True)
     assert not without_inserted(TestRun({**run.outcomes, "u::x": "passed"}, whole=True), planted).whole
     assert not without_inserted(TestRun({"t::a": "passed", "t::order copy": "passed"}, whole=True), planted).whole
+
+
+def test_a_run_that_is_no_baseline_says_what_one_needs():
+    run = TestRun({"a": PASSED, "b": FAILED}, {}, whole=True)
+    needed = f"at least {LEAST} must pass, and half of all"
+    assert reason_of(run, 1, ()) == f"1 tests pass, 1 fail, 0 files cannot be collected; {needed}"
+    assert reason_of(run, 1, ("six",)) == "packages are missing: six"

@@ -77,7 +77,8 @@ def reason_of(run: TestRun, passed: int, lost: Sequence[str]) -> str:
     if not run.whole:
         return run.reason
     failed = sum(outcome == FAILED for outcome in run.outcomes.values())
-    return f"{passed} tests pass, {failed} fail, {len(run.uncollected)} files cannot be collected"
+    told = f"{passed} tests pass, {failed} fail, {len(run.uncollected)} files cannot be collected"
+    return f"{told}; at least {LEAST} must pass, and half of all"
 
 
 def log_attempts(path: Path, repo: str, language: str, attempts: Sequence[Attempt]) -> None:
