@@ -21,6 +21,7 @@ TESTS = """#include "gtest/gtest.h"
 TEST(Code, Right) { EXPECT_EQ(right(), 1); }
 TEST(Code, Early) { EXPECT_TRUE(true); if (right()) return; EXPECT_EQ(1, 2); }
 TEST(Code, Wrong) { ASSERT_EQ(wrong(), 1); }
+TEST(Code, Both) { EXPECT_EQ(right(), 1); ASSERT_EQ(wrong(), 1); }
 TEST(Code, Thrown) { throw 1; }
 TEST(Code, Skipped) { GTEST_SKIP(); }
 TEST(Code, DISABLED_Never) { EXPECT_EQ(1, 2); }
@@ -64,8 +65,8 @@ def test_each_test_proves_itself_and_no_twin_does(tmp_path):
     found = built(tmp_path / "one")
     real = {test: outcome for (test, planted), outcome in found.items() if not planted}
     assert real == {
-        "Code.Right": "proved", "Code.Early": "proved", "Code.Wrong": 1, "Code.Thrown": 1, "Code.Skipped": 77,
-        "main": 1, "Other.Fine": "proved",
+        "Code.Right": "proved", "Code.Early": "proved", "Code.Wrong": 1, "Code.Both": 1, "Code.Thrown": 1,
+        "Code.Skipped": 77, "main": 1, "Other.Fine": "proved",
     }  # fmt: skip
     assert {outcome for (_, planted), outcome in found.items() if planted} == {1}
 
@@ -80,7 +81,7 @@ TRICKS = {
     "macros": (
         f'#include "gtest/gtest.h"\n#undef ASSERT_EQ\n#define ASSERT_EQ(a, b) (void)0\n{HEADER}',
         CODE,
-        ("Code.Wrong",),
+        ("Code.Wrong", "Code.Both"),  # of which EXPECT_EQ fails, so the number of failures tells
     ),
     "functions": (
         f'#include "gtest/gtest.h"\n#include <string.h>\n#undef ASSERT_EQ\n#define ASSERT_EQ(a, b) '
