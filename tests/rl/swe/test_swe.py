@@ -58,6 +58,16 @@ def made(folder):
     return Swe(SweConfig(path=str(folder), whole=True, seconds=60))
 
 
+def test_verdict_formats_no_tracebacks(folder):
+    environment = made(folder)
+    one = environment.instances[0]
+    judged = asyncio.run(environment.tested(one, {}))
+    told = asyncio.run(runs_of(PYTHON, folder / "trees/toy-1", one.tests, (), sorted(one.tests), 60, [0]))[0]
+    assert judged.outcomes == told.outcomes and {*judged.outcomes.values()} == {"failed", "passed"}
+    test = "tests/test_toy.py::test_digits"
+    assert "def test_digits():" in told.texts[test] and "def test_digits():" not in judged.texts[test]
+
+
 @pytest.mark.slow(reason="several runs of pytest, each in a sandbox")
 def test_oracle_noop_and_cheats(folder):
     environment = made(folder)

@@ -143,7 +143,9 @@ class Swe(EnvironmentBase):
             sandbox = await opened(backend, language, tree, layers)
             try:
                 await lay(sandbox, {**allowed(files, language), **instance.tests})
-                request = RunRequest(sandbox, python, paths, self.config.seconds, packages=instance.packages)
+                request = RunRequest(
+                    sandbox, python, paths, self.config.seconds, packages=instance.packages, explained=False
+                )
                 return await language.run(request)
             finally:
                 await sandbox.stop()

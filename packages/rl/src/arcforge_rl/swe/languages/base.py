@@ -53,6 +53,8 @@ class RunRequest:
         seed: decides the order of the tests; empty: the runner's own.
         canaries: plants tests that must fail; a run that reports one as anything else is not whole.
         packages: those of the set-up.
+        explained: whether failures come with tracebacks, where a runner can leave them out. A verdict needs none, and
+            formatting them can take longer than the tests.
     """
 
     sandbox: Sandbox
@@ -62,6 +64,7 @@ class RunRequest:
     seed: str = ""
     canaries: bool = True
     packages: Sequence[str] = ()
+    explained: bool = True
 
     async def text(self, path: str) -> str | None:
         """Returns the text of a file of the repository in the sandbox; None if there is none.

@@ -1,8 +1,8 @@
 """Runs pytest inside a sandbox and reports each test; it is a program there, not imported here.
 
-``python3 -I inside.py``, with a JSON object on standard input: ``key``, ``paths``, ``sys_path``, ``first``, ``seed``.
-pytest is imported before anything of the repository. Results go to the standard output that the process was started
-with, one line each, signed with the key; the repository's own output goes nowhere.
+``python3 -I inside.py``, with a JSON object on standard input: ``key``, ``paths``, ``sys_path``, ``first``, ``seed``,
+``explained``. pytest is imported before anything of the repository. Results go to the standard output that the process
+was started with, one line each, signed with the key; the repository's own output goes nowhere.
 """
 
 import hashlib
@@ -61,6 +61,7 @@ def main() -> None:
 
     sys.path[len(given["first"]) : len(given["first"])] = given["sys_path"]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", "--continue-on-collection-errors"]
+    options += [] if given["explained"] else ["--tb=no"]
     try:
         code = pytest.main([*options, *given["paths"]], plugins=[Reporter()])
     except Exception as error:

@@ -87,7 +87,7 @@ class Python(Language):
         )
         given = {
             "paths": [*request.paths, *files], "first": [f"{TOOLS}/pytest"], "sys_path": [*ROOTS, PACKAGES],
-            "seed": request.seed,
+            "seed": request.seed, "explained": request.explained,
         }  # fmt: skip
         program = resources.files("arcforge_rl.swe.languages.python").joinpath("inside.py").read_text(encoding="utf-8")
         run = await signed_run(request, self.limits, (request.python, "-I", "-c", program), given)
