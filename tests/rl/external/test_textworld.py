@@ -75,7 +75,7 @@ def test_a_package_that_breaks_is_a_failure(tmp_path):
     made = built(path=str(tmp_path))
     with pytest.raises(EpisodeFailure, match=r"did not start.*it said: .*textworld"):
         asyncio.run(made.run(made.task(0), Agents(ScriptedAgent(SILENCE))))
-    with pytest.raises(SandboxFault, match="TextWorld ended with exit 1"):
+    with pytest.raises(SandboxFault, match="textworld ended with exit 1"):
         made.oracle(made.task(0))
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy/core.cpython-39-x86_64-linux-gnu.so").touch()

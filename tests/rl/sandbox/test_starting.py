@@ -74,8 +74,9 @@ def test_two_that_are_not_ready_are_a_fault_and_the_next_try_begins_afresh(keepe
     assert len(keepers) == 3
 
 
+@pytest.mark.parametrize("way", ["awaited", "blocking"])
 @pytest.mark.parametrize(("breaks", "calls"), [(0, 1), (1, 2), (2, 2)])
-def test_work_whose_sandbox_breaks_is_done_once_more(breaks, calls):
+def test_work_whose_sandbox_breaks_is_done_once_more(breaks, calls, way):
     made = []
 
     async def work(backend):
@@ -84,11 +85,14 @@ def test_work_whose_sandbox_breaks_is_done_once_more(breaks, calls):
             raise SandboxFault("gone")
         return "done"
 
+    def done():
+        return asyncio.run(shared_desk().retry(work)) if way == "awaited" else shared_desk().wait(work)
+
     if breaks < calls:
-        assert asyncio.run(shared_desk().retry(work)) == "done"
+        assert done() == "done"
     else:
         with pytest.raises(SandboxFault, match="gone"):
-            asyncio.run(shared_desk().retry(work))
+            done()
     assert len(made) == calls
 
 

@@ -20,7 +20,15 @@ TEXTWORLD_GAMES = ("coin_collector", "treasure_hunter", "simple")
 
 
 @dataclass
-class BfclConfig(EnvironmentConfig):
+class PackageConfig(EnvironmentConfig):
+    """Base of the environments that play a package."""
+
+    path: str = ""
+    """Folder of the package; empty: the layer of the environment's name."""
+
+
+@dataclass
+class BfclConfig(PackageConfig):
     """Multi-turn tasks of the Berkeley Function Calling Leaderboard."""
 
     name: str = "bfcl"
@@ -41,7 +49,7 @@ class BfclConfig(EnvironmentConfig):
 
 
 @dataclass
-class TextWorldConfig(EnvironmentConfig):
+class TextWorldConfig(PackageConfig):
     """Text adventures that TextWorld generates."""
 
     name: str = "textworld"
@@ -68,7 +76,7 @@ class TextWorldConfig(EnvironmentConfig):
 
 
 @dataclass
-class MiniWobConfig(EnvironmentConfig):
+class MiniWobConfig(PackageConfig):
     """Pages of MiniWoB++, in a browser in a sandbox."""
 
     name: str = "miniwob"

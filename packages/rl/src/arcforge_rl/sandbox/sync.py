@@ -118,8 +118,12 @@ class Desk:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(self._backend), self._loop))
 
     def wait(self, work: Callable[[SandboxBackend], Coroutine[Any, Any, T]]) -> T:
-        """Returns what `do` awaits; this thread is blocked meanwhile."""
-        return self._do(work(self._backend))
+        """Returns what `retry` awaits; this thread is blocked meanwhile.
+
+        Raises:
+            SandboxFault: a sandbox broke, `ATTEMPTS` times.
+        """
+        return self._do(_attempts(work, self._backend))
 
     async def retry(self, work: Callable[[SandboxBackend], Coroutine[Any, Any, T]]) -> T:
         """Awaits work as `do` does, from its beginning once more if a sandbox breaks.
@@ -127,12 +131,7 @@ class Desk:
         Raises:
             SandboxFault: a sandbox broke, `ATTEMPTS` times.
         """
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return await self.do(work)
-            except SandboxFault:
-                continue
-        return await self.do(work)
+        return await self.do(functools.partial(_attempts, work))
 
     def place(self) -> Place:
         """Opens a sandbox that lasts until it is cleared or the block ends."""
@@ -145,6 +144,15 @@ class Desk:
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _attempts(work: Callable[[SandboxBackend], Coroutine[Any, Any, T]], backend: SandboxBackend) -> T:
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await work(backend)
+        except SandboxFault:
+            continue
+    return await work(backend)
 
 
 def shared_desk() -> Desk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -11,20 +10,21 @@ from typing import Any
 
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
-from arcforge_core.contracts.sandbox import Command, SandboxBackend, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import SandboxLimits
 from arcforge_core.data.split import is_heldout_task
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import ToolEnvironment, converse
+from arcforge_core.episodes.tools import converse
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.external import BfclConfig
+from arcforge_rl.external.base import PackageEnvironment
 from arcforge_rl.external.bfcl.cases import MODULE, BfclCase, Call, read_cases
-from arcforge_rl.external.package import package_of
-from arcforge_rl.sandbox.mcp_servers import Servers, Service, check_client
+from arcforge_rl.sandbox.mcp_servers import Servers, Service
 from arcforge_rl.sandbox.sync import shared_desk
 
 TURNS = "turns"
 """Artefact: the calls of each turn, as [name, arguments]."""
-LIMITS = SandboxLimits(cpu_seconds=120, wall_seconds=600, output_bytes=16 << 20)
+SECONDS = 600.0
+"""Wall time of a verdict."""
 EXTRA: dict[str, Call] = {
     "GorillaFileSystem": ("mkdir", {"dir_name": "not_asked_for"}),
     "VehicleControlAPI": ("set_navigation", {"destination": "Nowhere"}),
@@ -46,26 +46,23 @@ class BfclTask(Task):
     case: BfclCase = field(compare=False)
 
 
-class Bfcl(ToolEnvironment):
+class Bfcl(PackageEnvironment):
     """The leaderboard's multi-turn tasks. Variants of one task are on one side of the split.
 
     Attributes:
         excluded: key of a task that cannot be fulfilled -> the reason.
 
     Raises:
-        DataError, LayerError: the package is not there or cannot be read.
-        ConfigError: the package of MCP's client is missing, or no task is on this side of the split.
+        ConfigError: no task is on this side of the split; see also `PackageEnvironment`.
     """
 
     domain = "tools"
-    judges_work = True
+    module = MODULE
+    limits = SandboxLimits(cpu_seconds=120, wall_seconds=SECONDS, output_bytes=16 << 20)
 
     def __init__(self, config: BfclConfig) -> None:
         super().__init__(config)
-        check_client(config.name)
-        self._package = package_of(config.name, config.path, MODULE)
-        self.notice = self._package.notice
-        found = read_cases(self._package.folder, config.categories)
+        found = read_cases(self.folder, config.categories)
         self.excluded = {one.key: one.flaw for one in found if one.flaw}
         cases = [one for one in found if one.key not in self.excluded]
         self.cases = [one for one in cases if is_heldout_task(f"bfcl/{one.number}") == (config.split == "heldout")]
@@ -97,8 +94,8 @@ class Bfcl(ToolEnvironment):
 
             async def use(call: ToolCall) -> str:
                 if not servers:  # a solver that calls nothing needs no sandbox
-                    service = Service(program(), "programs", records)
-                    world = Servers({"programs": service}, self._package.layers, python=self._package.python)
+                    service = Service(self.program(), "programs", records)
+                    world = Servers({"programs": service}, self.layers, python=self.python)
                     servers.append(await stack.enter_async_context(world))
                 turns[-1].append((call.name, dict(call.arguments)))
                 return await servers[0].use(call)
@@ -114,7 +111,7 @@ class Bfcl(ToolEnvironment):
         assert episode is not None
         return replace(episode, artefacts={TURNS: turns})
 
-    @reward(timeout=LIMITS.wall_seconds)
+    @reward(timeout=SECONDS)
     async def fulfilled(self, task: Task, episode: Episode) -> Score:
         """Replays the calls in a fresh sandbox and returns the leaderboard's verdict."""
         case, turns = _case(task), episode.artefacts.get(TURNS, [])
@@ -139,22 +136,12 @@ class Bfcl(ToolEnvironment):
             SandboxFault: the sandbox or the checker broke, twice.
         """
         jobs = [{"entry": case.entry, "gold": case.gold, "turns": turns} for case, turns in played]
+        found: list[dict[str, Any]] = await shared_desk().retry(self.asking(jobs))
+        return found
 
-        async def attempt(backend: SandboxBackend) -> list[dict[str, Any]]:
-            sandbox = await backend.open(limits=LIMITS, layers=self._package.layers)
-            try:
-                argv = (self._package.python, "-I", "-c", program())
-                done = await sandbox.exec(Command(argv, json.dumps(jobs).encode()))
-            finally:
-                await sandbox.stop()
-            try:
-                found: list[dict[str, Any]] = json.loads(done.stdout)
-            except ValueError as error:
-                said = done.stderr[-300:].decode(errors="replace")
-                raise SandboxFault(f"BFCL's checker ended with {done.outcome.value} {done.code}: {said}") from error
-            return found
-
-        return await shared_desk().retry(attempt)
+    def program(self) -> str:
+        """Returns the text of the program that runs in sandboxes."""
+        return resources.files("arcforge_rl.external.bfcl").joinpath("inside.py").read_text(encoding="utf-8")
 
     def oracle(self, task: Task) -> Script:
         """Returns the gold calls."""
@@ -181,11 +168,6 @@ class Bfcl(ToolEnvironment):
         if extra is not None:
             scripts.append(script([[*turn, extra] if n == last else turn for n, turn in enumerate(gold)]))
         return scripts
-
-
-def program() -> str:
-    """Returns the text of the program that runs in sandboxes."""
-    return resources.files("arcforge_rl.external.bfcl").joinpath("inside.py").read_text(encoding="utf-8")
 
 
 def script(turns: Sequence[Sequence[Call]]) -> list[Reply]:

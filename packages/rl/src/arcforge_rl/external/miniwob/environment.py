@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
-from arcforge_core.contracts.sandbox import Command, SandboxBackend, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import SandboxLimits
 from arcforge_core.episodes.base import first_here
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import ToolEnvironment, converse
+from arcforge_core.episodes.tools import converse
 from arcforge_rl.configs.external import MiniWobConfig
-from arcforge_rl.external.package import package_of
-from arcforge_rl.sandbox.mcp_servers import Servers, Service, check_client
+from arcforge_rl.external.base import PackageEnvironment
+from arcforge_rl.sandbox.mcp_servers import Servers, Service
 from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.slides.rendering.browser import PROGRAM, SETTINGS, browser_layers
 
-MODULE = "miniwob"
 END = "end"
 """Artefact: ``done`` and ``raw``, the page's own reward without its discount for time."""
 PROMPT = "Use the page with the tools, until the problem has ended."
-LIMITS = SandboxLimits(
-    cpu_seconds=600, wall_seconds=3600, memory_bytes=2 << 30, processes=512, disk_bytes=256 << 20, output_bytes=1 << 20
-)
 
 
 @dataclass(frozen=True)
@@ -44,23 +39,23 @@ class PageTask(Task):
     seed: int
 
 
-class MiniWob(ToolEnvironment):
+class MiniWob(PackageEnvironment):
     """Problems of pages, without end.
 
     Raises:
-        DataError, LayerError: the package is not there.
-        ConfigError: Chromium's layer, or the package of MCP's client, is missing.
+        ConfigError: Chromium's layer is missing; see also `PackageEnvironment`.
     """
 
     domain = "browser"
-    judges_work = True
+    module = "miniwob"
+    limits = SandboxLimits(
+        cpu_seconds=600, wall_seconds=3600, memory_bytes=2 << 30, processes=512, disk_bytes=256 << 20,
+        output_bytes=1 << 20,
+    )  # fmt: skip
 
     def __init__(self, config: MiniWobConfig) -> None:
         super().__init__(config)
-        check_client(config.name)
-        self._package = package_of(config.name, config.path, MODULE)
-        self.notice = self._package.notice
-        self._layers: list[tuple[Path, str]] = [*browser_layers("environment", config.name), *self._package.layers]
+        self.layers = [*browser_layers("environment", config.name), *self.layers]
         self._solved: dict[str, list[list[Any]]] = {}
 
     def task(self, index: int) -> Task:
@@ -88,8 +83,8 @@ class MiniWob(ToolEnvironment):
         Raises:
             EpisodeFailure: the browser is gone.
         """
-        service = Service(program(), "page", _records(task))
-        async with Servers({"page": service}, self._layers, LIMITS, self._package.python) as world:
+        service = Service(self.program(), "page", _records(task))
+        async with Servers({"page": service}, self.layers, self.limits, self.python) as world:
             with agents.away():
                 begin = (await world.records())["page"]
             messages = [Message("user", f"{begin['utterance']}\n\n{task.prompt}\n\n{begin['shown']}")]
@@ -109,6 +104,19 @@ class MiniWob(ToolEnvironment):
     def raw(self, task: Task, episode: Episode) -> float:
         """Returns the page's own reward, between -1 and 1."""
         return float((episode.artefacts.get(END) or {"raw": 0.0})["raw"])
+
+    def program(self) -> str:
+        """Returns the text of the program that runs in sandboxes: the browser's protocol, the solvers, and the page."""
+        files = (
+            ("slides.rendering", "inside.py"),
+            ("external.miniwob", "solvers.py"),
+            ("external.miniwob", "inside.py"),
+        )
+        texts = [
+            resources.files(f"arcforge_rl.{where}").joinpath(name).read_text(encoding="utf-8") for where, name in files
+        ]
+        texts[0] = texts[0].partition('\nif __name__ == "__main__":')[0]
+        return "\n".join(texts)
 
     def oracle(self, task: Task) -> Script:
         """Returns the actions of the page's solver, played in a sandbox."""
@@ -131,32 +139,8 @@ class MiniWob(ToolEnvironment):
 
     def _solve(self, task: Task) -> list[list[Any]]:
         if task.key not in self._solved:
-            given = json.dumps(_records(task)).encode()
-
-            async def work(backend: SandboxBackend) -> Mapping[str, Any]:
-                sandbox = await backend.open(limits=LIMITS, layers=self._layers)
-                try:
-                    done = await sandbox.exec(Command((self._package.python, "-I", "-c", program()), given))
-                finally:
-                    await sandbox.stop()
-                if not done.ok:
-                    said = done.stderr[-300:].decode(errors="replace")
-                    raise SandboxFault(f"MiniWoB++ ended with {done.outcome.value} {done.code}: {said}")
-                found: Mapping[str, Any] = json.loads(done.stdout)
-                return found
-
-            self._solved[task.key] = list(shared_desk().wait(work)["actions"])
+            self._solved[task.key] = list(shared_desk().wait(self.asking(_records(task)))["actions"])
         return self._solved[task.key]
-
-
-def program() -> str:
-    """Returns the text of the program that runs in sandboxes: the browser's protocol, the solvers, and the page."""
-    files = (("slides.rendering", "inside.py"), ("external.miniwob", "solvers.py"), ("external.miniwob", "inside.py"))
-    texts = [
-        resources.files(f"arcforge_rl.{where}").joinpath(name).read_text(encoding="utf-8") for where, name in files
-    ]
-    texts[0] = texts[0].partition('\nif __name__ == "__main__":')[0]
-    return "\n".join(texts)
 
 
 def script(actions: Sequence[Sequence[Any]]) -> list[Reply]:

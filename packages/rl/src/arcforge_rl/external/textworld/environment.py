@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,20 +10,18 @@ from typing import Any
 
 from arcforge_core.contracts.chat import Message, ToolCall
 from arcforge_core.contracts.environment import Agents, Episode, Reply, Score, Script, Task
-from arcforge_core.contracts.sandbox import Command, SandboxBackend, SandboxFault, SandboxLimits
+from arcforge_core.contracts.sandbox import SandboxLimits
 from arcforge_core.episodes.base import first_here
 from arcforge_core.episodes.rewards import metric, reward
-from arcforge_core.episodes.tools import ToolEnvironment, converse
+from arcforge_core.episodes.tools import converse
 from arcforge_rl.configs.external import TextWorldConfig
-from arcforge_rl.external.package import package_of
-from arcforge_rl.sandbox.mcp_servers import Servers, Service, check_client
+from arcforge_rl.external.base import PackageEnvironment
+from arcforge_rl.sandbox.mcp_servers import Servers, Service
 from arcforge_rl.sandbox.sync import shared_desk
 
-MODULE = "textworld"
 END = "end"
 """Artefact: how the game stood at the end."""
 PROMPT = "You play a text adventure with the tool act, one command per call, until it ends."
-LIMITS = SandboxLimits(cpu_seconds=600, wall_seconds=3600, processes=64)
 
 
 @dataclass(frozen=True)
@@ -38,24 +35,18 @@ class GameTask(Task):
     game: Mapping[str, Any] = field(compare=False)
 
 
-class TextWorld(ToolEnvironment):
+class TextWorld(PackageEnvironment):
     """Generated games, without end.
 
     A game is generated again from its settings and seed wherever it is needed.
-
-    Raises:
-        DataError, LayerError: the package is not there.
-        ConfigError: it is of another version of Python, or the package of MCP's client is missing.
     """
 
     domain = "games"
-    judges_work = True
+    module = "textworld"
+    limits = SandboxLimits(cpu_seconds=600, wall_seconds=3600, processes=64)
 
     def __init__(self, config: TextWorldConfig) -> None:
         super().__init__(config)
-        check_client(config.name)
-        self._package = package_of(config.name, config.path, MODULE)
-        self.notice = self._package.notice
         self._walks: dict[str, list[str]] = {}
 
     def task(self, index: int) -> Task:
@@ -90,8 +81,8 @@ class TextWorld(ToolEnvironment):
         Raises:
             EpisodeFailure: the game cannot be generated, or is gone.
         """
-        service = Service(program(), "game", dict(_game(task)))
-        async with Servers({"game": service}, self._package.layers, LIMITS, self._package.python) as world:
+        service = Service(self.program(), "game", dict(_game(task)))
+        async with Servers({"game": service}, self.layers, self.limits, self.python) as world:
             with agents.away():
                 intro = (await world.records())["game"]["intro"]
             messages = [Message("user", f"{task.prompt}\n\n{intro}")]
@@ -113,6 +104,10 @@ class TextWorld(ToolEnvironment):
         end = episode.artefacts.get(END) or {"score": 0, "most": 1}
         return float(end["score"] / max(1, end["most"]))
 
+    def program(self) -> str:
+        """Returns the text of the program that runs in sandboxes."""
+        return resources.files("arcforge_rl.external.textworld").joinpath("inside.py").read_text(encoding="utf-8")
+
     def oracle(self, task: Task) -> Script:
         """Returns TextWorld's own walkthrough, generated in a sandbox."""
         return script(self._walk(task))
@@ -133,27 +128,8 @@ class TextWorld(ToolEnvironment):
 
     def _walk(self, task: Task) -> list[str]:
         if task.key not in self._walks:
-            given = json.dumps(dict(_game(task))).encode()
-
-            async def work(backend: SandboxBackend) -> list[str]:
-                sandbox = await backend.open(limits=LIMITS, layers=self._package.layers)
-                try:
-                    done = await sandbox.exec(Command((self._package.python, "-I", "-c", program()), given))
-                finally:
-                    await sandbox.stop()
-                if not done.ok:
-                    said = done.stderr[-300:].decode(errors="replace")
-                    raise SandboxFault(f"TextWorld ended with {done.outcome.value} {done.code}: {said}")
-                found: list[str] = json.loads(done.stdout)
-                return found
-
-            self._walks[task.key] = shared_desk().wait(work)
+            self._walks[task.key] = shared_desk().wait(self.asking(dict(_game(task))))
         return self._walks[task.key]
-
-
-def program() -> str:
-    """Returns the text of the program that runs in sandboxes."""
-    return resources.files("arcforge_rl.external.textworld").joinpath("inside.py").read_text(encoding="utf-8")
 
 
 def script(commands: Sequence[str]) -> list[Reply]:
