@@ -9,13 +9,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from _machine import describe_machine
+
 COMMAND = str(Path(__file__).parent / "_hacking_command.py")
 R = TypeVar("R")
+Run = tuple[Callable[[], bool], Callable[[], None]]
 
 
 def options_of(name: str, doc: str | None, recipe: Mapping[str, int | float]) -> argparse.ArgumentParser:
@@ -99,6 +102,31 @@ def once(place: Path, command: list[str]) -> dict[str, Any]:
 def longest(notes: Iterable[Path]) -> float:
     """Returns the seconds of the longest of the commands with these notes; 0 before the first."""
     return max((float(json.loads(path.read_text())["wall"]) for path in notes), default=0.0)
+
+
+def run_missing(options: argparse.Namespace, notes: Callable[[], Iterable[Path]], runs: Iterable[Run]) -> None:
+    """Does the runs that are not done, until one as long as the longest would not end in time, and counts the rest.
+
+    Args:
+        options: with ``table`` nothing is run; ``minutes`` bounds all runs.
+        notes: returns the notes about finished commands.
+        runs: for each, whether it is done, and the work, which is called for a done one too: parts of it may be missing.
+    """
+    end, left = time.monotonic() + 60 * options.minutes, 0
+    for done, work in runs:
+        if options.table or not (done() or time.monotonic() + longest(notes()) < end):
+            left += not done()
+        else:
+            work()
+    if left:
+        print(f"{left} runs are left: the same command continues", flush=True)
+
+
+def publish(name: str, recipe: Any, figures: Mapping[str, Any], path: Path | None) -> None:
+    """Writes a benchmark's figures with its recipe and the machine as JSON, if there is a path."""
+    if path is not None:
+        told = {"benchmark": name, "machine": describe_machine(1), "recipe": asdict(recipe), **figures}
+        path.write_text(json.dumps(told, indent=2))
 
 
 def write_lines(path: Path, records: Sequence[Any]) -> None:

@@ -25,15 +25,15 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from _environment_rows import ROWS, WAYS, Recipe, Row, evaluation, learning, sampling, tuning, write_demonstrations
-from _machine import describe_machine
-from _stages import begun, frozen, longest, once, options_of
+from _stages import begun, frozen, once, options_of, publish, run_missing
 
 QUICK = {
     "environments": ["slides"], "seeds": 1, "demonstrations": 40, "sft": 2, "rl": 1, "groups": 2, "group_size": 4,
@@ -197,22 +197,13 @@ def main() -> None:
     options = begun(parser(), QUICK)
     recipe = frozen(Recipe, options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    end, left = time.monotonic() + 60 * options.minutes, 0
-    for way, seed, name in (
-        (way, seed, name) for way in options.ways for seed in seeds for name in options.environments
-    ):
-        place = Place(options.out, name)
-        fits = time.monotonic() + longest(options.out.glob("*/done.json")) < end
-        if options.table or not (fits or place.tried(f"{way}-{seed}")):
-            left += not place.tried(f"{way}-{seed}")
-            continue
-        learn(recipe, place, way, seed)
-    if left:
-        print(f"{left} runs are left: the same command continues", flush=True)
-    whole = report(options.out, options.environments, options.ways, seeds)
-    if options.json:
-        told = {"benchmark": "environment_rl", "machine": describe_machine(1), "recipe": asdict(recipe), **whole}
-        options.json.write_text(json.dumps(told, indent=2))
+    places = [Place(options.out, name) for name in options.environments]
+    runs = [
+        (partial(place.tried, f"{way}-{seed}"), partial(learn, recipe, place, way, seed))
+        for way in options.ways for seed in seeds for place in places
+    ]  # fmt: skip
+    run_missing(options, partial(options.out.glob, "*/done.json"), runs)
+    publish("environment_rl", recipe, report(options.out, options.environments, options.ways, seeds), options.json)
 
 
 if __name__ == "__main__":

@@ -26,16 +26,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import _forgetting_rows as of
 from _forgetting_rows import KINDS, OLD, ROWS, Kind, Steps
-from _machine import describe_machine
-from _stages import begun, frozen, longest, once, options_of
+from _stages import begun, frozen, once, options_of, publish, run_missing
 
 QUICK = {
     "kinds": ["general"], "seeds": 1, "reasoning": 1, "sft": 2, "rl": 1, "distill": 1, "replay": 2, "rl_kl": 1,
@@ -74,10 +73,13 @@ class Place:
         """Returns the folder of a stage or row."""
         return self.out / (f"{OLD}-{self.seed}" if name == OLD else f"{self.kind}-{name}-{self.seed}")
 
+    def has(self, name: str) -> bool:
+        """Returns whether a stage or row was measured."""
+        return (self.of(f"{name}-on") / "done.json").exists()
+
     def figures(self, name: str) -> dict[str, float] | None:
         """Returns the measured skills of a stage or row; None before that."""
-        note = self.of(f"{name}-on")
-        return rates(note) if (note / "done.json").exists() else None
+        return rates(self.of(f"{name}-on")) if self.has(name) else None
 
 
 def rates(place: Path) -> dict[str, float]:
@@ -246,20 +248,10 @@ def main() -> None:
     options = begun(parser(), QUICK)
     recipe = frozen(Recipe, options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    end, left = time.monotonic() + 60 * options.minutes, 0
-    for kind, seed, row in ((kind, seed, row) for kind in options.kinds for seed in seeds for row in options.rows):
-        place = Place(options.out, kind, seed)
-        fits = time.monotonic() + longest(options.out.glob("*/done.json")) < end
-        if options.table or not (fits or place.figures(row)):
-            left += place.figures(row) is None
-            continue
-        learn(recipe, place, row)
-    if left:
-        print(f"{left} rows are left: the same command continues", flush=True)
-    whole = report(options.out, options.kinds, options.rows, seeds)
-    if options.json:
-        told = {"benchmark": "forgetting", "machine": describe_machine(1), "recipe": asdict(recipe), **whole}
-        options.json.write_text(json.dumps(told, indent=2))
+    places = [Place(options.out, kind, seed) for kind in options.kinds for seed in seeds]
+    runs = [(partial(place.has, row), partial(learn, recipe, place, row)) for place in places for row in options.rows]
+    run_missing(options, partial(options.out.glob, "*/done.json"), runs)
+    publish("forgetting", recipe, report(options.out, options.kinds, options.rows, seeds), options.json)
 
 
 if __name__ == "__main__":

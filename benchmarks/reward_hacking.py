@@ -19,18 +19,16 @@ AUC is of a discriminator between replies and experts' ones; 0.5 is chance.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from _hacking_rows import ROWS, Row, at_equal_score, figures_of, reward_file
-from _machine import describe_machine
-from _stages import begun, frozen, longest, once, options_of, write_lines
+from _stages import begun, frozen, once, options_of, publish, run_missing, write_lines
 
 FLAWS = ("length", "word")
 QUICK = {
@@ -222,20 +220,15 @@ def main() -> None:
     options = begun(parser(), QUICK)
     recipe = frozen(Recipe, options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    plan = [(flaw, row, seed) for seed in seeds for flaw in options.flaws for row in options.rows]
-    end, left = time.monotonic() + 60 * options.minutes, 0
-    for flaw, row, seed in plan:
-        done = (place_of(options.out, flaw, row, seed) / "done.json").exists()
-        if options.table or not (done or time.monotonic() + longest(notes_in(options.out)) < end):
-            left += not done
-            continue
-        learn(recipe, flaw, row, seed, options.out)
-    if left:
-        print(f"{left} runs are left: the same command continues", flush=True)
-    whole = report(options.out, options.flaws, options.rows, seeds)
-    if options.json:
-        told = {"benchmark": "reward_hacking", "machine": describe_machine(1), "recipe": asdict(recipe), **whole}
-        options.json.write_text(json.dumps(told, indent=2))
+    runs = [
+        (
+            (place_of(options.out, flaw, row, seed) / "done.json").exists,
+            partial(learn, recipe, flaw, row, seed, options.out),
+        )
+        for seed in seeds for flaw in options.flaws for row in options.rows
+    ]  # fmt: skip
+    run_missing(options, partial(notes_in, options.out), runs)
+    publish("reward_hacking", recipe, report(options.out, options.flaws, options.rows, seeds), options.json)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class PackageEnvironment(ToolEnvironment):
         """Returns the text of the program that runs in sandboxes."""
 
     def asking(self, given: Any) -> Callable[[SandboxBackend], Coroutine[Any, Any, Any]]:
-        """Returns work for a desk: what the program answers in a fresh sandbox.
+        """Returns work for a desk: the program's answer in a fresh sandbox.
 
         Args:
             given: its standard input, as JSON; its standard output is JSON, too.

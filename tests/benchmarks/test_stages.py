@@ -1,0 +1,41 @@
+"""Runs of benchmarks that may be stopped: those begun within the minutes, and the count of the others."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from importlib import import_module as module
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("options", "worked", "left"),
+    [
+        (Namespace(table=False, minutes=90.0), ["done", "missing", "another"], None),
+        (Namespace(table=False, minutes=0.5), ["done"], "2 runs are left: the same command continues"),
+        (Namespace(table=True, minutes=90.0), [], "2 runs are left: the same command continues"),
+    ],
+)
+def test_runs_that_would_not_end_in_time_are_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: Namespace, worked: list[str], left: str | None
+) -> None:
+    (tmp_path / "done.json").write_text(json.dumps({"wall": 60.0}))
+    seen: list[str] = []
+    runs = [
+        (lambda name=name: name == "done", lambda name=name: seen.append(name))
+        for name in ("done", "missing", "another")
+    ]
+    module("_stages").run_missing(options, lambda: tmp_path.glob("done.json"), runs)
+    assert seen == worked
+    assert capsys.readouterr().out.strip() == (left or "")
+
+
+def test_figures_are_written_with_recipe_and_machine(tmp_path: Path) -> None:
+    stages, recipe = module("_stages"), module("_environment_rows").Row("slides", (), 1, 2, (), None)
+    stages.publish("some", recipe, {"figures": {"gain": 1.5}}, None)
+    stages.publish("some", recipe, {"figures": {"gain": 1.5}}, tmp_path / "some.json")
+    told = json.loads((tmp_path / "some.json").read_text())
+    assert (told["benchmark"], told["figures"]) == ("some", {"gain": 1.5})
+    assert told["recipe"]["title"] == "slides" and told["machine"]
