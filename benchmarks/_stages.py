@@ -110,7 +110,7 @@ def run_missing(options: argparse.Namespace, notes: Callable[[], Iterable[Path]]
     Args:
         options: with ``table`` nothing is run; ``minutes`` bounds all runs.
         notes: returns the notes about finished commands.
-        runs: for each, whether it is done, and the work, which is called for a done one too: parts of it may be missing.
+        runs: for each, whether it is done, and the work, which is called for a done one too, as parts may be missing.
     """
     end, left = time.monotonic() + 60 * options.minutes, 0
     for done, work in runs:
