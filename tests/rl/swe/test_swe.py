@@ -253,6 +253,13 @@ def test_set_up_by_rules(repository):
     (repository / "pyproject.toml").write_text(project)
     assert declared(repository) == ["click", "rich", "toolz"]
     assert missed({"a": "E   ModuleNotFoundError: No module named 'yaml.loader'", "b": "fine"}) == ["pyyaml"]
+    usage = (
+        "ERROR: usage: x [options]\nx: error: unrecognized arguments: --no-cov-on-fail --cov=a --reruns 2 --covers\n"
+    )
+    assert missed({BROKEN: f"{usage}  inifile: setup.cfg\n  rootdir: /testbed"}) == [
+        "pytest-cov",
+        "pytest-rerunfailures",
+    ]
     assert language_in(repository) is PYTHON and PYTHON.test_files(repository) == ["tests/test_toy.py"]
     assert list(code_of(PYTHON, repository)) == ["toy/__init__.py"]
 
@@ -282,6 +289,9 @@ def test_a_run_that_breaks_says_why(repository):
         [run] = asyncio.run(runs_of(PYTHON, repository, files, (), paths, 60, [0]))
         assert not run.whole and run.reason.startswith("the run broke: ")
         assert told in run.texts[BROKEN] and PYTHON.missed(run) == ["odd_one"] * ("odd_one" in text)
+    files = {"pytest.ini": "[pytest]\naddopts = --cov=toy\n"}
+    [run] = asyncio.run(runs_of(PYTHON, repository, files, (), PYTHON.test_files(repository), 60, [0]))
+    assert run.reason.endswith("unrecognized arguments: --cov=toy") and PYTHON.missed(run) == ["pytest-cov"]
 
 
 def test_releases_have_the_metadata_of_installed_ones(repository):

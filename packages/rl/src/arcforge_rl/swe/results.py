@@ -74,7 +74,8 @@ def read_run(output: bytes, key: str) -> TestRun:
             texts[event["uncollected"]] = event["text"]
         elif "broke" in event:
             texts[BROKEN] = event["broke"]
-            reason = reason or f"the run broke: {event['broke'].splitlines()[-1][:200]}"
+            lines = [line for line in event["broke"].splitlines() if not line.startswith(" ")]
+            reason = reason or f"the run broke: {lines[-1][:200] if lines else event['broke'].strip()[:200]}"
         elif "end" in event:
             ended = True
     if not ended:

@@ -12,6 +12,13 @@ EXTRAS = ("test", "tests", "testing", "dev")
 NAMES = {"yaml": "pyyaml", "dateutil": "python-dateutil", "attr": "attrs", "PIL": "pillow", "bs4": "beautifulsoup4"}
 """Modules whose distribution has another name."""
 MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w]+)")
+UNKNOWN_OPTIONS = re.compile(r"error: unrecognized arguments: (.+)")
+PLUGINS = {
+    "cov": "pytest-cov", "no-cov": "pytest-cov", "timeout": "pytest-timeout", "asyncio": "pytest-asyncio",
+    "benchmark": "pytest-benchmark", "doctest-plus": "pytest-doctestplus", "reruns": "pytest-rerunfailures",
+    "hypothesis": "hypothesis", "django": "pytest-django", "mock": "pytest-mock", "snapshot": "syrupy",
+}  # fmt: skip
+"""Beginnings of options of pytest, and the distributions whose plugins know them."""
 PRESENT = (
     "pytest", "pip", "setuptools", "wheel", "tox", "coverage", "build", "twine", "flit-core", "hatchling",
     *(f"pytest-{name}" for name in ("enabler", "mypy", "ruff", "black", "flake8", "checkdocs", "perf")),
@@ -52,6 +59,8 @@ def _name(line: str) -> str:
 
 
 def missed(texts: Mapping[str, str]) -> list[str]:
-    """Returns the distributions of the modules that failures miss."""
+    """Returns the distributions of the modules that failures miss, and of plugins whose options pytest did not know."""
     modules = {name for text in texts.values() for name in MISSING.findall(text)}
-    return sorted(NAMES.get(name, name) for name in modules)
+    options = {one for text in texts.values() for line in UNKNOWN_OPTIONS.findall(text) for one in line.split()}
+    plugins = {plugin for one in options for start, plugin in PLUGINS.items() if re.match(rf"--{start}\b", one)}
+    return sorted({NAMES.get(name, name) for name in modules} | plugins)
