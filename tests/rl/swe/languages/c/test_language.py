@@ -9,7 +9,7 @@ import pytest
 
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.languages.c.building import OPTIONS, calls_of, system_of
+from arcforge_rl.swe.languages.c.building import CMAKE, FOLDER, MAKE, OPTIONS, calls_of, system_of
 from arcforge_rl.swe.languages.c.wrapping import functions_of, has_main, wrap
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.running import runs_of
@@ -71,6 +71,34 @@ option(TOY_DOCS "TESTS of docs" OFF)
     (tmp_path / "CMakeLists.txt").write_text(listed)
     done = subprocess.run(["/bin/sh", "-c", OPTIONS], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["-DTOY_BUILD_TESTS=ON", "-DENABLE_TOY_TESTING=ON", "-DTOY_TEST=ON"]
+
+
+ONCE = "test -e seen || { touch seen; exit 1; }"
+"""A step that fails the first time, as two targets do that write one file beside each other."""
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "text", "made"),
+    [
+        (MAKE, "Makefile", f"program: once\n\ttouch program\nonce:\n\t{ONCE}\n", "program"),
+        (
+            CMAKE,
+            "CMakeLists.txt",
+            "cmake_minimum_required(VERSION 3.13)\nproject(toy NONE)\n"
+            f'add_custom_target(once COMMAND sh -c "{ONCE}")\n'
+            'add_custom_target(program ALL COMMAND touch "program")\nadd_dependencies(program once)\n',
+            "build/program",
+        ),
+    ],
+)
+def test_a_build_that_fails_beside_itself_is_continued_alone(tmp_path, script, name, text, made):
+    if name == "CMakeLists.txt" and not (shutil.which("cmake") and shutil.which("make")):
+        pytest.skip("cmake or make is not installed")
+    (tmp_path / name).write_text(text)
+    run = subprocess.run(
+        ["/bin/sh", "-c", script.replace(FOLDER, f"{tmp_path}/build")], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert (tmp_path / made).exists(), run.stderr.decode()
 
 
 def test_calls_of_ctest():
