@@ -73,7 +73,7 @@ option(TOY_DOCS "TESTS of docs" OFF)
     assert done.stdout.split() == ["-DTOY_BUILD_TESTS=ON", "-DENABLE_TOY_TESTING=ON", "-DTOY_TEST=ON"]
 
 
-ONCE = "test -e seen || { touch seen; exit 1; }"
+ONCE = "test -e seen || ( touch seen && false )"
 """A step that fails the first time, as two targets do that write one file beside each other."""
 
 
