@@ -6,6 +6,7 @@ import multiprocessing
 import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -16,6 +17,7 @@ from arcforge_rl.layers.debian import alternatives, closure, fetch_debian, finis
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import KNOWN, Recipe, recipe_of
 from arcforge_rl.layers.store import PARTIAL, LayerError, LayerStore, tree_hash
+from arcforge_rl.layers.wheels import fetch_wheels
 
 
 @pytest.fixture
@@ -219,6 +221,20 @@ def test_debian_without_archive_or_space(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LayerError, match="apt-get was not found"):
         fetch_debian(recipe, tree, lists)
+
+
+def test_the_reason_of_pip_names_the_package(tmp_path, monkeypatch):
+    said = (
+        "ERROR: Ignored the following versions that require a different python version: 1.9.5 Requires-Python <3\n"
+        "ERROR: Could not find a version that satisfies the requirement odd-one (from versions: none)\n"
+        "ERROR: No matching distribution found for odd-one\n"
+    )
+    failed = CompletedProcess((), 1, "", said)
+    monkeypatch.setattr("arcforge_rl.layers.wheels.subprocess.run", lambda *_, **__: failed)
+    recipe = Recipe("site", "wheels", ("odd-one",), prefix="/usr/lib/site")
+    with pytest.raises(LayerError, match="layer site: Could not find a version .* the requirement odd-one") as error:
+        fetch_wheels(recipe, tmp_path)
+    assert error.value.kind == "registry"
 
 
 def test_the_hash_sees_names_kinds_and_contents(tmp_path):

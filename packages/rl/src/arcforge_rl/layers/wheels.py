@@ -22,6 +22,8 @@ from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.layers.store import LayerError, remove
 
 SECONDS = 1800.0
+IGNORED = "Ignored the following"
+"""In pip's lines about versions that do not fit, which are not the reason for which it gives up."""
 OF_THE_INSTALLER = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
 """Files that say who unpacked a wheel, and where."""
 
@@ -43,7 +45,7 @@ def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
     except subprocess.TimeoutExpired as error:
         raise LayerError("registry", f"layer {recipe.name}: the index gave no answer in {SECONDS:g} s") from error
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in done.stderr.splitlines() if line.strip() and IGNORED not in line]
         reason = next((line for line in lines if line.startswith("ERROR:")), (lines or ["no reason given"])[-1])
         kind = "space" if any(sign in done.stderr for sign in SPACE) else "registry"
         raise LayerError(kind, f"layer {recipe.name}: {reason.removeprefix('ERROR: ')}")
