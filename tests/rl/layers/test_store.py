@@ -232,7 +232,7 @@ def test_the_reason_of_pip_names_the_package(tmp_path, monkeypatch):
     failed = CompletedProcess((), 1, "", said)
     monkeypatch.setattr("arcforge_rl.layers.wheels.subprocess.run", lambda *_, **__: failed)
     recipe = Recipe("site", "wheels", ("odd-one",), prefix="/usr/lib/site")
-    with pytest.raises(LayerError, match="layer site: Could not find a version .* the requirement odd-one") as error:
+    with pytest.raises(LayerError, match=r"layer site: Could not find a version .* the requirement odd-one") as error:
         fetch_wheels(recipe, tmp_path)
     assert error.value.kind == "registry"
 
