@@ -17,7 +17,7 @@ bugs debian:node-regexpp --count 2
 bugs debian:golang-github-google-uuid --count 1
 bugs debian:golang-github-pkg-errors --count 1
 bugs debian:cjson --count 2
-bugs debian:google-glog --count 2 --language cpp
+bugs debian:snappy --count 2
 bugs debian:ruby-dotenv --count 1
 bugs debian:ruby-ole --count 1
 bugs debian:php-webmozart-assert --count 1
