@@ -1,11 +1,14 @@
 """Layers are whole or not there, and name their fault in one line."""
 
 import errno
+import importlib.util
 import json
+import marshal
 import multiprocessing
 import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
@@ -221,6 +224,16 @@ def test_debian_without_archive_or_space(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LayerError, match="apt-get was not found"):
         fetch_debian(recipe, tree, lists)
+
+
+def test_modules_are_compiled_equally_each_time(tmp_path):
+    recipe = Recipe("ini", "installed", ("iniconfig",), prefix="/usr/lib/arcforge/ini")
+    first, second = (ensure(recipe, LayerStore(tmp_path / name)) for name in "ab")
+    assert first.content == second.content
+    place = first.folder / "tree/usr/lib/arcforge/ini/iniconfig/exceptions.py"
+    data = Path(importlib.util.cache_from_source(str(place))).read_bytes()
+    assert data[4:8] == b"\x01\0\0\0"  # no time or size of a source is compared
+    assert marshal.loads(data[16:]).co_filename == "/usr/lib/arcforge/ini/iniconfig/exceptions.py"
 
 
 def test_the_reason_of_pip_names_the_package(tmp_path, monkeypatch):

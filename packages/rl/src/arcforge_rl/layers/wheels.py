@@ -53,6 +53,7 @@ def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
     with tempfile.TemporaryDirectory(dir=tree.parent) as archives:
         for release in recipe.archives:
             _unpacked(fetch_release(release, Path(archives)), release.partition("==")[0], target)
+    _compiled(target, recipe.prefix)
     return [*contents, *recipe.archives]
 
 
@@ -99,6 +100,16 @@ def _cleaned(target: Path) -> list[str]:
     return found
 
 
+def _compiled(target: Path, prefix: str) -> None:
+    """Compiles a folder's modules for this interpreter, equally each time; sandboxes cannot keep what they compile.
+
+    Files that are no Python of this version are left as they are.
+    """
+    words = ["-P", "-s", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    command = [sys.executable, *words, "-s", str(target), "-p", prefix, str(target)]
+    subprocess.run(command, env={"PYTHONHASHSEED": "0"}, stdout=subprocess.DEVNULL, timeout=SECONDS, check=False)
+
+
 def fetch_installed(recipe: Recipe, tree: Path) -> list[str]:
     """Copies distributions of this interpreter's environment, with all that they need.
 
@@ -123,6 +134,7 @@ def fetch_installed(recipe: Recipe, tree: Path) -> list[str]:
                 place = target / file
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(os.fspath(file.locate()), place)
+    _compiled(target, recipe.prefix)
     return sorted(found.values())
 
 
