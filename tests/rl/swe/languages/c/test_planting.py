@@ -197,8 +197,8 @@ def test_the_frameworks_of_debian(tmp_path):
     assert done.whole, done.reason
     one, passed, failed, skipped = "tests/one.cc::Code", "passed", "failed", "skipped"
     assert done.outcomes == {
-        f"{one}.Right": passed, f"{one}.Early": passed, f"{one}.Wrong": failed, f"{one}.Thrown": failed,
-        f"{one}.Skipped": skipped, f"{one}.DISABLED_Never": skipped,
+        f"{one}.Right": passed, f"{one}.Early": passed, f"{one}.Wrong": failed, f"{one}.Both": failed,
+        f"{one}.Thrown": failed, f"{one}.Skipped": skipped, f"{one}.DISABLED_Never": skipped,
         "tests/two.cc::main": failed, "tests/two.cc::Other.Fine": passed,
         "tests/own.cc::Par.Positive": passed, "tests/own.cc::Dying.Dies": passed,
         **{f"tests/catch_one.cc::{name}": outcome for name, outcome in (
