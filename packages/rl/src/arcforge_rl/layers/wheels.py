@@ -101,7 +101,7 @@ def _cleaned(target: Path) -> list[str]:
 
 
 def _compiled(target: Path, prefix: str) -> None:
-    """Compiles a folder's modules for this interpreter, equally each time; sandboxes cannot keep what they compile.
+    """Compiles a folder's modules for this interpreter, equally each time; sandboxes keep no compiled ones.
 
     Files that are no Python of this version are left as they are.
     """

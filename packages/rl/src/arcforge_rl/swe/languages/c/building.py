@@ -19,7 +19,7 @@ CMAKE = f"""cmake -S . -B {FOLDER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBU
   -DBUILD_TESTING=ON -DBUILD_SHARED_LIBS=OFF $({OPTIONS}) >&2 || exit
 cmake --build {FOLDER} -j 2 -- -k >&2 || cmake --build {FOLDER} -- -k >&2
 cd {FOLDER} && ctest --show-only=json-v1"""
-"""What a build of two jobs does not finish is built by one: targets of two names may write one file."""
+"""A build of two jobs that fails is continued by one: targets of two names may write one file."""
 CONFIGURE = """chmod +x configure; ./configure --disable-dependency-tracking --disable-shared >&2 || exit
 make -k -j 2 >&2 || make -k >&2
 make -k check TESTS= >&2"""
