@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,13 @@ from arcforge_core.data.conversations.records import Row
 from arcforge_core.episodes.agent import THINKING, ChatDialogue, TextDialogue, build_dialogue
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError, ConfigError, DataError
-from arcforge_core.files.find import find_checkpoint
 from arcforge_core.testing.small_models import TOKENIZER_SIZE, small_model, small_tokenizer
 from arcforge_rl.configs.anchors import AnchorConfig
 from arcforge_rl.rewards.anchors import conversation_of, prompts_of
 from arcforge_rl.trainer import module as module_of
 from arcforge_rl.trainer.anchors import Anchors, build_anchors, encoded
 from arcforge_rl.trainer.run import run
+from support.rl_runs import metrics, weights
 
 REPLIES = [("say it", "one two"), ("and this", "three"), ("more", "two two 1 2 3"), ("x", "y"), ("why", "one, one")]
 LIMITS = LengthLimits(64, 1, cut=True)
@@ -39,14 +38,6 @@ def written(folder: Path, records: Any = REPLIES) -> str:
     lines = [json.dumps({"prompt": one[0], "reply": one[1]} if isinstance(one, tuple) else one) for one in records]
     (folder / "anchors.jsonl").write_text("\n".join(lines) + "\n")
     return str(folder / "anchors.jsonl")
-
-
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_pretrained(find_checkpoint(folder)).state_dict()
 
 
 def gradients(monkeypatch: pytest.MonkeyPatch, config: Any) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -62,7 +53,7 @@ def gradients(monkeypatch: pytest.MonkeyPatch, config: Any) -> tuple[dict[str, t
     with monkeypatch.context() as patch:
         patch.setattr(module_of, "clip_gradients", record)
         made = run(config)
-    return found, rows_of(made.dir)[-1]
+    return found, metrics(made.dir)[-1]
 
 
 @pytest.mark.parametrize("most", [128, 8], ids=["one micro-batch", "one for each reply"])
@@ -111,7 +102,7 @@ def test_an_interrupted_run_takes_the_replies_that_would_have_come(small_run: Co
     cut = (*anchored, "trainer.updates=2", "trainer.checkpoint_every=1", "name=cut")
     run(small_run(*cut, "trainer.max_steps=2"))
     rest = run(small_run(*cut, "trainer.max_steps=4", "resume=latest"))
-    losses = [[row["anchor_loss"] for row in rows_of(f.dir)] for f in (whole, rest)]
+    losses = [[row["anchor_loss"] for row in metrics(f.dir)] for f in (whole, rest)]
     assert losses[0] == losses[1] and len(set(losses[0])) == 4
     first, second = weights(whole.dir), weights(rest.dir)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -122,7 +113,7 @@ def test_an_interrupted_run_takes_the_replies_that_would_have_come(small_run: Co
 def test_the_replies_become_likely(small_run: Compose, tmp_path: Path) -> None:
     anchored = (f"anchor.files=[{written(tmp_path)}]", "anchor.weight=1", "anchor.batch=5", "evaluation.tasks=0")
     found = run(small_run(*anchored, "trainer.max_steps=10", "optimizer.lr=0.01"))
-    losses = [float(row["anchor_loss"]) for row in rows_of(found.dir)]
+    losses = [float(row["anchor_loss"]) for row in metrics(found.dir)]
     assert losses[-1] < 0.8 * losses[0]
 
 

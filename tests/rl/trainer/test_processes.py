@@ -14,8 +14,7 @@ import torch
 from tests.rl.trainer.conftest import small_overrides
 from tests.rl.trainer.test_engine_server import KEY, served
 
-from arcforge_core import load_pretrained
-from arcforge_core.train.state import checkpoints
+from support.rl_runs import weights
 
 SCRIPT = str(Path(__file__).with_name("learn.py"))
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -48,10 +47,6 @@ def lines(run: Path) -> list[dict[str, Any]]:
 def shown(line: dict[str, Any]) -> list[dict[str, Any]]:
     """The tokens of a rollout that the report shows."""
     return [token for branch in line.get("tokens", []) for token in branch]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_pretrained(checkpoints(run)[-1]).state_dict()
 
 
 @pytest.mark.nightly(reason="two processes; the trainer of core does the same by default")
