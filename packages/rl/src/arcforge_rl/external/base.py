@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine
+from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ class PackageEnvironment(ToolEnvironment):
     Attributes:
         module: a directory that the package must have.
         limits: of the sandboxes.
+        folder: of the package.
         layers: argument of `SandboxBackend.open`.
         python: the interpreter inside.
         notice: name, version and licence of the package, in one line.
@@ -41,9 +42,10 @@ class PackageEnvironment(ToolEnvironment):
         self.folder, self.python, self.notice = package.folder, package.python, package.notice
         self.layers: list[tuple[Path, str]] = package.layers
 
-    @abstractmethod
     def program(self) -> str:
-        """Returns the text of the program that runs in sandboxes."""
+        """Returns the text of the program that runs in sandboxes: ``inside.py`` beside the environment's module."""
+        beside = resources.files(type(self).__module__.rpartition(".")[0])
+        return beside.joinpath("inside.py").read_text(encoding="utf-8")
 
     def asking(self, given: Any) -> Callable[[SandboxBackend], Coroutine[Any, Any, Any]]:
         """Returns work for a desk: the program's answer in a fresh sandbox.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from typing import Any
 
 from arcforge_core.contracts.chat import Message, ToolCall
@@ -138,10 +137,6 @@ class Bfcl(PackageEnvironment):
         jobs = [{"entry": case.entry, "gold": case.gold, "turns": turns} for case, turns in played]
         found: list[dict[str, Any]] = await shared_desk().retry(self.asking(jobs))
         return found
-
-    def program(self) -> str:
-        """Returns the text of the program that runs in sandboxes."""
-        return resources.files("arcforge_rl.external.bfcl").joinpath("inside.py").read_text(encoding="utf-8")
 
     def oracle(self, task: Task) -> Script:
         """Returns the gold calls."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from typing import Any
 
 from arcforge_core.contracts.chat import Message, ToolCall
@@ -103,10 +102,6 @@ class TextWorld(PackageEnvironment):
         """Returns the share of the game's points."""
         end = episode.artefacts.get(END) or {"score": 0, "most": 1}
         return float(end["score"] / max(1, end["most"]))
-
-    def program(self) -> str:
-        """Returns the text of the program that runs in sandboxes."""
-        return resources.files("arcforge_rl.external.textworld").joinpath("inside.py").read_text(encoding="utf-8")
 
     def oracle(self, task: Task) -> Script:
         """Returns TextWorld's own walkthrough, generated in a sandbox."""
