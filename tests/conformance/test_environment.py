@@ -50,7 +50,7 @@ VARIANTS = variants(registry().names("environment"))
 
 
 NIGHTLY = pytest.mark.nightly(reason="judges programs as environment=code does")
-PLAYED = ("swe", "terminal", "bfcl", "textworld")
+PLAYED = ("swe", "terminal", "bfcl", "textworld", "miniwob")
 """Environments with a sandbox for each script."""
 MIXED = pytest.mark.nightly(reason="its parts are tried one by one")
 PARAMS = [
