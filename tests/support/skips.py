@@ -18,7 +18,7 @@ MACHINE = (
     r"this run is an ordinary user's already, and cannot become another's",
     r"no .*: the kernel's headers are not installed|this process may not open so many files",
     r"(npm|node) is not installed|\S+ cannot be fetched by (npm|pip): .*|harbor cannot be installed: .*",
-    r"there is no (systemd-analyze|hadolint|nginx|patch)|needs sha256sum|(gzip|xz|zstd|bzip2) is not installed",
+    r"there is no (systemd-analyze|hadolint|nginx|patch)|needs sha256sum|(gzip|xz|zstd|bzip2|cmake) is not installed",
     r"a toolchain cannot be fetched: .*|triton \S+ cannot be fetched: .*|triton is not installed",
     r"got empty parameter set for \(op\)",  # a backend without kernels here: no Triton
     r"environment(\.level)?=.*needs Chromium: layer .*",

@@ -90,8 +90,8 @@ option(TOY_DOCS "TESTS of docs" OFF)
 )
 def test_a_build_that_fails_beside_itself_is_continued_alone(tmp_path, script, name, text, made):
     """A step fails the first time, as two targets do that write one file beside each other."""
-    if name == "CMakeLists.txt" and not (shutil.which("cmake") and shutil.which("make")):
-        pytest.skip("cmake or make is not installed")
+    if name == "CMakeLists.txt" and shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
     (tmp_path / name).write_text(text)
     (tmp_path / "once.sh").write_text("test -e seen && exit 0\ntouch seen\nexit 1\n")
     words = ["/bin/sh", "-c", script.replace(FOLDER, f"{tmp_path}/build")]
