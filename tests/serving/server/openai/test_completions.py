@@ -299,6 +299,15 @@ def events(client: TestClient, **body: object) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
+def near(value: Any) -> Any:
+    """Returns what equals a value but for rounding: which sequences share a step depends on when they come."""
+    if isinstance(value, float):
+        return pytest.approx(value, abs=1e-5)
+    if isinstance(value, list):
+        return [near(one) for one in value]
+    return {name: near(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
 def test_a_stream_is_the_whole_in_pieces(client: TestClient) -> None:
     body = {"prompt": [[3], [4, 5]], "n": 2, "max_tokens": 12, "seed": 5, "logprobs": 2, "return_token_ids": True}
     whole = complete(client, **body, stop=["o", "A"])
@@ -312,7 +321,7 @@ def test_a_stream_is_the_whole_in_pieces(client: TestClient) -> None:
         assert "".join(part["text"] for part in parts) == choice["text"]
         assert [id_ for part in parts for id_ in part["token_ids"]] == choice["token_ids"]
         for name, values in choice["logprobs"].items():
-            assert [value for part in parts for value in part["logprobs"][name]] == values
+            assert [value for part in parts for value in part["logprobs"][name]] == near(values)
         assert [part["finish_reason"] for part in parts[:-1]] == [None] * (len(parts) - 1)
         assert parts[-1]["finish_reason"] == choice["finish_reason"]
         assert parts[-1]["weight_versions"] == choice["weight_versions"] == [[0, len(choice["token_ids"])]]
