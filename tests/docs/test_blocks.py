@@ -78,6 +78,7 @@ CHEAP = {
     "arcforge-train stage=reward": {"trainer.max_steps": "1", "trainer.batch": "2"},
     "arcforge-env calibrate": {"repeats": "1"},
     "arcforge-serve": {"port": "0"},
+    "arcforge suite=quantization": {"suite.methods": "[nearest,gptq]", "suite.rows": "4", "suite.max_tokens": "2048"},
     "arcforge plan": {"model": "tiny", "context": "1k", "new_tokens": "100"},
 }
 FORM_OF_THE_COMMAND = ("data", "data.paths")
