@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from _machine import describe_machine
+from arcforge_core.files.lock import locked
 
 COMMAND = str(Path(__file__).parent / "_hacking_command.py")
+LONGEST_STAGE = 24 * 3600.0
+"""Seconds for which a stage that another process runs is waited for."""
 R = TypeVar("R")
 Run = tuple[Callable[[], bool], Callable[[], None]]
 
@@ -81,20 +84,25 @@ def frozen(recipe: type[R], out: Path, options: argparse.Namespace) -> R:
 
 
 def once(place: Path, command: list[str]) -> dict[str, Any]:
-    """Runs a command of arcforge unless it is done, and returns the notes about it; its folder is ``place / "run"``."""
+    """Runs a command of arcforge unless it is done, and returns the notes about it; its folder is ``place / "run"``.
+
+    A second process that wants the same stage waits until the first has finished it.
+    """
     note = place / "done.json"
-    if not note.exists():
-        shutil.rmtree(place / "run", ignore_errors=True)
-        place.mkdir(parents=True, exist_ok=True)
-        begun = time.monotonic()
-        with (place / "output.txt").open("w") as output:
-            process = subprocess.Popen([sys.executable, COMMAND, *command], stdout=output, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(process.pid, 0)
-        if status:
-            raise SystemExit(f"{' '.join(command)}\n{(place / 'output.txt').read_text()[-3000:]}")
-        wall, processor = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
-        note.write_text(json.dumps({"wall": wall, "processor": processor, "command": command}, indent=2))
-        print(f"{place.name}: {wall:.0f} s, processor {processor:.0f} s", flush=True)
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place, LONGEST_STAGE):
+        if not note.exists():
+            shutil.rmtree(place / "run", ignore_errors=True)
+            begun = time.monotonic()
+            with (place / "output.txt").open("w") as output:
+                process = subprocess.Popen([sys.executable, COMMAND, *command], stdout=output, stderr=subprocess.STDOUT)
+                _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode:
+                raise SystemExit(f"{' '.join(command)}\n{(place / 'output.txt').read_text()[-3000:]}")
+            wall, processor = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
+            note.write_text(json.dumps({"wall": wall, "processor": processor, "command": command}, indent=2))
+            print(f"{place.name}: {wall:.0f} s, processor {processor:.0f} s", flush=True)
     done: dict[str, Any] = json.loads(note.read_text())
     return done
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module as module
 from pathlib import Path
 
@@ -30,6 +31,17 @@ def test_runs_that_would_not_end_in_time_are_left(
     module("_stages").run_missing(options, lambda: tmp_path.glob("done.json"), runs)
     assert seen == worked
     assert capsys.readouterr().out.strip() == (left or "")
+
+
+def test_two_processes_do_a_stage_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages, counted = module("_stages"), tmp_path / "counted"
+    script = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(0.5)"
+    (tmp_path / "command.py").write_text(script)
+    monkeypatch.setattr(stages, "COMMAND", str(tmp_path / "command.py"))
+    with ThreadPoolExecutor(2) as pool:
+        notes = [pool.submit(stages.once, tmp_path / "stage", [str(counted)]) for _ in range(2)]
+    assert counted.read_text() == "x"
+    assert notes[0].result() == notes[1].result()
 
 
 def test_figures_are_written_with_recipe_and_machine(tmp_path: Path) -> None:
