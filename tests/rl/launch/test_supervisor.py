@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from arcforge_rl.launch import supervisor
 from arcforge_rl.launch.child import Child, Launched, ProcessPart
 from arcforge_rl.launch.logs import Logs
 from arcforge_rl.launch.supervisor import ENGINE, ORCHESTRATOR, TRAINER, Supervisor, finish
+from support.waiting import wait_until
 
 SERVER = """
 import http.server, sys
@@ -67,7 +67,7 @@ class Run:
         command = [sys.executable, "-S", "-c", program, port if role == ENGINE else str(self.folder)]
         lives.append(Child(ProcessPart(role, command, b"", dict(os.environ), None, self.logs.path(role), "/")))
         if "loading" in program:  # a busy machine takes its time before the first word
-            self.until(lambda: self.logs.path(role).stat().st_size)
+            wait_until(lambda: self.logs.path(role).stat().st_size)
         self.urls += [url] * (role == ENGINE)
         self.resumed += [resumed] * (role == TRAINER)
         return lives[-1]
@@ -95,14 +95,8 @@ class Run:
 
     def life(self, role: str, number: int) -> Child:
         """Waits for a life of a role."""
-        self.until(lambda: len(self.lives[role]) > number)
+        wait_until(lambda: len(self.lives[role]) > number)
         return self.lives[role][number]
-
-    def until(self, condition: Callable[[], Any]) -> None:
-        last = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < last, "it never happened"
-            time.sleep(0.01)
 
 
 def kill(child: Child) -> None:
@@ -118,10 +112,10 @@ def test_the_killed_are_started_again_and_the_server_keeps_its_address(
     run = Run(tmp_path, {ENGINE: [SERVER], ORCHESTRATOR: orchestrators, TRAINER: [RUNS + WAITS, RUNS + WAITS, last]})
 
     def disturb() -> None:
-        run.until(lambda: run.supervisor.posts[ORCHESTRATOR].running is None and run.lives[ORCHESTRATOR])
+        wait_until(lambda: run.supervisor.posts[ORCHESTRATOR].running is None and run.lives[ORCHESTRATOR])
         kill(run.life(ENGINE, 0))
         run.life(ENGINE, 1)
-        run.until(lambda: run.logs.run_dir)
+        wait_until(lambda: run.logs.run_dir)
         kill(run.life(TRAINER, 0))
         run.life(ORCHESTRATOR, 1)
         kill(run.life(ORCHESTRATOR, 1))
@@ -153,7 +147,7 @@ def test_one_that_ends_too_often_ends_the_run_in_its_own_words(tmp_path: Path, r
     run = Run(tmp_path, {**programs, role: [programs[role][0], fails]}, restarts=1)
 
     def disturb() -> None:
-        run.until(lambda: run.logs.run_dir)
+        wait_until(lambda: run.logs.run_dir)
         kill(run.life(role, 0))
 
     name = {ENGINE: "engine's server", ORCHESTRATOR: "orchestrator"}[role]
@@ -186,7 +180,7 @@ def test_a_server_that_hangs_is_killed_and_started_again(tmp_path: Path, capsys:
     run = Run(tmp_path, {ENGINE: [SERVER], TRAINER: [enough]}, hang_seconds=0.5)
 
     def disturb() -> None:
-        run.until(lambda: run.logs.run_dir)
+        wait_until(lambda: run.logs.run_dir)
         os.kill(run.life(ENGINE, 0).pid, signal.SIGSTOP)
         run.life(ENGINE, 1)
         (run.folder / "enough").touch()
@@ -213,11 +207,12 @@ def test_ctrl_c_ends_all(
     run = Run(tmp_path, {ENGINE: [SERVER], TRAINER: [trainer]}, stop_seconds=stop_seconds)
 
     def disturb() -> None:
-        run.until(lambda: (run.folder / "launch" / "trainer.log").exists())
-        run.until(lambda: "ready" in (run.folder / "launch" / "trainer.log").read_text())
+        wait_until(lambda: (run.folder / "launch" / "trainer.log").exists())
+        wait_until(lambda: "ready" in (run.folder / "launch" / "trainer.log").read_text())
+        ended = run.lives[TRAINER][0].poll
         for asked in range(times):
             os.kill(os.getpid(), how)
-            run.until(lambda asked=asked: run.supervisor._passed_on > asked or run.lives[TRAINER][0].poll() is not None)
+            wait_until(lambda asked=asked: run.supervisor._passed_on > asked or ended() is not None)
 
     assert run.during(disturb) == code
 

@@ -20,6 +20,7 @@ from arcforge_rl.sandbox.landlock import Landlock
 from arcforge_rl.sandbox.system import landlock_abi
 from arcforge_rl.sandbox.users import BLOCK, BLOCKS, FIRST
 from support.sandbox_attacks import processes_like
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sandboxes are Linux's")
 BACKENDS = {"bubblewrap": lambda: Bubblewrap(BubblewrapConfig())}
@@ -49,13 +50,6 @@ def traces(keeper):
     groups = [g for parent in find_parents() for g in Path(parent.folder).glob(f"{PREFIX}{keeper}-*")]
     folders = [*Path("/tmp").glob(f"arcforge-landlock-{keeper}-*")]
     return [*groups, *folders, *([keeper] if Path(f"/proc/{keeper}/exe").exists() else [])]
-
-
-def wait_until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def is_alive(pid):

@@ -24,6 +24,7 @@ from serving.gateway.conftest import QUIET, script
 from serving.gateway.test_http import ONE, TOOL, ask, more, record
 from support.servers import client_of, scripted_state
 from support.sessions import TOKENIZER
+from support.waiting import wait_until
 
 TURNS = 12
 SCHEMA = {"type": "object"}
@@ -114,7 +115,7 @@ def test_turns_and_closed_sessions_are_freed_without_a_garbage_collection(http, 
             turn(http, f"/sessions/{opened['id']}/v1", messages)
         assert alive() == before + Counter({AgentSession: 1, Node: 3})
         http.delete(f"/sessions/{opened['id']}")
-        assert alive() == before
+        wait_until(lambda: alive() == before)  # the thread that wrote the record drops it after it has passed it on
     finally:
         gc.enable()
 

@@ -28,6 +28,7 @@ from arcforge_rl.orchestrator.source import AsynchronousSource
 from arcforge_rl.trainer.run import run
 from support.orchestrated import build_hanging, build_learnable, build_silent, serving, silent_sampler
 from support.run_chaos import checked
+from support.waiting import wait_until
 
 __all__ = ["learnable", "no_drawing", "policy", "small_run"]
 SYNCHRONOUS = ("collection=async", "collection.eta=0", "collection.reset_optimizer=false", "evaluation.tasks=0")
@@ -45,14 +46,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    last = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < last, "it never happened"
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture
@@ -164,7 +157,7 @@ def test_a_trainer_that_is_killed_leaves_nothing_running(small_run: Compose, tmp
     assert alive(orchestrator)
     trainer.kill()
     trainer.join()
-    until(lambda: not alive(orchestrator))
+    wait_until(lambda: not alive(orchestrator))
     assert waiting(tmp_path) == {("admitted", "the trainer has ended")}
 
 
@@ -174,7 +167,7 @@ def test_an_orchestrator_whose_trainer_is_silent_ends(small_run: Compose, tmp_pa
     life = source._present()
     source._closing = True  # as a trainer that stands still replaces nothing
     life._interval = 1000.0
-    until(lambda: not alive(life.pid))
+    wait_until(lambda: not alive(life.pid))
     life._thread.join()
     assert waiting(tmp_path) == {("admitted", "the trainer has not been heard for 1 s")}
 
@@ -186,7 +179,7 @@ def test_one_that_hangs_is_killed_and_another_one_continues(
     config: Any = small_run("collection=async", PROCESS, *short, "engine=arcforge", f"output_dir={tmp_path}")
     source = ProcessSource(config.collection, silent_sampler(config), build_hanging)
     source.begin(0, tmp_path, lambda: None)
-    until(lambda: len(lives) == 2)
+    wait_until(lambda: len(lives) == 2)
     first, second = lives
     assert not alive(first) and alive(second)
     assert "the orchestrator has not answered for 0.5 s; restarting" in capsys.readouterr().err
@@ -211,7 +204,7 @@ def test_one_that_starts_while_the_engine_is_gone_waits_for_it(
     monkeypatch.setattr(ProcessSource, "_start", started)
     first = source._present()
     os.kill(first.pid, signal.SIGKILL)
-    second = until(lambda: source._life is not first and source._present())
+    second = wait_until(lambda: source._life is not first and source._present())
     assert alive(second.pid) and not missing and source.restarts == 1
     assert capsys.readouterr().err.count("waits for the engine: engine.url='http://x': cannot be reached") == 3
     missing += ["is of another model"]
@@ -230,7 +223,7 @@ def test_one_that_ends_again_and_again_ends_the_run(
     source.begin(0, tmp_path, lambda: None)
     first = source._present()
     os.kill(first.pid, signal.SIGKILL)
-    os.kill(until(lambda: source._life is not first and source._present()).pid, signal.SIGKILL)
+    os.kill(wait_until(lambda: source._life is not first and source._present()).pid, signal.SIGKILL)
     with pytest.raises(ArcforgeError, match="the orchestrator has ended, 2 times in a row"):
         source.take(0)
     source.stop()

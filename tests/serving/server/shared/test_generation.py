@@ -1,5 +1,4 @@
 import asyncio
-import time
 
 import pytest
 
@@ -8,6 +7,7 @@ from arcforge_core.errors import ConfigError
 from arcforge_serving.engine.errors import ClosedError, QueueFullError
 from arcforge_serving.server.shared.generation import Generation, Job
 from support.servers import small_state
+from support.waiting import wait_until
 
 
 class Notes:
@@ -124,8 +124,5 @@ def test_a_slow_reader_gets_all_that_has_come_at_once(state):
 
 
 def wait_until_idle(engine):
-    deadline = time.monotonic() + 30
-    while engine.stats().running or engine.stats().waiting:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not (engine.stats().running or engine.stats().waiting))
     engine.check()

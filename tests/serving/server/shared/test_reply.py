@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -17,6 +16,7 @@ from arcforge_serving.server.openai.reply import DONE
 from arcforge_serving.server.shared import reply
 from arcforge_serving.server.shared.reply import EventStream, event
 from support.servers import listening, small_state
+from support.waiting import wait_until
 
 LONG = {"prompt": [1, 2], "max_tokens": 5000, "ignore_eos": True}
 
@@ -27,13 +27,6 @@ def served(tokenizer):
     state = small_state(tokenizer, model, max_waiting=8, max_running=4)
     with listening(state) as (_, address):
         yield state, address
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def idle(engine):
@@ -63,8 +56,8 @@ def test_a_client_that_goes_away_ends_its_generation(served, stream, n):
             f"content-length: {len(body)}"
         )
         raw.sendall(f"{head}\r\n\r\n".encode() + body)
-        wait_for(lambda: state.engine.stats().generated_tokens > before + 3)
-    wait_for(lambda: idle(state.engine))
+        wait_until(lambda: state.engine.stats().generated_tokens > before + 3)
+    wait_until(lambda: idle(state.engine))
     assert state.engine.stats().generated_tokens < before + 5000
     state.engine.check()
 
@@ -79,11 +72,11 @@ def test_a_client_that_does_not_read_holds_nobody_up(served):
             f"content-length: {len(body)}"
         )
         raw.sendall(f"{head}\r\n\r\n".encode() + body)
-        wait_for(lambda: state.engine.stats().running)
+        wait_until(lambda: state.engine.stats().running)
         for _ in range(3):
             answer = httpx.post(f"{address}/v1/completions", json={"prompt": [1], "max_tokens": 3}, timeout=60)
             assert answer.status_code == 200
-    wait_for(lambda: idle(state.engine))
+    wait_until(lambda: idle(state.engine))
 
 
 def test_too_many_requests_are_told_to_come_back(served):
@@ -92,11 +85,11 @@ def test_too_many_requests_are_told_to_come_back(served):
     with httpx.Client(base_url=address, timeout=60) as client:
         with client.stream("POST", "/v1/completions", json=body) as first:
             assert first.status_code == 200
-            wait_for(lambda: state.engine.stats().running == 4)
+            wait_until(lambda: state.engine.stats().running == 4)
             full = client.post("/v1/completions", json={**LONG, "n": 7})
             assert full.status_code == 503
             assert full.json()["error"]["type"] == "overloaded_error"
-        wait_for(lambda: idle(state.engine))
+        wait_until(lambda: idle(state.engine))
         assert client.post("/v1/completions", json={"prompt": [1], "n": 7, "max_tokens": 1}).status_code == 200
 
 
