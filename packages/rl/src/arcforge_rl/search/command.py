@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from arcforge_core.cli.errors import Parser
-from arcforge_core.console.progress import say
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_rl.configs.others import AgentConfig
 from arcforge_rl.rollouts.others import Endpoint
-from arcforge_rl.search.archives import gather
 from arcforge_rl.search.attempts import AttemptRecord
 from arcforge_rl.search.build import Built, build
+from arcforge_rl.search.corpus import PYTHON, corpus_pages
 from arcforge_rl.search.filters import MakeAgent
-from arcforge_rl.search.library import library_pages
-from arcforge_rl.search.pages import Page, read_pages, with_groups
 from arcforge_rl.search.questions import QUESTIONS, read_report, write_folder
 
-PYTHON, ATTEMPTS = "python", "attempts.jsonl"
+ATTEMPTS = "attempts.jsonl"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (options.to / QUESTIONS).exists():
         raise ArcforgeError(f"{options.to} has questions already; choose another folder with --to")
     agent = _server(options) if options.url else None
-    pages = _pages(options.corpus)
+    pages = corpus_pages(options.corpus)
     named = options.model or options.url or "scripted"
     record = AttemptRecord(options.to / ATTEMPTS if agent else None, named)
     built = asyncio.run(build(pages, options.count, options.seed, agent, agent, options.shared, record))
@@ -71,28 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         raise ArcforgeError(f"cannot write {error.filename or options.to}: {error.strerror}") from error
     return show(options.to)
-
-
-def _pages(corpus: Sequence[str]) -> list[Page]:
-    found: dict[str, Page] = {}
-    for name in corpus:
-        for page in _pages_of(name, found):
-            if page.title in found:
-                raise DataError(f"{name}: the title {page.title!r} is in another file, too")
-            found[page.title] = page
-    return with_groups(list(found.values()))
-
-
-def _pages_of(name: str, taken: Container[str]) -> list[Page]:
-    path = Path(name).expanduser()
-    if name == PYTHON:
-        return library_pages()
-    if path.suffix == ".jsonl":
-        return read_pages(path)
-    found = gather(path, taken)
-    skipped = "".join(f"; skipped: {count} {reason}" for reason, count in sorted(found.skipped.items()))
-    say(f"{name}: {len(found.pages)} pages{skipped}")
-    return found.pages
 
 
 def _server(options: Namespace) -> MakeAgent:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from arcforge_rl.layers.store import LayerError
+from arcforge_rl.layers.unknown import unknown_packages
 from arcforge_rl.swe.languages.base import Language
 from arcforge_rl.swe.results import FAILED, PASSED, TestRun
 from arcforge_rl.swe.running import runs_of
@@ -17,10 +17,6 @@ LEAST = 3
 """Tests that must pass before a repository is used."""
 TRIES = 4
 """Attempts at a set-up, besides those that a registry refuses as it does not know a package."""
-UNKNOWN = re.compile(
-    r"Unable to locate package (\S+)|Package '?([\w.+-]+)'? has no installation candidate|"
-    r"No matching distribution found for ([\w.-]+)|satisfies the requirement ([\w.-]+)"
-)
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[
             [run] = await runs_of(language, tree, {}, packages, paths, seconds, (0,))
         except LayerError as error:
             attempts.append(Attempt(packages, str(error)))
-            named = [name for found in UNKNOWN.findall(str(error)) for name in found if name in packages]
+            named = [name for name in unknown_packages(str(error)) if name in packages]
             if not named:
                 return packages, attempts
             unknown |= {*named}

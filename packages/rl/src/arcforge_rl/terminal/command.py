@@ -1,17 +1,20 @@
 """``arcforge-env terminal``: writes tasks of the template families as Harbor folders, and checks folders.
 
 ``write FOLDER`` writes ``--count`` tasks, the families in turn; ``check FOLDER`` says of each task below a folder
-whether it can be read and played here.
+whether it can be read and played here; ``author FOLDER`` writes tasks from seeds or pages and keeps those that hold,
+with options of its own: ``author --help``.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, ConfigError, DataError, nearest
 from arcforge_rl.configs.environments import TerminalConfig
+from arcforge_rl.terminal.authoring.command import author
 from arcforge_rl.terminal.dockerfile import read_dockerfile
 from arcforge_rl.terminal.environment import Terminal, TerminalTask
 from arcforge_rl.terminal.harbor import name_of, read_task, write_task
@@ -25,14 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         ArcforgeError: an argument is wrong, a folder exists, or a task cannot be played.
     """
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["author"]:
+        return author(words[1:])
     parser = Parser(prog="arcforge-env terminal", description=__doc__)
-    parser.add_argument("action", choices=("write", "check"))
+    parser.add_argument("action", choices=("write", "check", "author"))
     parser.add_argument("folder", type=Path, help="folder of the tasks")
     parser.add_argument("--count", type=int, default=len(FAMILIES), help="tasks to write (default: one of each family)")
     parser.add_argument("--families", default="", help="names with commas between them (default: all)")
     parser.add_argument("--split", default="train", choices=("train", "heldout"), help="side (default: train)")
     parser.add_argument("--seed", type=int, default=0, help="decides which tasks are drawn (default: 0)")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(words)
     if options.action == "check":
         return check(options.folder)
     families = [name for name in options.families.split(",") if name]

@@ -17,6 +17,8 @@ SECONDS = 60.0
 """Processor time of a verifier."""
 IMAGE = "debian:bookworm-slim"
 SETUP = ".setup.sh"
+OURS = "arcforge"
+"""Entry of a task's metadata."""
 TEST = """#!/bin/bash
 mkdir -p /logs/verifier
 if python3 -I /tests/check.py /tests/rules.json; then reward=1; else reward=0; fi
@@ -43,6 +45,8 @@ class Draft:
         collect: commands that run the agent's programs, or look at what only the agent's user sees, and write into
             ``/logs/artifacts``.
         packages: Debian packages that task and verifier need, python3 besides.
+        check: a program of Python that judges in the place of `rules`: it ends with code 0 only over right results.
+        results: paths that `check` reads.
     """
 
     instruction: str
@@ -53,6 +57,8 @@ class Draft:
     setup: str = ""
     collect: Sequence[str] = ()
     packages: Sequence[str] = field(default_factory=tuple)
+    check: str = ""
+    results: Sequence[str] = ()
 
 
 Family = Callable[[random.Random], Draft]
@@ -84,8 +90,15 @@ def writes(path: str, text: str) -> str:
     return f"cat > {path} <<'CONTENT'\n{text.rstrip()}\nCONTENT\n"
 
 
-def task_of(name: str, family: str, draft: Draft) -> HarborTask:
-    """Returns a draft as a Harbor task of schema 1.4: the verifier gets a fresh world with the agent's files."""
+def task_of(name: str, family: str, draft: Draft, **metadata: str) -> HarborTask:
+    """Returns a draft as a Harbor task of schema 1.4: the verifier gets a fresh world with the agent's files.
+
+    Args:
+        name: of its folder.
+        family: of the task.
+        draft: the task.
+        metadata: further entries of ``metadata.arcforge``, which holds family and cheats.
+    """
     packages = " ".join(["python3", *draft.packages])
     lines = [
         f"FROM {IMAGE}",
@@ -104,14 +117,14 @@ def task_of(name: str, family: str, draft: Draft) -> HarborTask:
         "schema_version": "1.4",
         "artifacts": [WORKDIR],
         "task": {"name": f"arcforge/{name}", "keywords": [family]},
-        "metadata": {"family": family},
+        "metadata": {OURS: {"family": family, **metadata, "cheats": [*draft.cheats]}},
         "agent": {"timeout_sec": 1800.0},
         "verifier": verifier,
         "environment": {"network_mode": "no-network", "memory_mb": 1024, "storage_mb": 256},
     }
     tests = {
         "test.sh": TEST.encode(),
-        "check.py": resources.files("arcforge_rl.terminal").joinpath("checks.py").read_bytes(),
+        "check.py": draft.check.encode() or resources.files("arcforge_rl.terminal").joinpath("checks.py").read_bytes(),
         "rules.json": json.dumps(draft.rules, indent=1).encode(),
     }
     solution = {"solve.sh": _bytes(f"#!/bin/bash\nset -e\ncd {WORKDIR}\n{draft.solve.strip()}\n")}

@@ -32,6 +32,7 @@ from arcforge_rl.execution.lateness import verdict_in_time
 from arcforge_rl.sandbox.sync import shared_desk
 from arcforge_rl.terminal.cheating import CHEATS
 from arcforge_rl.terminal.control import ends_in_time, solved, solving
+from arcforge_rl.terminal.drafts import OURS
 from arcforge_rl.terminal.harbor import HarborTask, read_task
 from arcforge_rl.terminal.judging import WORK, Trees, judge, left_by_agent
 from arcforge_rl.terminal.settings import unplayable
@@ -61,7 +62,7 @@ class TerminalTask(Task):
     Attributes:
         harbor: the task folder.
         tricks: scripts of bash that must not be paid.
-        family: of templates, or the name of the folder.
+        family: of templates or of its metadata, or the name of the folder.
     """
 
     harbor: HarborTask
@@ -87,7 +88,7 @@ class Terminal(ToolEnvironment):
         self.folders: list[HarborTask] = []
         if config.path:
             found = read_folders(Path(config.path).expanduser())
-            self.folders = [one for one in found if config.whole or self._here(one.name)]
+            self.folders = [one for one in found if config.whole or self._here(group_of(one))]
             if not self.folders:
                 raise ConfigError("environment.split", config.split, f"none of {len(found)} tasks is there")
             self.num_tasks = len(self.folders)
@@ -110,8 +111,7 @@ class Terminal(ToolEnvironment):
             ConfigError: no drawn task is on this side.
         """
         if self.folders:
-            one = self.folders[index % len(self.folders)]
-            return TerminalTask(f"terminal/{one.name}", one.parts()[0].instruction, "", one, CHEATS, one.name)
+            return task_in(self.folders[index % len(self.folders)])
         family = self.families[index % len(self.families)]
 
         def draw(source: random.Random) -> tuple[str, int]:
@@ -287,6 +287,26 @@ class Terminal(ToolEnvironment):
         """Returns attempts to be paid without the work."""
         assert isinstance(task, TerminalTask)
         return [[calling(trick), Reply("Done.")] for trick in task.tricks]
+
+
+def ours_of(harbor: HarborTask) -> Mapping[str, Any]:
+    """Returns our entry in a task's metadata: family, group and cheats; empty where there is none."""
+    found = harbor.section("metadata").get(OURS)
+    return found if isinstance(found, Mapping) else {}
+
+
+def group_of(harbor: HarborTask) -> str:
+    """Returns what tasks on one side of the split have in common: the group of the metadata, else the name."""
+    return str(ours_of(harbor).get("group", harbor.name))
+
+
+def task_in(harbor: HarborTask) -> TerminalTask:
+    """Returns the task of a folder, with the cheats that its metadata hold, and those that fit every task."""
+    ours = ours_of(harbor)
+    listed = ours.get("cheats")
+    cheats = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+    instruction, family = harbor.parts()[0].instruction, str(ours.get("family", harbor.name))
+    return TerminalTask(f"terminal/{harbor.name}", instruction, "", harbor, (*cheats, *CHEATS), family)
 
 
 def reached(wanted: float | Mapping[str, float] | None, value: float, rewards: Mapping[str, float]) -> bool:
