@@ -1,4 +1,4 @@
-"""The loop of a synthesis: an author writes, rules and validator complain, the author mends; tasks that hold are kept."""
+"""The loop of a synthesis: an author writes, rules and validator complain, the author mends; good tasks are kept."""
 
 from __future__ import annotations
 
