@@ -73,8 +73,14 @@ class RolloutConfig:
     (`algorithm=opd`) and with `rollout.group_size=1`."""
     refills: int = 2
     """How often a step samples others in place of those left out; then it trains on fewer groups."""
+    thin_by: str | None = None
+    """A metric of the environment, such as `trivial` of `slides`: rollouts for which it is above 0 are left out by
+    chance before groups are compared; null: none."""
+    thin_share: float = 0.5
+    """The chance of each such rollout."""
 
     def __post_init__(self) -> None:
+        check_between("rollout.thin_share", self.thin_share, 0.0, 1.0)
         check_minimums(self, "rollout", groups=1, group_size=1, max_new_tokens=1, refills=0)
         if not 0.0 < self.temperature < float("inf"):
             raise ConfigError("rollout.temperature", self.temperature, "must be above 0: greedy rollouts are all alike")
@@ -141,6 +147,9 @@ class PolicyTrainerConfig(StepsConfig):
     checkpoint_every: int = 10
     updates: int = 1
     """Optimizer steps on the rollouts of a step, each on its share of the groups; 1 is on-policy."""
+    spread_groups: bool = False
+    """Give each update a share of the rollouts of every group instead: those of one task are then in several batches.
+    They are compared with the whole group."""
     replay_routing: str = "none"
     """``trainer``: in all updates of a step, give each token the experts that it had when the step began; ``engine``:
     those that the engine chose when it sampled; ``none``: choose again."""
@@ -162,6 +171,8 @@ class PolicyTrainerConfig(StepsConfig):
         if self.replay_routing == "trainer" and self.updates == 1:
             accepted = "must be none or engine: with trainer.updates=1 the routing is that of the beginning"
             raise ConfigError("trainer.replay_routing", self.replay_routing, accepted)
+        if self.spread_groups and self.updates == 1:
+            raise ConfigError("trainer.spread_groups", True, "must be false with trainer.updates=1, which is one batch")
         if self.max_gap is not None and not self.max_gap > 0:
             raise ConfigError("trainer.max_gap", self.max_gap, "must be greater than 0")
 

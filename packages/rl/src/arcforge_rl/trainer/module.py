@@ -30,6 +30,7 @@ from arcforge_rl.rollouts.collect import Collected
 from arcforge_rl.rollouts.gaps import GapCurriculum
 from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.rollouts.source import Source
+from arcforge_rl.rollouts.thinning import thin
 from arcforge_rl.trainer.anchors import Anchors
 from arcforge_rl.trainer.critic import Critic
 from arcforge_rl.trainer.figures import explained_variance, hybrid_figures, rollout_figures
@@ -112,11 +113,12 @@ class PolicyModule(TrainingModule):
         """
         version = self.weight_version
         collected = self.source.take(self.progress.step)
+        thin(collected, self.config.rollout.thin_by, self.config.rollout.thin_share)
         figures, clock = rollout_figures(collected), collected.clock
         figures |= hybrid_figures(self.sampler.training, collected)
         if collected.kept:
             with clock("training"):
-                parts = parts_of(collected, self.config.trainer.updates)
+                parts = parts_of(collected, self.config.trainer.updates, self.config.trainer.spread_groups)
                 self._prepare(collected.traces, parts[0])
                 if self.critic is not None:
                     figures |= explained_variance(collected.traces)
@@ -402,9 +404,16 @@ def means_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(of) / len(of) for name, of in values.items()}
 
 
-def parts_of(collected: Collected, updates: int) -> list[list[Trace]]:
-    """Returns the traces of each update: whole groups, round-robin. Fewer groups than updates give fewer updates."""
-    parts = [[rollout for group in collected.kept[n::updates] for rollout in group] for n in range(updates)]
+def parts_of(collected: Collected, updates: int, spread: bool = False) -> list[list[Trace]]:
+    """Returns the traces of each update: whole groups, round-robin. Fewer groups than updates give fewer updates.
+
+    Args:
+        collected: rollouts of a step.
+        updates: number of parts.
+        spread: gives each part rollouts of every group instead, round-robin through all of them.
+    """
+    units = [[rollout] for group in collected.kept for rollout in group] if spread else collected.kept
+    parts = [[rollout for unit in units[n::updates] for rollout in unit] for n in range(updates)]
     return [[trace for rollout in part for trace in rollout.traces] for part in parts if part]
 
 

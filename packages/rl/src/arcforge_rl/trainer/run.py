@@ -360,7 +360,9 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         evaluator = build_engine(config.engine, load(dtype).requires_grad_(False))
     curriculum = curriculum_of(config, tasks)
     positions = model.config.max_position_embeddings
-    drop_equal = drops_equal(config, algorithm)
+    drop_equal, named = drops_equal(config, algorithm), getattr(training, "verifiers", {})
+    if (by := config.rollout.thin_by) is not None and named and by not in named:
+        raise ConfigError("rollout.thin_by", by, f"must be a metric of the environment: {', '.join(named)}")
     sampler = Sampler(config, engine, dialogue, positions, training, heldout, curriculum, drop_equal)
     agents_here = agents_of_trainer(config, heldout)
     sampler.others = Others(agents_here, tokenizer, positions, hardware, config.trainer.deterministic)
