@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from arcforge_core.chat.openai import options_from_openai
+from arcforge_core.chat.openai import options_from_openai, switches_of
 from arcforge_core.contracts.chat import ChatOptions
 from arcforge_core.episodes.agent import THINKING
 from arcforge_core.errors import ConfigError
-from arcforge_rl.agents.chat import ChatSetup, switches_of
+from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.gateway import Gateway
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.agents import CommandHarnessConfig, LoopHarnessConfig

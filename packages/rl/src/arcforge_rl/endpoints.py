@@ -18,7 +18,15 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """A server gave no usable answer; the message says why."""
+    """A server gave no usable answer; the message says why.
+
+    Attributes:
+        refused: text of the answer, if the server refused the request as such.
+    """
+
+    def __init__(self, reason: str, refused: str | None = None) -> None:
+        super().__init__(reason)
+        self.refused = refused
 
 
 @dataclass(frozen=True)
@@ -37,14 +45,21 @@ class JsonServer:
     seconds: float
     attempts: int
 
-    async def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+    async def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], name: str | None = None) -> T:
         """Returns what `read` makes of the answer; asks again while the server is busy, fails, is late or unreadable.
+
+        Args:
+            path: below the server's URL.
+            body: JSON.
+            read: may raise ValueError.
+            name: of a request that must not be done twice: a repetition gets the recorded answer.
 
         Raises:
             NoAnswer: no attempt was answered, or the request was refused.
         """
         url = f"{self.url.rstrip('/').removesuffix('/v1')}{path}"
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+        headers |= {} if name is None else {"idempotency-key": name}
         reason, secure = "", url.startswith("https:")  # reading the certificates takes 0.2 s
         async with httpx.AsyncClient(headers=headers, timeout=self.seconds, verify=secure) as client:
             for attempt in range(self.attempts):
@@ -58,7 +73,7 @@ class JsonServer:
                     continue
                 reason = f"HTTP {answer.status_code}: {answer.text[:300]}"
                 if answer.status_code < 500 and answer.status_code != 429:
-                    break
+                    raise NoAnswer(f"{url}: {reason}", refused=answer.text)
         raise NoAnswer(f"{url}: {reason}")
 
 

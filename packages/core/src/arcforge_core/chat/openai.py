@@ -1,4 +1,4 @@
-"""Converts OpenAI's dictionaries to messages, and messages to the dictionaries that Jinja templates read."""
+"""Converts OpenAI's dictionaries to messages, replies and options, and messages to the dictionaries of templates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool, ToolCall
+from arcforge_core.contracts.environment import EpisodeFailure, Reply
 from arcforge_core.errors import ConfigError
 
 ROLE_ALIASES = {"developer": "system"}
@@ -79,6 +80,35 @@ def options_from_openai(request: Mapping[str, Any]) -> ChatOptions:
             raise ConfigError(name, value, "must be true or false")
     given = frozenset(name for name, value in switches.items() if value)
     return ChatOptions(**switches, reasoning_effort=effort, extra=extra, given=given)
+
+
+def switches_of(options: ChatOptions) -> dict[str, bool]:
+    """Returns the switches of a request; one that is on only if it was turned on: a template has its own defaults."""
+    switches = {name: getattr(options, name) for name in SWITCHES}
+    return {name: is_on for name, is_on in switches.items() if not is_on or name in options.given}
+
+
+def reply_from_openai(answer: Any, where: str = "") -> Reply:
+    """Returns the reply in a chat completion; calls of one that was cut off are left out.
+
+    Args:
+        answer: JSON of the server.
+        where: begins the reason of a failure.
+
+    Raises:
+        EpisodeFailure: it is none, or the turn did not end by itself or at its limit.
+    """
+    try:
+        (choice,) = answer["choices"]
+        (message,) = messages_from_openai([choice["message"]])
+        reason = str(choice["finish_reason"])
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise EpisodeFailure("engine", f"{where}no chat completion: {error}: {json.dumps(answer)[:200]}") from error
+    if reason not in ("stop", "tool_calls", "length"):
+        raise EpisodeFailure("engine", f"{where}a turn ended with {reason}")
+    is_cut = reason == "length"
+    calls = () if is_cut else message.tool_calls
+    return Reply(message.content, message.reasoning or "", calls, "length" if is_cut else "stop")
 
 
 def message_for_template(message: Message) -> dict[str, Any]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from arcforge_core.chat.openai import message_to_openai, messages_from_openai
+from arcforge_core.chat.openai import message_to_openai, reply_from_openai, switches_of
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
 from arcforge_core.contracts.environment import EpisodeFailure, Reply
 from arcforge_core.data.split import key_hash
-from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_core.errors import ArcforgeError
 from arcforge_rl.agents.context import Context
 from arcforge_rl.agents.gateway import Gateway, GatewaySession
 
@@ -50,12 +49,6 @@ class ChatSetup:
             "seed": seed,
             "chat_template_kwargs": switches_of(self.options),
         }
-
-
-def switches_of(options: ChatOptions) -> dict[str, bool]:
-    """Returns the switches of a request; one that is on only if it was turned on: a template has its own defaults."""
-    switches = {"enable_thinking": options.enable_thinking, "clear_thinking": options.clear_thinking}
-    return {name: is_on for name, is_on in switches.items() if not is_on or name in options.given}
 
 
 class ChatAgent:
@@ -118,7 +111,7 @@ class ChatAgent:
             return NO_ROOM
         found = answer.json()
         self.context.measured(found.get("usage", {}).get("total_tokens", 0))
-        return reply_of(found)
+        return reply_from_openai(found)
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[Tool], options: ChatOptions, number: int
@@ -136,21 +129,3 @@ class ChatAgent:
             "seed": key_hash(f"{self.seed}/{number}") >> 1,
             "chat_template_kwargs": {**options.extra, **switches_of(options)},
         }
-
-
-def reply_of(answer: Mapping[str, Any]) -> Reply:
-    """Returns the reply in a chat completion; calls of one that was cut off are left out.
-
-    Raises:
-        EpisodeFailure: the engine did not finish it, or the answer is malformed.
-    """
-    try:
-        (choice,) = answer["choices"]
-        (message,) = messages_from_openai([choice["message"]])
-        reason = str(choice["finish_reason"])
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
-        raise EpisodeFailure("engine", f"no chat completion: {error}: {json.dumps(answer)[:200]}") from error
-    if reason not in ("stop", "tool_calls", LENGTH):
-        raise EpisodeFailure("engine", f"a turn ended with {reason}")
-    calls = () if reason == LENGTH else message.tool_calls
-    return Reply(message.content, message.reasoning or "", calls, LENGTH if reason == LENGTH else "stop")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from arcforge_core.chat.openai import message_to_openai, messages_from_openai
+from arcforge_core.chat.openai import message_to_openai, reply_from_openai
 from arcforge_core.checkpoint.pretrained import load_with_tokenizer
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
@@ -27,7 +27,6 @@ from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.configs.others import POLICY, AgentConfig
 from arcforge_rl.endpoints import JsonServer, NoAnswer, key_in
 
-LENGTH = "length"
 MakeAgent = Callable[[PolicyAgent], Agent]
 """Makes an agent of a rollout from the solver in it, which has the way to the policy's engine, number and seed."""
 
@@ -124,33 +123,15 @@ class Endpoint:
             named = {"name": "reply", "schema": dict(self.schema), "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         if self.asking is None:
-            return reply_of(await self._ask(body), self.name)
+            return reply_from_openai(await self._ask(body), f"agents.{self.name}: ")
         with self.asking.away():
-            return reply_of(await self._ask(body), self.name)
+            return reply_from_openai(await self._ask(body), f"agents.{self.name}: ")
 
     async def _ask(self, body: Mapping[str, Any]) -> Any:
         try:
             return await self._server.post("/v1/chat/completions", body, lambda answer: answer)
         except NoAnswer as error:
             raise EpisodeFailure("engine", f"agents.{self.name}: {error}") from error
-
-
-def reply_of(answer: Any, name: str) -> Reply:
-    """Returns the reply in a chat completion; calls of one that was cut off are left out.
-
-    Raises:
-        EpisodeFailure: it is none, or it did not end by itself or at its limit.
-    """
-    try:
-        (choice,) = answer["choices"]
-        (message,) = messages_from_openai([choice["message"]])
-        reason = str(choice["finish_reason"])
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
-        raise EpisodeFailure("engine", f"agents.{name}: no chat completion: {error}: {str(answer)[:200]}") from error
-    if reason not in ("stop", "tool_calls", LENGTH):
-        raise EpisodeFailure("engine", f"agents.{name}: a turn ended with {reason}")
-    cut = reason == LENGTH
-    return Reply(message.content, message.reasoning or "", () if cut else message.tool_calls, LENGTH if cut else "stop")
 
 
 class Others:
