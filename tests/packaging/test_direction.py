@@ -18,8 +18,8 @@ FLOORS = {
         swa_command ablation cli __main__ plugin""",
     "optim": "configs newton_schulz matrices muon muon_split adamw schedules plugin",
     "rl": """configs algorithms sandbox layers execution problems environments swe slides terminal dialogue office
-        external objectives endpoints rewards processes rollouts search orchestrator best_of agents trainer launch cli
-        __main__ plugin""",
+        external objectives endpoints rewards processes rollouts search orchestrator best_of agents export trainer
+        launch cli __main__ plugin""",
     "serving": "configs engine disaggregation remote bench server gateway router serve cli __main__ plugin",
     "hw": """configs torch_ops vendors cpu cuda ascend cambricon enflame hygon kunlunxin metax moore_threads
         quantization planner plugin""",

@@ -1,8 +1,8 @@
 """``arcforge-env``: rolls out an environment (``run``, or nothing), lists all (``list``), checks one (``validate``),
-lets a person play (``play``), offers one as a task service (``serve``), compares a judge with labels (``calibrate``),
-lets people judge (``label``), starts one (``new``), keeps toolchains for sandboxes (``layers``), builds software
-engineering (``swe``), questions for searchers (``search``) and tasks for a shell (``terminal``), selects decks
-(``slides``), and audits the dialogues of a benchmark (``tau2``).
+lets a person play (``play``), offers one as a task service (``serve``), writes one as a package for another library
+(``export``), compares a judge with labels (``calibrate``), lets people judge (``label``), starts one (``new``), keeps
+toolchains for sandboxes (``layers``), builds software engineering (``swe``), questions for searchers (``search``) and
+tasks for a shell (``terminal``), selects decks (``slides``), and audits the dialogues of a benchmark (``tau2``).
 
 ``arcforge-rl``: trains (nothing), or computes the rewards of recorded rollouts again (``rescore``).
 """
@@ -22,6 +22,7 @@ JOBS = {
     "calibrate": "env_calibrate",
     "label": "env_label",
     "play": "env_play",
+    "export": "env_export",
 }
 OTHERS = {
     "new": "arcforge_rl.environments.skeleton:main",

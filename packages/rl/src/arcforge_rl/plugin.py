@@ -176,6 +176,7 @@ JOBS = {
     "env": ("rollouts.command:run", "configs.commands:EnvConfig", "arcforge-env"),
     "env_validate": ("environments.validate:validate", "configs.commands:ValidateConfig", "arcforge-env validate"),
     "env_play": ("environments.by_hand:play", "configs.commands:PlayConfig", "arcforge-env play"),
+    "env_export": ("export.package:run", "configs.export:EnvExportConfig", "arcforge-env export"),
     "env_calibrate": ("rollouts.calibration:run", "configs.judge:CalibrateConfig", "arcforge-env calibrate"),
     "env_label": ("rollouts.labelling:run", "configs.labels:LabelConfig", "arcforge-env label"),
     "env_serve": ("orchestrator.services.command:run", "configs.commands:EnvServeConfig", "arcforge-env serve"),

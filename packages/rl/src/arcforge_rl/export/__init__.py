@@ -1,0 +1,1 @@
+"""Environments as packages for other libraries."""
