@@ -59,6 +59,7 @@ CHEAP = {
     },
     "arcforge-env validate": {"episodes": "1"},
     "arcforge-env list": {},
+    "arcforge-env export": {},
     "arcforge-env": {"episodes": "2", "rollouts": "1", "max_new_tokens": "4"},
     "arcforge-data": {"data": "files", "data.paths": "[my_texts]", "data.heldout": "0.1", "vocab_size": "512"},
     "arcforge-sample": {"samples": "2", "limit": "1", "max_new_tokens": "4"},

@@ -90,7 +90,9 @@ def company(solver: Agent, agents: Mapping[str, Any], seed: str) -> Agents:
         return Agents(solver)
     from arcforge_rl.rollouts.others import Endpoint  # imports torch
 
-    others = {name: Endpoint(name, agent_of(fields, name), None, f"{seed}/{name}") for name, fields in agents.items()}
+    others: dict[str, Any] = {
+        name: Endpoint(name, agent_of(fields, name), None, f"{seed}/{name}") for name, fields in agents.items()
+    }
     return Agents(solver, **others)
 
 
