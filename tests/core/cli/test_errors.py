@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from arcforge_core.cli.errors import run_main
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ConfigError, UnavailableError
 
 
 def test_the_code_of_the_command_is_passed_on():
@@ -26,6 +26,11 @@ def fail(error):
 def test_a_users_error_is_one_line_and_code_2(capsys):
     assert fail(ConfigError("seed", -1, "must be\nat least 0"))() == 2
     assert capsys.readouterr().err == "error: seed=-1: must be at least 0\n"
+
+
+def test_a_service_that_does_not_answer_is_one_line_and_code_75(capsys):
+    assert fail(UnavailableError("the server\nis down"))() == 75
+    assert capsys.readouterr().err == "error: the server is down\n"
 
 
 def test_debug_shows_the_traceback_of_a_users_error(capsys, monkeypatch):

@@ -46,6 +46,10 @@ class DataError(ArcforgeError, ValueError):
     """Input data that cannot be used."""
 
 
+class UnavailableError(ArcforgeError):
+    """A service that did not answer: one clear line, exit code 75; the same command may do its work later."""
+
+
 class CheckpointError(ArcforgeError):
     """A checkpoint that is missing, damaged or does not fit."""
 

@@ -1,16 +1,25 @@
-"""Servers of models that answer one JSON request at a time: judges, reward models, simulated users."""
+"""Servers of models that answer one JSON request at a time: judges, reward models, simulated users, agents."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from arcforge_core.chat.openai import message_to_openai, reply_from_openai
+from arcforge_core.contracts.chat import ChatOptions, Message, Tool
+from arcforge_core.contracts.environment import EpisodeFailure, Reply
+from arcforge_core.data.split import key_hash
 from arcforge_core.errors import ConfigError
+from arcforge_rl.configs.others import AgentConfig
+
+if TYPE_CHECKING:  # imports torch
+    from arcforge_core.episodes.asking import Asking
 
 PAUSE = 0.5
 """Seconds before the second attempt at a request, doubled for each further one."""
@@ -68,7 +77,7 @@ class JsonServer:
                     answer = await client.post(url, json=body)
                     if answer.is_success:
                         return read(answer.json())
-                except (httpx.TransportError, ValueError) as error:
+                except (httpx.TransportError, ValueError, RecursionError) as error:
                     reason = f"{type(error).__name__}: {error}"
                     continue
                 reason = f"HTTP {answer.status_code}: {answer.text[:300]}"
@@ -88,3 +97,64 @@ def key_in(variable: str | None, field_name: str) -> str | None:
     if not (key := os.environ.get(variable)):
         raise ConfigError(field_name, variable, "must be an environment variable that is set")
     return key
+
+
+class Endpoint:
+    """Asks a server for chat completions.
+
+    Args:
+        name: of the agent.
+        config: where the server is, and how it samples.
+        asking: of the policy, whose engine does not wait meanwhile; None outside a rollout.
+        seed: reply k is sampled with ``key_hash(f"{seed}/{k}") >> 1``.
+        schema: JSON schema that the server is asked to follow; None for free text.
+
+    Raises:
+        ConfigError: the variable with the key is not set.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: AgentConfig,
+        asking: Asking | None,
+        seed: str,
+        schema: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.config, self.asking, self.seed, self.schema = name, config, asking, seed, schema
+        self._numbers = itertools.count()
+        key = key_in(config.key_variable, f"agents.{name}.key_variable")
+        self._server = JsonServer(str(config.url), key, config.seconds, config.attempts)
+
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
+    ) -> Reply:
+        """Asks for the next turn, `attempts` times while the server is busy, fails or does not answer in time.
+
+        Raises:
+            EpisodeFailure: there is no reply.
+        """
+        config, number = self.config, next(self._numbers)
+        thinking = (options or ChatOptions(enable_thinking=config.thinking == "on")).enable_thinking
+        body: dict[str, Any] = {
+            "messages": [message_to_openai(message) for message in messages],
+            "max_tokens": config.max_new_tokens,
+            "temperature": config.temperature,
+            "seed": key_hash(f"{self.seed}/{number}") >> 1,
+        }
+        body |= {} if config.model is None else {"model": config.model}
+        body |= {"tools": [{"type": "function", "function": tool.definition} for tool in tools]} if tools else {}
+        body |= {"chat_template_kwargs": {"enable_thinking": True}} if thinking else {}
+        if self.schema is not None:
+            named = {"name": "reply", "schema": dict(self.schema), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        if self.asking is None:
+            return reply_from_openai(await self._ask(body), f"agents.{self.name}: ")
+        with self.asking.away():
+            return reply_from_openai(await self._ask(body), f"agents.{self.name}: ")
+
+    async def _ask(self, body: Mapping[str, Any]) -> Any:
+        try:
+            return await self._server.post("/v1/chat/completions", body, lambda answer: answer)
+        except NoAnswer as error:
+            raise EpisodeFailure("engine", f"agents.{self.name}: {error}") from error

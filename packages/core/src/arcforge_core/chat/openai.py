@@ -18,6 +18,10 @@ REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Field names of the reasoning in OpenAI-like APIs; the first is older and more common."""
 
 
+class MalformedReply(EpisodeFailure):
+    """A completion that its model spoiled, as with arguments of a call that are no JSON object."""
+
+
 def messages_from_openai(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Returns the messages of a chat request.
 
@@ -96,14 +100,20 @@ def reply_from_openai(answer: Any, where: str = "") -> Reply:
         where: begins the reason of a failure.
 
     Raises:
+        MalformedReply: its message cannot be read, or no further request could carry it.
         EpisodeFailure: it is none, or the turn did not end by itself or at its limit.
     """
     try:
         (choice,) = answer["choices"]
-        (message,) = messages_from_openai([choice["message"]])
-        reason = str(choice["finish_reason"])
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        given, reason = choice["message"], str(choice["finish_reason"])
+    except (KeyError, TypeError, ValueError) as error:
         raise EpisodeFailure("engine", f"{where}no chat completion: {error}: {json.dumps(answer)[:200]}") from error
+    try:
+        (message,) = messages_from_openai([given])
+        json.dumps(message_to_openai(message), ensure_ascii=False).encode()  # as the next request carries it
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        told = f"{str(error)[:200]}: {json.dumps(answer)[:200]}"
+        raise MalformedReply("engine", f"{where}no chat completion: {told}") from error
     if reason not in ("stop", "tool_calls", "length"):
         raise EpisodeFailure("engine", f"{where}a turn ended with {reason}")
     is_cut = reason == "length"

@@ -1,4 +1,6 @@
-"""Exit codes of every command: 0 done, 2 the user's error in one clear line, 1 a bug in arcforge."""
+"""Exit codes of every command: 0 done, 2 the user's error and 75 a service that did not answer, both in one clear line,
+1 a bug in arcforge.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,14 @@ from collections.abc import Callable
 from typing import NoReturn, ParamSpec
 
 from arcforge_core.config.foreign import meant_by
-from arcforge_core.errors import DISK_FULL, ArcforgeError
+from arcforge_core.errors import DISK_FULL, ArcforgeError, UnavailableError
 from arcforge_core.script import quietly
 
 P = ParamSpec("P")
 
 OUR_FAULT, USER_ERROR = 1, 2
+UNAVAILABLE = 75
+"""EX_TEMPFAIL of sysexits.h: the same command may do its work later."""
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for SIGINT and SIGPIPE
 
 
@@ -58,7 +62,7 @@ def run_main(main: Callable[P, int | None]) -> Callable[P, int]:
             if os.environ.get("ARCFORGE_DEBUG") == "1":
                 traceback.print_exc()
             print("error:", " ".join(str(error).split()), file=sys.stderr)
-            return USER_ERROR
+            return UNAVAILABLE if isinstance(error, UnavailableError) else USER_ERROR
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return INTERRUPTED

@@ -65,6 +65,14 @@ async def converse(
             conversation.append(Message("tool", result, tool_call_id=call.id))
 
 
+def ends_of(text: str, most: int) -> str:
+    """Returns a text, or the beginning and the end of a longer one, with the number of characters left out."""
+    half = most // 2
+    if len(text) <= 2 * half:
+        return text
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
+
+
 async def _used(agents: Agents, use: Use, call: ToolCall) -> str:
     with agents.away():
         return await use(call)

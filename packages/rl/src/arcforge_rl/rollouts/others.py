@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from arcforge_core.chat.openai import message_to_openai, reply_from_openai
 from arcforge_core.checkpoint.pretrained import load_with_tokenizer
 from arcforge_core.contracts.algorithm import Branch
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
 from arcforge_core.contracts.engine import Matcher
 from arcforge_core.contracts.environment import Agent, EpisodeFailure, Reply
 from arcforge_core.contracts.hardware import Hardware
-from arcforge_core.data.split import key_hash
 from arcforge_core.episodes.agent import PolicyAgent, SamplingSetup, build_dialogue
 from arcforge_core.episodes.asking import Asking, Streams
 from arcforge_core.errors import ConfigError
@@ -25,7 +22,7 @@ from arcforge_core.plugins.loader import registry
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.configs.others import POLICY, AgentConfig
-from arcforge_rl.endpoints import JsonServer, NoAnswer, key_in
+from arcforge_rl.endpoints import Endpoint
 
 MakeAgent = Callable[[PolicyAgent], Agent]
 """Makes an agent of a rollout from the solver in it, which has the way to the policy's engine, number and seed."""
@@ -71,67 +68,6 @@ class Aside:
         if self.agent.failure is not None:
             raise EpisodeFailure(self.agent.failure.kind, f"agents.{self.name}: {self.agent.failure.reason}")
         return reply
-
-
-class Endpoint:
-    """Asks a server for chat completions.
-
-    Args:
-        name: of the agent.
-        config: where the server is, and how it samples.
-        asking: of the policy, whose engine does not wait meanwhile; None outside a rollout.
-        seed: reply k is sampled with ``key_hash(f"{seed}/{k}") >> 1``.
-        schema: JSON schema that the server is asked to follow; None for free text.
-
-    Raises:
-        ConfigError: the variable with the key is not set.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        config: AgentConfig,
-        asking: Asking | None,
-        seed: str,
-        schema: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.name, self.config, self.asking, self.seed, self.schema = name, config, asking, seed, schema
-        self._numbers = itertools.count()
-        key = key_in(config.key_variable, f"agents.{name}.key_variable")
-        self._server = JsonServer(str(config.url), key, config.seconds, config.attempts)
-
-    async def reply(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
-    ) -> Reply:
-        """Asks for the next turn, `attempts` times while the server is busy, fails or does not answer in time.
-
-        Raises:
-            EpisodeFailure: there is no reply.
-        """
-        config, number = self.config, next(self._numbers)
-        thinking = (options or ChatOptions(enable_thinking=config.thinking == "on")).enable_thinking
-        body: dict[str, Any] = {
-            "messages": [message_to_openai(message) for message in messages],
-            "max_tokens": config.max_new_tokens,
-            "temperature": config.temperature,
-            "seed": key_hash(f"{self.seed}/{number}") >> 1,
-        }
-        body |= {} if config.model is None else {"model": config.model}
-        body |= {"tools": [{"type": "function", "function": tool.definition} for tool in tools]} if tools else {}
-        body |= {"chat_template_kwargs": {"enable_thinking": True}} if thinking else {}
-        if self.schema is not None:
-            named = {"name": "reply", "schema": dict(self.schema), "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": named}
-        if self.asking is None:
-            return reply_from_openai(await self._ask(body), f"agents.{self.name}: ")
-        with self.asking.away():
-            return reply_from_openai(await self._ask(body), f"agents.{self.name}: ")
-
-    async def _ask(self, body: Mapping[str, Any]) -> Any:
-        try:
-            return await self._server.post("/v1/chat/completions", body, lambda answer: answer)
-        except NoAnswer as error:
-            raise EpisodeFailure("engine", f"agents.{self.name}: {error}") from error
 
 
 class Others:

@@ -19,7 +19,7 @@ from rich.table import Table
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_rl.configs.others import AgentConfig
-from arcforge_rl.rollouts.others import Endpoint
+from arcforge_rl.endpoints import Endpoint
 from arcforge_rl.search.attempts import AttemptRecord
 from arcforge_rl.search.build import Built, build
 from arcforge_rl.search.corpus import PYTHON, corpus_pages

@@ -25,7 +25,7 @@ from arcforge_core.contracts.sandbox import Command, Sandbox, SandboxBackend
 from arcforge_core.data.split import is_heldout_task
 from arcforge_core.episodes.base import first_here
 from arcforge_core.episodes.rewards import reward
-from arcforge_core.episodes.tools import ToolEnvironment, converse
+from arcforge_core.episodes.tools import ToolEnvironment, converse, ends_of
 from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.configs.environments import TerminalConfig
 from arcforge_rl.execution.lateness import verdict_in_time
@@ -268,9 +268,7 @@ class Terminal(ToolEnvironment):
         limits = world.limits(self.config.command_seconds, self.config.command_seconds)
         words = ("/bin/bash", "-c", command)
         done = await sandbox.exec(Command(words, env=world.env, cwd=world.workdir, limits=limits))
-        text = (done.stdout + done.stderr).decode(errors="replace").rstrip("\n")
-        if len(text) > 2 * SHOWN:
-            text = f"{text[:SHOWN]}\n[{len(text) - 2 * SHOWN:,} characters left out]\n{text[-SHOWN:]}"
+        text = ends_of((done.stdout + done.stderr).decode(errors="replace").rstrip("\n"), 2 * SHOWN)
         ending = "" if done.ok else f"\n[{done.outcome.value}{'' if done.code is None else f' {done.code}'}]"
         return text + ending
 
