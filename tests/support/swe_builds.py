@@ -24,9 +24,14 @@ def build_and_validate(words, folder, monkeypatch, seconds=300):
     to = folder / "swe"
     monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", *words, "--to", str(to), "--seconds", str(seconds)])
     assert main() == 0
+    validate(to, folder, monkeypatch, seconds)
+    return read_instances(to)
+
+
+def validate(to, folder, monkeypatch, seconds=300):
+    """Plays oracle, silence and all cheats of an environment's folder."""
     options = [f"environment.path={to}", "environment.whole=true", f"environment.seconds={max(seconds, 300)}"]
     monkeypatch.setattr(
         sys, "argv", ["arcforge-env", "validate", "environment=swe", *options, f"hydra.run.dir={folder}/out"]
     )
     assert main() == 0
-    return read_instances(to)

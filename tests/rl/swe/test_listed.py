@@ -1,5 +1,6 @@
 """``arcforge-env swe all``: lines are read, built by processes, and built once, however a run before ended."""
 
+import json
 import sys
 
 import pytest
@@ -11,16 +12,22 @@ from arcforge_rl.swe import listed
 from arcforge_rl.swe.command import options_of
 from arcforge_rl.swe.instance import FILE, read_instances
 from arcforge_rl.swe.listed import OUT_OF_TIME, build_all, read_lines, table_of
+from arcforge_rl.swe.setup import AGENT, RULES
 
 WORKER = """
 import json, pathlib, sys, time
 action, source, *_, flag, to, archives, folder = sys.argv[1:]
 to = pathlib.Path(to)
 (to / "trees" / source).mkdir(parents=True)
-row = {"language": "python", "reason": "" if source != "bare" else "it has no tests"}
+by = "agent" if "--agent=http://here" in sys.argv and source in ("bare", "hard", "away") else "rules"
+fails = source == "bare" or source == "hard" and by == "rules"
+row = {"language": "python", "reason": "it has no tests" if fails else "", "by": by}
 (to / "attempts.jsonl").write_text(json.dumps(row) + chr(10))
-if source == "bare":
-    sys.exit("bare cannot be set up: it has no tests (1 attempts)")
+if source == "away" and not (to.parent.parent / "server").exists():
+    print("error: away: the agent's server gave no reply", file=sys.stderr)
+    sys.exit(75)
+if fails:
+    sys.exit(source + " cannot be set up: it has no tests (1 attempts)")
 if source == "slow":
     time.sleep(60)
 lists = {"FAIL_TO_PASS": '["t::a"]', "PASS_TO_PASS": '["t::b"]'}
@@ -50,7 +57,10 @@ def test_lines_of_a_file(tmp_path):
         read_lines(tmp_path / "none", options_of)
 
 
-@pytest.mark.parametrize("line", ["export swe", "bugs a --to b", "bugs a --minutes=3", "all list.txt"])
+@pytest.mark.parametrize("line", [
+    "export swe", "bugs a --to b", "bugs a --minutes=3", "all list.txt", "bugs a --agent http://here",
+    "bugs a --agent=http://here --agent-model x",
+])  # fmt: skip
 def test_lines_that_the_command_refuses(tmp_path, monkeypatch, capsys, line):
     (tmp_path / "list.txt").write_text(f"bugs a\n{line}\n")
     words = ["all", str(tmp_path / "list.txt"), "--to", str(tmp_path / "swe")]
@@ -68,7 +78,7 @@ def test_lines_are_built_and_their_instances_move(worker, tmp_path):
     assert sorted(one.instance_id for one in read_instances(worker)) == ["a", "b"]
     assert len((worker / listed.LOG).read_text().splitlines()) == 3
     assert not (worker / listed.PARTS).exists()
-    assert table_of(built).splitlines()[1].split() == ["python", "3", "2", "2", "2", "1"]
+    assert table_of(built).splitlines()[1].split() == ["python", "3", "2", "0", "2", "2", "1"]
     assert table_of(built).splitlines()[2:] == ["bugs bare: bare cannot be set up: it has no tests (1 attempts)"]
 
 
@@ -83,6 +93,34 @@ def test_a_second_run_builds_what_the_first_did_not_end(worker, tmp_path):
     rows = (worker / listed.BUILT).read_text()
     assert build_all(["bugs b", "bugs a"], worker, tmp_path, 1, 1) == second[::-1]
     assert (worker / listed.BUILT).read_text() == rows
+
+
+def test_a_line_whose_agent_does_not_answer_is_built_by_the_next_run(worker, tmp_path):
+    agent = ["--agent=http://here"]
+    built = build_all(["bugs away", "bugs a"], worker, tmp_path, 1, 1, agent)
+    assert [one.reason for one in built] == ["error: away: the agent's server gave no reply", ""]
+    assert "away" not in (worker / listed.BUILT).read_text() and not (worker / "trees/away").exists()
+    assert table_of(built).splitlines()[1].split() == ["(not", "read)", "1", "0", "0", "0", "0", "0"]
+    (worker / "server").touch()
+    built = build_all(["bugs away", "bugs a"], worker, tmp_path, 1, 1, agent)
+    assert [one.by for one in built] == [AGENT, RULES] and not any(one.reason for one in built)
+    assert table_of(built).splitlines()[1].split() == ["python", "2", "2", "1", "2", "2", "0"]
+    assert len((worker / listed.LOG).read_text().splitlines()) == 3, "attempts of all runs are kept"
+
+
+def test_an_agent_gets_the_lines_that_rules_could_not_set_up(worker, tmp_path):
+    lines = ["bugs a", "bugs hard", "bugs bare"]
+    built = build_all(lines, worker, tmp_path, 1, 1)
+    assert [one.is_set_up for one in built] == [True, False, False]
+    rows = (worker / listed.BUILT).read_text().splitlines()
+    old = [{name: value for name, value in json.loads(row).items() if name != "by"} for row in rows]
+    (worker / listed.BUILT).write_text("".join(json.dumps(row) + "\n" for row in old))  # of a release without agents
+    built = build_all(lines, worker, tmp_path, 1, 1, ["--agent=http://here"])
+    assert [(one.is_set_up, one.by) for one in built] == [(True, RULES), (True, AGENT), (False, AGENT)]
+    assert table_of(built).splitlines()[1].split() == ["python", "3", "2", "1", "2", "2", "0"]
+    assert len((worker / listed.BUILT).read_text().splitlines()) == 5
+    assert build_all(lines, worker, tmp_path, 1, 1, ["--agent=http://here"]) == built
+    assert len((worker / listed.BUILT).read_text().splitlines()) == 5, "an agent gets a line once"
 
 
 def test_one_command_builds_in_a_folder(worker, tmp_path):
@@ -103,6 +141,6 @@ def test_the_command_builds_a_list(repository, tmp_path, monkeypatch, capsys):
     [one] = read_instances(tmp_path / "swe")
     assert one.kind == "bug" and one.language == "python"
     said = capsys.readouterr().out.splitlines()
-    assert said[1].split() == ["python", "2", "1", "1", "1", "0"]
+    assert said[1].split() == ["python", "2", "1", "0", "1", "1", "0"]
     assert "empty cannot be set up: it has no tests" in said[2]
     assert len((tmp_path / "swe" / FILE).read_text().splitlines()) == 1

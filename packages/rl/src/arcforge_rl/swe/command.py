@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_core.files.lock import locked
 from arcforge_rl.layers.archives import fetch_release
+from arcforge_rl.swe.agent_options import OPTIONS, add_agent, agent_in, flag_of, words_of
 from arcforge_rl.swe.build import TRIES, Injected, Repository, compare, inject
 from arcforge_rl.swe.debian import DEBIAN, PLACES, fetch_source, patched
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
@@ -29,7 +31,8 @@ from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.listed import LOG, build_all, read_lines, table_of
 from arcforge_rl.swe.npm import NPM, fetch_pack
 from arcforge_rl.swe.patches import apply, paths_of
-from arcforge_rl.swe.setup import log_attempts, set_up
+from arcforge_rl.swe.setup import NOT_SET_UP, log_attempts, set_up
+from arcforge_rl.swe.setup_agent import set_up_by_agent
 from arcforge_rl.swe.sources import copy_clean, source_tree
 
 ARCHIVES = "archives"
@@ -38,10 +41,10 @@ LONGEST_FETCH = 3600.0
 """Seconds for which a source waits for those that other processes fetch."""
 WANTED = {"bugs": 1, "releases": 2, "patches": 2, "import": 2, "export": 1, "all": 1}
 """Action -> number of its sources."""
-PAIR = {"repo", "language", "version", "index", "seconds"}
+PAIR = {"repo", "language", "version", "index", "seconds", *OPTIONS}
 READ = {
     "bugs": {*PAIR, "count", "tries", "seed"}, "releases": PAIR, "patches": PAIR, "import": {"language"},
-    "export": set[str](), "all": {"jobs", "minutes"},
+    "export": set[str](), "all": {"jobs", "minutes", *OPTIONS},
 }  # fmt: skip
 """Action -> options that it reads, besides folders."""
 
@@ -105,12 +108,14 @@ def options_of(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--archives", type=Path, help=f"folder of fetched releases (default: {ARCHIVES} in --to)")
     parser.add_argument("--jobs", type=int, default=2, help="all: lines that are built at a time (default: 2)")
     parser.add_argument("--minutes", type=float, default=75.0, help="all: bound of the command (default: 75)")
+    add_agent(parser)
     options = parser.parse_args(argv)
     if len(options.sources) != WANTED[options.action]:
         raise ArcforgeError(f"{options.action}: takes {WANTED[options.action]} sources, not {len(options.sources)}")
     foreign = {name for read in READ.values() for name in read} - READ[options.action]
     for name in sorted(name for name in foreign if getattr(options, name) != parser.get_default(name)):
-        raise ArcforgeError(f"--{name}: is no option of {options.action}, which reads {_listed(options.action)}")
+        raise ArcforgeError(f"{flag_of(name)}: is no option of {options.action}, which reads {_listed(options.action)}")
+    agent_in(options)
     if options.jobs < 1 or options.minutes <= 0:
         raise ArcforgeError("--jobs must be at least 1, --minutes above 0")
     if options.count < 1 or options.seconds <= 0:
@@ -121,7 +126,7 @@ def options_of(argv: Sequence[str] | None) -> Namespace:
 
 
 def _listed(action: str) -> str:
-    return ", ".join(f"--{name}" for name in ("to", "archives", *sorted(READ[action])))
+    return ", ".join(flag_of(name) for name in ("to", "archives", *sorted(READ[action])))
 
 
 def _all(options: Namespace) -> int:
@@ -131,11 +136,11 @@ def _all(options: Namespace) -> int:
     def check(words: Sequence[str]) -> None:
         if options_of(words).action not in ("bugs", "releases", "patches"):
             raise ArcforgeError(f"{words[0]}: a line is one of bugs, releases, patches")
-        if own := [word for word in words if word.split("=")[0] in ("--to", "--archives")]:
+        if own := [word for word in words if re.match("--(to|archives|agent.*)(=|$)", word)]:
             raise ArcforgeError(f"{own[0]}: is an option of all, not of a line")
 
     lines = read_lines(options.sources[0], check)
-    built = build_all(lines, options.to, folder, options.jobs, options.minutes)
+    built = build_all(lines, options.to, folder, options.jobs, options.minutes, words_of(options))
     print(table_of(built))
     return 0 if any(one.kinds for one in built) else 1
 
@@ -157,12 +162,17 @@ def _located(source: Path, options: Namespace) -> Path:
 
 async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:
     language = language_of(options.language) if options.language else language_in(tree)
-    packages, attempts = await set_up(language, tree, options.seconds)
-    log_attempts(options.to / LOG, name, language.name, attempts)
-    if attempts[-1].reason:
+    attempts = await set_up(language, tree, options.seconds)
+    try:
+        if attempts[-1].reason and (agent := agent_in(options)):
+            await set_up_by_agent(agent, name, language, tree, options.seconds, attempts)
+    finally:
+        log_attempts(options.to / LOG, name, language.name, attempts)
+    last = attempts[-1]
+    if last.reason:
         more = f"--seconds is {options.seconds:g}; {len(attempts)} attempts, see {LOG}"
-        raise DataError(f"{name} cannot be set up: {attempts[-1].reason} ({more})")
-    return Repository(language, name, options.version, packages, options.to, options.seconds)
+        raise DataError(f"{name} {NOT_SET_UP}: {last.reason} ({more})")
+    return Repository(language, name, options.version, last.packages, options.to, options.seconds, last.left_out)
 
 
 async def _bugs(tree: Path, name: str, options: Namespace) -> Injected:

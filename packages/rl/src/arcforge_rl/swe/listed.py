@@ -21,10 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from arcforge_core.cli.errors import UNAVAILABLE
 from arcforge_core.console.progress import say
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_core.files.lock import locked
 from arcforge_rl.swe.instance import FILE
+from arcforge_rl.swe.setup import AGENT, NOT_SET_UP, RULES
 
 BUILT = "built.jsonl"
 LOG = "attempts.jsonl"
@@ -44,6 +46,7 @@ class BuiltLine:
         language: of the repository; empty if it could not be fetched.
         kinds: kind of each instance.
         seconds: wall time.
+        by: who made the last attempt at the set-up, `RULES` or `AGENT`.
     """
 
     line: str
@@ -51,6 +54,12 @@ class BuiltLine:
     language: str = ""
     kinds: tuple[str, ...] = ()
     seconds: float = 0.0
+    by: str = RULES
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether the tests of the repository run."""
+        return bool(self.language) and NOT_SET_UP not in self.reason
 
 
 def read_lines(path: Path, check: Callable[[Sequence[str]], object]) -> list[str]:
@@ -82,8 +91,13 @@ def read_lines(path: Path, check: Callable[[Sequence[str]], object]) -> list[str
     return lines
 
 
-def build_all(lines: Sequence[str], to: Path, archives: Path, jobs: int, minutes: float) -> list[BuiltLine]:
+def build_all(
+    lines: Sequence[str], to: Path, archives: Path, jobs: int, minutes: float, agent: Sequence[str] = ()
+) -> list[BuiltLine]:
     """Builds lines that `BUILT` does not name yet; returns all that it names then, in order of the lines.
+
+    An agent also gets those that rules could not set up before. A line that met a service that did not answer is not
+    named, so that the next run builds it.
 
     Args:
         lines: as `read_lines` returns them.
@@ -91,6 +105,7 @@ def build_all(lines: Sequence[str], to: Path, archives: Path, jobs: int, minutes
         archives: folder of fetched sources.
         jobs: processes at a time.
         minutes: after which no line is begun, and those that are being built are ended; these are not named.
+        agent: words of the command that name an agent of set-ups.
 
     Raises:
         ArcforgeError: another process builds there.
@@ -99,29 +114,36 @@ def build_all(lines: Sequence[str], to: Path, archives: Path, jobs: int, minutes
     with locked(to):
         shutil.rmtree(to / PARTS, ignore_errors=True)
         known = {one.line: one for one in _read(to / BUILT)}
-        left = [line for line in lines if line not in known]
-        asyncio.run(_build(left, to, archives, jobs, time.monotonic() + 60 * minutes))
+        given_up = [one.line for one in known.values() if agent and one.by == RULES and NOT_SET_UP in one.reason]
+        left = [line for line in lines if line not in known or line in given_up]
+        later = asyncio.run(_build(left, to, archives, jobs, time.monotonic() + 60 * minutes, agent))
         shutil.rmtree(to / PARTS, ignore_errors=True)
         known = {one.line: one for one in _read(to / BUILT)}
+    known |= {line: BuiltLine(line, reason) for line, reason in later.items()}
     return [known.get(line, BuiltLine(line, OUT_OF_TIME)) for line in lines]
 
 
-async def _build(lines: Sequence[str], to: Path, archives: Path, jobs: int, ends: float) -> None:
-    left = list(enumerate(lines))
+async def _build(
+    lines: Sequence[str], to: Path, archives: Path, jobs: int, ends: float, agent: Sequence[str]
+) -> dict[str, str]:
+    """Builds lines; returns those that met a service that did not answer, with the reason."""
+    left, later = list(enumerate(lines)), dict[str, str]()
 
     async def work() -> None:
         while left and time.monotonic() < ends:
             number, line = left.pop(0)
-            await _one(line, to / PARTS / str(number), to, archives, ends)
+            if reason := await _one(line, to / PARTS / str(number), to, archives, ends, agent):
+                later[line] = reason
 
     await asyncio.gather(*(work() for _ in range(jobs)))
+    return later
 
 
-async def _one(line: str, part: Path, to: Path, archives: Path, ends: float) -> None:
-    """Builds a line in a folder of its own and moves its instances."""
+async def _one(line: str, part: Path, to: Path, archives: Path, ends: float, agent: Sequence[str]) -> str:
+    """Builds a line in a folder of its own and moves its instances; returns why a later run is to build it."""
     begun = time.monotonic()
     folders = ["--to", str(part), "--archives", str(archives)]
-    argv = [*COMMAND, *shlex.split(line), *folders]
+    argv = [*COMMAND, *shlex.split(line), *agent, *folders]
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
@@ -129,7 +151,7 @@ async def _one(line: str, part: Path, to: Path, archives: Path, ends: float) -> 
     try:
         _, told = await asyncio.wait_for(process.communicate(), max(0.0, ends - begun))
     except TimeoutError:
-        return
+        return OUT_OF_TIME
     finally:
         if process.returncode is None:  # the time has ended, or the command is interrupted
             os.killpg(process.pid, signal.SIGKILL)
@@ -141,12 +163,17 @@ async def _one(line: str, part: Path, to: Path, archives: Path, ends: float) -> 
         _take(part, to, rows)
     with (to / LOG).open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in attempts)
+    if process.returncode == UNAVAILABLE:
+        say(f"{line}: {reason}; the next run builds it")
+        return reason
     language = str(attempts[-1]["language"]) if attempts else ""
     kinds = tuple(str(row["arcforge"]["kind"]) for row in rows) if not reason else ()
-    one = BuiltLine(line, reason, language, kinds, round(time.monotonic() - begun, 1))
+    by = str(attempts[-1]["by"]) if attempts else RULES
+    one = BuiltLine(line, reason, language, kinds, round(time.monotonic() - begun, 1), by)
     with (to / BUILT).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(one)) + "\n")
     say(f"{line}: {reason or f'{len(rows)} instances'} ({one.seconds:.0f} s)")
+    return ""
 
 
 def _take(part: Path, to: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -175,13 +202,15 @@ def _read(path: Path) -> list[BuiltLine]:
 
 def table_of(built: Sequence[BuiltLine]) -> str:
     """Returns lines of text: sources, set-ups, instances and repairs of people by language, then each failure."""
-    lines = [f"{'language':<12} {'lines':>5} {'set up':>6} {'built':>5} {'instances':>9} {'repairs':>7}"]
+    columns = ("lines", "set up", "by agent", "built", "instances", "repairs")
+    lines = [f"{'language':<12} " + " ".join(columns)]
     for language in sorted({one.language for one in built}):
         own = [one for one in built if one.language == language]
         kinds = Counter(kind for one in own for kind in one.kinds)
-        up = sum("cannot be set up" not in one.reason for one in own) if language else 0
-        figures = (len(own), up, sum(not one.reason for one in own), kinds.total(), kinds.total() - kinds["bug"])
+        up = [one.by for one in own if one.is_set_up]
+        built_here = sum(not one.reason for one in own)
+        figures = (len(own), len(up), up.count(AGENT), built_here, kinds.total(), kinds.total() - kinds["bug"])
         lines.append(f"{language or '(not read)':<12} " + " ".join(
-            f"{figure:>{width}}" for figure, width in zip(figures, (5, 6, 5, 9, 7), strict=True)
+            f"{figure:>{len(column)}}" for figure, column in zip(figures, columns, strict=True)
         ))  # fmt: skip
     return "\n".join([*lines, *(f"{one.line}: {one.reason}" for one in built if one.reason)])

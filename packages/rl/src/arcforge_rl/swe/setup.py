@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from arcforge_rl.layers.store import LayerError
@@ -17,6 +17,8 @@ LEAST = 3
 """Tests that must pass before a repository is used."""
 TRIES = 4
 """Attempts at a set-up, besides those that a registry refuses as it does not know a package."""
+RULES, AGENT = "rules", "agent"
+NOT_SET_UP = "cannot be set up"
 
 
 @dataclass(frozen=True)
@@ -26,24 +28,28 @@ class Attempt:
     Attributes:
         packages: that were shown.
         reason: why it failed; empty for success.
+        by: who chose the packages, `RULES` or `AGENT`.
+        left_out: test files that were not run.
     """
 
     packages: tuple[str, ...]
     reason: str
+    by: str = RULES
+    left_out: tuple[str, ...] = ()
 
 
-async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[str, ...], list[Attempt]]:
-    """Returns the packages with which a repository's tests run, and the attempts; the last one says why it failed.
+async def set_up(language: Language, tree: Path, seconds: float) -> list[Attempt]:
+    """Returns attempts at running a repository's tests; the last one has the packages, or why it failed.
 
     Rules come first; then what a run misses is added, as long as that helps. Packages that a registry does not know are
     left out.
     """
     paths, attempts = language.test_files(tree), list[Attempt]()
     if not paths:
-        return (), [Attempt((), "it has no tests")]
+        return [Attempt((), "it has no tests")]
     packages: tuple[str, ...] = ()
     rules, unknown = tuple(language.declared(tree)), set[str]()
-    own = {path.stem for folder in ("", "src", "lib") for path in (tree / folder).glob("*")}  # no copy is installed
+    own = own_names(tree)
     while len(attempts) < TRIES + len(unknown):
         try:
             [run] = await runs_of(language, tree, {}, packages, paths, seconds, (0,))
@@ -51,19 +57,33 @@ async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[
             attempts.append(Attempt(packages, str(error)))
             named = [name for name in unknown_packages(str(error)) if name in packages]
             if not named:
-                return packages, attempts
+                return attempts
             unknown |= {*named}
             packages = tuple(name for name in packages if name not in unknown)
             continue
         lost = [name for name in language.missed(run) if name not in {*packages, *unknown, *own}]
-        passed = sum(outcome == PASSED for outcome in run.outcomes.values())
-        good = run.whole and passed >= LEAST and passed >= len(run.outcomes) / 2 and not lost
-        attempts.append(Attempt(packages, "" if good else reason_of(run, passed, lost)))
+        good = works(run) and not lost
+        attempts.append(Attempt(packages, "" if good else reason_of(run, passing(run), lost)))
         further = tuple(sorted({*packages, *rules, *lost} - unknown - own))
         if good or further == packages:
             break
         packages = further
-    return packages, attempts
+    return attempts
+
+
+def own_names(tree: Path) -> set[str]:
+    """Returns names of a repository's own modules: no copy of them is installed."""
+    return {path.stem for folder in ("", "src", "lib") for path in (tree / folder).glob("*")}
+
+
+def passing(run: TestRun) -> int:
+    """Returns the number of tests that pass."""
+    return sum(outcome == PASSED for outcome in run.outcomes.values())
+
+
+def works(run: TestRun) -> bool:
+    """Returns whether a run is a baseline: it ended by itself, `LEAST` tests pass, and half of all."""
+    return run.whole and passing(run) >= max(LEAST, len(run.outcomes) / 2)
 
 
 def reason_of(run: TestRun, passed: int, lost: Sequence[str]) -> str:
@@ -82,5 +102,4 @@ def log_attempts(path: Path, repo: str, language: str, attempts: Sequence[Attemp
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         for one in attempts:
-            row = {"repo": repo, "language": language, "packages": one.packages, "reason": one.reason}
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({"repo": repo, "language": language, **asdict(one)}) + "\n")
