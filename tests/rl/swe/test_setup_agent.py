@@ -12,6 +12,7 @@ from arcforge_rl.layers.store import LayerError
 from arcforge_rl.swe.agent_options import AgentBounds
 from arcforge_rl.swe.languages.known import language_of
 from arcforge_rl.swe.packages import LONGEST
+from arcforge_rl.swe.results import TestRun
 from arcforge_rl.swe.setup import AGENT, RULES, Attempt, log_attempts, set_up
 from arcforge_rl.swe.setup_agent import set_up_by_agent
 from arcforge_rl.swe.setup_tools import SHOWN, TRIES
@@ -36,10 +37,10 @@ def placed(world, monkeypatch):
     return world
 
 
-def attempts_of(url, tree, language=PYTHON, first=(ODD,), calls=40, seconds=60.0, attempts=2):
+def attempts_of(url, tree, language=PYTHON, first=(ODD,), calls=40, seconds=60.0, patience=60.0, attempts=2):
     """Lets the agent of a server work after some attempts of rules; returns all."""
     made = [*first]
-    bounds = AgentBounds(AgentConfig(url=url, attempts=attempts, seconds=min(seconds, 60.0)), calls, seconds)
+    bounds = AgentBounds(AgentConfig(url=url, attempts=attempts, seconds=min(seconds, patience)), calls, seconds)
     asyncio.run(set_up_by_agent(bounds, "toy", language, tree, 60, made))
     return made
 
@@ -165,6 +166,21 @@ def test_a_reply_that_cannot_be_read_is_asked_for_again(world, repository):
     assert not made[-1].reason and asked[0]["messages"] == asked[1]["messages"] and asked[0]["seed"] != asked[1]["seed"]
 
 
+def test_names_and_outputs_that_a_request_cannot_carry(repository, monkeypatch):
+    for name in ("tests/test_\udcff.py", "quaint\udcff", "quaint\nlines"):
+        (repository / name).write_text("")
+
+    async def odd(*_):
+        return [TestRun(texts={"a\ud800": "said \ud800"}, reason="the run broke")]
+
+    monkeypatch.setattr("arcforge_rl.swe.setup_tools.runs_of", odd)
+    with model_server([trying("x"), calling(("list", {"folder": "."}), ("done", {"reason": ""}))]) as (url, asked):
+        attempts_of(url, repository)
+    assert "said ?" in results_of(asked)[0] and "test_?.py" in asked[0]["messages"][0]["content"]
+    told = "".join(message["content"] or "" for message in asked[-1]["messages"])
+    assert "quaint" not in told
+
+
 def test_tries_end(world, repository):
     with model_server(lambda messages: trying(f"wrong{len(messages)}")) as (url, _):
         made = attempts_of(url, repository)
@@ -200,6 +216,15 @@ def test_a_server_that_is_down_or_never_answers(world, repository):
     with model_server(wait) as (url, _), pytest.raises(UnavailableError, match=r"gave no reply in 0\.2 s|ReadTimeout"):
         attempts_of(url, repository, seconds=0.2, attempts=1)
     assert held and world.runs == []
+
+
+def test_a_server_that_answers_no_longer(world, repository):
+    def once(messages):
+        asyncio.run(asyncio.sleep(1.0 if len(messages) > 1 else 0.0))
+        return trying("x")
+
+    with model_server(once) as (url, _), pytest.raises(UnavailableError, match=r"gave no reply in 0\.2 s"):
+        attempts_of(url, repository, seconds=0.7, patience=0.2, attempts=9)
 
 
 def test_time_ends_the_work_of_an_agent(world, repository):

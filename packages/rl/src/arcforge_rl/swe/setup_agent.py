@@ -8,6 +8,8 @@ to the model: it can choose no more than this.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,8 +79,9 @@ async def _ending(bounds: AgentBounds, tools: SetupTools) -> str:
     except TimeoutError:
         if not limit.expired():
             raise
-        if not agent.has_replied:
-            raise UnavailableError(f"{tools.name}: the agent's server gave no reply in {bounds.seconds:g} s") from None
+        if agent.waited >= bounds.config.seconds:
+            told = f"the agent's server gave no reply in {bounds.config.seconds:g} s"
+            raise UnavailableError(f"{tools.name}: {told}") from None
         return f"has used its {bounds.seconds:g} s"
     endings = {
         CALLS: f"has used its {bounds.calls} calls",
@@ -99,15 +102,16 @@ def question(bounds: AgentBounds, tools: SetupTools) -> str:
 
 
 class SetupAgent:
-    """Implements `contracts.environment.Agent`: the model, until the tools say that its set-up has ended.
-
-    Attributes:
-        has_replied: whether the server gave a reply.
-    """
+    """Implements `contracts.environment.Agent`: the model, until the tools say that its set-up has ended."""
 
     def __init__(self, bounds: AgentBounds, tools: SetupTools) -> None:
-        self.tools, self.has_replied = tools, False
+        self.tools, self._since = tools, -math.inf
         self._endpoint = Endpoint("setup", bounds.config, None, f"setup/{tools.name}")
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which the server has owed a reply; infinite if it never gave one."""
+        return time.monotonic() - self._since
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
@@ -118,11 +122,12 @@ class SetupAgent:
             UnavailableError: the server gave no reply.
         """
         for _ in range(0 if self.tools.ended else ASKED):
+            self._since = min(self._since, time.monotonic())
             try:
                 reply = await self._endpoint.reply(messages, tools, options)
             except MalformedReply as error:
                 self.tools.ended = f"made replies that cannot be read: {error.failure.reason[:300]}"
-                self.has_replied = True
+                self._since = math.inf
                 continue
             except EpisodeFailure as error:
                 if any(sign in str(error) for sign in TOO_LONG):
@@ -130,6 +135,6 @@ class SetupAgent:
                     break
                 told = error.failure.reason.removeprefix("agents.setup: ")
                 raise UnavailableError(f"{self.tools.name}: the agent's server gave no reply: {told}") from error
-            self.tools.ended, self.has_replied = "", True
+            self.tools.ended, self._since = "", math.inf
             return reply
         return Reply()

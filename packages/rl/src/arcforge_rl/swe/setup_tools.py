@@ -47,7 +47,7 @@ TOOLS = (
 )  # fmt: skip
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """A call that is not carried out; the message says why."""
 
 
@@ -88,7 +88,7 @@ class SetupTools:
         given = call.arguments
         try:
             if self.ended:
-                raise Refused("the set-up has ended")
+                raise RefusedCall("the set-up has ended")
             if call.name == "list":
                 result = self._listed(_text(given, "folder"))
             elif call.name == "read":
@@ -98,7 +98,7 @@ class SetupTools:
             else:
                 self.ended = f"gave up: {_text(given, 'reason')[:300]}"
                 result = "The set-up has ended."
-        except Refused as error:
+        except RefusedCall as error:
             result = f"Error: {error}"
         return shown(result)
 
@@ -108,19 +108,19 @@ class SetupTools:
         inside = [path.relative_to(place) for path in paths if place in path.parents]
         names = {f"{path.parts[0]}/" if len(path.parts) > 1 else path.name for path in inside}
         if not names:
-            raise Refused(f"the repository has no folder {folder[:100]!r}")
+            raise RefusedCall(f"the repository has no folder {folder[:100]!r}")
         return "\n".join(sorted(names))
 
     def _read(self, path: str, first: object, last: object) -> str:
         name = str(PurePosixPath(path))
         if name not in self.files:
-            raise Refused(f"the repository has no file {path[:100]!r}")
+            raise RefusedCall(f"the repository has no file {path[:100]!r}")
         if (self.tree / name).stat().st_size > LONGEST_FILE or (text := read_text(self.tree / name)) is None:
-            raise Refused(f"{name} is no text, or longer than {LONGEST_FILE:,} bytes")
+            raise RefusedCall(f"{name} is no text, or longer than {LONGEST_FILE:,} bytes")
         begin = 1 if first is None else first
         end = begin + FEW_LINES - 1 if last is None and isinstance(begin, int) else last
         if not isinstance(begin, int) or not isinstance(end, int) or not 1 <= begin <= end:
-            raise Refused("first and last must be numbers of lines, from 1")
+            raise RefusedCall("first and last must be numbers of lines, from 1")
         lines = text.splitlines()
         return "\n".join([f"{name}: lines {begin} to {min(end, len(lines))} of {len(lines)}", *lines[begin - 1 : end]])
 
@@ -128,10 +128,10 @@ class SetupTools:
         """Runs the tests; a set-up that works ends the conversation."""
         chosen, left_out = self._checked(packages, leave_out)
         if told := self._tried.get((chosen, left_out)):
-            raise Refused(f"this was tried before: {told}")
+            raise RefusedCall(f"this was tried before: {told}")
         if len(self._tried) == TRIES:
             self.ended = f"has used its {TRIES} tries"
-            raise Refused("no try is left")
+            raise RefusedCall("no try is left")
         paths, report = [path for path in self.tests if path not in left_out], ""
         try:
             [run] = await runs_of(self.language, self.tree, {}, chosen, paths, self.seconds, (0,))
@@ -155,20 +155,20 @@ class SetupTools:
         To packages of npm is added which copies of the repository are removed from among them.
 
         Raises:
-            Refused: one of them must not be chosen.
+            RefusedCall: one of them must not be chosen.
         """
         if len(packages) > MOST:
-            raise Refused(f"at most {MOST} packages can be named, not {len(packages)}")
+            raise RefusedCall(f"at most {MOST} packages can be named, not {len(packages)}")
         for package in packages:
             if flaw := flaw_in(package, self.source):
-                raise Refused(flaw)
+                raise RefusedCall(flaw)
             if name_of(package) in self._own:
-                raise Refused(f"{package} has the name of the repository's own code, of which no copy is installed")
+                raise RefusedCall(f"{package} has the name of the repository's own code, of which no copy is installed")
         left_out = tuple(sorted({*leave_out}))
         if unknown := [path for path in left_out if path not in self.tests]:
-            raise Refused(f"{unknown[0][:100]!r} is no test file of the repository")
+            raise RefusedCall(f"{unknown[0][:100]!r} is no test file of the repository")
         if 2 * len(left_out) > len(self.tests):
-            raise Refused(f"at most half of the {len(self.tests)} test files can be left out, not {len(left_out)}")
+            raise RefusedCall(f"at most half of the {len(self.tests)} test files can be left out, not {len(left_out)}")
         return tuple(sorted({*packages} | (self._kept_out if packages else set()))), left_out
 
 
@@ -192,12 +192,12 @@ def shown(text: str) -> str:
 def _text(given: Mapping[str, Any], name: str) -> str:
     value = given[name]
     if not isinstance(value, str):
-        raise Refused(f"{name} must be a text")
+        raise RefusedCall(f"{name} must be a text")
     return value
 
 
 def _texts(given: Mapping[str, Any], name: str) -> list[str]:
     value = given.get(name, [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused(f"{name} must be a list of texts")
+        raise RefusedCall(f"{name} must be a list of texts")
     return value
