@@ -80,7 +80,7 @@ async def _ending(bounds: AgentBounds, tools: SetupTools) -> str:
         if not limit.expired():
             raise
         if agent.waited >= bounds.config.seconds:
-            told = f"the agent's server gave no reply in {bounds.config.seconds:g} s"
+            told = f"the agent's server gave no reply in {min(bounds.seconds, bounds.config.seconds):g} s"
             raise UnavailableError(f"{tools.name}: {told}") from None
         return f"has used its {bounds.seconds:g} s"
     endings = {
