@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from arcforge_core.contracts.chat import Message
 from arcforge_core.errors import DataError
 from arcforge_rl.configs.others import AgentConfig
-from arcforge_rl.rollouts.others import Endpoint
+from arcforge_rl.endpoints import Endpoint
 from arcforge_rl.terminal.authoring.authors import Proposal, Writer
 from arcforge_rl.terminal.authoring.pages.drawing import Unfit
 from arcforge_rl.terminal.authoring.sources import TaskSource
