@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from arcforge_core.errors import DataError
 from arcforge_rl.cli import main
 from arcforge_rl.swe import listed
 from arcforge_rl.swe.agent_options import OPTIONS, words_of
@@ -115,6 +116,25 @@ def test_an_agent_that_fails_is_a_verdict_on_a_repository(odd, tmp_path, monkeyp
     assert "; the agent has used its 2 calls (--seconds is 120; 5 attempts, see attempts.jsonl)" in error
     rows = [json.loads(line) for line in (tmp_path / "swe/attempts.jsonl").read_text().splitlines()]
     assert [row["by"] for row in rows] == ["rules"] * 3 + ["agent"] * 2
+
+
+@pytest.mark.parametrize("words", [["bugs"], ["releases", "{0}"]])
+def test_builders_get_the_set_up_of_the_agent(odd, tmp_path, monkeypatch, words):
+    for module in ("setup", "setup_tools"):
+        monkeypatch.setattr(f"arcforge_rl.swe.{module}.runs_of", World(["odd-dist"], NET))
+    got = []
+
+    async def build(repo, *_):
+        got.append(repo)
+        raise DataError("enough")
+
+    for name in ("inject", "compare"):
+        monkeypatch.setattr(f"arcforge_rl.swe.command.{name}", build)
+    with model_server([trying("odd-dist", leave_out=[NET])]) as (url, _):
+        words = [*(word.format(odd) for word in words), odd, "--to", tmp_path / "swe", "--agent", url]
+        assert run(monkeypatch, *words) == 2
+    [repo] = got
+    assert (repo.packages, repo.left_out) == (("odd-dist",), (NET,))
 
 
 @pytest.mark.parametrize("action", ["bugs", "releases"])

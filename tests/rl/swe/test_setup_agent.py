@@ -55,7 +55,7 @@ def refusals(reply, tree, **options):
 
 def test_an_agent_finds_the_package_that_no_file_declares(world, repository, tmp_path):
     (repository / "README").write_text("It needs the\npackage odd-dist.\n")
-    made = asyncio.run(set_up(PYTHON, repository, 60))
+    _, made = asyncio.run(set_up(PYTHON, repository, 60))
     assert [one.by for one in made] == [RULES] * 3 and made[-1].reason
     replies = [
         calling(("list", {"folder": "."}), ("read", {"path": "./README", "first": 2})),

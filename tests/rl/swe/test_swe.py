@@ -277,8 +277,8 @@ def test_packages_that_a_registry_does_not_know_are_left_out(repository, monkeyp
         return [TestRun(outcomes, texts, whole=True)]
 
     monkeypatch.setattr("arcforge_rl.swe.setup.runs_of", runs)
-    attempts = asyncio.run(set_up(PYTHON, repository, 60))
-    assert attempts[-1].packages == ("known",) and shown == [(), ("known", "odd-one"), ("known",)]
+    packages, attempts = asyncio.run(set_up(PYTHON, repository, 60))
+    assert packages == ("known",) and shown == [(), ("known", "odd-one"), ("known",)]
     assert [bool(one.reason) for one in attempts] == [True, True, False]
 
 

@@ -31,8 +31,8 @@ from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.listed import LOG, build_all, read_lines, table_of
 from arcforge_rl.swe.npm import NPM, fetch_pack
 from arcforge_rl.swe.patches import apply, paths_of
-from arcforge_rl.swe.setup import NOT_SET_UP, log_attempts, set_up
-from arcforge_rl.swe.setup_agent import set_up_by_agent
+from arcforge_rl.swe.setup import NOT_SET_UP
+from arcforge_rl.swe.setup_agent import attempts_at
 from arcforge_rl.swe.sources import copy_clean, source_tree
 
 ARCHIVES = "archives"
@@ -162,12 +162,7 @@ def _located(source: Path, options: Namespace) -> Path:
 
 async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:
     language = language_of(options.language) if options.language else language_in(tree)
-    attempts = await set_up(language, tree, options.seconds)
-    try:
-        if attempts[-1].reason and (agent := agent_in(options)):
-            await set_up_by_agent(agent, name, language, tree, options.seconds, attempts)
-    finally:
-        log_attempts(options.to / LOG, name, language.name, attempts)
+    attempts = await attempts_at(name, language, tree, options.seconds, options.to / LOG, agent_in(options))
     last = attempts[-1]
     if last.reason:
         more = f"--seconds is {options.seconds:g}; {len(attempts)} attempts, see {LOG}"

@@ -38,15 +38,15 @@ class Attempt:
     left_out: tuple[str, ...] = ()
 
 
-async def set_up(language: Language, tree: Path, seconds: float) -> list[Attempt]:
-    """Returns attempts at running a repository's tests; the last one has the packages, or why it failed.
+async def set_up(language: Language, tree: Path, seconds: float) -> tuple[tuple[str, ...], list[Attempt]]:
+    """Returns the packages with which a repository's tests run, and the attempts; the last one says why it failed.
 
     Rules come first; then what a run misses is added, as long as that helps. Packages that a registry does not know are
     left out.
     """
     paths, attempts = language.test_files(tree), list[Attempt]()
     if not paths:
-        return [Attempt((), "it has no tests")]
+        return (), [Attempt((), "it has no tests")]
     packages: tuple[str, ...] = ()
     rules, unknown = tuple(language.declared(tree)), set[str]()
     own = own_names(tree)
@@ -57,7 +57,7 @@ async def set_up(language: Language, tree: Path, seconds: float) -> list[Attempt
             attempts.append(Attempt(packages, str(error)))
             named = [name for name in unknown_packages(str(error)) if name in packages]
             if not named:
-                return attempts
+                return packages, attempts
             unknown |= {*named}
             packages = tuple(name for name in packages if name not in unknown)
             continue
@@ -68,7 +68,7 @@ async def set_up(language: Language, tree: Path, seconds: float) -> list[Attempt
         if good or further == packages:
             break
         packages = further
-    return attempts
+    return packages, attempts
 
 
 def own_names(tree: Path) -> set[str]:

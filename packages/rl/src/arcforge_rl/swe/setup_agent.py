@@ -13,15 +13,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from arcforge_core.chat.openai import MalformedReply
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
 from arcforge_core.contracts.environment import Agents, EpisodeFailure, Reply
 from arcforge_core.episodes.tools import CALLS, converse
 from arcforge_core.errors import UnavailableError, listed
-from arcforge_rl.endpoints import LENGTH, Endpoint, MalformedReply
+from arcforge_rl.endpoints import Endpoint
 from arcforge_rl.swe.agent_options import AgentBounds
 from arcforge_rl.swe.languages.base import Language
 from arcforge_rl.swe.packages import KINDS, MOST
-from arcforge_rl.swe.setup import AGENT, LEAST, Attempt
+from arcforge_rl.swe.setup import AGENT, LEAST, Attempt, log_attempts, set_up
 from arcforge_rl.swe.setup_tools import SHOWN, TOOLS, TRIES, SetupTools, shown
 
 NAMED = 200
@@ -44,6 +45,29 @@ Test files ({count}): {tests}
 Other files: {files}
 Attempts so far:
 {attempts}"""
+
+
+async def attempts_at(
+    name: str, language: Language, tree: Path, seconds: float, log: Path, agent: AgentBounds | None
+) -> list[Attempt]:
+    """Returns attempts at a set-up by rules, then by an agent, if there is one; they are appended to a file.
+
+    Args:
+        name, language, tree: the repository.
+        seconds: bound of one run of the tests.
+        log: the file.
+        agent: None for rules alone.
+
+    Raises:
+        UnavailableError, SandboxFault: as `set_up_by_agent`.
+    """
+    _, attempts = await set_up(language, tree, seconds)
+    try:
+        if attempts[-1].reason and agent:
+            await set_up_by_agent(agent, name, language, tree, seconds, attempts)
+    finally:
+        log_attempts(log, name, language.name, attempts)
+    return attempts
 
 
 async def set_up_by_agent(
@@ -85,7 +109,7 @@ async def _ending(bounds: AgentBounds, tools: SetupTools) -> str:
         return f"has used its {bounds.seconds:g} s"
     endings = {
         CALLS: f"has used its {bounds.calls} calls",
-        LENGTH: f"was cut off at {bounds.config.max_new_tokens} tokens",
+        "length": f"was cut off at {bounds.config.max_new_tokens} tokens",
     }
     return tools.ended or endings.get(episode.finish_reason) or f"ended with {episode.reply.text[:200]!r}"
 
