@@ -64,6 +64,8 @@ def run(monkeypatch, *words):
     (["bugs", "x", "--agent", "ftp://x"], "--agent='ftp://x': must begin with http:// or https://"),
     (["bugs", "x", "--agent", "http://[x"], "--agent='http://[x': must begin with"),
     (["bugs", "x", "--agent", ""], "--agent='': must begin with"),
+    (["bugs", "x", "--agent", "http://"], "and name a host"),
+    (["bugs", "x", "--agent", "http://x:99999"], "and name a host"),
     (["bugs", "x", URL, "--agent-calls", "0"], "--agent-calls must be at least 1"),
     (["bugs", "x", URL, "--agent-seconds", "inf"], "--agent-seconds finite and above 0"),
     (["bugs", "x", URL, "--agent-key", "NO_SUCH_KEY"], "--agent-key='NO_SUCH_KEY': must be an environment variable"),
