@@ -17,8 +17,8 @@ FLOORS = {
     "attention": """configs entries latent_records delta_rule gqa hybrid mla dsa swa gdn simple_gdn swa_search
         swa_command ablation cli __main__ plugin""",
     "optim": "configs newton_schulz matrices muon muon_split adamw schedules plugin",
-    "rl": """configs endpoints algorithms sandbox layers execution problems environments swe slides terminal dialogue
-        office external objectives rewards processes rollouts search orchestrator best_of agents export trainer launch
+    "rl": """configs endpoints algorithms sandbox layers execution problems environments swe slides search terminal
+        dialogue office external objectives rewards processes rollouts orchestrator best_of agents export trainer launch
         cli __main__ plugin""",
     "serving": "configs engine disaggregation remote bench server gateway router serve cli __main__ plugin",
     "hw": """configs torch_ops vendors cpu cuda ascend cambricon enflame hygon kunlunxin metax moore_threads

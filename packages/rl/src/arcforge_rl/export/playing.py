@@ -88,7 +88,7 @@ def company(solver: Agent, agents: Mapping[str, Any], seed: str) -> Agents:
     """
     if not agents:
         return Agents(solver)
-    from arcforge_rl.rollouts.others import Endpoint  # imports torch
+    from arcforge_rl.endpoints import Endpoint  # imports torch
 
     others: dict[str, Any] = {
         name: Endpoint(name, agent_of(fields, name), None, f"{seed}/{name}") for name, fields in agents.items()
