@@ -225,7 +225,7 @@ class SweConfig(EnvironmentConfig):
     path: str = "swe"
     """Folder that ``arcforge-env swe`` wrote."""
     whole: bool = False
-    """Whether every instance is used; otherwise whole repositories are held out by their names."""
+    """Whether every instance is used; otherwise whole repositories are held out by their names, with near copies."""
     max_calls: int = 100
     """Maximum calls per rollout."""
     seconds: float = 300.0

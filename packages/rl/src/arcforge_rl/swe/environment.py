@@ -21,6 +21,7 @@ from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import SweConfig
 from arcforge_rl.execution.lateness import verdict_in_time
 from arcforge_rl.sandbox.sync import shared_desk
+from arcforge_rl.swe.copies import near_copies
 from arcforge_rl.swe.instance import Instance, read_instances
 from arcforge_rl.swe.languages.base import WORKDIR, Language, RunRequest, files_of
 from arcforge_rl.swe.languages.known import language_of
@@ -54,7 +55,7 @@ class SweTask(Task):
 class Swe(EnvironmentBase):
     """Instances of a folder, which ``arcforge-env swe`` writes.
 
-    A repository with all of its instances is on one side of the split.
+    A repository with all of its instances and near copies is on one side of the split.
 
     Raises:
         DataError: the folder has no usable instances.
@@ -68,8 +69,12 @@ class Swe(EnvironmentBase):
         super().__init__(config)
         self.folder = Path(config.path).expanduser()
         found = read_instances(self.folder)
-        heldout = config.split == "heldout"
-        self.instances = [one for one in found if is_heldout_task(f"swe/{one.repo}") == heldout or config.whole]
+        if config.whole:
+            self.instances = found
+        else:
+            first, heldout = near_copies(self.folder, found), config.split == "heldout"
+            sides = {one.repo: is_heldout_task(f"swe/{first.get(one.repo, one.repo)}") for one in found}
+            self.instances = [one for one in found if sides[one.repo] == heldout]
         if not self.instances:
             repositories = ", ".join(sorted({one.repo for one in found}))
             raise ConfigError("environment.split", config.split, f"none of {repositories or 'no repository'} is there")
