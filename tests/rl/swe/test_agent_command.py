@@ -11,7 +11,7 @@ from arcforge_core.errors import DataError
 from arcforge_rl.cli import main
 from arcforge_rl.swe import listed
 from arcforge_rl.swe.agent_options import OPTIONS, words_of
-from arcforge_rl.swe.build import Repository, compare, inject
+from arcforge_rl.swe.build import Origin, Repository, compare, inject
 from arcforge_rl.swe.command import options_of
 from arcforge_rl.swe.instance import read_instances
 from arcforge_rl.swe.languages.known import language_of
@@ -156,7 +156,7 @@ def test_an_instance_has_no_test_file_that_is_left_out(odd, tmp_path, monkeypatc
     monkeypatch.setattr("arcforge_rl.swe.build.runs_of", runs)
     repo = Repository(PYTHON, "toy", "1", (), tmp_path / "swe", 60, (NET,))
     repo.to.mkdir()
-    work = inject(repo, odd, 1, 0, 20) if action == "bugs" else compare(repo, old, odd)
+    work = inject(repo, odd, 1, 0, 20) if action == "bugs" else compare(repo, old, odd, Origin("release"))
     asyncio.run(work)
     [one] = read_instances(repo.to)
     assert one.FAIL_TO_PASS == ("tests/test_toy.py::test_digits",) and [*one.tests] == ["tests/test_toy.py"]

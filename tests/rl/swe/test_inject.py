@@ -8,7 +8,7 @@ import pytest
 from arcforge_core.errors import DataError
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.swe import build
-from arcforge_rl.swe.build import Repository, compare, inject
+from arcforge_rl.swe.build import Origin, Repository, compare, inject
 from arcforge_rl.swe.languages.known import language_of
 from arcforge_rl.swe.patches import diff
 from arcforge_rl.swe.results import TestRun
@@ -73,7 +73,7 @@ def test_repairs_in_the_toolchain_are_found(repository, tmp_path, monkeypatch):
         (folder / file).write_text(text)
         tools = Recipe(f"tools{number}", "folder", (str(folder),), {}, "/usr/lib/tools")
         monkeypatch.setattr(type(python), "tools", lambda self, tools=tools: [tools])
-        made = build.write(repo, repository, {"toy/new.py": bad}, gold, TESTS[:1], TESTS[1:], {}, "", "bug")
+        made = build.write(repo, repository, {"toy/new.py": bad}, gold, TESTS[:1], TESTS[1:], {}, "", Origin("bug"))
         assert (made is None) == refused
 
 
@@ -104,8 +104,8 @@ def test_pairs_of_releases(repository, tmp_path, monkeypatch, turns, copied, run
     code.write_text(f"{code.read_text()}\nREPAIRED_BY_A_LATER_RELEASE = 5\n")
     if reason:
         with pytest.raises(DataError, match=reason):
-            asyncio.run(compare(repo, repository, new))
+            asyncio.run(compare(repo, repository, new, Origin("release")))
     else:
-        made = asyncio.run(compare(repo, repository, new))
+        made = asyncio.run(compare(repo, repository, new, Origin("release")))
         assert list(made.FAIL_TO_PASS) == [TESTS[0]]
     assert len(done) == runs

@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +15,14 @@ from arcforge_core.errors import ConfigError, DataError
 from arcforge_rl.cli import main
 from arcforge_rl.configs.environments import SweConfig
 from arcforge_rl.layers.store import LayerError
-from arcforge_rl.swe.build import Repository, code_of, leak, statement_of
+from arcforge_rl.swe.build import code_of
 from arcforge_rl.swe.command import take
 from arcforge_rl.swe.environment import Swe, writing
 from arcforge_rl.swe.instance import FILE, Instance, instance_of, read_instances
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.languages.python.bugs import bugs
 from arcforge_rl.swe.languages.python.setup import declared, missed
+from arcforge_rl.swe.leaks import leak
 from arcforge_rl.swe.patches import diff
 from arcforge_rl.swe.results import BROKEN, TestRun
 from arcforge_rl.swe.running import runs_of
@@ -122,7 +122,7 @@ def test_the_command_compares_releases(repository, tmp_path, monkeypatch, capsys
     assert LISTS["FAIL_TO_PASS"] == one.FAIL_TO_PASS and len(one.PASS_TO_PASS) == 3 and one.kind == "release"
     monkeypatch.setattr(sys, "argv", ["arcforge-env", "swe", "releases", str(old), str(old), "--to", str(to)])
     assert main() == 2
-    assert "cannot be set up" in (error := capsys.readouterr().err) or "that of the release before" in error
+    assert "cannot be set up" in (error := capsys.readouterr().err) or "the release changes no code" in error
 
 
 @pytest.mark.slow(reason="a run of pytest in a sandbox")
@@ -212,11 +212,7 @@ def test_a_leak_is_found_by_one_who_knows_the_repair(folder):
     assert leak([tree, installed], patch) == "toy/__init__.py"
 
 
-def test_statements_name_behaviour_and_no_line_of_the_repair():
-    texts = {"t.py::test_x[1]": "E  assert 1 == 2\nE  in toy.py\nunrelated\n"}
-    repo = Repository(PYTHON, "toy", "1", (), Path(), 60)
-    text = statement_of(repo, ["t.py::test_x[1]"], texts, {"toy.py"}, ["new_name"])
-    assert "- x: assert 1 == 2" in text and "toy.py" not in text and "required: new_name" in text
+def test_required_names_are_those_that_the_code_has_nowhere():
     tests = ["from toy import fresh, old\nimport toy\ntoy.other(1)\nimport pytest\npytest.raises(X)\n"]
     assert PYTHON.required_names(tests, {"toy.py": "def old(): pass"}) == ["fresh", "other"]
 
@@ -300,6 +296,23 @@ def test_releases_have_the_metadata_of_installed_ones(repository):
         [found] = metadata.distributions(path=[str(tree)])
         assert (tree / "odd_toy-1.2.dist-info/METADATA").is_file()
         assert (found.metadata["Name"], found.version) == ("odd-toy", "1.2")
+
+
+@pytest.mark.parametrize(
+    ("project", "wanted"),
+    [
+        ('name = "odd-toy"\nversion = "1.2"', "1.2"),
+        ('name = "odd-toy"', "0"),
+        ('name = "../x"', ""),
+        ("name", ""),
+        ("", ""),
+    ],
+)
+def test_projects_have_metadata_too(repository, project, wanted):
+    (repository / "pyproject.toml").write_text(f"[project]\n{project}\n")
+    with source_tree(repository) as tree:
+        found = [(one.metadata["Name"], one.version) for one in metadata.distributions(path=[str(tree)])]
+    assert found == ([("odd-toy", wanted)] if wanted else [])
 
 
 def test_sources(repository, tmp_path):

@@ -1,4 +1,4 @@
-"""Builds instances: faults put into working code, and new tests of a release on the code of the one before."""
+"""Builds instances: faults put into working code, and new tests of a release or change on the code before it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from arcforge_core.errors import DataError
@@ -17,19 +17,20 @@ from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.store import tree_hash
 from arcforge_rl.swe.instance import FILE, Instance, read_text
 from arcforge_rl.swe.languages.base import Language, files_of
+from arcforge_rl.swe.leaks import leak
+from arcforge_rl.swe.messages import class_by_tests, class_of, text_of
 from arcforge_rl.swe.patches import Files, apply, diff
-from arcforge_rl.swe.results import PASSED, TestRun, stable, turned
+from arcforge_rl.swe.results import FAILED, PASSED, TestRun, stable, turned
 from arcforge_rl.swe.running import RUNS, runs_of
 from arcforge_rl.swe.setup import LEAST, reason_of
 from arcforge_rl.swe.sources import copy_clean
+from arcforge_rl.swe.statements import SHORT, forbidden, modules_of, statement_of
 
 MOST_TURNED = 0.5
 """Share of the tests that one fault may break."""
 TRIES = 20
-"""Faults that are tried for each instance that is wanted."""
+"""Faults or changes that are tried for each instance that is wanted."""
 COPY = "a copy of its code is installed, which passes tests"
-LONG = 20
-"""Characters of a line that tells a repair."""
 
 
 @dataclass(frozen=True)
@@ -54,31 +55,54 @@ class Repository:
     left_out: Sequence[str] = ()
 
 
-@dataclass
-class Injected:
-    """Outcomes of the faults that were tried.
+@dataclass(frozen=True)
+class Origin:
+    """Where a repair comes from.
 
     Attributes:
-        made: instances.
-        candidates: faults that could have been tried.
-        refused: reason -> tried faults that are no instance.
+        kind: ``bug``, ``release``, ``patch`` or ``change``.
+        base: hash of the commit before it; empty: that of the tree's files.
+        created: its time.
+        message: of its commit, from which class and text are taken, as far as it says them.
+        classes: of changes that are wanted; others are refused.
+        change: its class.
     """
 
+    kind: str
+    base: str = ""
+    created: str = ""
+    message: str = ""
+    classes: Collection[str] = ()
+    change: str = ""
+
+
+@dataclass
+class Tried:
+    """Outcomes of the faults or changes that were tried.
+
+    Attributes:
+        of: that which was tried.
+        made: instances.
+        candidates: that could have been tried.
+        refused: reason -> number of those that are no instance.
+    """
+
+    of: str = "faults"
     made: list[Instance] = field(default_factory=list)
     candidates: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
     @property
     def tried(self) -> int:
-        """Number of faults that were tried."""
+        """Number of those that were tried."""
         return len(self.made) + self.refused.total()
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
-        return f"{self.tried} of {self.candidates} faults tried" + (f": {reasons}" if reasons else "")
+        return f"{self.tried} of {self.candidates} {self.of} tried" + (f": {reasons}" if reasons else "")
 
 
-async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int) -> Injected:
+async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int) -> Tried:
     """Puts faults into a repository, keeps those that tests notice, and writes them as instances.
 
     Args:
@@ -101,7 +125,7 @@ async def inject(repo: Repository, tree: Path, count: int, seed: int, tries: int
     modules = [path for path in files_of(tree) if language.is_code(path) and not language.not_code.search(path)]
     candidates = [(m, bug) for m in sorted(modules) for bug in language.bugs(read_text(tree / m) or "", f"{seed}/{m}")]
     random.Random(seed).shuffle(candidates)
-    found = Injected(candidates=len(candidates))
+    found = Tried(candidates=len(candidates))
     for module, bug in candidates[:tries]:
         if len(found.made) == count:
             break
@@ -133,11 +157,11 @@ async def _instance(
         return "broke no test in every run, or kept none"
     if not all(run.whole for run in before):
         return "ended a run of the tests"
-    [module] = files
-    gold = diff(files, {module: read_text(tree / module)})
-    statement = statement_of(repo, fixed, before[0].texts, forbidden(module, gold))
+    gold = diff(files, {module: read_text(tree / module) for module in files})
+    statement = statement_of(language, repo.name, fixed, before[0].texts, forbidden(gold))
     tests = {path: text for path in paths if (text := read_text(tree / path)) is not None}
-    return write(repo, tree, files, gold, fixed, kept, tests, statement, "bug") or "can be found in the repository"
+    made = write(repo, tree, files, gold, fixed, kept, tests, statement, Origin("bug"))
+    return made or "can be found in the repository"
 
 
 async def without_code(repo: Repository, tree: Path, files: Files, paths: Sequence[str]) -> TestRun:
@@ -147,23 +171,30 @@ async def without_code(repo: Repository, tree: Path, files: Files, paths: Sequen
     return run
 
 
-async def compare(repo: Repository, old: Path, new: Path, kind: str = "release") -> Instance:
-    """Makes an instance of two releases: the later one's tests on the earlier one's code.
+async def compare(repo: Repository, old: Path, new: Path, origin: Origin) -> Instance:
+    """Makes an instance of two states of a repository: the later one's tests on the earlier one's code.
 
     Raises:
         DataError: no test is turned, none is kept (a baseline that fails wholesale), or the repair can be found.
     """
+    made = await compared(repo, old, new, origin)
+    if isinstance(made, str):
+        raise DataError(f"{repo.name} {repo.version}: {made}")
+    return made
+
+
+async def compared(repo: Repository, old: Path, new: Path, origin: Origin) -> Instance | str:
+    """Writes the instance of `compare`, or returns why there is none."""
     language, packages, seconds = repo.language, repo.packages, repo.seconds
-    what = f"{repo.name} {repo.version}"
     supporting = [path for path in files_of(new) if language.is_test(path) and path not in repo.left_out]
     support = {path: text for path in supporting if (text := read_text(new / path)) is not None}
     paths = sorted(path for path in support if language.takes(path))
     if not paths:
-        raise DataError(f"{what}: has no tests")
+        return "has no tests"
     before_code, after_code = code_of(language, old), code_of(language, new)
     gold = diff(before_code, after_code)
     if not gold:
-        raise DataError(f"{what}: its code is that of the release before")
+        return f"the {origin.kind} changes no code"
     repaired = {**support, **apply(gold, before_code)}
     before, after = list[TestRun](), list[TestRun]()
     for numbers in ((0,), range(1, RUNS)):  # most pairs are refused after one run of each
@@ -171,21 +202,32 @@ async def compare(repo: Repository, old: Path, new: Path, kind: str = "release")
         after += await runs_of(language, old, repaired, packages, paths, seconds, numbers)
         fixed, kept = turned(before, after)
         if not fixed:
-            raise DataError(f"{what}: no test fails before and passes after")
+            return "no test fails before and passes after"
         if not kept:
-            raise DataError(f"{what}: no test passes in both, so that the baseline fails wholesale")
+            return "no test passes in both, so that the baseline fails wholesale"
     if not all(run.whole for run in [*before, *after]):
-        raise DataError(f"{what}: {next(run.reason for run in [*before, *after] if not run.whole)}")
+        return next(run.reason for run in [*before, *after] if not run.whole)
+    names = language.required_names([support[path] for path in paths], {**dict.fromkeys(after_code), **before_code})
+    if origin.kind == "change":
+        failed = [test for test in fixed if before[0].outcomes.get(test) == FAILED and _was_there(test, old)]
+        origin = replace(origin, change=class_of(origin.message) or class_by_tests(failed, names))
+        if origin.change not in origin.classes:
+            return f"is of class {origin.change}"
     bare = await without_code(repo, old, support, paths)
     if any(bare.passed(name) for name in fixed):
-        raise DataError(f"{what}: {COPY}")
-    names = language.required_names([support[path] for path in paths], {**dict.fromkeys(after_code), **before_code})
-    statement = statement_of(repo, fixed, before[0].texts, forbidden("", gold), names)
+        return COPY
+    said = text_of(origin.message, forbidden(gold, SHORT) | modules_of(gold))
+    statement = statement_of(language, repo.name, fixed, before[0].texts, forbidden(gold), names, said)
     hidden = {p: text for p, text in support.items() if language.takes(p) or text != read_text(old / p)}
-    one = write(repo, old, {}, gold, fixed, kept, hidden, statement, kind)
-    if one is None:
-        raise DataError(f"{what}: the repair can be found in its files")
-    return one
+    one = write(repo, old, {}, gold, fixed, kept, hidden, statement, origin)
+    return one or "the repair can be found in its files"
+
+
+def _was_there(test: str, old: Path) -> bool:
+    """Returns whether a file of the earlier state has the name of a test."""
+    path, _, name = test.partition("::")
+    own = re.sub(r"\[.*", "", name).split("::")[-1]
+    return re.search(rf"(?<!\w){re.escape(own)}(?!\w)", read_text(old / path) or "") is not None
 
 
 def code_of(language: Language, tree: Path) -> dict[str, str | None]:
@@ -193,60 +235,9 @@ def code_of(language: Language, tree: Path) -> dict[str, str | None]:
     return {path: read_text(tree / path) for path in files_of(tree) if language.is_code(path)}
 
 
-def forbidden(module: str, patch: str) -> set[str]:
-    """Returns what a statement must not say: the file of the repair, and its lines."""
-    lines = {line[1:].strip() for line in patch.splitlines() if line[:1] in "+-" and len(line.strip()) > LONG}
-    return {part for part in (module, Path(module).name, *lines) if part}
-
-
-def statement_of(
-    repo: Repository, fixed: Sequence[str], texts: Mapping[str, str], secret: set[str], names: Sequence[str] = ()
-) -> str:
-    """Returns the text of a task: behaviour that failing tests saw, without file and line of the repair."""
-    seen = []
-    for test in fixed[:5]:
-        lines = repo.language.observed(texts.get(test, ""))
-        told = [line for line in lines if not any(part in line for part in secret)][:4]
-        if told:
-            name = re.sub(r"\[.*", "", test.split("::")[-1]).removeprefix("test_").replace("_", " ")
-            seen.append(f"- {name}: {' / '.join(told)[:400]}")
-    parts = [f"Something in {repo.name} does not behave as it should. Find the fault in this repository and repair it."]
-    parts += ["This was observed:\n" + "\n".join(dict.fromkeys(seen))] if seen else []
-    parts += [f"These names are required: {', '.join(names)}."] if names else []
-    return "\n\n".join(
-        [*parts, "Hidden tests judge the repository as you leave it; tests that you change do not count."]
-    )
-
-
-def leak(trees: Iterable[Path], patch: str, tools: Iterable[Path] = ()) -> str | None:
-    """Returns a file that a repair does not change and that holds all of its telling lines; None for none.
-
-    Args:
-        trees: the repository, then folders of installed packages, which may have a copy.
-        patch: the repair.
-        tools: folders of a toolchain, so large that they have any common line: a copy there has its file's name.
-    """
-    added = {line[1:].strip() for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")}
-    telling = {line.encode() for line in added if len(line) >= LONG}
-    if not telling:
-        return None
-    changed = set(re.findall(r"^\+\+\+ b/(.*)$", patch, re.MULTILINE))
-    names = {Path(path).name for path in changed}
-    repository, *installed = trees
-    suspects = [(repository, path) for path in files_of(repository) if path not in changed]
-    suspects += [(tree, path) for tree in installed for path in files_of(tree)]
-    suspects += [(tree, path) for tree in tools for path in files_of(tree) if Path(path).name in names]
-    return next((path for tree, path in suspects if _holds(tree / path, telling)), None)
-
-
-def _holds(path: Path, lines: Iterable[bytes]) -> bool:
-    content = path.read_bytes()
-    return all(line in content for line in lines)
-
-
 def write(
     repo: Repository, tree: Path, files: Files, gold: str, fixed: Sequence[str], kept: Sequence[str],
-    tests: Mapping[str, str], statement: str, kind: str,
+    tests: Mapping[str, str], statement: str, origin: Origin,
 ) -> Instance | None:  # fmt: skip
     """Writes a tree without its telling tests, and the instance; None if the repair can be found there.
 
@@ -258,7 +249,7 @@ def write(
         fixed, kept: tests that it turns, and those that it keeps.
         tests: files that the verifier lays over the solver's work.
         statement: text of the task.
-        kind: ``bug``, ``release`` or ``patch``.
+        origin: of the repair.
     """
     digest = hashlib.sha256(f"{repo.name} {repo.version} {gold}".encode()).hexdigest()[:10]
     name = f"{repo.name.replace('/', '-')}-{repo.version or '0'}-{digest}"
@@ -277,12 +268,13 @@ def write(
     if leak([target, *installed], gold, tools):
         shutil.rmtree(target)
         return None
-    base = tree_hash(target)
+    base = origin.base or tree_hash(target)[:40]
     test_patch = diff(dict.fromkeys(old), {path: tests[path] for path in telling if path in tests})
     recipe = ({"name": "swe-site", "packages": list(repo.packages)},) if repo.packages else ()
     one = Instance(
-        name, repo.name, base[:40], gold, test_patch, statement, tuple(fixed), tuple(kept), version=repo.version,
-        tree=name, tests=tests, layers=recipe, kind=kind, language=repo.language.name,
+        name, repo.name, base, gold, test_patch, statement, tuple(fixed), tuple(kept), version=repo.version,
+        tree=name, tests=tests, layers=recipe, kind=origin.kind, language=repo.language.name,
+        created_at=origin.created, change=origin.change,
     )  # fmt: skip
     with (repo.to / FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(one.as_row()) + "\n")

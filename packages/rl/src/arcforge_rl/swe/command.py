@@ -3,10 +3,11 @@
 ``bugs SOURCE`` puts faults into a repository whose tests pass; ``releases OLD NEW`` runs a release's tests on the code
 of the one before; ``import FILE REPOSITORY`` adds SWE-bench instances of one checked-out repository; ``export FOLDER``
 prints instances in that form; ``patches SOURCE NAME`` runs the tests of a Debian source package with and without one of
-its patches; ``all FILE`` builds from each line of a file, in these words. A source is a folder, an archive, a
-release on an index of Python packages, ``NAME==VERSION``, one of npm, ``npm:NAME==VERSION``, or a source package of
-Debian, ``debian:NAME`` or ``debian:NAME=VERSION``; none of their code is run when they are fetched. Languages are
-components of the kind ``swe_language``; that of most source files is the default.
+its patches; ``changes REPOSITORY`` takes commits that change code and tests from the history of a git repository, a
+folder or a bundle; ``all FILE`` builds from each line of a file, in these words. Any other source is a folder, an
+archive, a release on an index of Python packages, ``NAME==VERSION``, one of npm, ``npm:NAME==VERSION``, or a source
+package of Debian, ``debian:NAME`` or ``debian:NAME=VERSION``; none of their code is run when they are fetched.
+Languages are components of the kind ``swe_language``; that of most source files is the default.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_core.files.lock import locked
 from arcforge_rl.layers.archives import fetch_release
 from arcforge_rl.swe.agent_options import OPTIONS, add_agent, agent_in, flag_of, words_of
-from arcforge_rl.swe.build import TRIES, Injected, Repository, compare, inject
+from arcforge_rl.swe.build import TRIES, Origin, Repository, Tried, compare, inject
+from arcforge_rl.swe.changes import ChangeWalk
 from arcforge_rl.swe.debian import DEBIAN, PLACES, fetch_source, patched
+from arcforge_rl.swe.history import opened
 from arcforge_rl.swe.instance import FILE, OURS, instance_of, read_instances, read_text
 from arcforge_rl.swe.languages.known import language_in, language_of
 from arcforge_rl.swe.listed import LOG, build_all, read_lines, table_of
+from arcforge_rl.swe.messages import CLASSES, FEATURE, FIX
 from arcforge_rl.swe.npm import NPM, fetch_pack
 from arcforge_rl.swe.patches import apply, paths_of
 from arcforge_rl.swe.setup import NOT_SET_UP
@@ -39,12 +43,15 @@ ARCHIVES = "archives"
 """Folder of fetched releases."""
 LONGEST_FETCH = 3600.0
 """Seconds for which a source waits for those that other processes fetch."""
-WANTED = {"bugs": 1, "releases": 2, "patches": 2, "import": 2, "export": 1, "all": 1}
+WANTED = {"bugs": 1, "releases": 2, "patches": 2, "changes": 1, "import": 2, "export": 1, "all": 1}
 """Action -> number of its sources."""
+LINES = ("bugs", "releases", "patches", "changes")
+"""Actions of the lines of a file."""
 PAIR = {"repo", "language", "version", "index", "seconds", *OPTIONS}
 READ = {
     "bugs": {*PAIR, "count", "tries", "seed"}, "releases": PAIR, "patches": PAIR, "import": {"language"},
-    "export": set[str](), "all": {"jobs", "minutes", *OPTIONS},
+    "changes": {*PAIR, "count", "tries", "branch", "classes"} - {"version", "index"}, "export": set[str](),
+    "all": {"jobs", "minutes", *OPTIONS},
 }  # fmt: skip
 """Action -> options that it reads, besides folders."""
 
@@ -57,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = options_of(argv)
     options.to.mkdir(parents=True, exist_ok=True) if options.action != "export" else None
-    name = options.repo or options.sources[0].name.split(".tar")[0].split(":")[-1].split("=")[0]
+    name = options.repo or _name_of(options.sources[0])
     if options.action == "all":
         return _all(options)
     if options.action == "export":
@@ -70,15 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         with source_tree(_located(options.sources[0], options)) as tree:
             made = asyncio.run(_bugs(tree, name, options))
         print(f"{len(made.made)} of {options.count} instances of {name} in {options.to}; {made}")
+    elif options.action == "changes":
+        changed = _changes(name, options)
+        print(f"{len(changed.made)} of {options.count} instances of {name} in {options.to}; {changed}")
     elif options.action == "patches":
         located = _located(options.sources[0], options)
         with tempfile.TemporaryDirectory() as place:
             old, new = patched(located, str(options.sources[1]), Path(place))
-            print(f"{asyncio.run(_release(old, new, name, options, 'patch'))} in {options.to}")
+            print(f"{asyncio.run(_pair(old, new, name, options, 'patch'))} in {options.to}")
     else:
         before, after = (_located(source, options) for source in options.sources)
         with source_tree(before) as old, source_tree(after) as new:
-            print(f"{asyncio.run(_release(old, new, name, options))} in {options.to}")
+            print(f"{asyncio.run(_pair(old, new, name, options, 'release'))} in {options.to}")
     return 0
 
 
@@ -101,8 +111,14 @@ def options_of(argv: Sequence[str] | None) -> Namespace:
         help="of packages (default: that of PIP_INDEX_URL, else PyPI); "
         "a file or folder of apt's sources for debian:NAME (default: those of this system)",
     )
-    parser.add_argument("--count", type=int, default=8, help="faults to put in (default: 8)")
-    parser.add_argument("--tries", type=int, help=f"faults to try at most (default: {TRIES} for each of --count)")
+    parser.add_argument("--count", type=int, default=8, help="instances to make of faults or changes (default: 8)")
+    parser.add_argument(
+        "--tries", type=int, help=f"faults or changes to try at most (default: {TRIES} for each of --count)"
+    )
+    parser.add_argument("--branch", default="", help="changes: branch, tag or range A..B (default: that of HEAD)")
+    parser.add_argument(
+        "--classes", default=f"{FIX},{FEATURE}", help=f"changes: of {', '.join(CLASSES)} (default: {FIX},{FEATURE})"
+    )
     parser.add_argument("--seconds", type=float, default=120.0, help="bound of one run of the tests (default: 120)")
     parser.add_argument("--seed", type=int, default=0, help="decides which faults are tried (default: 0)")
     parser.add_argument("--archives", type=Path, help=f"folder of fetched releases (default: {ARCHIVES} in --to)")
@@ -122,7 +138,15 @@ def options_of(argv: Sequence[str] | None) -> Namespace:
         raise ArcforgeError("--count must be at least 1, --seconds above 0")
     if options.tries is not None and options.tries < options.count:
         raise ArcforgeError(f"--tries {options.tries}: must be at least --count, which is {options.count}")
+    if strange := [one for one in options.classes.split(",") if one not in CLASSES]:
+        raise ArcforgeError(f"--classes {strange[0]!r}: must be of {', '.join(CLASSES)}, with commas between")
     return options
+
+
+def _name_of(source: Path) -> str:
+    """Returns the name of a source's repository: that of a folder, archive, bundle or release."""
+    own = source.resolve().name if source.name in ("", "..") else source.name
+    return own.split(".tar")[0].removesuffix(".bundle").removesuffix(".git").split(":")[-1].split("=")[0]
 
 
 def _listed(action: str) -> str:
@@ -134,8 +158,8 @@ def _all(options: Namespace) -> int:
     folder = (options.archives or options.to / ARCHIVES).absolute()
 
     def check(words: Sequence[str]) -> None:
-        if options_of(words).action not in ("bugs", "releases", "patches"):
-            raise ArcforgeError(f"{words[0]}: a line is one of bugs, releases, patches")
+        if options_of(words).action not in LINES:
+            raise ArcforgeError(f"{words[0]}: a line is one of {', '.join(LINES)}")
         if own := [word for word in words if re.match("--(to|archives|agent.*)(=|$)", word)]:
             raise ArcforgeError(f"{own[0]}: is an option of all, not of a line")
 
@@ -170,7 +194,7 @@ async def _prepared(tree: Path, name: str, options: Namespace) -> Repository:
     return Repository(language, name, options.version, last.packages, options.to, options.seconds, last.left_out)
 
 
-async def _bugs(tree: Path, name: str, options: Namespace) -> Injected:
+async def _bugs(tree: Path, name: str, options: Namespace) -> Tried:
     repo = await _prepared(tree, name, options)
     tries = TRIES * options.count if options.tries is None else options.tries
     found = await inject(repo, tree, options.count, options.seed, tries)
@@ -179,8 +203,18 @@ async def _bugs(tree: Path, name: str, options: Namespace) -> Injected:
     return found
 
 
-async def _release(old: Path, new: Path, name: str, options: Namespace, kind: str = "release") -> str:
-    return (await compare(await _prepared(new, name, options), old, new, kind)).instance_id
+async def _pair(old: Path, new: Path, name: str, options: Namespace, kind: str) -> str:
+    return (await compare(await _prepared(new, name, options), old, new, Origin(kind))).instance_id
+
+
+def _changes(name: str, options: Namespace) -> Tried:
+    tries = TRIES * options.count if options.tries is None else options.tries
+    with opened(options.sources[0]) as history:
+        walk = ChangeWalk(
+            history, name, options.to, options.count, tries, options.classes.split(","), options.branch,
+            options.language, options.seconds, agent_in(options),
+        )  # fmt: skip
+        return asyncio.run(walk.build())
 
 
 def take(path: Path, repository: Path, to: Path, language: str = "") -> int:

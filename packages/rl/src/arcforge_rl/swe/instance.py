@@ -29,7 +29,8 @@ class Instance:
         tree: name of the folder with the repository below ``trees``, without the tests of `tests`.
         tests: path -> text of the files that the verifier lays over the work.
         layers: digests of recipes by the name of their layer.
-        kind: ``bug``, ``release`` or ``import``.
+        kind: ``bug``, ``release``, ``patch``, ``change`` or ``import``.
+        change: class of a ``change``: ``fix``, ``feature``, ``refactor`` or ``other``.
         language: a component of the kind ``swe_language``.
     """
 
@@ -50,6 +51,7 @@ class Instance:
     layers: tuple[Mapping[str, Any], ...] = ()
     kind: str = "import"
     language: str = "python"
+    change: str = ""
 
     @property
     def packages(self) -> list[str]:
@@ -67,7 +69,7 @@ class Instance:
     def as_row(self) -> dict[str, Any]:
         """Returns it in SWE-bench's form: the two lists are JSON in strings."""
         row = asdict(self)
-        ours = {name: row.pop(name) for name in ("tree", "tests", "layers", "kind", "language")}
+        ours = {name: row.pop(name) for name in ("tree", "tests", "layers", "kind", "change", "language")}
         return {**row, **{name: json.dumps(row[name]) for name in LISTS}, OURS: ours}
 
 
