@@ -22,7 +22,7 @@ OF_PREFIX = {
 }
 """Conventional prefix -> class."""
 WORDS = (
-    (OTHER, r"revert\w*|bump\w*|pin|typos?|changelog|readme|documentation|docstrings?|lint\w*|formatt?ing"),
+    (OTHER, r"revert\w*|deprecat\w+|bump\w*|pin|typos?|changelog|readme|documentation|docstrings?|lint\w*|formatt?ing"),
     (FIX, r"fix\w*|bugs?|repair\w*|correct\w*|regression|crash\w*|handl\w+|avoid\w*|prevent\w*|wrong\w*|broken|"
           r"incorrect\w*|ensure\w*"),
     (FEATURE, r"add\w*|support\w*|implement\w*|introduc\w+|allow\w*|new|enabl\w+|provid\w+"),

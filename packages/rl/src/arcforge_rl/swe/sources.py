@@ -6,6 +6,7 @@ import re
 import shutil
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.parser import HeaderParser
@@ -48,14 +49,26 @@ def source_tree(source: Path) -> Iterator[Path]:
 
 
 def _describe(tree: Path) -> None:
-    """Gives a Python release the metadata of an installed one, which some packages read when they are imported."""
-    text = read_text(tree / "PKG-INFO") or ""
+    """Gives a Python release or project the metadata of an installed one, which some packages read at their import."""
+    text = read_text(tree / "PKG-INFO") or _metadata(tree)
     fields = HeaderParser().parsestr(text)
     name, version = (fields[field] or "" for field in ("Name", "Version"))
     if re.fullmatch(r"\w[\w.-]*", name) and re.fullmatch(r"\w[\w.+!-]*", version):
         folder = tree / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(exist_ok=True)
         (folder / "METADATA").write_text(text, encoding="utf-8")
+
+
+def _metadata(tree: Path) -> str:
+    """Returns the metadata that ``pyproject.toml`` gives; the version is 0 where only a build or git knows it."""
+    try:
+        read = tomllib.loads(read_text(tree / "pyproject.toml") or "")
+    except tomllib.TOMLDecodeError:
+        return ""
+    project = read.get("project") or {}
+    if not isinstance(project, dict):
+        return ""
+    return f"Metadata-Version: 2.1\nName: {project.get('name', '')}\nVersion: {project.get('version', 0)}\n"
 
 
 def copy_clean(source: Path, target: Path, left_out: Sequence[str] = ()) -> None:
