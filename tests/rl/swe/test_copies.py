@@ -24,9 +24,9 @@ def code(*numbers):
 
 @pytest.fixture
 def folder(tmp_path):
-    """An environment: `b` has 4 of 10 files of `a`'s second state, `c` only common ones and one of `a`'s 12."""
-    trees = {"a-1": code(*range(6)), "a-2": code(*range(4, 12)), "b-1": code(8, 9, 10, 11, *range(20, 26)),
-             "c-1": code(0, *range(30, 40))}  # fmt: skip
+    """An environment: `b` has 4 of 10 files of `a`'s two states, `c` one of 7, and common ones that are no code."""
+    trees = {"a-1": code(*range(6)), "a-2": code(*range(4, 12)), "b-1": code(0, 1, 10, 11, *range(20, 26)),
+             "c-1": code(2, *range(30, 36))}  # fmt: skip
     rows = []
     for name, files in trees.items():
         write_files(tmp_path / "trees" / name, files)

@@ -71,7 +71,7 @@ def test_hashes_of_the_longer_kind(tmp_path):
 
 
 def test_nothing_of_a_hostile_repository_runs(source, tmp_path):
-    """A config with programs, hooks, filters, attributes that change what is exported, and replaced objects."""
+    """A config with programs, hooks, filters, attributes that change an export, and replaced objects."""
     mark = tmp_path / "mark"
     script = tmp_path / "run"
     script.write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")

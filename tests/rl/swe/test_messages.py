@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcforge_rl.swe.languages.known import language_of
-from arcforge_rl.swe.messages import class_by_tests, class_of, text_of
+from arcforge_rl.swe.messages import LONGEST, class_by_tests, class_of, text_of
 from arcforge_rl.swe.patches import diff
 from arcforge_rl.swe.statements import SHORT, forbidden, modules_of, statement_of
 
@@ -71,6 +71,7 @@ we began with one. A user saw it in 0.5 of the cases.
 - Zero has the sum zero, see https://example.org/7
 - Negative numbers have none.
 - Set total = 0 first
+- Set total (#3) = 0, too
 - toy.parser.digits is right now
 - It happened on line 2.
 * Since 0b1c2d3e4f the loop ends.
@@ -90,7 +91,8 @@ Signed-off-by: A Person <person@example.org>
         "Sums of utf-8 digits[1:2]"
     )
     assert text_of("Add digits()", ()) == "Add digits()"  # one word, which is a name
-    assert text_of("First words here\n\nlong " * 2000, ()).endswith("long First words here")
+    long = text_of("Many words here.\n\n" * 2000, ())
+    assert LONGEST - 20 < len(long) < LONGEST and long.endswith("\n\nMany words here.")
 
 
 @given(st.text(), st.lists(st.sampled_from(sorted(SECRET)), min_size=1), st.sampled_from(["", "Fix ", "\n\n", "- "]))
