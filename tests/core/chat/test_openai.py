@@ -2,11 +2,12 @@ import pytest
 
 from arcforge_core.chat.openai import (
     message_for_template,
+    message_to_openai,
     messages_from_openai,
     options_from_openai,
     tools_from_openai,
 )
-from arcforge_core.contracts.chat import ChatOptions, Message, Tool, ToolCall
+from arcforge_core.contracts.chat import ChatOptions, Message, PicturedMessage, Tool, ToolCall
 from arcforge_core.errors import ConfigError
 
 
@@ -116,3 +117,14 @@ def test_a_template_gets_what_transformers_gives_it():
 def test_parameters_that_are_no_schema_are_refused(parameters):
     with pytest.raises(ConfigError, match="parameters of f must be a JSON schema"):
         Tool({"type": "function", "function": {"name": "f", "parameters": parameters}})
+
+
+def test_pictures_are_data_uris():
+    assert message_to_openai(PicturedMessage("user", "Look:", pictures=(b"one", b"two"))) == {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "Look:"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,b25l"}},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,dHdv"}},
+        ],
+    }

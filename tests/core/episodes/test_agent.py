@@ -7,7 +7,7 @@ import pytest
 from arcforge_core.chat import glm5_bridge
 from arcforge_core.chat.glm_parser import GlmParser
 from arcforge_core.contracts.algorithm import Branch
-from arcforge_core.contracts.chat import Message, Tool
+from arcforge_core.contracts.chat import Message, PicturedMessage, Tool
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.contracts.environment import Reply
 from arcforge_core.data.split import key_hash
@@ -257,3 +257,10 @@ def test_tools_need_a_chat_template() -> None:
     of = solver(ScriptedEngine(TOKENIZER, lambda text, params: "two"), TextDialogue(TOKENIZER))
     with pytest.raises(ConfigError, match="'look': offers tools, and the tokenizer has no chat template"):
         talk(of, [USER], tools=(tool,))
+
+
+def test_pictures_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot see pictures: name url"):
+        asyncio.run(
+            solver(ScriptedEngine(TOKENIZER, []), chat()).reply([PicturedMessage("user", "a", pictures=(b"PNG",))])
+        )

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import pytest
 
 from arcforge_core.contracts.environment import Failure, Outcome
+from arcforge_core.contracts.sandbox import SandboxFault
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.environments import MathConfig, ToolMathConfig
 from arcforge_rl.export.playing import Exported, environment_of
@@ -95,6 +96,18 @@ def test_failures_of_the_verdict_are_the_librarys_errors(ours, monkeypatch, kind
     monkeypatch.setattr(environment, "score", failed)
     with pytest.raises(getattr(vf, error), match=f"{kind}: it broke"):
         asyncio.run(scored(task, vf.Trace(state=ours.ArcforgeState())))
+
+
+def test_a_sandbox_that_breaks_in_play_is_an_error_of_the_sandbox(ours, monkeypatch):
+    taskset, harness = made(ours, MathConfig())
+
+    async def breaks(*_):
+        raise SandboxFault("the disk is full")
+
+    monkeypatch.setattr(taskset.environment, "run", breaks)
+    trace = vf.Trace(state=ours.ArcforgeState())
+    with pytest.raises(vf.SandboxError, match="sandbox: the disk is full"):
+        asyncio.run(rolled_out(ours, harness, next(taskset.load()), "oracle", "http://127.0.0.1:9", trace))
 
 
 def test_what_an_environment_raises_is_an_error_of_the_task(ours, monkeypatch):

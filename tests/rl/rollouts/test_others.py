@@ -186,6 +186,25 @@ def test_missing_and_unused_agents_are_refused(agents: dict[str, Any], refused: 
         check_agents(Config, Conversation(), Conversation())  # type: ignore[arg-type]
 
 
+def test_an_engine_is_not_shown_pictures() -> None:
+    class Seen(Conversation):
+        seeing = ("user",)
+
+    class Config:
+        class environment:
+            name = "talk"
+
+        class evaluation:
+            environment = None
+
+    agent = agent_of({"engine": "policy"}, "user")
+    Config.agents = {"user": agent}  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"agents\.user\.engine='policy': environment=talk shows pictures to user"):
+        check_agents(Config, Seen(), Conversation())  # type: ignore[arg-type]
+    agent.engine, agent.url = None, "http://127.0.0.1:1"
+    check_agents(Config, Seen(), Conversation())  # type: ignore[arg-type]
+
+
 def test_an_agent_that_is_asked_alone_follows_a_schema() -> None:
     schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
     config = agent_of({"url": "http://127.0.0.1:1"}, "judge")

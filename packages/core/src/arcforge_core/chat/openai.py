@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arcforge_core.contracts.chat import ChatOptions, Message, Tool, ToolCall
+from arcforge_core.contracts.chat import ChatOptions, Message, PicturedMessage, Tool, ToolCall
 from arcforge_core.contracts.environment import EpisodeFailure, Reply
 from arcforge_core.errors import ConfigError
 
@@ -141,8 +142,13 @@ def message_for_template(message: Message) -> dict[str, Any]:
 
 
 def message_to_openai(message: Message) -> dict[str, Any]:
-    """Returns a message of a chat request, as clients of OpenAI's API send it; arguments are JSON in a string."""
+    """Returns a message of a chat request, as clients of OpenAI's API send it; arguments are JSON in a string, pictures
+    data URIs."""
     found = message_for_template(message)
+    if isinstance(message, PicturedMessage):
+        uris = [f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in message.pictures]
+        found["content"] = [{"type": "text", "text": message.content}]
+        found["content"] += [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
     for call in found.get("tool_calls", ()):
         call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
     return found

@@ -101,6 +101,17 @@ class Message:
 
 
 @dataclass(frozen=True)
+class PicturedMessage(Message):
+    """A message with pictures after its text. Servers of chat completions read it; chat templates have no pictures.
+
+    Attributes:
+        pictures: PNG files.
+    """
+
+    pictures: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
 class ChatOptions:
     """Rendering options.
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from arcforge_core.chat.load import build_chat_template
 from arcforge_core.contracts.algorithm import Branch
-from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Message, OpenTurn, Tool
+from arcforge_core.contracts.chat import ChatOptions, ChatTemplate, Fork, Message, OpenTurn, PicturedMessage, Tool
 from arcforge_core.contracts.engine import GenerationOutput, Matcher, SamplingParams
 from arcforge_core.contracts.environment import Agent, Failure, Reply
 from arcforge_core.data.split import key_hash
@@ -233,7 +233,13 @@ class PolicyAgent:
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), options: ChatOptions | None = None
     ) -> Reply:
-        """Samples the next turn."""
+        """Samples the next turn.
+
+        Raises:
+            ConfigError: a message has pictures, which no chat template has.
+        """
+        if any(isinstance(message, PicturedMessage) for message in messages):
+            raise ConfigError("agents", "an engine", "cannot see pictures: name url, a server that can")
         self.tools = tools
         if self.failure is not None:
             return Reply(finish_reason="error")

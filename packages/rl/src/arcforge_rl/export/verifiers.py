@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal
 import verifiers.v1 as vf
 from pydantic import Field
 
-from arcforge_core.contracts.environment import Environment, Episode, EpisodeFailure, Outcome, Task
+from arcforge_core.contracts.environment import Environment, Episode, EpisodeFailure, Failure, Outcome, Task
+from arcforge_core.episodes.rewards import failure_of
 from arcforge_core.episodes.scripted import SILENCE, play
 from arcforge_rl.endpoints import JsonServer
 from arcforge_rl.export.playing import Exported, ServedSolver, company, environment_of
@@ -40,12 +41,11 @@ def failures_as_errors() -> Iterator[None]:
     """
     try:
         yield
-    except EpisodeFailure as error:
-        raise ERRORS.get(error.failure.kind, vf.TaskError)(str(error)) from error
     except vf.RolloutError:
         raise
     except Exception as error:
-        raise vf.TaskError(f"environment: {type(error).__name__}: {error}") from error
+        failure = failure_of(error) or Failure("environment", f"{type(error).__name__}: {error}")
+        raise ERRORS.get(failure.kind, vf.TaskError)(f"{failure.kind}: {failure.reason}") from error
 
 
 class ArcforgeData(vf.TaskData):

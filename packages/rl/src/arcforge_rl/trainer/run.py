@@ -296,6 +296,10 @@ def check_agents(config: RlConfig, environment: Environment, heldout: Environmen
     for missing in sorted(needed - set(config.agents)):
         accepted = f"environment={name} needs {missing}: +agents.{missing}.url=URL, or an engine"
         raise ConfigError("agents", sorted(config.agents), accepted)
+    seeing = {name for one in (environment, heldout) for name in getattr(one, "seeing", ())}
+    for blind in sorted(agent for agent in seeing if config.agents[agent].url is None):
+        accepted = f"environment={name} shows pictures to {blind}, which no engine sees: name url, a server"
+        raise ConfigError(f"agents.{blind}.engine", config.agents[blind].engine, accepted)
     for unused in sorted(set(config.agents) - needed):
         raise ConfigError("agents", unused, f"environment={name} asks {', '.join(sorted(needed)) or 'no other agent'}")
 

@@ -24,13 +24,24 @@ async def shown(document: str, brief: Brief, level: int) -> Verdict:
     """
     key = document, brief, level
     if key not in _KNOWN:
-        verdict = await asyncio.to_thread(judge, document, brief)
-        rendered = await render(document, pictures=level == 3)
-        findings = list(measured(rendered, verdict.layouts))
-        if level == 3:
-            findings += await asyncio.to_thread(lambda: list(seen(rendered)))
-        _KNOWN[key] = with_rendering(verdict, findings, level)
+        await pictured(document, brief, level)
     _KNOWN.move_to_end(key)
+    return _KNOWN[key]
+
+
+async def pictured(document: str, brief: Brief, level: int) -> tuple[Verdict, tuple[bytes, ...]]:
+    """Returns the verdict of levels 1 to `level`, and at level 3 the PNG of each page.
+
+    Raises:
+        SandboxFault: the sandbox or the browser broke, twice.
+        ConfigError: Chromium's layer is not there.
+    """
+    verdict = await asyncio.to_thread(judge, document, brief)
+    rendered = await render(document, pictures=level == 3)
+    findings = list(measured(rendered, verdict.layouts))
+    if level == 3:
+        findings += await asyncio.to_thread(lambda: list(seen(rendered)))
+    found = _KNOWN[document, brief, level] = with_rendering(verdict, findings, level)
     while len(_KNOWN) > KEPT:
         _KNOWN.popitem(last=False)
-    return _KNOWN[key]
+    return found, rendered.pictures
