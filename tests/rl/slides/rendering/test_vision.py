@@ -144,7 +144,10 @@ def pleading(task):
 def slides(monkeypatch):
     """Makes environments whose browser shows grey pages and finds nothing wrong; rules are judged in this process."""
 
+    rendered = []
+
     async def render(document, pictures):
+        rendered.append(document)
         return browser.Rendered(pictures=(picture(200),) * document.count("<section"))
 
     for name in ("measured", "seen"):
@@ -162,6 +165,7 @@ def slides(monkeypatch):
         monkeypatch.setattr(environment, "elsewhere", here)
         return environment
 
+    made.rendered = rendered
     return made
 
 
@@ -209,7 +213,7 @@ def test_decks_that_earn_nothing_are_not_shown(slides):
     judges = Judges(lambda _: BEST)
     for reply in ("no deck", FENCED.format("<!doctype html><html><body><script>1</script></body></html>")):
         assert played(environment, reply, judges).reward == 0.0
-    assert judges.texts == []
+    assert judges.texts == [] == slides.rendered
 
 
 def test_a_judge_that_fails_is_no_reward_of_0(slides):
