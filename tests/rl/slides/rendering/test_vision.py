@@ -18,7 +18,7 @@ from arcforge_core.episodes.scripted import ScriptedAgent
 from arcforge_core.errors import ConfigError
 from arcforge_rl.configs.others import AgentConfig
 from arcforge_rl.configs.slides import SlidesConfig
-from arcforge_rl.rollouts.others import Endpoint
+from arcforge_rl.endpoints import Endpoint
 from arcforge_rl.slides.environment import FENCED, Slides
 from arcforge_rl.slides.rendering import browser, verdict
 from arcforge_rl.slides.rendering.vision import ATTEMPTS, CRITERIA, MOST, graded, lowered, read_grades

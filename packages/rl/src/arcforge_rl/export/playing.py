@@ -17,7 +17,7 @@ from arcforge_core.contracts.environment import Agent, Agents, Environment, Epis
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.entries import entry_of
 from arcforge_rl.configs.others import agent_of
-from arcforge_rl.endpoints import JsonServer, NoAnswer
+from arcforge_rl.endpoints import Endpoint, JsonServer, NoAnswer
 
 CONFIG_FILE = "environment.json"
 """Beside the module of an exported package."""
@@ -86,10 +86,6 @@ def company(solver: Agent, agents: Mapping[str, Any], seed: str) -> Agents:
     Raises:
         ConfigError: the variable with the key of one is not set.
     """
-    if not agents:
-        return Agents(solver)
-    from arcforge_rl.endpoints import Endpoint  # imports torch
-
     others: dict[str, Any] = {
         name: Endpoint(name, agent_of(fields, name), None, f"{seed}/{name}") for name, fields in agents.items()
     }
