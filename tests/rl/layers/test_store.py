@@ -17,6 +17,7 @@ from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.cli import main
 from arcforge_rl.layers.command import try_out
 from arcforge_rl.layers.debian import alternatives, closure, fetch_debian, finish_java, finish_php, merge
+from arcforge_rl.layers.downloads import Downloads
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import KNOWN, Recipe, recipe_of
 from arcforge_rl.layers.store import PARTIAL, LayerError, LayerStore, tree_hash
@@ -88,7 +89,7 @@ def test_a_manifest_that_is_cut_off(tool, store):
     [(OSError(errno.ENOSPC, "No space left on device"), "space"), (LayerError("registry", "down"), "registry")],
 )
 def test_a_fetch_that_fails_leaves_nothing(tool, store, error, kind):
-    def fetch(recipe, tree):
+    def fetch(recipe, tree, downloads):
         (tree / "usr").mkdir()
         raise error
 
@@ -110,7 +111,7 @@ def test_what_a_killed_build_left_is_removed(tool, store):
 def test_a_cached_layer_needs_no_registry(tool, store):
     ensure(tool, store)
 
-    def fetch(recipe, tree):
+    def fetch(recipe, tree, downloads):
         raise LayerError("registry", "down")
 
     assert store.ensure(tool, fetch) == store.find(tool)
@@ -215,15 +216,15 @@ def test_debian_without_archive_or_space(tmp_path, monkeypatch):
     tree.mkdir(parents=True)
     assert closure(recipe, ()) == ["lib=1.1", "own", "tool=1.2"]
     with pytest.raises(LayerError, match="cannot be reached: E: Failed to fetch") as error:
-        fetch_debian(recipe, tree, lists)
+        fetch_debian(recipe, tree, Downloads(tmp_path), lists)
     assert error.value.kind == "registry"
     (lists / "lists/archive_Packages.lz4").touch()  # lists of an earlier call
     with pytest.raises(LayerError, match="enough free space") as error:
-        fetch_debian(recipe, tree, lists)
+        fetch_debian(recipe, tree, Downloads(tmp_path), lists)
     assert error.value.kind == "space"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LayerError, match="apt-get was not found"):
-        fetch_debian(recipe, tree, lists)
+        fetch_debian(recipe, tree, Downloads(tmp_path), lists)
 
 
 def test_modules_are_compiled_equally_each_time(tmp_path):
@@ -246,7 +247,7 @@ def test_the_reason_of_pip_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr("arcforge_rl.layers.wheels.subprocess.run", lambda *_, **__: failed)
     recipe = Recipe("site", "wheels", ("odd-one",), prefix="/usr/lib/site")
     with pytest.raises(LayerError, match=r"layer site: Could not find a version .* the requirement odd-one") as error:
-        fetch_wheels(recipe, tmp_path)
+        fetch_wheels(recipe, tmp_path, Downloads(tmp_path))
     assert error.value.kind == "registry"
 
 

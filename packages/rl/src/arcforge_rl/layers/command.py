@@ -11,6 +11,7 @@ from rich.table import Table
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.contracts.sandbox import Command, SandboxLimits
+from arcforge_core.errors import ArcforgeError
 from arcforge_rl.configs.commands import BubblewrapConfig
 from arcforge_rl.layers.fetch import ensure
 from arcforge_rl.layers.recipes import KNOWN, recipe_of
@@ -31,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("action", nargs="?", default="list", choices=ACTIONS, help="what to do (default: list)")
     parser.add_argument("names", nargs="*", help=f"layers: {', '.join(KNOWN)}; verify and free: all by default")
     parser.add_argument("--store", type=Path, help="folder of the layers (default: layers in the cache of arcforge)")
+    parser.add_argument("--downloads", action="store_true", help="free: delete the kept downloads of the layers, too")
     options = parser.parse_args(argv)
+    if options.downloads and options.action != "free":
+        raise ArcforgeError(f"--downloads: is an option of free, not of {options.action}")
     store = LayerStore(options.store)
     for name in options.names:
         recipe_of(name) if options.action == "fetch" else None
@@ -42,24 +46,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             layer = ensure(recipe_of(name), store)
             print(f"{layer.name}  {layer.bytes / 1e6:.1f} MB  {layer.content[:16]}  {try_out(layer)}")
     else:
-        for layer in chosen(store, options.names):
+        layers = chosen(store, options.names, missing=options.downloads)
+        for layer in layers:
             if options.action == "verify":
                 layer.check()
                 print(f"{layer.name}  {layer.content[:16]}  unchanged  {try_out(layer)}")
             else:
                 store.free(layer)
                 print(f"{layer.name}  {layer.bytes / 1e6:.1f} MB freed")
+        for name in sorted({*options.names} or {layer.name for layer in layers}) if options.downloads else ():
+            print(f"{name}  {store.free_downloads(name) / 1e6:.1f} MB of downloads freed")
     return 0
 
 
-def chosen(store: LayerStore, names: Sequence[str]) -> list[Layer]:
+def chosen(store: LayerStore, names: Sequence[str], missing: bool = False) -> list[Layer]:
     """Returns the layers of these names, all if none is given.
+
+    Args:
+        store: has them.
+        names: of layers.
+        missing: whether one may be missing.
 
     Raises:
         LayerError: one is not there.
     """
     layers = store.layers()
-    for name in names:
+    for name in () if missing else names:
         if name not in {layer.name for layer in layers}:
             raise LayerError("missing", f"layer {name} is not in {store.folder}")
     return [layer for layer in layers if not names or layer.name in names]

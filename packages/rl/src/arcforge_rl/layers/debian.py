@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from arcforge_rl.layers.downloads import Downloads
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.layers.store import LayerError, remove
 
@@ -25,12 +26,13 @@ ALTERNATIVE = re.compile(r"update-alternatives\s+--install\s+(/usr/\S+)\s+\S+\s+
 SPACE = ("No space left", "don't have enough free space", "not enough free space")
 
 
-def fetch_debian(recipe: Recipe, tree: Path, lists: Path) -> list[str]:
+def fetch_debian(recipe: Recipe, tree: Path, downloads: Downloads, lists: Path) -> list[str]:
     """Puts packages, and what they need and the host lacks, into a folder.
 
     Args:
         recipe: names the packages.
         tree: empty folder.
+        downloads: the packages.
         lists: folder in which the archive's lists are kept for later calls.
 
     Raises:
@@ -39,25 +41,29 @@ def fetch_debian(recipe: Recipe, tree: Path, lists: Path) -> list[str]:
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise LayerError("tool", f"layer {recipe.name}: {program} was not found; its source is Debian's archive")
+    wanted = _downloaded(recipe, downloads.folder, lists) if downloads.known is None else downloads.known
+    for archive in sorted(downloads.folder.glob("*.deb")):
+        _run(recipe, ["dpkg-deb", "-x", str(archive), str(tree)])
+        with tempfile.TemporaryDirectory(dir=tree.parent) as place:
+            control = Path(place) / "control"
+            _run(recipe, ["dpkg-deb", "-e", str(archive), str(control)])
+            if (control / "postinst").is_file():
+                alternatives((control / "postinst").read_text(errors="replace"), tree)
+    merge(tree)
+    finish_java(tree)
+    finish_php(tree)
+    return sorted(wanted)
+
+
+def _downloaded(recipe: Recipe, folder: Path, lists: Path) -> list[str]:
+    """Downloads packages, and what they need and the host lacks; returns them with their versions."""
     options = _options(lists)
     updated = _run(recipe, ["apt-get", *options, "update", "-qq"], check=False)
     if updated.returncode and not any((lists / "lists").glob("*_Packages*")):
         raise LayerError("registry", f"layer {recipe.name}: Debian's archive cannot be reached: {_reason(updated)}")
     wanted = closure(recipe, options)
-    with tempfile.TemporaryDirectory(dir=tree.parent) as archives:
-        _run(recipe, ["apt-get", *options, "download", "-qq", *wanted], cwd=archives)
-        for archive in sorted(Path(archives).glob("*.deb")):
-            _run(recipe, ["dpkg-deb", "-x", str(archive), str(tree)])
-            control = Path(archives) / "control"
-            _run(recipe, ["dpkg-deb", "-e", str(archive), str(control)])
-            if (control / "postinst").is_file():
-                alternatives((control / "postinst").read_text(errors="replace"), tree)
-            remove(control)
-            archive.unlink()
-    merge(tree)
-    finish_java(tree)
-    finish_php(tree)
-    return sorted(wanted)
+    _run(recipe, ["apt-get", *options, "download", "-qq", *wanted], cwd=str(folder))
+    return wanted
 
 
 def closure(recipe: Recipe, options: Sequence[str]) -> list[str]:

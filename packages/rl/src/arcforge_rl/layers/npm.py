@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from arcforge_rl.layers.downloads import Downloads
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.layers.store import LayerError, remove
 
@@ -16,11 +19,12 @@ OPTIONS = (
     "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock", "--legacy-peer-deps", "--no-bin-links",
     "--no-update-notifier",
 )  # fmt: skip
+CACHE = "npm-cache.tar"
 WITHOUT = "-"
 """First character of a package whose copies are removed, wherever they are installed."""
 
 
-def fetch_npm(recipe: Recipe, tree: Path) -> list[str]:
+def fetch_npm(recipe: Recipe, tree: Path, downloads: Downloads) -> list[str]:
     """Installs packages, and those that they need, into ``node_modules`` of the recipe's prefix.
 
     Packages are ``NAME@RANGE``, ``NAME``, or ``-NAME``: copies of that one are removed.
@@ -32,7 +36,16 @@ def fetch_npm(recipe: Recipe, tree: Path) -> list[str]:
     folder.mkdir(parents=True)
     wanted = dict(_split(package) for package in recipe.packages if not package.startswith(WITHOUT))
     (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": wanted}))
-    run_npm(f"layer {recipe.name}", ("install", *OPTIONS, "--prefix", str(folder)), folder, tree.parent / "npm-cache")
+    kept = downloads.folder / CACHE
+    with tempfile.TemporaryDirectory(dir=tree.parent) as place:
+        cache, offline = Path(place, "cache"), [] if downloads.known is None else ["--offline"]
+        if offline:
+            with tarfile.open(kept) as tar:
+                tar.extractall(cache, filter="data")
+        run_npm(f"layer {recipe.name}", ("install", *OPTIONS, *offline, "--prefix", str(folder)), folder, cache)
+        if not offline:
+            with tarfile.open(kept, "w") as tar:
+                tar.add(cache / "_cacache", "_cacache")
     modules = folder / "node_modules"
     modules.mkdir(exist_ok=True)
     (modules / ".package-lock.json").unlink(missing_ok=True)
@@ -44,13 +57,13 @@ def fetch_npm(recipe: Recipe, tree: Path) -> list[str]:
 
 
 def run_npm(what: str, argv: Sequence[str], cwd: Path, cache: Path) -> str:
-    """Runs npm with a cache of its own, which is removed; returns its output.
+    """Runs npm with a cache of its own; returns its output.
 
     Args:
         what: begins the text of errors.
         argv: command and options.
         cwd: working directory.
-        cache: a folder that does not exist.
+        cache: a folder for it.
 
     Raises:
         LayerError: the registry cannot be reached or lacks a package, there is no space, or npm is missing.
@@ -63,9 +76,6 @@ def run_npm(what: str, argv: Sequence[str], cwd: Path, cache: Path) -> str:
         done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise LayerError("registry", f"{what}: npm did not end in {SECONDS:g} s") from error
-    finally:
-        if cache.exists():
-            remove(cache)
     if done.returncode:
         lines = [line.removeprefix("npm ERR! ").removeprefix("npm error ") for line in done.stderr.splitlines()]
         reason = next((line for line in lines if line and not line.startswith(("code ", "errno "))), "no reason given")

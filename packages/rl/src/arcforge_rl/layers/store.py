@@ -23,13 +23,13 @@ from arcforge_core.console.progress import say
 from arcforge_core.errors import DISK_FULL, ArcforgeError
 from arcforge_core.files.cache import cache_folder
 from arcforge_core.files.lock import locked
+from arcforge_rl.layers.downloads import FILES, Downloads, DownloadStore, sha256_of
 from arcforge_rl.layers.recipes import Recipe
 
 MANIFEST = "manifest.json"
 SHOWN = ("usr", "etc")
 """Top-level directories of a layer's tree; each is shown at ``/`` and its name."""
 PARTIAL = ".partial-"
-BLOCK = 1 << 20
 LONGEST_BUILD = 3600.0
 """Seconds for which a layer waits for those that other processes fetch."""
 
@@ -91,6 +91,10 @@ class Layer:
             raise LayerError("architecture", f"layer {self.name} in {self.folder} {what}: fetch it here")
 
 
+Fetch = Callable[[Recipe, Path, Downloads], Sequence[str]]
+"""Makes the tree of a recipe; see `LayerStore.ensure`."""
+
+
 class LayerStore:
     """A folder of layers.
 
@@ -100,6 +104,7 @@ class LayerStore:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = cache_folder("layers") if folder is None else folder
+        self.kept = DownloadStore(self.folder)
 
     def layers(self) -> list[Layer]:
         """Returns the layers, by name; partial ones are none.
@@ -127,12 +132,13 @@ class LayerStore:
             raise LayerError("missing", f"layer {recipe.name} is not in {self.folder}: {fetch}")
         return fitting[-1]
 
-    def ensure(self, recipe: Recipe, fetch: Callable[[Recipe, Path], Sequence[str]]) -> Layer:
-        """Returns the layer of a recipe; fetches one that is not there.
+    def ensure(self, recipe: Recipe, fetch: Fetch) -> Layer:
+        """Returns the layer of a recipe; makes one that is not there, of kept downloads or of those that it fetches.
 
         Args:
             recipe: to make.
-            fetch: puts the recipe's files into an empty folder and returns its packages with their versions.
+            fetch: puts the recipe's files into an empty folder, and what it downloads into another one, and returns its
+                packages with their versions.
 
         Raises:
             LayerError: it cannot be fetched; nothing of it remains.
@@ -150,10 +156,13 @@ class LayerStore:
                     raise
             partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=self.folder))
             try:
-                tree = partial / "tree"
-                tree.mkdir()
-                contents = tuple(fetch(recipe, tree))
-                return self._keep(recipe, partial, contents)
+                for name in ("tree", FILES):
+                    (partial / name).mkdir()
+                if (lock := self.kept.lock(recipe)) is not None:
+                    self.kept.lay(lock, partial / FILES)
+                downloads = Downloads(partial / FILES, None if lock is None else lock.contents)
+                contents = tuple(fetch(recipe, partial / "tree", downloads))
+                return self._keep(recipe, partial, contents, None if lock is None else lock.content)
             except OSError as error:
                 if error.errno in DISK_FULL:
                     raise LayerError("space", f"layer {recipe.name}: no space left in {self.folder}") from error
@@ -169,7 +178,12 @@ class LayerStore:
             layer.folder.rename(gone)
             remove(gone)
 
-    def _keep(self, recipe: Recipe, partial: Path, contents: tuple[str, ...]) -> Layer:
+    def free_downloads(self, name: str) -> int:
+        """Deletes the kept downloads of layers of a name; returns the freed bytes."""
+        with self._writing():
+            return self.kept.free(name)
+
+    def _keep(self, recipe: Recipe, partial: Path, contents: tuple[str, ...], wanted: str | None) -> Layer:
         for path, text in recipe.links.items():
             link = partial / "tree/usr" / path
             link.parent.mkdir(parents=True, exist_ok=True)
@@ -183,6 +197,11 @@ class LayerStore:
         if not any(tree.iterdir()):
             raise LayerError("partial", f"layer {recipe.name} has no file in /usr or /etc")
         content = tree_hash(tree)
+        if wanted not in (None, content):
+            what = f"layer {recipe.name}, made of its kept downloads, is not the one that they made before"
+            raise LayerError("tampered", f"{what}: arcforge-env layers free {recipe.name} --downloads, then fetch it")
+        self.kept.take(recipe, content, contents, partial / FILES)
+        remove(partial / FILES)
         size = sum(path.lstat().st_size for path in tree.rglob("*") if not path.is_dir())
         target = self.folder / f"{recipe.name}-{content[:16]}"
         layer = Layer(recipe.name, recipe.digest, content, platform.machine(), size, contents, target)
@@ -229,19 +248,11 @@ def tree_hash(tree: Path) -> str:
         if stat.S_ISLNK(mode):
             kind, data = "link", os.fsencode(os.readlink(path))
         elif stat.S_ISREG(mode):
-            kind, data = f"file {stat.S_IMODE(mode) & 0o755:o}", _file_hash(path)
+            kind, data = f"file {stat.S_IMODE(mode) & 0o755:o}", sha256_of(path).encode()
         else:
             kind, data = "folder" if stat.S_ISDIR(mode) else "other", b""
         digest.update(b"%s\0%s\0%s\0" % (os.fsencode(path.relative_to(tree)), kind.encode(), data))
     return digest.hexdigest()
-
-
-def _file_hash(path: Path) -> bytes:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest().encode()
 
 
 def remove(path: Path) -> None:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -18,28 +17,51 @@ from packaging.requirements import Requirement
 
 from arcforge_rl.layers.archives import fetch_release
 from arcforge_rl.layers.debian import SPACE
+from arcforge_rl.layers.downloads import Downloads
 from arcforge_rl.layers.recipes import Recipe
 from arcforge_rl.layers.store import LayerError, remove
 
 SECONDS = 1800.0
+QUIET = ("--disable-pip-version-check", "--no-input")
 IGNORED = "Ignored the following"
 """In pip's lines about versions that do not fit, which are not the reason for which it gives up."""
 OF_THE_INSTALLER = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
 """Files that say who unpacked a wheel, and where."""
 
 
-def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
+def fetch_wheels(recipe: Recipe, tree: Path, downloads: Downloads) -> list[str]:
     """Unpacks distributions, and what they need unless they are asked for alone, into a folder; no source is built.
 
-    Directories of `Recipe.archives` are unpacked beside them.
+    Directories of `Recipe.archives` are unpacked beside them. Without pip, uv installs and keeps no downloads.
 
     Raises:
         LayerError: the index cannot be reached or has no such wheel, there is no space, or pip and uv are missing.
     """
     target = tree / recipe.prefix.lstrip("/")
     target.mkdir(parents=True)
-    alone = ["--no-deps"] * (recipe.source == "wheels-alone")
-    command = [*_installer(recipe), "--target", str(target), "--only-binary", ":all:", *alone, *recipe.packages]
+    asked = ["--only-binary", ":all:", *(["--no-deps"] if recipe.source == "wheels-alone" else []), *recipe.packages]
+    if importlib.util.find_spec("pip"):
+        pip = [sys.executable, "-m", "pip"]
+        if downloads.known is None:
+            _run(recipe, [*pip, "download", *QUIET, "--dest", str(downloads.folder), *asked])
+        wheels = sorted(map(str, downloads.folder.glob("*.whl")))
+        here = ["--no-compile", "--no-index", "--no-deps", "--target", str(target)]
+        _run(recipe, [*pip, "install", *QUIET, *here, *wheels])
+    else:
+        _run(recipe, [_uv(recipe), "pip", "install", "--python", sys.executable, "--target", str(target), *asked])
+    contents = _cleaned(target)
+    for release in recipe.archives:  # one that is there needs no index
+        _unpacked(fetch_release(release, downloads.folder), release.partition("==")[0], target)
+    _compiled(target, recipe.prefix)
+    return [*contents, *recipe.archives]
+
+
+def _run(recipe: Recipe, command: Sequence[str]) -> None:
+    """Runs an installer.
+
+    Raises:
+        LayerError: it fails.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
@@ -49,12 +71,6 @@ def fetch_wheels(recipe: Recipe, tree: Path) -> list[str]:
         reason = next((line for line in lines if line.startswith("ERROR:")), (lines or ["no reason given"])[-1])
         kind = "space" if any(sign in done.stderr for sign in SPACE) else "registry"
         raise LayerError(kind, f"layer {recipe.name}: {reason.removeprefix('ERROR: ')}")
-    contents = _cleaned(target)
-    with tempfile.TemporaryDirectory(dir=tree.parent) as archives:
-        for release in recipe.archives:
-            _unpacked(fetch_release(release, Path(archives)), release.partition("==")[0], target)
-    _compiled(target, recipe.prefix)
-    return [*contents, *recipe.archives]
 
 
 def _unpacked(archive: Path, name: str, target: Path) -> None:
@@ -76,13 +92,10 @@ def _unpacked(archive: Path, name: str, target: Path) -> None:
         raise LayerError("partial", f"{archive.name} has no directory {name}")
 
 
-def _installer(recipe: Recipe) -> Sequence[str]:
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--no-input"]
-    uv = shutil.which("uv")
-    if uv is None:
+def _uv(recipe: Recipe) -> str:
+    if (uv := shutil.which("uv")) is None:
         raise LayerError("tool", f"layer {recipe.name}: neither pip nor uv was found")
-    return [uv, "pip", "install", "--python", sys.executable]
+    return uv
 
 
 def _cleaned(target: Path) -> list[str]:
