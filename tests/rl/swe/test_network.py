@@ -39,6 +39,7 @@ def test_two_environments_of_each_language(tmp_path, monkeypatch):
     languages = ("c", "cpp", "go", "java", "javascript", "php", "python", "ruby", "typescript")
     assert {name: built[name] for name in languages} == dict.fromkeys(languages, 2)
     out = f"hydra.run.dir={tmp_path}/out"
-    words = ["environment=swe", f"environment.path={folder}", "environment.whole=true", "environment.seconds=300", out]
+    words = ["environment=swe", f"environment.path={folder}", "environment.whole=true", "environment.seconds=300"]
+    words += ["concurrency=2", out]
     monkeypatch.setattr(sys, "argv", ["arcforge-env", "validate", *words])
     assert main() == 0
