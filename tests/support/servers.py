@@ -94,7 +94,7 @@ class ScriptedPagedEngine(PagedEngine):
 
 
 def scripted_state(
-    tokenizer: Tokenizer, script: Callable[[str], str], name: str = "small", **options: Any
+    tokenizer: Tokenizer, script: Callable[[str], str], name: str = "small", positions: int = 8192, **options: Any
 ) -> ServerState:
     """Returns the state of a server whose model says what a script tells it.
 
@@ -102,10 +102,13 @@ def scripted_state(
         tokenizer: of the script.
         script: the prompt's text, special tokens written out, to that of the answer.
         name: the model's.
+        positions: of the model, and tokens of its cache.
         options: of the engine.
     """
-    model = small_model(vocab_size=tokenizer.vocab_size, max_position_embeddings=8192)
-    options.setdefault("cache_tokens", 8192)  # FastAPI keeps a hundred endpoints of past tests, and with them engines
+    model = small_model(vocab_size=tokenizer.vocab_size, max_position_embeddings=positions)
+    options.setdefault(
+        "cache_tokens", positions
+    )  # FastAPI keeps a hundred endpoints of past tests, and with them engines
     engine = ScriptedPagedEngine(PagedEngineConfig(**options), model)
     engine.script, engine.tokenizer, engine.prompts = script, tokenizer, []
     return state_of(engine, tokenizer, name)

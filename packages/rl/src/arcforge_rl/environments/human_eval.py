@@ -80,8 +80,8 @@ class HumanEval(EnvironmentBase):
         return await judge_in_sandboxes(FunctionTest(task.entry_point, own, test), before + written, limits)
 
     def oracle(self, task: Task) -> Script:
-        """Returns the continuation of the prompt."""
-        return [Reply(task.answer)]
+        """Returns the whole function in a block: a chat template does not keep blanks at the beginning of a reply."""
+        return [Reply(f"```python\n{task.prompt}{task.answer}\n```")]
 
     def cheats(self, task: Task) -> Sequence[Script]:
         """Returns functions that do nothing, exit early, or print the success message."""
