@@ -79,7 +79,7 @@ def test_the_oracle_earns_the_same_in_the_loop_and_before_the_gateway(served: An
     check_tokens([rollout], served)
 
 
-@pytest.mark.slow(reason="an engine and a server for each of forty environments")
+@pytest.mark.nightly(reason="an engine and a server for each of forty environments")
 def test_a_small_model_is_judged_in_the_loop_and_before_the_gateway(served: Any, environment: Environment) -> None:
     model = small_model(vocab_size=TOKENIZER_SIZE, max_position_embeddings=POSITIONS)
     engine = SimpleEngine(SimpleEngineConfig(), model)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from arcforge_core.data.near import Phrases, words
-from arcforge_core.data.sources.readers import NotJson, is_utf8, json_lines
+from arcforge_core.data.sources.readers import is_utf8, json_objects
 from arcforge_core.data.split import PHRASE, SHARE
 from arcforge_core.errors import DataError
 
@@ -80,10 +80,7 @@ def read_pages(path: Path) -> list[Page]:
         DataError: the file cannot be read or has no page; a row is malformed or its title comes twice.
     """
     found: dict[str, Page] = {}
-    for number, row in json_lines(path):
-        where = f"{path}:{number}"
-        if isinstance(row, NotJson):
-            raise DataError(f"{where}: not JSON: {row.reason}")
+    for where, row in json_objects(path, FIELDS):
         page = _page(row, where)
         if page.title in found:
             raise DataError(f"{where}: the title {page.title!r} comes twice")
@@ -93,11 +90,7 @@ def read_pages(path: Path) -> list[Page]:
     return list(found.values())
 
 
-def _page(row: Any, where: str) -> Page:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: must be an object, not a {type(row).__name__}")
-    if strange := sorted(set(row) - set(FIELDS)):
-        raise DataError(f"{where}: has no field {strange[0]!r}; fields are {', '.join(FIELDS)}")
+def _page(row: Mapping[str, Any], where: str) -> Page:
     texts = {name: row.get(name, "") for name in ("title", "text", "group", "kind")}
     for name, text in texts.items():
         if not isinstance(text, str) or not is_utf8(text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +107,27 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, value
     except OSError as error:
         raise DataError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
+def json_objects(path: Path, fields: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the place, ``FILE:NUMBER``, and the object of each line that is not blank.
+
+    Args:
+        path: of the file.
+        fields: that an object may have.
+
+    Raises:
+        DataError: the file cannot be opened, or a line is no JSON, no object, or has another field.
+    """
+    for number, row in json_lines(path):
+        where = f"{path}:{number}"
+        if isinstance(row, NotJson):
+            raise DataError(f"{where}: not JSON: {row.reason}")
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: must be an object, not a {type(row).__name__}")
+        if strange := sorted(set(row) - set(fields)):
+            raise DataError(f"{where}: has no field {strange[0]!r}; fields are {', '.join(fields)}")
+        yield where, row
 
 
 def _read_parquet(path: Path, text_field: str) -> Iterator[str | None]:

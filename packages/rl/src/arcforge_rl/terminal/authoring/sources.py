@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcforge_core.data.sources.readers import NotJson, json_lines
+from arcforge_core.data.sources.readers import json_objects
 from arcforge_core.errors import DataError
 from arcforge_rl.search.pages import ALIASES, Page
 from arcforge_rl.terminal.authoring.topics import OTHER, is_technical, topic_of
@@ -62,10 +62,7 @@ def read_seeds(path: Path | None) -> list[TaskSource]:
         return [_seed({"text": str(module.__doc__), "topic": name, "title": name}, name)
                 for name, module in modules.items()]  # fmt: skip
     found: dict[str, TaskSource] = {}
-    for number, row in json_lines(path):
-        where = f"{path}:{number}"
-        if isinstance(row, NotJson):
-            raise DataError(f"{where}: not JSON: {row.reason}")
+    for where, row in json_objects(path, FIELDS):
         seed = _seed(row, where)
         if seed.key in found:
             raise DataError(f"{where}: the title {seed.key!r} comes twice")
@@ -75,11 +72,7 @@ def read_seeds(path: Path | None) -> list[TaskSource]:
     return list(found.values())
 
 
-def _seed(row: Any, where: str) -> TaskSource:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: must be an object, not a {type(row).__name__}")
-    if strange := sorted(set(row) - set(FIELDS)):
-        raise DataError(f"{where}: has no field {strange[0]!r}; fields are {', '.join(FIELDS)}")
+def _seed(row: Mapping[str, Any], where: str) -> TaskSource:
     for name in FIELDS:
         if not isinstance(row.get(name, ""), str):
             raise DataError(f"{where}: {name} must be a text")
