@@ -5,12 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from arcforge_core.data.sources.readers import continued
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_core.files.lock import locked
 from arcforge_rl.search.pages import rows_of
 from arcforge_rl.terminal.authoring import synthesis
 from arcforge_rl.terminal.authoring.endpoint import Idea, draft_of, form_of
-from arcforge_rl.terminal.authoring.synthesis import read_record
+from arcforge_rl.terminal.authoring.synthesis import DraftAttempt
 from arcforge_rl.terminal.authoring.trial import Trial
 from arcforge_rl.terminal.command import main
 from arcforge_rl.terminal.environment import read_folders
@@ -27,6 +28,10 @@ TASK = {
     "results": ["/app/sum.txt"],
     "check": "import os\nassert open('/app/sum.txt').read().strip() == '3'\n",
 }  # fmt: skip
+
+
+def attempts(folder):
+    return continued(folder / "authored.jsonl", DraftAttempt, "attempt")
 
 
 @contextmanager
@@ -75,7 +80,7 @@ def test_a_model_writes_a_task_that_the_validator_plays(tmp_path):
     assert [body["response_format"]["json_schema"]["schema"]["title"] for body in asked] == [
         "Idea", "WrittenTask", "Review"]  # fmt: skip
     assert "number 0" in asked[0]["messages"][0]["content"] and asked[0]["model"] == "author"
-    (attempt,) = read_record(tmp_path / "authored.jsonl")
+    (attempt,) = attempts(tmp_path)
     assert (attempt.author, attempt.built, attempt.task, attempt.plays) == ("author", True, task.name, 9)
 
 
@@ -86,7 +91,7 @@ def test_complaints_of_rules_validator_and_review_reach_the_model(tmp_path, acce
     mended = [body["messages"][-1]["content"] for body in asked if len(body["messages"]) > 3]
     for said, reason in zip(mended, ["Invalid JSON", "0 cheats", "silence earns 1", "It is vague."], strict=True):
         assert said.startswith("The task does not hold:\n- ") and reason in said
-    assert [a.last for a in read_record(tmp_path / "authored.jsonl")] == [False] * 4 + [True]
+    assert [a.last for a in attempts(tmp_path)] == [False] * 4 + [True]
 
 
 def test_a_model_may_find_a_page_unsuitable(tmp_path, accepted):
@@ -94,7 +99,7 @@ def test_a_model_may_find_a_page_unsuitable(tmp_path, accepted):
     (tmp_path / "pages.jsonl").write_text("".join(rows_of(corpus())))
     with author([TASK], ideas=ideas) as (url, asked):
         assert run(tmp_path, url, "--route", "pages", "--corpus", str(tmp_path / "pages.jsonl")) == 0
-    first, second = read_record(tmp_path / "authored.jsonl")
+    first, second = attempts(tmp_path)
     assert first.complaints == ["unsuitable: it is a table of contents"] and second.task
     page = asked[1]["messages"][0]["content"]
     assert second.source in page and f"its topic is {second.topic}" in page and second.difficulty in page
@@ -104,12 +109,15 @@ def test_a_server_that_fails_is_no_refusal(tmp_path, accepted, monkeypatch):
     monkeypatch.setattr("arcforge_rl.endpoints.PAUSE", 0.01)
     with author([TASK], broken=[503] * 3) as (url, _), pytest.raises(ArcforgeError, match="1 sources failed"):
         run(tmp_path, url)
-    assert {a.source for a in read_record(tmp_path / "authored.jsonl")} == {"build/0"}
+    assert {a.source for a in attempts(tmp_path)} == {"build/0"}
     with author([], broken=[503] * 99) as (url, _), pytest.raises(ArcforgeError, match="3 sources in a row failed"):
         main(["author", str(tmp_path), "--url", url, "--count", "5"])
     with author([TASK]) as (url, _):
         assert main(["author", str(tmp_path), "--url", url, "--count", "2"]) == 0
-    assert {a.source for a in read_record(tmp_path / "authored.jsonl")} == {"build/0", "archives/0"}
+    assert {a.source for a in attempts(tmp_path)} == {
+        "build/0",
+        "archives/0",
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ import sys
 import pytest
 
 from arcforge_core.contracts.environment import EpisodeFailure
+from arcforge_core.data.sources.readers import continued
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_rl.configs.environments import TerminalConfig
 from arcforge_rl.terminal.authoring import synthesis
 from arcforge_rl.terminal.authoring.authors import Proposal, TemplateAuthor
 from arcforge_rl.terminal.authoring.pages.drawing import Unfit
 from arcforge_rl.terminal.authoring.sources import classify, read_seeds, stratified, variations
-from arcforge_rl.terminal.authoring.synthesis import RECORD, Synthesis, figures_of, read_record
+from arcforge_rl.terminal.authoring.synthesis import RECORD, DraftAttempt, Synthesis, figures_of
 from arcforge_rl.terminal.authoring.trial import Trial, tried
 from arcforge_rl.terminal.command import main
 from arcforge_rl.terminal.drafts import task_of
@@ -116,7 +117,7 @@ def test_a_stopped_synthesis_continues(tmp_path, accepted):
     assert not [*tmp_path.glob(f"{synthesis.PARTIAL}*")] and len(accepted) == 4
     (tmp_path / RECORD).write_text("{}\n" + record)
     with pytest.raises(DataError, match=r"authored\.jsonl:1"):
-        read_record(tmp_path / RECORD)
+        continued(tmp_path / RECORD, DraftAttempt, "attempt")
 
 
 @pytest.mark.nightly(reason="a process that imports all and is killed, and twenty plays of two tasks")

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from arcforge_core.data.sources.readers import NotJson, json_lines
-from arcforge_core.errors import ArcforgeError, DataError
+from arcforge_core.data.sources.readers import continued
+from arcforge_core.errors import ArcforgeError
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,8 @@ class AttemptRecord:
         self._known: dict[tuple[str, str, str, int], FilterAttempt] = {}
         if path is None:
             return
-        whole = ""
-        lines = [*json_lines(path)] if path.exists() else []
-        for place, (number, row) in enumerate(lines):
-            try:
-                if isinstance(row, NotJson):
-                    raise TypeError(row.reason)
-                one = FilterAttempt(**row)
-            except TypeError as error:
-                if place == len(lines) - 1:
-                    break
-                raise DataError(f"{path}:{number}: is no attempt: {error}") from error
+        for one in continued(path, FilterAttempt, "attempt"):
             self._known[one.agent, one.filter, one.question, one.number] = one
-            whole += json.dumps(row) + "\n"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(whole, encoding="utf-8")
-        except OSError as error:
-            raise ArcforgeError(f"cannot write {path}: {error.strerror}") from error
 
     def find(self, name: str, question: str, number: int) -> FilterAttempt | None:
         """Returns an earlier attempt; None if it has not been made."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from arcforge_core.errors import DataError
+from arcforge_core.errors import ArcforgeError, DataError
+
+T = TypeVar("T")
 
 ROW_FILES = (".jsonl", ".parquet")
 """Extensions of files with one document per row."""
@@ -107,6 +109,42 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, value
     except OSError as error:
         raise DataError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
+def continued(path: Path, make: Callable[..., T], what: str) -> list[T]:
+    """Returns what the lines of a growing record make; a last line that a killed process left unfinished is removed.
+
+    Args:
+        path: of the file, which may not be there.
+        make: gets the fields of a line.
+        what: the name of a line in errors.
+
+    Raises:
+        DataError: a line before the last one is damaged.
+        ArcforgeError: the file cannot be written.
+    """
+    found, whole = list[T](), ""
+    lines = [*json_lines(path)] if path.exists() else []
+    for place, (number, row) in enumerate(lines):
+        try:
+            if isinstance(row, NotJson):
+                raise TypeError(row.reason)
+            if not isinstance(row, dict):
+                raise TypeError(f"it is a {type(row).__name__}")
+            found.append(make(**row))
+        except TypeError as error:
+            if place == len(lines) - 1:
+                break
+            raise DataError(f"{path}:{number}: is no {what}: {error}") from error
+        whole += json.dumps(row) + "\n"
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(whole, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ArcforgeError(f"cannot write {path}: {error.strerror}") from error
+    return found
 
 
 def json_objects(path: Path, fields: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:

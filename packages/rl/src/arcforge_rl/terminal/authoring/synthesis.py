@@ -15,7 +15,7 @@ from pathlib import Path
 
 from arcforge_core.console.progress import say
 from arcforge_core.contracts.environment import EpisodeFailure
-from arcforge_core.data.sources.readers import NotJson, json_lines
+from arcforge_core.data.sources.readers import continued
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_rl.terminal.authoring.authors import Author, Writer
 from arcforge_rl.terminal.authoring.pages.drawing import Unfit
@@ -82,7 +82,7 @@ class Synthesis:
     def __init__(self, folder: Path, author: Author, environment: Terminal, revisions: int, repeats: int) -> None:
         self.folder, self.author, self.environment = folder, author, environment
         self.revisions, self.repeats = revisions, repeats
-        self.attempts = read_record(folder / RECORD)
+        self.attempts = continued(folder / RECORD, DraftAttempt, "attempt")
         for partial in folder.glob(f"{PARTIAL}-*"):
             shutil.rmtree(partial)
         self.unanswered, self._in_a_row = list[str](), 0
@@ -181,29 +181,6 @@ class Synthesis:
         if attempt.last:
             said = f"task {attempt.task}, {attempt.plays} plays" if attempt.task else attempt.complaints[0][:160]
             say(f"{attempt.source}: {said} ({attempt.seconds:.0f} s)")
-
-
-def read_record(path: Path) -> list[DraftAttempt]:
-    """Returns the attempts of a record; a last line that a killed process left unfinished is removed.
-
-    Raises:
-        DataError: an earlier line is malformed.
-    """
-    if not path.exists():
-        return []
-    found, lines = list[DraftAttempt](), [*json_lines(path)]
-    for place, (number, row) in enumerate(lines):
-        try:
-            if isinstance(row, NotJson):
-                raise TypeError(row.reason)
-            found.append(DraftAttempt(**row))
-        except TypeError as error:
-            if place < len(lines) - 1:
-                raise DataError(f"{path}:{number}: {error}") from error
-    whole = path.with_name(f"{path.name}{PARTIAL}")
-    whole.write_text("".join(json.dumps(asdict(one)) + "\n" for one in found), encoding="utf-8")
-    whole.replace(path)
-    return found
 
 
 def figures_of(attempts: list[DraftAttempt]) -> list[tuple[str, ...]]:
