@@ -7,7 +7,7 @@ import pytest
 
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files import atomic
-from arcforge_core.files.atomic import creating, previous, replacing
+from arcforge_core.files.atomic import creating, previous, replacing, write_new
 
 
 def write(folder: Path, text: str) -> None:
@@ -72,3 +72,14 @@ def test_what_is_not_ours_is_replaced_only_without_a_marker(tmp_path: Path) -> N
     with replacing(folder, marker=None) as partial:
         (partial / "file").touch()
     assert os.listdir(folder) == ["file"]
+
+
+def test_texts_of_a_new_folder_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_new(tmp_path / "whole", {"one": "1", "in/two": "ü"})
+    assert (tmp_path / "whole/in/two").read_text(encoding="utf-8") == "ü"
+    with pytest.raises(OSError):
+        write_new(tmp_path / "half", {"one": "1", "one/two": "2"})
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "whole", {"other": ""})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["whole"]
+    assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == ["in", "one"]

@@ -13,7 +13,7 @@ from arcforge_core import __version__
 from arcforge_core.config.schema import check_choice
 from arcforge_core.config.search_path import presets
 from arcforge_core.errors import ConfigError
-from arcforge_core.files.atomic import creating
+from arcforge_core.files.atomic import write_new
 from arcforge_core.plugins.hookspecs import PLUGIN_API
 from arcforge_core.plugins.registry import Registry
 
@@ -37,12 +37,10 @@ def new_plugin(kind: str, name: str, parent: Path, registry: Registry) -> Path:
     folder = parent / values["distribution"]
     if folder.exists() or folder.is_symlink():
         raise ConfigError("folder", str(folder), "it exists, and is not overwritten: choose another name or --folder")
+    templates = _files(resources.files("arcforge_core.cli") / "templates" / kind)
+    files = {path.replace("PACKAGE", values["package"]): Template(text).substitute(values) for path, text in templates}
     try:
-        with creating(folder) as partial:
-            for path, text in _files(resources.files("arcforge_core.cli") / "templates" / kind):
-                file = partial / path.replace("PACKAGE", values["package"])
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(Template(text).substitute(values), encoding="utf-8")
+        write_new(folder, files)
     except OSError as error:
         raise ConfigError("folder", str(folder), f"it cannot be written: {error.strerror or error}") from error
     return folder

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +29,19 @@ def creating(directory: Path) -> Iterator[Path]:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
     with _writing(directory) as partial:
         yield partial
+
+
+def write_new(directory: Path, files: Mapping[str, str]) -> None:
+    """Writes texts by their paths below `directory`, a new name: all of them or none.
+
+    Raises:
+        OSError: as by `creating`.
+    """
+    with creating(directory) as partial:
+        for path, text in files.items():
+            file = partial / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_core.files.atomic import write_new
 from arcforge_core.plugins.loader import registry
 
 FILES = {
@@ -179,16 +180,18 @@ def write(name: str, to: Path) -> Path:
     if folder.exists():
         raise ConfigError("name", name, f"{folder} exists already")
     try:
-        for path, text in FILES.items():
-            file = folder / _filled(path, parts)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(_filled(text, parts), encoding="utf-8")
+        write_new(folder, filled(FILES, parts))
     except OSError as error:
         raise ArcforgeError(f"cannot write {error.filename or folder}: {error.strerror}") from error
     return folder
 
 
-def _filled(text: str, parts: dict[str, str]) -> str:
-    for mark, value in parts.items():
-        text = text.replace(mark, value)
-    return text
+def filled(files: Mapping[str, str], parts: Mapping[str, str]) -> dict[str, str]:
+    """Returns paths and texts of files with the value of each mark in its place."""
+
+    def put(text: str) -> str:
+        for mark, value in parts.items():
+            text = text.replace(mark, value)
+        return text
+
+    return {put(path): put(text) for path, text in files.items()}

@@ -14,8 +14,10 @@ from arcforge_core import __version__
 from arcforge_core.console.result import Result
 from arcforge_core.contracts.environment import Environment
 from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_core.files.atomic import write_new
 from arcforge_core.plugins.loader import registry
 from arcforge_rl.configs.export import EnvExportConfig
+from arcforge_rl.environments.skeleton import filled
 from arcforge_rl.export.playing import CONFIG_FILE
 
 VERIFIERS = "verifiers>=0.4,<0.5"
@@ -123,9 +125,12 @@ def run(config: EnvExportConfig) -> Result:
         "$MORE": f"\nFiles that are not in the package: {', '.join(files)}.\n" if files else "",
     }  # fmt: skip
     agents = {name: dataclasses.asdict(agent) for name, agent in config.agents.items()}
-    written = {_filled(path, parts): _filled(text, parts) for path, text in FILES.items()}
+    written = filled(FILES, parts)
     written[f"{module}/{CONFIG_FILE}"] = json.dumps({"environment": section, "agents": agents}, indent=2) + "\n"
-    write(folder, written)
+    try:
+        write_new(folder, written)
+    except OSError as error:
+        raise ArcforgeError(f"cannot write {error.filename or folder}: {error.strerror}") from error
     print(f"{folder}\npip install -e {folder}\nvf-eval {package} -n 5 --model MODEL --client.base-url URL")
     return Result(folder, {"files": len(written)})
 
@@ -197,30 +202,5 @@ def needs(distribution: str, section: Mapping[str, Any]) -> list[str]:
     return [f"{own}>={__version__}", *others, VERIFIERS]
 
 
-def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Writes a new folder.
-
-    Args:
-        folder: must not exist.
-        files: texts by path in it.
-
-    Raises:
-        ArcforgeError: it cannot be written.
-    """
-    try:
-        for path, text in files.items():
-            file = folder / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArcforgeError(f"cannot write {error.filename or folder}: {error.strerror}") from error
-
-
 def _tasks_said(number: int | None) -> str:
     return "Tasks are drawn without end: bound a run with `-n`." if number is None else f"It has {number} tasks."
-
-
-def _filled(text: str, parts: dict[str, str]) -> str:
-    for mark, value in parts.items():
-        text = text.replace(mark, value)
-    return text
