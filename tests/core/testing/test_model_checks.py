@@ -8,7 +8,7 @@ from arcforge_core.contracts.hardware import YES, Kernel
 from arcforge_core.ops import reference
 from arcforge_core.ops.hardware import TorchCpu
 from arcforge_core.testing import model_checks
-from arcforge_core.testing.model_checks import check_model, curve_fault, decode_fault
+from arcforge_core.testing.model_checks import check_model, curve, curve_fault, decode_fault, host_spread
 
 
 def backend(*kernels):
@@ -44,6 +44,25 @@ class Doubled(torch.autograd.Function):
 def test_a_doubled_gradient_shows_in_the_norm_although_adamw_hides_it():
     wrong = Kernel("rms_norm", "test", lambda x, w, eps: Doubled.apply(reference.rms_norm(x, w, eps)), lambda _: YES)
     assert curve_fault(backend(wrong), torch.float32, 0).startswith("the gradient norm of step 1 is")
+
+
+TIED = 17
+"""A seed with a router's tie, which rounding decides."""
+
+
+@pytest.mark.slow(reason="ten training curves of each of two kernels")
+def test_a_tie_that_rounding_decides_is_no_fault_and_hides_none():
+    host = list(curve(model_checks.model_on(None, TIED), torch.float32, TIED))
+    assert host_spread(host, TIED)["loss"] > 2e-3
+    assert host_spread(list(curve(model_checks.model_on(None, 1), torch.float32, 1)), 1)["loss"] < 1e-3
+    g = torch.Generator().manual_seed(1)
+
+    def rounded(x, w, eps):
+        return reference.rms_norm(x, w, eps) * (1 + 1e-6 * torch.randn(x.shape, generator=g))
+
+    assert curve_fault(backend(Kernel("rms_norm", "test", rounded, lambda _: YES)), torch.float32, TIED) == ""
+    wrong = Kernel("rms_norm", "test", lambda x, w, eps: Doubled.apply(reference.rms_norm(x, w, eps)), lambda _: YES)
+    assert curve_fault(backend(wrong), torch.float32, TIED).startswith("the gradient norm of step 1 is")
 
 
 def test_a_kernel_that_is_wrong_in_a_cache_only_decodes_other_tokens():
