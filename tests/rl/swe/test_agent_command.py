@@ -1,4 +1,4 @@
-"""``arcforge-env swe --agent``: its options, its failures, and instances of set-ups that leave test files out."""
+"""``arcforge-env swe --url``: its options, its failures, and instances of set-ups that leave test files out."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from support.trees import write_files
 
 PYTHON = language_of("python")
 CODE, NET = "toy/__init__.py", "tests/test_net.py"
-URL = "--agent=http://127.0.0.1:9"
+URL = "--url=http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -60,16 +60,17 @@ def run(monkeypatch, *words):
 
 
 @pytest.mark.parametrize(("words", "reason"), [
-    (["bugs", "x", "--agent-model", "m"], "--agent-model: is of an agent: name its server with --agent URL"),
-    (["bugs", "x", "--agent", "ftp://x"], "--agent='ftp://x': must begin with http:// or https://"),
-    (["bugs", "x", "--agent", "http://[x"], "--agent='http://[x': must begin with"),
-    (["bugs", "x", "--agent", ""], "--agent='': must begin with"),
-    (["bugs", "x", "--agent", "http://"], "and name a host"),
-    (["bugs", "x", "--agent", "http://x:99999"], "and name a host"),
+    (["bugs", "x", "--model", "m"], "--model and --key-variable are of a server: name --url"),
+    (["bugs", "x", "--agent-calls", "3"], "--agent-calls: is of an agent: name its server with --url"),
+    (["bugs", "x", "--url", "ftp://x"], "--url='ftp://x': must begin with http:// or https://"),
+    (["bugs", "x", "--url", "http://[x"], "--url='http://[x': must begin with"),
+    (["bugs", "x", "--url", ""], "--url='': must begin with"),
+    (["bugs", "x", "--url", "http://"], "and name a host"),
+    (["bugs", "x", "--url", "http://x:99999"], "and name a host"),
     (["bugs", "x", URL, "--agent-calls", "0"], "--agent-calls must be at least 1"),
     (["bugs", "x", URL, "--agent-seconds", "inf"], "--agent-seconds finite and above 0"),
-    (["bugs", "x", URL, "--agent-key", "NO_SUCH_KEY"], "--agent-key='NO_SUCH_KEY': must be an environment variable"),
-    (["export", "x", URL], "--agent: is no option of export"),
+    (["bugs", "x", URL, "--key-variable", "NO_KEY"], "--key-variable='NO_KEY': must be an environment variable"),
+    (["export", "x", URL], "--url: is no option of export"),
     (["import", "x", "y", "--agent-seconds", "3"], "--agent-seconds: is no option of import"),
 ])  # fmt: skip
 def test_options_that_are_refused(monkeypatch, capsys, words, reason):
@@ -80,9 +81,9 @@ def test_options_that_are_refused(monkeypatch, capsys, words, reason):
 
 def test_a_list_hands_the_agent_to_its_lines(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("KEY", "secret")
-    given = [URL, "--agent-model=m", "--agent-key=KEY", "--agent-calls=3", "--agent-seconds=9"]
+    given = [URL, "--model=m", "--key-variable=KEY", "--agent-calls=3", "--agent-seconds=9"]
     options = options_of(["bugs", "x", *given])
-    assert options_of(["bugs", "y", *words_of(options)]).agent_model == "m"
+    assert options_of(["bugs", "y", *words_of(options)]).model == "m"
     assert [getattr(options_of(["all", "x", *words_of(options)]), name) for name in OPTIONS] == [
         "http://127.0.0.1:9", "m", "KEY", 3, 9.0,
     ]  # fmt: skip
@@ -111,7 +112,7 @@ def test_an_agent_that_fails_is_a_verdict_on_a_repository(odd, tmp_path, monkeyp
     for module in ("setup", "setup_tools"):
         monkeypatch.setattr(f"arcforge_rl.swe.{module}.runs_of", World(["odd-dist"]))
     with model_server([trying("wrong")]) as (url, asked):
-        words = ["--agent", url, "--agent-calls", 2, "--agent-key", "KEY", "--agent-model", "m"]
+        words = ["--url", url, "--agent-calls", 2, "--key-variable", "KEY", "--model", "m"]
         assert run(monkeypatch, "bugs", odd, "--to", tmp_path / "swe", *words) == 2
     assert asked[0]["model"] == "m" and asked[0]["key"] == "Bearer secret"
     assert "toy cannot be set up: 0 tests pass" in (error := capsys.readouterr().err)
@@ -133,7 +134,7 @@ def test_builders_get_the_set_up_of_the_agent(odd, tmp_path, monkeypatch, words)
     for name in ("inject", "compare"):
         monkeypatch.setattr(f"arcforge_rl.swe.command.{name}", build)
     with model_server([trying("odd-dist", leave_out=[NET])]) as (url, _):
-        words = [*(word.format(odd) for word in words), odd, "--to", tmp_path / "swe", "--agent", url]
+        words = [*(word.format(odd) for word in words), odd, "--to", tmp_path / "swe", "--url", url]
         assert run(monkeypatch, *words) == 2
     [repo] = got
     assert (repo.packages, repo.left_out) == (("odd-dist",), (NET,))
@@ -172,7 +173,7 @@ def test_a_list_of_a_repository_that_an_agent_sets_up(odd, registry, tmp_path, m
     assert "the agent's server gave no reply" in capsys.readouterr().out
     assert not (tmp_path / "swe" / listed.BUILT).exists()
     with model_server([trying("odd-one"), trying("odd-dist"), trying("odd-dist", leave_out=[NET])]) as (url, asked):
-        assert run(monkeypatch, *words, "--agent", url) == 0
+        assert run(monkeypatch, *words, "--url", url) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["python", "1", "1", "1", "1", "1", "0"]
     rows = [json.loads(line) for line in (tmp_path / "swe/attempts.jsonl").read_text().splitlines()]
     unknown, whole, part = (row for row in rows if row["by"] == "agent")

@@ -58,8 +58,8 @@ def test_lines_of_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("line", [
-    "export swe", "bugs a --to b", "bugs a --minutes=3", "all list.txt", "bugs a --agent http://here",
-    "bugs a --agent=http://here --agent-model x",
+    "export swe", "bugs a --to b", "bugs a --minutes=3", "all list.txt", "bugs a --url http://here",
+    "bugs a --url=http://here --model x",
 ])  # fmt: skip
 def test_lines_that_the_command_refuses(tmp_path, monkeypatch, capsys, line):
     (tmp_path / "list.txt").write_text(f"bugs a\n{line}\n")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -15,7 +17,7 @@ from arcforge_core.chat.openai import message_to_openai, reply_from_openai
 from arcforge_core.contracts.chat import ChatOptions, Message, Tool
 from arcforge_core.contracts.environment import EpisodeFailure, Reply
 from arcforge_core.data.split import key_hash
-from arcforge_core.errors import ConfigError
+from arcforge_core.errors import ArcforgeError, ConfigError
 from arcforge_rl.configs.others import AgentConfig
 
 if TYPE_CHECKING:  # imports torch
@@ -97,6 +99,48 @@ def key_in(variable: str | None, field_name: str) -> str | None:
     if not (key := os.environ.get(variable)):
         raise ConfigError(field_name, variable, "must be an environment variable that is set")
     return key
+
+
+def add_server(parser: ArgumentParser, role: str) -> None:
+    """Adds the options that name a model on a server of OpenAI's chat completions.
+
+    Args:
+        parser: of a command.
+        role: of the model in the command.
+    """
+    parser.add_argument("--url", help=f"server of {role}")
+    parser.add_argument("--model", metavar="NAME", help="its name there")
+    parser.add_argument("--key-variable", metavar="VARIABLE", help="environment variable with the server's key")
+
+
+def server_in(options: Namespace, **sampling: Any) -> AgentConfig | None:
+    """Returns the server that the options of `add_server` name; None without ``--url``.
+
+    Args:
+        options: of a command.
+        sampling: further fields.
+
+    Raises:
+        ArcforgeError: the address is none, the variable is not set, or an option belongs to no server.
+    """
+    if options.url is None:
+        if options.model or options.key_variable:
+            raise ArcforgeError("--model and --key-variable are of a server: name --url")
+        return None
+    if not _is_address(options.url):
+        raise ConfigError("--url", options.url, "must begin with http:// or https://, and name a host")
+    key_in(options.key_variable, "--key-variable")
+    config = AgentConfig(url=options.url, model=options.model, key_variable=options.key_variable, **sampling)
+    config.check("--url")
+    return config
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 class Endpoint:

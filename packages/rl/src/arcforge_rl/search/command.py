@@ -18,8 +18,7 @@ from rich.table import Table
 
 from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
-from arcforge_rl.configs.others import AgentConfig
-from arcforge_rl.endpoints import Endpoint
+from arcforge_rl.endpoints import Endpoint, add_server, server_in
 from arcforge_rl.search.attempts import AttemptRecord
 from arcforge_rl.search.build import Built, build
 from arcforge_rl.search.corpus import PYTHON, corpus_pages
@@ -43,19 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=240, help="questions that are wanted (default: 240)")
     parser.add_argument("--seed", type=int, default=0, help="of all draws (default: 0)")
     parser.add_argument("--shared", type=int, default=1, help="rare entities in two questions, at most (default: 1)")
-    parser.add_argument("--url", help="server of the agent that the filters ask")
-    parser.add_argument("--model", help="its name there")
-    parser.add_argument("--key-variable", help="environment variable with the server's key")
+    add_server(parser, "the agent that the filters ask")
     options = parser.parse_args(argv)
     if options.action == "show":
         return show(options.folder)
     if options.count < 1 or options.seed < 0 or options.shared < 0:
         raise ArcforgeError("--count must be at least 1, --seed and --shared not below 0")
-    if options.url is None and (options.model or options.key_variable):
-        raise ArcforgeError("--model and --key-variable are of a server: name --url")
+    agent = _agent(options)
     if (options.to / QUESTIONS).exists():
         raise ArcforgeError(f"{options.to} has questions already; choose another folder with --to")
-    agent = _server(options) if options.url else None
     pages = corpus_pages(options.corpus)
     named = options.model or options.url or "scripted"
     record = AttemptRecord(options.to / ATTEMPTS if agent else None, named)
@@ -70,12 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return show(options.to)
 
 
-def _server(options: Namespace) -> MakeAgent:
-    config = AgentConfig(
-        url=options.url, model=options.model, key_variable=options.key_variable, max_new_tokens=1024, seconds=300.0
-    )
-    config.check("--url")
-    return lambda key, number: Endpoint("filter", config, None, f"{key}/{number}")
+def _agent(options: Namespace) -> MakeAgent | None:
+    config = server_in(options, max_new_tokens=1024, seconds=300.0)
+    return None if config is None else lambda key, number: Endpoint("filter", config, None, f"{key}/{number}")
 
 
 def _most(built: Built) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from arcforge_core.errors import ArcforgeError, ConfigError
+from arcforge_core.errors import ArcforgeError
 from arcforge_rl.configs.others import AgentConfig
-from arcforge_rl.endpoints import key_in
+from arcforge_rl.endpoints import add_server, server_in
 
 CALLS, SECONDS = 40, 1200.0
-OPTIONS = {"agent": None, "agent_model": None, "agent_key": None, "agent_calls": CALLS, "agent_seconds": SECONDS}
+OPTIONS = {"url": None, "model": None, "key_variable": None, "agent_calls": CALLS, "agent_seconds": SECONDS}
 """Options and their defaults."""
 LONGEST_REPLY = 300.0
 """Seconds for which a reply is waited for."""
@@ -35,11 +34,7 @@ class AgentBounds:
 
 def add_agent(parser: ArgumentParser) -> None:
     """Adds the options to a parser."""
-    parser.add_argument(
-        "--agent", metavar="URL", help="server of OpenAI's chat completions, whose model sets up what rules cannot"
-    )
-    parser.add_argument("--agent-model", metavar="NAME", help="its name there")
-    parser.add_argument("--agent-key", metavar="VARIABLE", help="environment variable with the server's key")
+    add_server(parser, "the agent, a model that sets up what rules cannot")
     parser.add_argument("--agent-calls", type=int, default=CALLS, help=f"calls of tools in a set-up (default: {CALLS})")
     parser.add_argument(
         "--agent-seconds", type=float, default=SECONDS, help=f"bound of a set-up by the agent (default: {SECONDS:g})"
@@ -52,36 +47,21 @@ def agent_in(options: Namespace) -> AgentBounds | None:
     Raises:
         ArcforgeError: an option is wrong, or there is no agent to which it belongs.
     """
-    url: str | None = options.agent
-    if url is None:
-        if given := [flag_of(name) for name, default in OPTIONS.items() if getattr(options, name) != default]:
-            raise ArcforgeError(f"{given[0]}: is of an agent: name its server with --agent URL")
-        return None
-    if not _is_address(url):
-        raise ConfigError("--agent", url, "must begin with http:// or https://, and name a host")
     if options.agent_calls < 1 or not 0 < options.agent_seconds < math.inf:
         raise ArcforgeError("--agent-calls must be at least 1, --agent-seconds finite and above 0")
-    key_in(options.agent_key, "--agent-key")
-    config = AgentConfig(
-        url=url, model=options.agent_model, key_variable=options.agent_key, temperature=0.6, max_new_tokens=4096,
-        seconds=min(LONGEST_REPLY, options.agent_seconds),
-    )  # fmt: skip
-    return AgentBounds(config, options.agent_calls, options.agent_seconds)
+    seconds = min(LONGEST_REPLY, options.agent_seconds)
+    if config := server_in(options, temperature=0.6, max_new_tokens=4096, seconds=seconds):
+        return AgentBounds(config, options.agent_calls, options.agent_seconds)
+    if given := [flag_of(name) for name, default in OPTIONS.items() if getattr(options, name) != default]:
+        raise ArcforgeError(f"{given[0]}: is of an agent: name its server with --url")
+    return None
 
 
 def words_of(options: Namespace) -> list[str]:
     """Returns the options as words of a command."""
-    return [f"{flag_of(name)}={value}" for name in OPTIONS if options.agent and (value := getattr(options, name))]
+    return [f"{flag_of(name)}={value}" for name in OPTIONS if options.url and (value := getattr(options, name))]
 
 
 def flag_of(name: str) -> str:
     """Returns an option as it is typed."""
     return f"--{name.replace('_', '-')}"
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False

@@ -160,7 +160,7 @@ def _all(options: Namespace) -> int:
     def check(words: Sequence[str]) -> None:
         if options_of(words).action not in LINES:
             raise ArcforgeError(f"{words[0]}: a line is one of {', '.join(LINES)}")
-        if own := [word for word in words if re.match("--(to|archives|agent.*)(=|$)", word)]:
+        if own := [word for word in words if re.match("--(to|archives|url|model|key-variable|agent.*)(=|$)", word)]:
             raise ArcforgeError(f"{own[0]}: is an option of all, not of a line")
 
     lines = read_lines(options.sources[0], check)

@@ -22,7 +22,7 @@ from arcforge_core.cli.errors import Parser
 from arcforge_core.errors import ArcforgeError, DataError
 from arcforge_core.files.lock import locked
 from arcforge_rl.configs.environments import TerminalConfig
-from arcforge_rl.configs.others import AgentConfig
+from arcforge_rl.endpoints import add_server, server_in
 from arcforge_rl.search.corpus import PYTHON, corpus_pages
 from arcforge_rl.terminal.authoring.authors import Author, TemplateAuthor
 from arcforge_rl.terminal.authoring.endpoint import EndpointAuthor
@@ -48,9 +48,7 @@ def author(argv: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=Path, help="seeds: jsonl file (default: one seed for each template family)")
     parser.add_argument("--corpus", nargs="+", help="pages: python, or files and folders (default: python)")
     parser.add_argument("--seed", type=int, default=0, help="pages: decides the draws from the strata (default: 0)")
-    parser.add_argument("--url", help="server of the author")
-    parser.add_argument("--model", help="its name there")
-    parser.add_argument("--key-variable", help="environment variable with the server's key")
+    add_server(parser, "the author")
     parser.add_argument("--revisions", type=int, default=3, help="drafts after the first one (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, help="plays of each script (default: 3)")
     parser.add_argument("--jobs", type=int, default=1, help="sources at a time (default: 1)")
@@ -58,8 +56,6 @@ def author(argv: Sequence[str]) -> int:
     for name, least in (("count", 1), ("revisions", 0), ("repeats", 1), ("jobs", 1), ("seed", 0)):
         if (value := getattr(options, name)) < least:
             raise ArcforgeError(f"--{name} {value}: must be at least {least}")
-    if options.url is None and (options.model or options.key_variable):
-        raise ArcforgeError("--model and --key-variable are of a server: name --url")
     foreign = ("corpus", "seed") if options.route == "seeds" else ("seeds",)
     for name in foreign:
         if getattr(options, name) != parser.get_default(name):
@@ -80,14 +76,8 @@ def author(argv: Sequence[str]) -> int:
 
 
 def _author(options: Namespace) -> Author:
-    if options.url is None:
-        return TemplateAuthor()
-    config = AgentConfig(
-        url=options.url, model=options.model, key_variable=options.key_variable, max_new_tokens=LONGEST_REPLY,
-        seconds=600.0,
-    )  # fmt: skip
-    config.check("--url")
-    return EndpointAuthor(config)
+    config = server_in(options, max_new_tokens=LONGEST_REPLY, seconds=600.0)
+    return TemplateAuthor() if config is None else EndpointAuthor(config)
 
 
 def _sources(options: Namespace) -> tuple[Iterator[TaskSource], Counter[str]]:
