@@ -111,6 +111,7 @@ LEFT_OUT = {
     "execution": "its figures are rates and losses of a queue",
     "environment_rl": "trains for hours",
     "forgetting": "trains for hours",
+    "gpu": "needs a GPU",
     "gateway_scale": "its figures are processor seconds of a gateway",
     "planner": "compares plans with measurements",
     "prefix_at_update": "compares samples",
