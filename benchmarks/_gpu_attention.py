@@ -213,4 +213,4 @@ CASES: dict[str, Callable[[bool], Case]] = {
     "indexer_kl": lambda quick: indexer_kl(quick, False),
     "indexer_kl gradients": lambda quick: indexer_kl(quick, True),
 }
-"""What makes each case."""
+"""Makers of the cases."""

@@ -35,8 +35,8 @@ class Case:
     Attributes:
         shape: in words.
         ours: the job.
-        peers: what makes each peer's job; it may raise.
-        flops, bytes: what no implementation does without.
+        peers: makers of each peer's job; they may raise.
+        flops, bytes: work that no implementation does without.
         tolerance: how far a peer's result may differ from ours.
     """
 
@@ -252,4 +252,4 @@ CASES: dict[str, Callable[[bool], Case]] = {
     "gated_delta_rule": lambda quick: gated_delta_rule(quick, False),
     "gated_delta_rule gradients": lambda quick: gated_delta_rule(quick, True),
 }
-"""What makes each case."""
+"""Makers of the cases."""

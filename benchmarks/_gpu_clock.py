@@ -21,7 +21,7 @@ Job = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Rates:
-    """What the device does in this process: FLOP/s of bfloat16 products, bytes/s read and written by a copy."""
+    """Rates of the device in this process: FLOP/s of bfloat16 products, bytes/s read and written by a copy."""
 
     flops_per_s: float
     bytes_per_s: float

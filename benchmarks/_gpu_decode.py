@@ -1,4 +1,4 @@
-"""Greedy decoding of `small` and of the model of 1.1B parameters in one static batch, by the engine of `generate`."""
+"""Greedy decoding of `small` and the model of a billion parameters in one static batch, by `generate`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def run(name: str, quick: bool, tell: Callable[[dict[str, Any]], None], warm: bo
     Args:
         name: the case.
         quick: small sizes.
-        tell: takes what is known so far.
+        tell: takes the figures known so far.
         warm: only compile and compare.
     """
     torch.manual_seed(0)
@@ -49,7 +49,7 @@ def run(name: str, quick: bool, tell: Callable[[dict[str, Any]], None], warm: bo
             continue
         try:
             found["peers"][peer] = _measure(build(), expected, warm)
-        except Exception as fault:  # what this version or this machine refuses
+        except Exception as fault:  # this version or this machine refuses it
             if "CUDA error" in str(fault):
                 raise
             found["peers"][peer] = {"error_text": f"{type(fault).__name__}: {str(fault).strip()[:300]}"}

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from queue import Empty, Queue
 from typing import Any
 
+RUNNING: set[subprocess.Popen[str]] = set()
+
 
 def results_of(
     command: Sequence[str], items: Sequence[str], limit: float, broken: int
@@ -19,7 +21,8 @@ def results_of(
     """Yields each item's result, from processes that take the remaining items as arguments.
 
     A process writes lines ``{"item", "ended", "result"}``. An item of which nothing is heard for `limit` seconds ends
-    its process, and so does a crash: its result is what was known, with `error_text`; a new process takes the rest.
+    its process, and so does a crash: its result is the figures told so far, with `error_text`, and a new process takes
+    the rest.
 
     Args:
         command: to which the items are added.
@@ -34,6 +37,7 @@ def results_of(
             process = subprocess.Popen(
                 [*command, *left], stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
             )
+            RUNNING.add(process)
             lines: Queue[str | None] = Queue()
             reader = threading.Thread(target=_pump, args=(process, lines), daemon=True)
             reader.start()
@@ -56,7 +60,20 @@ def results_of(
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                RUNNING.discard(process)
                 reader.join()
+
+
+def end_when_asked() -> None:
+    """Makes SIGTERM end this process and those it has started, which are in sessions of their own."""
+
+    def end(*_: object) -> None:
+        for process in list(RUNNING):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _pump(process: subprocess.Popen[str], lines: Queue[str | None]) -> None:

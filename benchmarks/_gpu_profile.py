@@ -82,6 +82,6 @@ def profiled(job: Callable[[], Any]) -> dict[str, Any]:
     spans = [
         (event.name, event.time_range.start, event.time_range.end)
         for event in profiler.events()
-        if event.device_type == DeviceType.CUDA
+        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
     ]
     return grouped(spans)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -20,6 +21,8 @@ import torch
 
 from _gpu_clock import device, rates
 from _gpu_profile import profiled
+from _peers import Peer
+from arcforge_core.checkpoint.hf import export_hf
 from arcforge_core.config.compose import compose
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.contracts.data import TrainBatch
@@ -33,25 +36,28 @@ from arcforge_core.train.step import StepBatch, StepResult, accumulate_gradients
 
 BILLION = (
     "model=small", "model.vocab_size=32768", "model.hidden_size=1536", "model.num_hidden_layers=16",
-    "model.intermediate_size=4096", "model.moe_intermediate_size=512", "model.n_routed_experts=24",
+    "model.intermediate_size=4096", "model.moe_intermediate_size=512", "model.n_routed_experts=16",
     "model.num_attention_heads=16", "model.q_lora_rank=768", "model.kv_lora_rank=512", "model.qk_nope_head_dim=128",
     "model.qk_rope_head_dim=64", "model.v_head_dim=128", "model.index_n_heads=16", "model.index_head_dim=128",
     "model.index_topk=2048", "model.mtp.depths=1",
 )  # fmt: skip
-"""GLM-5's style: MLA with an indexer, sigmoid routers, one dense layer first; 1.1B parameters."""
+"""GLM-5's style: MLA with an indexer, sigmoid routers, one dense layer first; 0.96B parameters."""
 DSA = ("attention=dsa", "optimizer=muon_split", "trainer.precision=bf16")
+DENSE = ("model=small", "attention=mla", "model.mtp.depths=0", *DSA[1:])
 TINY = ("model=tiny", "attention=dsa", "optimizer=muon_split", "trainer.precision=fp32")
 ITEMS: dict[str, tuple[tuple[str, ...], str, int, int]] = {
     "small, Triton": (("model=small", *DSA), "auto", 8, 4096),
     "small, torch": (("model=small", *DSA), "torch", 8, 4096),
-    "1.1B, Triton": ((*BILLION, *DSA), "auto", 4, 4096),
-    "1.1B, torch": ((*BILLION, *DSA), "torch", 4, 4096),
-    "1.1B, Triton, absorbed": ((*BILLION, *DSA, "attention.form=absorbed"), "auto", 4, 4096),
-    "1.1B, Triton, MLA": ((*BILLION, "attention=mla", *DSA[1:]), "auto", 4, 4096),
-    "1.1B, Triton, indexer trained": ((*BILLION, *DSA, "attention.indexer_training=sparse"), "auto", 4, 4096),
+    "small, Triton, MLA": (DENSE, "auto", 8, 4096),
+    "small, transformers, MLA": (DENSE, "transformers", 8, 4096),
+    "1B, Triton": ((*BILLION, *DSA), "auto", 4, 4096),
+    "1B, torch": ((*BILLION, *DSA), "torch", 4, 4096),
+    "1B, Triton, absorbed": ((*BILLION, *DSA, "attention.form=absorbed"), "auto", 4, 4096),
+    "1B, Triton, MLA": ((*BILLION, "attention=mla", *DSA[1:]), "auto", 4, 4096),
+    "1B, Triton, indexer trained": ((*BILLION, *DSA, "attention.indexer_training=sparse"), "auto", 4, 4096),
 }
 """Options, kernels, rows and tokens of a row."""
-MODELS = {"small": ITEMS["small, Triton"][0], "1.1B": ITEMS["1.1B, Triton"][0]}
+MODELS = {"small": ITEMS["small, Triton"][0], "1B": ITEMS["1B, Triton"][0]}
 
 
 class WithoutTriton:
@@ -136,6 +142,35 @@ class Step:
         return batch.num_tokens * per_token.main + mtp
 
 
+class TheirStep(Step):
+    """The same sizes in transformers: SDPA, grouped products, bfloat16 by autocast, torch's fused AdamW."""
+
+    def __init__(self, options: tuple[str, ...]) -> None:
+        super().__init__(options, "auto")
+        with tempfile.TemporaryDirectory() as folder:
+            export_hf(self.model, folder, "deepseek_v3" if self.config.attention.name == "mla" else "glm_moe_dsa")
+            self.theirs = Peer("sdpa", "grouped_mm").load(folder).to(device()).train()
+        self.optimizer = torch.optim.AdamW(self.theirs.parameters(), lr=1e-4, fused=True)
+
+    def stages(self, batch: StepBatch) -> dict[str, Callable[[], Any]]:
+        """Returns the stages of a step, in order; it has no router balance."""
+        clip = torch.nn.utils.clip_grad_norm_
+        return {
+            "forward and backward": lambda: self._gradients(batch),
+            "clipping": lambda: clip(self.theirs.parameters(), self.config.trainer.clip_norm),
+            "optimizer": self._update,
+        }
+
+    def _gradients(self, batch: StepBatch) -> None:
+        [micro] = batch.micros
+        rows = len(micro.batch.query_lengths())
+        ids, labels = (x.view(rows, -1) for x in (micro.tokens_T, micro.targets_T))
+        with torch.autocast(device(), torch.bfloat16):
+            loss = self.theirs(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss
+        loss.backward()
+        self.result = StepResult({"loss": loss.detach()}, {})
+
+
 def seconds_of(job: Callable[[], Any]) -> float:
     """Returns the seconds of a call and of the device's work for it."""
     wait()
@@ -176,7 +211,7 @@ def run(name: str, quick: bool, tell: Callable[[dict[str, Any]], None]) -> dict[
     counted = count_parameters((config := compose(list(options))).model, config.attention)
     found: dict[str, Any] = {"parameters": counted.total_with_mtp, "active": counted.active}
     start = time.perf_counter()
-    step = Step(options, kernels)
+    step = TheirStep(options) if kernels == "transformers" else Step(options, kernels)
     found |= {"build_s": time.perf_counter() - start, "rows": rows, "tokens": tokens}
     tell(found)
     while True:

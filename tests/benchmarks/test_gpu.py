@@ -1,13 +1,16 @@
 """The benchmark of one GPU, as far as it needs none: refusal, items that crash or hang, tables, parts of a step."""
 
 import json
+import subprocess
 import sys
+import time
 from importlib import import_module as module
 from pathlib import Path
 
 import pytest
 import torch
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPT = """
 import json, os, sys, time
 def tell(item, ended, **result):
@@ -56,6 +59,26 @@ def test_a_crash_and_a_hang_lose_no_other_item(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found["crash"]["known"] == 1 and "ended with 1: no more" in found["crash"]["error_text"]
     assert "nothing for 3 s" in found["hang"]["error_text"]
+
+
+def test_being_ended_ends_the_processes(tmp_path: Path) -> None:
+    script, started = tmp_path / "items.py", tmp_path / "started"
+    script.write_text(f"import os, time\nopen({str(started)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
+    body = f"""
+import sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from _gpu_processes import end_when_asked, results_of
+end_when_asked()
+list(results_of([sys.executable, {str(script)!r}], ["one"], 60.0, 3))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", body])
+    while not (started.exists() and started.read_text()):
+        time.sleep(0.05)
+    parent.terminate()
+    assert parent.wait(timeout=20) == 143
+    state = Path(f"/proc/{started.read_text()}/stat")
+    while state.exists() and state.read_text().split()[2] not in "ZX":
+        time.sleep(0.05)
 
 
 def test_only_a_third_party_whose_result_is_ours_is_the_best_peer() -> None:
