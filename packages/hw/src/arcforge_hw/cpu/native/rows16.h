@@ -93,8 +93,8 @@ constexpr int COLUMNS = 2;  // half as many registers
 // requests stall the processor, and in the order of memory, which its own prefetcher recognises. Into the second cache, for
 // which more requests can wait than for the first.
 template <int M, int N, int FETCH>
-inline void dot_pairs_tile(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride, int64_t width,
-                           float* out, int64_t stride, const BFloat16* ahead) {
+[[gnu::noinline]] void dot_pairs_tile(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride,
+                                      int64_t width, float* out, int64_t stride, const BFloat16* ahead) {
   Vector<float> sum[M][N] = {};
   for (int64_t d = 0; d < width; d += PAIRED) {
     for (int f = 0; f < FETCH; f++) __builtin_prefetch(ahead + FETCH * d + f * PAIRED, 0, 2);
