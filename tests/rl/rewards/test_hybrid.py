@@ -131,6 +131,10 @@ def test_a_reward_that_the_environment_does_not_give_is_named() -> None:
     Unknown.verifiers = None  # type: ignore[assignment]
     with pytest.raises(ConfigError, match=r"component\.fluent='fluent': the environment gives exact, reward"):
         scored(text, ["x 1"], Unknown.__new__(Unknown))
+    with pytest.raises(ConfigError, match=r"component\.fluent='floent': is no component, reward or metric"):
+        scored(f'{text}\n[component.fluent]\nof = "exact"\notherwise = "floent"', ["x"])
+    instead = f'{text}\n[component.fluent]\notherwise = "exact"'
+    assert [one.reward for one in scored(instead, ["right 1", "wrong 1"], Unknown.__new__(Unknown))] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +144,7 @@ def test_a_reward_that_the_environment_does_not_give_is_named() -> None:
         ('reward = "words"\noptions = { lest = 1 }', r"component\.style\.options\.lest=1: words has"),
         ('reward = "words"\noptions = { least = 5, most = 2 }', r"options\.most=2"),
         ('reward = "python_doctest"', "checks answers of records, not episodes"),
+        ('reward = "words"\notherwise = "exact"', r"component\.style\.otherwise='exact': is of the environment"),
         ('of = "exact"\nnormalise = "quantile"', r"component\.style\.normalise='quantile': needs collection=sync"),
     ],
 )

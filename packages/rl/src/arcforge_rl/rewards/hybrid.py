@@ -150,10 +150,11 @@ class Hybrid(Judged):
 
     def _of_environment(self, component: Measured, outcome: Outcome) -> float:
         of = component.of or component.name
-        if of not in outcome.rewards:
+        found = next((name for name in (of, component.otherwise) if name in outcome.rewards), None)
+        if found is None:
             accepted = f"the environment gives {', '.join(sorted(outcome.rewards))}"
             raise ConfigError(component.where, of, accepted)
-        return outcome.rewards[of]
+        return outcome.rewards[found]
 
     async def _measured(self, name: str, task: Task, episodes: Sequence[Episode]) -> Sequence[float | Failure]:
         """Returns what a component measures of each episode, or why it does not."""

@@ -66,6 +66,7 @@ class Measured(RewardPart):
     Attributes:
         kind: one of `KINDS`.
         of: the environment's reward or metric of this name; empty takes that of the component's own name.
+        otherwise: the reward or metric of tasks that have none of that name, as in a mixture; empty refuses such tasks.
         reward: a registered component of kind ``reward`` that measures it, in place of the environment.
         options: fields of that component's config.
         scale: the numbers used as 0 and 1, those between in proportion, others at the nearer end; None uses them as
@@ -76,6 +77,7 @@ class Measured(RewardPart):
 
     kind: str = "rule"
     of: str = ""
+    otherwise: str = ""
     reward: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     scale: tuple[float, float] | None = None
@@ -88,6 +90,10 @@ class Measured(RewardPart):
         check_choice(f"{self.where}.normalise", self.normalise, NORMALISATIONS)
         if self.of and self.reward:
             raise ConfigError(f"{self.where}.of", self.of, "is of the environment: leave reward out, or this")
+        if self.otherwise and self.reward:
+            raise ConfigError(
+                f"{self.where}.otherwise", self.otherwise, "is of the environment, not of a registered reward"
+            )
         if self.options and not self.reward:
             raise ConfigError(f"{self.where}.options", dict(self.options), "are of a registered reward: name reward")
         scale = self.scale
@@ -178,8 +184,9 @@ class RewardSpec:
         for part in by_name.values():
             if not isinstance(part, Measured) or part.reward or known is None:
                 continue
-            if (of := part.of or part.name) not in known:
-                raise _unknown(part.where, of, known)
+            for of in filter(None, (part.of or part.name, part.otherwise)):
+                if of not in known:
+                    raise _unknown(part.where, of, known)
         self.order = list(_sorted(by_name))
         used = set(_reached(by_name, ROOT))
         for name in by_name:
