@@ -133,7 +133,7 @@ def test_a_reward_that_the_environment_does_not_give_is_named() -> None:
         scored(text, ["x 1"], Unknown.__new__(Unknown))
     with pytest.raises(ConfigError, match=r"component\.fluent='floent': is no component, reward or metric"):
         scored(f'{text}\n[component.fluent]\nof = "exact"\notherwise = "floent"', ["x"])
-    instead = f'{text}\n[component.fluent]\notherwise = "exact"'
+    instead = "[[reward]]\nweights = { fluent = 1.0, style = 0.0 }\n[component.fluent]\notherwise = 'exact'"
     assert [one.reward for one in scored(instead, ["right 1", "wrong 1"], Unknown.__new__(Unknown))] == [1.0, 0.0]
 
 
