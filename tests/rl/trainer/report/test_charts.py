@@ -56,7 +56,9 @@ def test_charts_of_shares_begin_at_none(value: float) -> None:
 
 COUNTS = dict.fromkeys(("groups", "all_right", "all_wrong", "all_equal", "nothing_sampled"), 3.0)
 SHARES = dict.fromkeys(("masked_low", "masked_high", "clipped_low", "clipped_high"), 0.1)
-SECONDS = dict.fromkeys(("seconds_sampling", "seconds_scoring", "seconds_training", "seconds_handover"), 1.0)
+SECONDS = dict.fromkeys(
+    ("seconds_sampling", "seconds_scoring", "seconds_streams", "seconds_training", "seconds_handover"), 1.0
+)
 LONG = tuple(f"{n} " + "word " * 9 for n in range(3))
 
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from arcforge_core.episodes.asking import EngineUse
 
-PHASES = ("sampling", "scoring", "training", "handover")
-"""Playing the tasks, including tools; the verifiers; gradients and their streams; the weight sync."""
+PHASES = ("sampling", "scoring", "streams", "training", "handover")
+"""Playing the tasks, including tools; the verifiers; log-probs of teachers, a reference and the old policy, and values;
+gradients and the optimizer; the weight sync."""
 
 
 class Clock:

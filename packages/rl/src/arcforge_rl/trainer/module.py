@@ -117,9 +117,10 @@ class PolicyModule(TrainingModule):
         figures, clock = rollout_figures(collected), collected.clock
         figures |= hybrid_figures(self.sampler.training, collected)
         if collected.kept:
-            with clock("training"):
-                parts = parts_of(collected, self.config.trainer.updates, self.config.trainer.spread_groups)
+            parts = parts_of(collected, self.config.trainer.updates, self.config.trainer.spread_groups)
+            with clock("streams"):
                 self._prepare(collected.traces, parts[0])
+            with clock("training"):
                 if self.critic is not None:
                     figures |= explained_variance(collected.traces)
                 weights = [weight_of(traces) for traces in parts]

@@ -91,11 +91,11 @@ def rewards(axes: Axes, run: RlRun) -> str:
 
 def phases(axes: Axes, run: RlRun) -> str:
     """Draws the seconds of each phase, stacked."""
-    names = [f"seconds_{phase}" for phase in PHASES]
-    if not run.has("step", *names):
-        return f"{names[0]} in metrics.csv"
-    labels = [phase.replace("handover", "hand-over") for phase in PHASES]
-    draw_stack(axes, run.metrics["step"], {label: run.metrics[name] for label, name in zip(labels, names, strict=True)})
+    known = [phase for phase in PHASES if run.has("step", f"seconds_{phase}")]
+    if not known:
+        return "seconds_sampling in metrics.csv"
+    seconds = {phase.replace("handover", "hand-over"): run.metrics[f"seconds_{phase}"] for phase in known}
+    draw_stack(axes, run.metrics["step"], seconds)
     axes.set(xlabel="step", ylabel="seconds")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     legend_above(axes)
