@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from arcforge_core.contracts.batch import SequenceBatch
-from arcforge_core.model.moe import DenseMLP, MoE, Router, sequence_balance_loss
+from arcforge_core.model.moe import DenseMLP, MoE, Router, expert_loads, sequence_balance_loss
 from arcforge_core.testing.small_models import small_config
 from support.models import model_configs, segment_lengths
 
@@ -260,6 +261,21 @@ def test_balance_loss_is_one_when_every_segment_is_uniform_and_more_when_skewed(
     skewed_TE = torch.tensor([0.9, 0.8, 0.1, 0.1]).repeat(12, 1)
     skewed = sequence_balance_loss(skewed_TE, torch.tensor([[0, 1]]).repeat(12, 1), batch)
     assert float(skewed) > 1.5
+
+
+def test_loads_count_the_choices():
+    expert_TK = torch.randint(5, (40, 2), generator=torch.Generator().manual_seed(0))
+    loads_E = expert_loads(expert_TK, 7, SequenceBatch.build([30, 10]))
+    assert loads_E.dtype == torch.float32
+    assert loads_E.tolist() == [int((expert_TK == n).sum()) for n in range(7)]
+
+
+def test_loads_and_the_balance_loss_do_not_wait_for_a_device():
+    batch = SequenceBatch.build([4, 2])
+    with FakeTensorMode(allow_non_fake_inputs=True):  # which has no values to wait for
+        score_TE, expert_TK = torch.rand(6, 5), torch.zeros(6, 2, dtype=torch.int64)
+        assert expert_loads(expert_TK, 5, batch).shape == (5,)
+        assert sequence_balance_loss(score_TE, expert_TK, batch).shape == ()
 
 
 @given(segment_lengths(), st.randoms())

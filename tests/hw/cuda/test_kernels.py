@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.ops import reference
@@ -108,6 +109,11 @@ def test_pairs_come_key_by_key_and_in_the_order_of_queries():
     pairs_P, starts_S = pairs_by_key(rows_TK, 5)
     lists = [(pairs_P // 3)[a:b].tolist() for a, b in pairwise(starts_S.tolist())]
     assert lists == [[0, 1, 2], [], [0, 1], [1], []]
+
+
+def test_pairs_are_sorted_without_waiting_for_a_device():
+    with FakeTensorMode():  # which has no values to wait for
+        assert pairs_by_key(torch.zeros(3, 4, dtype=torch.int64), 5)[1].shape == (6,)
 
 
 def test_rows_without_any(device):

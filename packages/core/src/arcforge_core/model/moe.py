@@ -162,8 +162,9 @@ class MoE(nn.Module):
 
 def expert_loads(expert_TK: Tensor, experts: int, batch: SequenceBatch) -> Tensor:
     """Returns the tokens of each expert, fp32 [E]; a token counts as often as sequences contain it."""
-    if batch.paths is None:
-        return torch.bincount(expert_TK.flatten(), minlength=experts).to(torch.float32)
+    if batch.paths is None:  # bincount would wait for a device
+        load_E = torch.zeros(experts, dtype=torch.int64, device=expert_TK.device)
+        return load_E.index_add_(0, expert_TK.flatten(), torch.ones_like(expert_TK).flatten()).to(torch.float32)
     times_T = batch.contains_LN.sum(0).repeat_interleave(batch.cu_query.diff().long()).to(expert_TK.device)
     chosen_TK = times_T[:, None].expand_as(expert_TK)
     return torch.zeros(experts, device=expert_TK.device).index_add_(0, expert_TK.flatten(), chosen_TK.flatten())
@@ -175,7 +176,8 @@ def sequence_balance_loss(score_TE: Tensor, expert_TK: Tensor, batch: SequenceBa
     Per sequence ``sum_e f_e P_e`` with ``f_e = E / (K t) * |tokens that chose e|`` and P_e the mean share of e.
     """
     lengths_N = (batch.cu_query[1:] - batch.cu_query[:-1]).to(torch.int64).to(score_TE.device)
-    segment_T = torch.repeat_interleave(torch.arange(len(lengths_N), device=score_TE.device), lengths_N)
+    segments_N = torch.arange(len(lengths_N), device=score_TE.device)
+    segment_T = segments_N.repeat_interleave(lengths_N, output_size=len(score_TE))  # spares a wait for the device
     num_experts, top_k = score_TE.shape[1], expert_TK.shape[1]
     share_TE = score_TE / (score_TE.sum(-1, keepdim=True) + 1e-20)
     chosen_TE = torch.zeros_like(score_TE).scatter_(1, expert_TK, 1.0)

@@ -152,11 +152,8 @@ def blocks(heads: int, width: int, latent: int) -> dict[str, int]:
 def pairs_by_key(rows_TK: Tensor, keys: int) -> tuple[Tensor, Tensor]:
     """Returns the positions in `rows_TK` of each key, sorted by key, and each key's first position [S + 1]."""
     flat = rows_TK.flatten()
-    order = torch.where(flat < 0, keys, flat).argsort(stable=True)
-    counts_S = torch.bincount(flat + 1, minlength=keys + 1)[1:]
-    starts = torch.zeros(keys + 1, dtype=torch.int64, device=flat.device)
-    starts[1:] = counts_S.cumsum(0)
-    return order, starts
+    key_P, order = torch.where(flat < 0, keys, flat).sort(stable=True)
+    return order, torch.searchsorted(key_P, torch.arange(keys + 1, device=flat.device))
 
 
 class _SparseMla(torch.autograd.Function):

@@ -57,8 +57,9 @@ def best_keys(scores_BN: Tensor, topk: int) -> Tensor:
     kept_BK = order[:, :topk].masked_fill(values[:, :topk] == float("-inf"), keys).sort(-1).values
     if keys > topk:
         unsure_B = (values[:, topk - 1] == values[:, topk]) & (values[:, topk] > float("-inf"))
-        if bool(unsure_B.any()):
-            kept_BK[unsure_B] = _fill_ties(scores_BN[unsure_B], values[unsure_B, topk - 1 : topk], topk)
+        rows = unsure_B.nonzero().flatten()  # a device is waited for here, and not again where there are no ties
+        if len(rows):
+            kept_BK[rows] = _fill_ties(scores_BN[rows], values[rows, topk - 1 : topk], topk)
     return kept_BK.masked_fill(kept_BK == keys, -1)
 
 
