@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import math
 
@@ -348,3 +349,14 @@ def test_half_precision_weights_are_refused():
     item = RoledParameter("w", nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16)), ParameterRole("matrix"))
     with pytest.raises(ConfigError, match=r"w is torch\.bfloat16; weights must be float32"):
         Muon(MuonConfig(), [item])
+
+
+def test_other_devices_take_more_matrices_at_a_time(monkeypatch):
+    monkeypatch.setattr(muon, "CHUNK_ELEMENTS", 128)  # one matrix of an expert
+    calls = {}
+    for device in ("cpu", "meta"):
+        parameters = [
+            dataclasses.replace(item, parameter=nn.Parameter(item.parameter.to(device))) for item in small_model()
+        ]
+        calls[device] = len(Muon(MuonConfig(ns_dtype="fp32"), parameters, Ops()).chunks)
+    assert calls["meta"] < calls["cpu"]

@@ -25,6 +25,8 @@ from arcforge_optim.newton_schulz import bind_newton_schulz, iteration_dtype
 
 CHUNK_ELEMENTS = 1 << 20
 """Maximum elements of one ``newton_schulz`` call (but at least one matrix), to fit in cache between passes."""
+MORE_ON_DEVICES = 32
+"""Times as many on other devices than a CPU: a GPU needs several matrices at a time to occupy all its cores."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ class Muon(torch.optim.Optimizer):
         for (shape, device), pieces in by_shape.items():
             dtype = iteration_dtype(self.config.ns_dtype, device, ops.deterministic)
             orthogonalize = bind_newton_schulz(ops, shape, dtype, device, steps)
-            limit = max(1, CHUNK_ELEMENTS // math.prod(shape))
+            elements = CHUNK_ELEMENTS if device.type == "cpu" else MORE_ON_DEVICES * CHUNK_ELEMENTS
+            limit = max(1, elements // math.prod(shape))
             plan += [Chunk(orthogonalize, dtype, self._scale(*shape), run) for run in chunks(pieces, limit)]
         return plan
 
