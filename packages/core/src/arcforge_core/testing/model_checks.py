@@ -90,30 +90,30 @@ def model_on(hardware: Hardware | None, seed: int) -> CausalLM:
 def curve_fault(hardware: Hardware, dtype: torch.dtype, seed: int) -> str:
     """Returns how training differs from the host's, in losses or gradient norms; empty if it does not."""
     host = list(curve(model_on(None, seed), torch.float32, seed))
-    spread: dict[str, float] = {}
+    spread: list[dict[str, float]] = []
     for step, got in enumerate(curve(model_on(hardware, seed), dtype, seed)):
         for name, want in host[step].items():
             apart = _apart(got[name], want)
             if apart <= APART[dtype][name == NORM]:
                 continue
             spread = spread or host_spread(host, seed)
-            if not apart <= 2 * spread[name]:
+            if not apart <= 2 * spread[step][name]:
                 return f"{name} of step {step + 1} is {got[name]:.5g}, and {want:.5g} on the host"
     return ""
 
 
-def host_spread(host: list[dict[str, float]], seed: int) -> dict[str, float]:
-    """Returns how far each value of the host's curve moves, relative, when its weights change by rounding alone."""
-    spread = dict.fromkeys(host[0], 0.0)
+def host_spread(host: list[dict[str, float]], seed: int) -> list[dict[str, float]]:
+    """Returns how far the values of each step move on the host, relative, when its weights change by rounding alone."""
+    spread = [dict.fromkeys(values, 0.0) for values in host]
     g = torch.Generator().manual_seed(seed)
     for _ in range(DRAWS):
         model = model_on(None, seed)
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(1 + ROUNDING * torch.randn(weight.shape, generator=g))
-        for want, moved in zip(host, curve(model, torch.float32, seed), strict=True):
+        for most, want, moved in zip(spread, host, curve(model, torch.float32, seed), strict=True):
             for name in want:
-                spread[name] = max(spread[name], _apart(moved[name], want[name]))
+                most[name] = max(most[name], _apart(moved[name], want[name]))
     return spread
 
 
