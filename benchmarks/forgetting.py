@@ -42,9 +42,9 @@ QUICK = {
 }  # fmt: skip
 """Options of ``--quick``."""
 RECIPE = {
-    "reasoning": 80, "sft": 240, "rl": 40, "distill": 60, "replay": 240, "rl-kl": 80, "rl-both": 80, "groups": 16,
-    "group-size": 8, "demonstrations": 2000, "samples": 1000, "tasks": 200, "lr": 2e-4, "sft-lr": 4e-3,
-    "replay-lr": 4e-3, "distill-lr": 3e-4, "kl": 0.05,
+    "reasoning": 80, "sft": 240, "rl": 40, "distill": 100, "replay": 800, "rl-kl": 115, "rl-both": 115, "groups": 16,
+    "group-size": 8, "demonstrations": 2000, "samples": 1000, "tasks": 200, "lr": 2e-4, "sft-lr": 2e-3,
+    "replay-lr": 2e-3, "distill-lr": 1e-3, "kl": 0.05,
 }  # fmt: skip
 """Options of the recipe, and their defaults."""
 
