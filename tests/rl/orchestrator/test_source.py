@@ -245,6 +245,10 @@ def test_an_error_of_the_thread_ends_the_run_with_one_line(small_run: Compose, m
             ("collection.push_every=2", "trainer.eval_every=3", "evaluation.tasks=1"),
             r"trainer.eval_every=3: must be a mul",
         ),
+        (
+            ("engine.max_running=4", "engine.max_waiting=2", "collection.concurrency=7"),
+            r"collection.concurrency=7: must be at most 6, engine.max_running \+ engine.max_waiting",
+        ),
         (("collection.eta=-1",), "collection.eta=-1.0: must be at least 0"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import threading
@@ -299,11 +300,17 @@ def check_collected(config: AsynchronousConfig, sampler: Sampler) -> None:
     """Checks what the source needs of the run.
 
     Raises:
-        ConfigError: the engine takes no single requests, there are several processes, or evaluations lack weights.
+        ConfigError: the engine takes no single requests or fewer than run, there are several processes, or evaluations
+            lack weights.
     """
     if not hasattr(sampler.engine, "submit"):
         accepted = "collection=async needs an engine that takes requests one by one: engine=paged"
         raise ConfigError("engine", sampler.config.engine.name, accepted)
+    running, waiting = (getattr(sampler.config.engine, f"max_{state}", math.inf) for state in ("running", "waiting"))
+    takes = running + waiting if sampler.config.harness is None else math.inf
+    if config.concurrency is not None and config.concurrency > takes:
+        accepted = f"must be at most {takes}, engine.max_running + engine.max_waiting: the engine refuses more"
+        raise ConfigError("collection.concurrency", config.concurrency, accepted)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
     trainer = sampler.config.trainer
