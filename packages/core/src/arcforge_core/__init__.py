@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from arcforge_core import script  # noqa: F401  (first: it hears Ctrl-C while the others are imported)
 from arcforge_core.moved import install
 from arcforge_core.plugins.loader import registry
+from arcforge_core.version import __version__
 
 if TYPE_CHECKING:
     from arcforge_core.checkpoint.pretrained import load_pretrained, save_pretrained
 
-__version__ = "0.1.0"
-__all__ = ["load_pretrained", "registry", "save_pretrained"]
+__all__ = ["__version__", "load_pretrained", "registry", "save_pretrained"]
 
 
 install()

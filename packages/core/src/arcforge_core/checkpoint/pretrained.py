@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-import arcforge_core
 from arcforge_core.checkpoint.adapter import adapted, check_base, load_adapter, read_adapter
 from arcforge_core.checkpoint.hf.folder import OWN, Layout, LinkedState, hf_layout
 from arcforge_core.checkpoint.int8 import UnpackedState
@@ -36,6 +35,7 @@ from arcforge_core.ops.compat import fast_bf16, measured, why_precision
 from arcforge_core.ops.dispatch import Ops, default_ops
 from arcforge_core.ops.quant import Format, Quantised
 from arcforge_core.plugins.loader import registry
+from arcforge_core.version import __version__
 
 if TYPE_CHECKING:
     from arcforge_core.contracts.hardware import Hardware
@@ -95,7 +95,7 @@ def own_config(config: ModelConfig, attention: AttentionConfig) -> dict[str, obj
     return {
         "model_type": OWN,
         "architectures": [CausalLM.__name__],
-        "arcforge_version": arcforge_core.__version__,
+        "arcforge_version": __version__,
         "model": asdict(config),
         "attention": asdict(attention),
     }

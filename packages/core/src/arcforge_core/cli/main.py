@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from arcforge_core import __version__
 from arcforge_core.cli.errors import run_main
 from arcforge_core.config.foreign import COMMANDS as FOREIGN_COMMANDS
 from arcforge_core.config.ready import check_folders, check_packages
@@ -22,6 +21,7 @@ from arcforge_core.files.find import find_checkpoint
 from arcforge_core.plugins.commands import COMMANDS
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.wheels import how_to_install
+from arcforge_core.version import __version__
 
 
 def usage() -> str:

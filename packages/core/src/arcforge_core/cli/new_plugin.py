@@ -9,13 +9,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from arcforge_core import __version__
 from arcforge_core.config.schema import check_choice
 from arcforge_core.config.search_path import presets
 from arcforge_core.errors import ConfigError
 from arcforge_core.files.atomic import write_new
 from arcforge_core.plugins.hookspecs import PLUGIN_API
 from arcforge_core.plugins.registry import Registry
+from arcforge_core.version import __version__
 
 KINDS = ("hardware",)
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")

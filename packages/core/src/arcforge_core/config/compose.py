@@ -30,7 +30,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from arcforge_core import __version__
 from arcforge_core.config.config_file import with_file
 from arcforge_core.config.field_help import render_field
 from arcforge_core.config.help import render_help, written_groups
@@ -46,6 +45,7 @@ from arcforge_core.console.result import Result
 from arcforge_core.errors import ArcforgeError, ConfigError, PluginError, nearest
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.wheels import known_wheels
+from arcforge_core.version import __version__
 
 T = TypeVar("T")
 

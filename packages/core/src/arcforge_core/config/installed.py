@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import yaml
 from omegaconf import OmegaConf
 
-import arcforge_core
 from arcforge_core.config.search_path import sources
 from arcforge_core.plugins.loader import registry
 from arcforge_core.plugins.wheels import how_to_install, known_wheels
+from arcforge_core.version import PACKAGE
 
 AUTO = "auto"
 FIRST = re.compile(r"\$\{first:(\w+),([\w,]+)\}")
@@ -25,7 +24,7 @@ def first_installed(group: str, *choices: str) -> str:
 
 
 OmegaConf.register_new_resolver("first", first_installed, replace=True)
-OmegaConf.register_new_resolver("package_folder", lambda: str(Path(arcforge_core.__file__).parent), replace=True)
+OmegaConf.register_new_resolver("package_folder", lambda: str(PACKAGE), replace=True)
 
 
 def default_of(written: str | None) -> str | None:

@@ -16,8 +16,8 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-import arcforge_core
 from arcforge_core.plugins.loader import load_plugins, registry
+from arcforge_core.version import PACKAGE
 
 MAIN = "pkg://arcforge_core.conf"
 MARKER = "arcforge.toml"
@@ -60,7 +60,7 @@ def project_source() -> ConfigSource | None:
 
 def recipe_source() -> ConfigSource | None:
     """Returns the recipes packed into the wheel, or those of the checkout of an editable install."""
-    package = Path(arcforge_core.__file__).parent
+    package = PACKAGE
     for folder in (package / "recipes", *(parent / "conf" for parent in package.parents[3:4])):
         if (folder / MARKER).is_file():
             return ConfigSource("arcforge recipes", f"file://{folder}")

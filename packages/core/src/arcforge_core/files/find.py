@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import arcforge_core
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.rundir import BY_NAME
+from arcforge_core.version import PACKAGE
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 RUNS = Path("outputs")
@@ -14,7 +14,7 @@ NAMED = (RUNS / BY_NAME, RUNS / "pipelines" / BY_NAME)
 """Links to the last run of each name, and to the last model of each pipeline."""
 DEMO = "demo"
 """Names the fine-tuned model of this wheel."""
-DEMO_FOLDER = Path(arcforge_core.__file__).parent / "demo_model"
+DEMO_FOLDER = PACKAGE / "demo_model"
 
 
 def is_adapter(folder: Path) -> bool:

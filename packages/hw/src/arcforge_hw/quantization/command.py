@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import arcforge_core
 from arcforge_core.checkpoint.hf.folder import OWN, default_architecture, find_architecture, write_tokenizer
 from arcforge_core.checkpoint.hf.links import links
 from arcforge_core.checkpoint.packed import QUANTISED
@@ -34,6 +33,7 @@ from arcforge_core.ops.processor import return_freed_memory
 from arcforge_core.ops.quant import Quantised, dequantise
 from arcforge_core.plugins.loader import registry
 from arcforge_core.train import processes
+from arcforge_core.version import __version__
 from arcforge_hw.quantization.configs import QuantizeConfig
 from arcforge_hw.quantization.layouts import LAYOUTS, FileLayout
 from arcforge_hw.quantization.transform import PIECE
@@ -92,7 +92,7 @@ def quantise(config: QuantizeConfig) -> Result:
             calibration.finish()
         stored = opened.state[next(iter(opened.state.shapes))].dtype
         figures["original_bytes"] = float(sum(shapes[name].numel() for name in made.formats) * stored.itemsize)
-        own = {"version": arcforge_core.__version__, **architecture.own_section(made.model, opened.attention)}
+        own = {"version": __version__, **architecture.own_section(made.model, opened.attention)}
         kept = [part for link in every if link.ours not in made.formats and len(shapes[link.ours]) > 1
             for part in link.theirs]  # fmt: skip
         packed = {**layout.finish(work, made.state, forms, kept, made.rounds), OWN: made.section}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-import arcforge_core
 from arcforge_core.checkpoint import packed_ascend
 from arcforge_core.checkpoint.hf.architecture import TRAINING, Architecture, Translated
 from arcforge_core.checkpoint.hf.deepseek_v3 import DeepseekV3
@@ -31,6 +30,7 @@ from arcforge_core.files.find import CONFIG
 from arcforge_core.model.adapt.state import check_shapes, state_of
 from arcforge_core.ops.quant import Format, Quantised
 from arcforge_core.plugins.loader import registry
+from arcforge_core.version import __version__
 
 if TYPE_CHECKING:
     from arcforge_core.tokenizer.tokenizer import Tokenizer
@@ -260,7 +260,7 @@ def write_hf(
         for name, part in zip(link.theirs, link.split(tensor), strict=True):
             writer.add(name, part)
     writer.close()
-    own = {"version": arcforge_core.__version__, **chosen.own_section(config, attention)}
+    own = {"version": __version__, **chosen.own_section(config, attention)}
     written |= {"dtype": str(dtype).removeprefix("torch."), **write_tokenizer(tokenizer, folder), OWN: own}
     (folder / CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
