@@ -112,6 +112,7 @@ LEFT_OUT = {
     "environment_rl": "trains for hours",
     "forgetting": "trains for hours",
     "gpu": "needs a GPU",
+    "judge_cost": "trains for minutes, and compares parts of a step",
     "gateway_scale": "its figures are processor seconds of a gateway",
     "planner": "compares plans with measurements",
     "prefix_at_update": "compares samples",

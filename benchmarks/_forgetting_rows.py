@@ -57,6 +57,7 @@ class Steps:
         groups, group_size: of a step of reinforcement learning; one of distillation has as many rollouts.
         lr, sft_lr, replay_lr, distill_lr: learning rates.
         kl: weight of the KL of `rl_kl`.
+        top_k: tokens of a teacher's distribution that `distill` compares in each place; 0: the sampled one.
         demonstrations: of the new skill.
         samples: tasks of the old skill that the first stage answers for `replay`.
         tasks: held-out ones of each skill.
@@ -76,6 +77,7 @@ class Steps:
     replay_lr: float
     distill_lr: float
     kl: float
+    top_k: int
     demonstrations: int
     samples: int
     tasks: int
@@ -139,7 +141,7 @@ def distillation(steps: Steps, kind: Kind, old: Path, new: Path, seed: int, fold
         *learning(steps, steps.distill, str(new), max(80, kind.tokens), seed, folder), "algorithm=opd",
         "environment=mixture", *mixture(kind, "environment"), f"+teachers.{OLD}={old}", f"+teachers.new={new}",
         f"rollout.groups={groups}", "rollout.group_size=1", f"optimizer.lr={steps.distill_lr}",
-        "algorithm.balance=teachers",
+        "algorithm.balance=teachers", f"algorithm.top_k={steps.top_k}",
     ]  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def _not_in_common(a_TK: Tensor, b_TK: Tensor) -> float:
     ]
     for mark in marks:
         mark[:, 0] = False  # padding
-    return 1.0 - float((marks[0] & marks[1]).sum()) / max(1, int(marks[0].sum()))
+    return 1.0 - float((marks[0] & marks[1]).sum()) / max(1, *(int(mark.sum()) for mark in marks))
 
 
 def with_gradients(fn: Callable[..., Tensor], leaves: Sequence[Tensor], rest: Sequence[Any] = ()) -> Job:

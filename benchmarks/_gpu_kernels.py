@@ -92,7 +92,7 @@ def row(name: str, result: Mapping[str, Any]) -> str:
     for peer, about in result.get("peers", {}).items():
         if "error_text" in about:
             text += f"\n    {peer} left out: {about['error_text'].splitlines()[0][:160]}"
-        elif about["difference"] > result["tolerance"]:
+        elif not about["difference"] <= result["tolerance"]:
             text += f"\n    {peer} left out: its result differs by {about['difference']:.1e}"
     return text
 

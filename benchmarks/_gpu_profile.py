@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 KINDS = {
-    "attention": r"sparse_|decode_parts|flash|fmha|index_scores|kl_|softmax|attention",
+    "attention": r"sparse_|decode_parts|flash|fmha|index_scores|kl_|[sS]oft[mM]ax|attention",
     "selection": r"topk|radix|sort|Sort",
     "matrix products": r"gemm|nvjet|cutlass|cublas|xmma|wgmma|grouped|splitK|gemv",
     "Newton-Schulz, symmetric": r"symmetric_product",

@@ -54,11 +54,11 @@ def handler(latency: float, errors: float) -> type[BaseHTTPRequestHandler]:
             time.sleep(latency)
             choice = {"message": {"role": "assistant", "content": verdict(body)}, "finish_reason": "stop"}
             answer = json.dumps({} if failed else {"choices": [choice]}).encode()
-            self.send_response(500 if failed else 200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            with suppress(BrokenPipeError):  # the run has ended
+            with suppress(ConnectionError):  # the run has ended
+                self.send_response(500 if failed else 200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
                 self.wfile.write(answer)
 
         def log_message(self, *_: Any) -> None:

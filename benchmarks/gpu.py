@@ -25,6 +25,7 @@ import json
 import os
 import platform
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -129,6 +130,8 @@ def main() -> None:
     if options.work:
         work(options.work, options.items, options.quick, options.warm)
         return
+    if options.warm and (timed := set(options.only) - {"verify", "kernels"}):
+        parser.error(f"--warm is of verify and kernels, not of {', '.join(sorted(timed))}: name them with --only")
     import torch
 
     if options.on_cpu:
@@ -138,6 +141,7 @@ def main() -> None:
             "benchmarks/gpu.py needs a CUDA device, and torch finds none (--on-cpu tries the code without)"
         )
     end_when_asked()
+    lock = threading.Lock()
     report: dict[str, Any] = {"benchmark": "gpu", "machine": about_machine(), "quick": options.quick, "ratios": {}}
     print(json.dumps(report["machine"]), flush=True)
     for name in options.only:
@@ -147,12 +151,13 @@ def main() -> None:
         print(f"\n{getattr(module, 'HEADING', name)}", flush=True)
 
         def keep(item: str, result: Any, name: str = name, module: Any = module) -> None:
-            report[name][item] = result
-            print(module.row(item, result), flush=True)
-            if hasattr(module, "ratios"):
-                report["ratios"] |= module.ratios(report[name])
-            if options.json:
-                options.json.write_text(json.dumps(report, indent=1))
+            with lock:  # results of processes side by side
+                report[name][item] = result
+                print(module.row(item, result), flush=True)
+                if hasattr(module, "ratios"):
+                    report["ratios"] |= module.ratios(report[name])
+                if options.json:
+                    options.json.write_text(json.dumps(report, indent=1))
 
         run_part(name, items, options, keep)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)

@@ -136,8 +136,8 @@ def main() -> None:
     parser.add_argument("--errors", type=float, default=0.1, help="share")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    if options.steps < 2:
-        parser.error(f"--steps {options.steps}: must be at least 2, the first does not count")
+    if options.steps < 3:
+        parser.error(f"--steps {options.steps}: must be at least 3: the first does not count")
     out = options.out.resolve()
     found: dict[str, Any] = {"machine": describe_machine(torch.get_num_threads())}
     if "cached" in options.only:

@@ -35,11 +35,11 @@ def test_a_single_reply_has_its_choice_by_length_and_its_number():
 @pytest.mark.slow(reason="two runs of reinforcement learning in processes of their own")
 @pytest.mark.nightly(reason="two runs of reinforcement learning in processes of their own")
 def test_the_second_run_asks_for_nothing(tmp_path):
-    found = module("judge_cost").cached(tmp_path / "cached", 2)
+    found = module("judge_cost").cached(tmp_path / "cached", 3)
     assert found["requests_first"] > 0 == found["requests_second"] and 0 < found["added"] < 1
 
 
-def test_one_step_is_refused():
-    command = [sys.executable, str(Path(module("judge_cost").__file__)), "--steps", "1"]
+def test_two_steps_are_refused():
+    command = [sys.executable, str(Path(module("judge_cost").__file__)), "--steps", "2"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "--steps 1: must be at least 2" in done.stderr
+    assert done.returncode == 2 and "--steps 2: must be at least 3" in done.stderr

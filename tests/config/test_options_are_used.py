@@ -27,7 +27,6 @@ EXEMPT = {
         "attention_factor beta_fast beta_slow high_freq_factor low_freq_factor mscale mscale_all_dim "
         "original_max_position_embeddings"
     ),
-    "lightning.Trainer, gradient_clip_val": "clip_norm",
     "mlflow.set_tracking_uri": "tracking_uri",
     "docker run": "image",
     "Adam, 1412.6980": "beta1 beta2",

@@ -246,8 +246,12 @@ def test_an_error_of_the_thread_ends_the_run_with_one_line(small_run: Compose, m
             r"trainer.eval_every=3: must be a mul",
         ),
         (
-            ("engine.max_running=4", "engine.max_waiting=2", "collection.concurrency=7"),
-            r"collection.concurrency=7: must be at most 6, engine.max_running \+ engine.max_waiting",
+            ("engine.max_running=4", "engine.max_waiting=6", "collection.concurrency=7"),
+            r"collection.concurrency=7: must be at most engine.max_waiting=6",
+        ),
+        (
+            ("engine.max_running=4", "engine.max_waiting_per_owner=3"),
+            r"collection.concurrency=4: must be at most engine.max_waiting_per_owner=3",
         ),
         (("collection.eta=-1",), "collection.eta=-1.0: must be at least 0"),
     ],

@@ -19,7 +19,7 @@ import json, pathlib, sys, time
 action, source, *_, flag, to, archives, folder = sys.argv[1:]
 to = pathlib.Path(to)
 (to / "trees" / source).mkdir(parents=True)
-by = "agent" if "--agent=http://here" in sys.argv and source in ("bare", "hard", "away") else "rules"
+by = "agent" if "--url=http://here" in sys.argv and source in ("bare", "hard", "away") else "rules"
 fails = source == "bare" or source == "hard" and by == "rules"
 row = {"language": "python", "reason": "it has no tests" if fails else "", "by": by}
 (to / "attempts.jsonl").write_text(json.dumps(row) + chr(10))
@@ -59,7 +59,7 @@ def test_lines_of_a_file(tmp_path):
 
 @pytest.mark.parametrize("line", [
     "export swe", "bugs a --to b", "bugs a --minutes=3", "all list.txt", "bugs a --url http://here",
-    "bugs a --url=http://here --model x",
+    "bugs a --url=http://here --model x", "bugs a --ur http://here",
 ])  # fmt: skip
 def test_lines_that_the_command_refuses(tmp_path, monkeypatch, capsys, line):
     (tmp_path / "list.txt").write_text(f"bugs a\n{line}\n")
@@ -96,7 +96,7 @@ def test_a_second_run_builds_what_the_first_did_not_end(worker, tmp_path):
 
 
 def test_a_line_whose_agent_does_not_answer_is_built_by_the_next_run(worker, tmp_path):
-    agent = ["--agent=http://here"]
+    agent = ["--url=http://here"]
     built = build_all(["bugs away", "bugs a"], worker, tmp_path, 1, 1, agent)
     assert [one.reason for one in built] == ["error: away: the agent's server gave no reply", ""]
     assert "away" not in (worker / listed.BUILT).read_text() and not (worker / "trees/away").exists()
@@ -115,11 +115,11 @@ def test_an_agent_gets_the_lines_that_rules_could_not_set_up(worker, tmp_path):
     rows = (worker / listed.BUILT).read_text().splitlines()
     old = [{name: value for name, value in json.loads(row).items() if name != "by"} for row in rows]
     (worker / listed.BUILT).write_text("".join(json.dumps(row) + "\n" for row in old))  # of a release without agents
-    built = build_all(lines, worker, tmp_path, 1, 1, ["--agent=http://here"])
+    built = build_all(lines, worker, tmp_path, 1, 1, ["--url=http://here"])
     assert [(one.is_set_up, one.by) for one in built] == [(True, RULES), (True, AGENT), (False, AGENT)]
     assert table_of(built).splitlines()[1].split() == ["python", "3", "2", "1", "2", "2", "0"]
     assert len((worker / listed.BUILT).read_text().splitlines()) == 5
-    assert build_all(lines, worker, tmp_path, 1, 1, ["--agent=http://here"]) == built
+    assert build_all(lines, worker, tmp_path, 1, 1, ["--url=http://here"]) == built
     assert len((worker / listed.BUILT).read_text().splitlines()) == 5, "an agent gets a line once"
 
 

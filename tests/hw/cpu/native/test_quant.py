@@ -154,7 +154,7 @@ def test_layers_equal_the_references(op, monkeypatch):
 # ---- other processors ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["x86-64", "x86-64-v3"])
+@pytest.fixture(scope="module", params=["x86-64", "sandybridge", "x86-64-v3"])
 def elsewhere(request, tmp_path_factory):
     """The same sources for processors without the instructions for sums of bytes, or without wide vectors."""
     path = tmp_path_factory.mktemp("native") / f"{request.param}.so"

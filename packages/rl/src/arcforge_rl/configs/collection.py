@@ -108,7 +108,7 @@ class AsynchronousConfig(CollectionConfig):
     """Rollouts beyond the bound: ``drop``, ``retry`` (start again), or ``keep`` (train on them and count them). Those
     that run are cancelled as soon as they cannot be in time, except with ``keep``."""
     concurrency: int | None = None
-    """Rollouts that run at a time; null: as many as `engine.max_running` sequences."""
+    """Rollouts that run at a time, at most `engine.max_waiting`; null: as many as `engine.max_running` sequences."""
     adaptive: bool = False
     """Let fewer run as the engine's cache fills: the number begins with one group, grows while under 60% of the pages
     are in use, and shrinks above 80% or when the engine preempts; above 90% the youngest start again later."""

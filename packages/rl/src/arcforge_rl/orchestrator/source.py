@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import socket
 import threading
@@ -306,11 +305,13 @@ def check_collected(config: AsynchronousConfig, sampler: Sampler) -> None:
     if not hasattr(sampler.engine, "submit"):
         accepted = "collection=async needs an engine that takes requests one by one: engine=paged"
         raise ConfigError("engine", sampler.config.engine.name, accepted)
-    running, waiting = (getattr(sampler.config.engine, f"max_{state}", math.inf) for state in ("running", "waiting"))
-    takes = running + waiting if sampler.config.harness is None else math.inf
-    if config.concurrency is not None and config.concurrency > takes:
-        accepted = f"must be at most {takes}, engine.max_running + engine.max_waiting: the engine refuses more"
-        raise ConfigError("collection.concurrency", config.concurrency, accepted)
+    queues = ("max_waiting", "max_waiting_per_owner")
+    takes = {name: most for name in queues if (most := getattr(sampler.config.engine, name, None)) is not None}
+    runs = rules_of(config, sampler).concurrency
+    if sampler.config.harness is None and runs > min(takes.values(), default=runs):
+        name = min(takes, key=lambda name: takes[name])
+        accepted = f"must be at most engine.{name}={takes[name]}: rollouts may begin together, and others are refused"
+        raise ConfigError("collection.concurrency", runs, accepted)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("collection", "async", "trains in one process; torchrun needs collection=sync")
     trainer = sampler.config.trainer

@@ -153,7 +153,7 @@ class Hybrid(Judged):
         found = next((name for name in (of, component.otherwise) if name in outcome.rewards), None)
         if found is None:
             accepted = f"the environment gives {', '.join(sorted(outcome.rewards))}"
-            raise ConfigError(component.where, of, accepted)
+            raise ConfigError(component.where, " or ".join(filter(None, (of, component.otherwise))), accepted)
         return outcome.rewards[found]
 
     async def _measured(self, name: str, task: Task, episodes: Sequence[Episode]) -> Sequence[float | Failure]:

@@ -98,7 +98,7 @@ def options_of(argv: Sequence[str] | None) -> Namespace:
     Raises:
         ArcforgeError: a word is wrong.
     """
-    parser = Parser(prog="arcforge-env swe", description=__doc__)
+    parser = Parser(prog="arcforge-env swe", description=__doc__, allow_abbrev=False)
     parser.add_argument("action", choices=(*WANTED,))
     parser.add_argument("sources", nargs="+", type=Path, help="see above")
     parser.add_argument("--to", type=Path, default=Path("swe"), help="folder of the environment (default: swe)")

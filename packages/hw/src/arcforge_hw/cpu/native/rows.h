@@ -10,7 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
-#ifdef __FMA__
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
@@ -271,6 +271,9 @@ inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int
   constexpr int N = SUMS / 4;
   for (; j + N <= columns; look_ahead(N), j += N)
     dot_panel<A, N, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
+  if constexpr (N > 3)
+    for (; j + 3 <= columns; j += 3)
+      dot_panel<A, 3, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
   for (; j < columns; j++)
     dot_panel<A, 1, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
 }
