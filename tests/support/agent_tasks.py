@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +24,14 @@ CALL = "one<tool_call>f<arg_key>a</arg_key><arg_value>one</arg_value></tool_call
 
 
 class Conversations(GeneratedEnvironment):
-    """Has a tool ``f``; the length of the answer decides."""
+    """Has a tool ``f``; the length of the answer decides.
+
+    Args:
+        seconds: by which a call moves the event loop's clock, so that a limit of time ends it however busy the machine.
+        broken: calls that fail with the sandbox.
+        max_calls: of an episode.
+        result: of a call.
+    """
 
     domain = "tools"
 
@@ -40,7 +48,10 @@ class Conversations(GeneratedEnvironment):
             if self.broken:
                 self.broken -= 1
                 raise EpisodeFailure("sandbox", "the tool's sandbox broke")
-            await asyncio.sleep(self.seconds)
+            if self.seconds:
+                loop = asyncio.get_running_loop()
+                loop.time = lambda: time.monotonic() + self.seconds  # type: ignore[method-assign]
+                await asyncio.Event().wait()
             return self.result
 
         tool = Tool({"type": "function", "function": {"name": "f", "parameters": PARAMETERS}})
