@@ -16,7 +16,7 @@ from arcforge_core.testing.cheats import FAMILIES, Grader, cheats_for, head_of, 
 from arcforge_rl.environments.boxed import in_sandbox
 
 QUESTION, RIGHT = "Write plus(x), which adds 40.", "```python\ndef plus(x):\n    return x + 40\n```"
-LIMITS = SandboxLimits(cpu_seconds=1, wall_seconds=2, memory_bytes=256 << 20)
+LIMITS = SandboxLimits(cpu_seconds=5, wall_seconds=20, memory_bytes=256 << 20)
 WORD = "0123456789abcdef" * 2
 CARELESS = {
     "a secret word": """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from arcforge_core.episodes.tools import converse
 from arcforge_rl.agents.chat import ChatSetup
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.rollouts.collect import StepTasks, TracedRollout
+from support.clocks import MovedClock
 
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "string"}}}
 CALL = "one<tool_call>f<arg_key>a</arg_key><arg_value>one</arg_value></tool_call><|observation|>"
@@ -49,8 +49,7 @@ class Conversations(GeneratedEnvironment):
                 self.broken -= 1
                 raise EpisodeFailure("sandbox", "the tool's sandbox broke")
             if self.seconds:
-                loop = asyncio.get_running_loop()
-                loop.time = lambda: time.monotonic() + self.seconds  # type: ignore[method-assign]
+                MovedClock().move(self.seconds)
                 await asyncio.Event().wait()
             return self.result
 

@@ -153,11 +153,21 @@ class Fakes:
         lives: all processes there were.
         seen: what engines were asked.
         http: a client with a user's key.
+        sent: what the router has sent to it, as messages of ASGI.
     """
 
     def __init__(self, fleet: Fleet, app: Any, lives: list[FakeProcess], seen: list[Any]) -> None:
         self.fleet, self.app, self.lives, self.seen = fleet, app, lives, seen
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", headers=USER)
+        self.sent: list[Any] = []
+
+        async def noted(scope: Any, receive: Any, send: Any) -> None:
+            async def sending(message: Any) -> None:
+                self.sent.append(message)
+                await send(message)
+
+            await app(scope, receive, sending)
+
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(noted), base_url="http://localhost", headers=USER)
 
     @property
     def counts(self) -> Counts:
@@ -171,7 +181,7 @@ class Fakes:
         Raises:
             TimeoutError: it never comes.
         """
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.005)
 
@@ -179,7 +189,7 @@ class Fakes:
 @asynccontextmanager
 async def running(answer: Answer, count: int, options: dict[str, Any]) -> AsyncIterator[Fakes]:
     """Yields a router over `count` fake engines; `options` are the router's."""
-    config = RouterConfig(**{"health_seconds": 0.05, "hang_seconds": 10.0, "policy": "round_robin", **options})
+    config = RouterConfig(**{"health_seconds": 0.05, "hang_seconds": 60.0, "policy": "round_robin", **options})
     lives: list[FakeProcess] = []
     seen: list[Any] = []
     numbers = itertools.count()
@@ -206,7 +216,7 @@ def run_fakes(answer: Answer, work: Callable[[Fakes], Awaitable[T]], count: int 
     """Runs a test; see `running`."""
 
     async def whole() -> T:
-        async with asyncio.timeout(30), running(answer, count, options) as found:
+        async with asyncio.timeout(120), running(answer, count, options) as found:
             return await work(found)
 
     return asyncio.run(whole())

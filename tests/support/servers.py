@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -51,14 +51,19 @@ class Says:
         ids: what; the last of them ends the sequence.
         vocabulary: ids of the model.
         seconds: what each token takes.
+        holds: events that it waits for, by the number of ids that are left then.
     """
 
-    def __init__(self, ids: Sequence[int], vocabulary: int, seconds: float) -> None:
-        self._left, self._vocabulary, self._seconds = list(ids), vocabulary, seconds
+    def __init__(
+        self, ids: Sequence[int], vocabulary: int, seconds: float, holds: Mapping[int, threading.Event] | None = None
+    ) -> None:
+        self._left, self._vocabulary, self._seconds, self._holds = list(ids), vocabulary, seconds, holds or {}
 
     def allowed(self) -> Tensor:
         """Returns bool [V]: the next id."""
         time.sleep(self._seconds)
+        if (hold := self._holds.get(len(self._left))) is not None:
+            hold.wait(60)
         return torch.arange(self._vocabulary) == self._left[0]
 
     def accept(self, token: int) -> None:
@@ -78,18 +83,23 @@ class ScriptedPagedEngine(PagedEngine):
         script: the function.
         seconds: what each token takes besides.
         prompts: texts of those that came.
+        holds: events that it waits for, by the part of an answer that comes after the wait.
     """
 
     script: Callable[[str], str]
     tokenizer: Tokenizer
     seconds = 0.0
     prompts: list[str]
+    holds: Mapping[str, threading.Event] = {}
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, **further: Any) -> list[Stream]:
         """Queues a request; see `PagedEngine.submit`."""
         self.prompts.append(self.tokenizer.decode(list(prompt)))
-        ids = self.tokenizer.encode(self.script(self.prompts[-1]), allow_special=True)
-        matcher = partial(Says, ids, self.model.config.vocab_size, self.seconds)
+        text = self.script(self.prompts[-1])
+        ids = self.tokenizer.encode(text, allow_special=True)
+        before = {part: self.tokenizer.encode(text[: text.index(part)], allow_special=True) for part in self.holds}
+        holds = {len(ids) - len(before[part]): hold for part, hold in self.holds.items()}
+        matcher = partial(Says, ids, self.model.config.vocab_size, self.seconds, holds)
         return super().submit(prompt, replace(params, matcher=matcher), **further)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from arcforge_rl.environments.boxed import judge_in_sandboxes
 from arcforge_rl.environments.human_eval import HumanEval
 from arcforge_rl.execution.function_tests import MOST_ROUNDS, FunctionTest
 
-LIMITS = SandboxLimits(cpu_seconds=2, wall_seconds=2, memory_bytes=256 << 20)
+LIMITS = SandboxLimits(cpu_seconds=60, wall_seconds=60, memory_bytes=256 << 20)
 DOUBLE = FunctionTest(
     "double",
     "import math\ndef double(x):\n    return x + x\n",
@@ -21,12 +22,12 @@ DOUBLE = FunctionTest(
 )
 
 
-def judged(source, test=DOUBLE):
-    return asyncio.run(judge_in_sandboxes(test, source, LIMITS))
+def judged(source, test=DOUBLE, **limits):
+    return asyncio.run(judge_in_sandboxes(test, source, replace(LIMITS, **limits)))
 
 
-def verdict_of(reference, test, name="f"):
-    return judged(reference, FunctionTest(name, reference, test))
+def verdict_of(reference, test, name="f", **limits):
+    return judged(reference, FunctionTest(name, reference, test), **limits)
 
 
 @pytest.mark.parametrize("split", [
@@ -92,7 +93,8 @@ def test_forged_results_do_not_pass(forged):
     ],
 )
 def test_tests_that_judge_nothing_do_not_pass(test, reason):
-    found = verdict_of("def f(x): return x + 1", test)
+    limits = {"cpu_seconds": 1} if "while True" in test else {}
+    found = verdict_of("def f(x): return x + 1", test, **limits)
     assert found.value == 0.0 and reason in found.reason, found
 
 
@@ -176,7 +178,7 @@ def test_random_tests_make_the_same_calls_again():
 
 def test_results_do_not_outlive_the_time_limit():
     source = "import atexit, time\natexit.register(time.sleep, 60)\ndef double(x): return x + x"
-    found = judged(source)
+    found = judged(source, wall_seconds=1)
     assert found.value == 0.0 and "timeout" in found.reason
 
 

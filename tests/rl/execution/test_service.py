@@ -38,7 +38,8 @@ class ToldSandbox:
         self.backend.now += 1
         self.backend.most = max(self.backend.most, self.backend.now)
         try:
-            await asyncio.sleep(self.backend.delay)
+            while not self.backend.may_end():
+                await asyncio.sleep(0)
             return self.act(command)
         finally:
             self.backend.now -= 1
@@ -58,10 +59,13 @@ class ToldSandbox:
 
 
 class ToldBackend:
+    """Its commands end when `may_end()`."""
+
     limits = SandboxLimits()
 
-    def __init__(self, delay=0.0):
-        self.begun, self.opened, self.stopped, self.delay, self.now, self.most, self.bases = [], 0, 0, delay, 0, 0, []
+    def __init__(self, may_end=lambda: True):
+        self.begun, self.opened, self.stopped, self.now, self.most, self.bases = [], 0, 0, 0, 0, []
+        self.may_end = may_end
 
     async def open(self, base=None, limits=None, forward=None):
         self.opened += 1
@@ -124,7 +128,7 @@ def test_what_cannot_be_run_says_why_and_stops_nobody(tmp_path, word, reason):
 
 
 def test_so_many_at_a_time(tmp_path):
-    backend = ToldBackend(delay=0.005)
+    backend = ToldBackend(lambda: backend.most >= 3)
     work_off(tmp_path, [job(f"j{n}") for n in range(20)], backend, concurrency=3)
     assert backend.most == 3
 
@@ -151,9 +155,10 @@ def test_submitting_again_changes_nothing(tmp_path):
 
 def test_results_are_streamed_and_go_on_after_a_number(tmp_path):
     async def scene():
-        async with ExecutionService(ToldBackend(delay=0.01), tmp_path / "queue.db", concurrency=1) as service:
+        seen = []
+        backend = ToldBackend(lambda: seen or backend.begun == ["j0"])
+        async with ExecutionService(backend, tmp_path / "queue.db", concurrency=1) as service:
             service.submit([job(f"j{n}") for n in range(5)])
-            seen = []
             async for result in service.results():
                 seen.append((result.id, service.progress()["done"]))
                 if len(seen) == 2:
@@ -161,7 +166,7 @@ def test_results_are_streamed_and_go_on_after_a_number(tmp_path):
             rest = [r.id async for r in service.results(after=result.number)]
             return seen, rest, service.progress()
 
-    seen, rest, progress = asyncio.run(scene())
+    seen, rest, progress = asyncio.run(asyncio.wait_for(scene(), 30))
     assert seen[0] == ("j0", 1), "the first result came when others were not done"
     assert [id for id, _ in seen] + rest == [f"j{n}" for n in range(5)]
     assert progress == {"queued": 0, "running": 0, "done": 5}
@@ -169,15 +174,16 @@ def test_results_are_streamed_and_go_on_after_a_number(tmp_path):
 
 def test_cancelling(tmp_path):
     async def scene():
-        backend = ToldBackend(delay=0.05)
+        backend = ToldBackend(lambda: backend.begun[-1] == "kept")
         async with ExecutionService(backend, tmp_path / "queue.db", concurrency=1) as service:
             service.submit([job("running"), job("waiting"), job("kept")])
-            await asyncio.sleep(0.02)
+            while not backend.now:
+                await asyncio.sleep(0)
             answers = [await service.cancel(id) for id in ("running", "waiting", "unknown")]
             results = {r.id: r async for r in service.results()}
             return answers, results, await service.cancel("kept"), backend
 
-    answers, results, late, backend = asyncio.run(scene())
+    answers, results, late, backend = asyncio.run(asyncio.wait_for(scene(), 30))
     assert answers == [True, True, False] and late is False
     assert results["running"].error == results["waiting"].error == "cancelled"
     assert results["kept"].result.ok and "waiting" not in backend.begun
@@ -186,11 +192,13 @@ def test_cancelling(tmp_path):
 
 def test_closing_leaves_the_rest_for_the_next_life(tmp_path):
     async def first():
-        async with ExecutionService(ToldBackend(delay=60), tmp_path / "queue.db") as service:
+        backend = ToldBackend(lambda: False)
+        async with ExecutionService(backend, tmp_path / "queue.db", concurrency=2) as service:
             service.submit([job(f"j{n}") for n in range(4)])
-            await asyncio.sleep(0.05)
+            while backend.now < 2:
+                await asyncio.sleep(0)
 
-    asyncio.run(first())
+    asyncio.run(asyncio.wait_for(first(), 30))
     results = work_off(tmp_path, [])
     assert sorted(results) == [f"j{n}" for n in range(4)]
     assert sorted(result.attempts for result in results.values()) == [1, 1, 2, 2]

@@ -88,7 +88,7 @@ def test_a_stream_may_end_by_done_or_by_a_finish_reason_alone(serve, answer):
     ],
 )
 def test_what_goes_wrong_has_a_kind(serve, answer, options, kind, message):
-    reply = complete(serve(lambda body: answer(**options)), timeout=0.3)
+    reply = complete(serve(lambda body: answer(**options)), timeout=float(message) if kind == "timeout" else 60.0)
     assert reply.error == kind and message in reply.message
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import statistics
+import threading
 import time
 
 import pytest
@@ -23,9 +24,20 @@ def some(count):
     return [single(f"p{n}", n + 1) for n in range(count)]
 
 
+def together(count, answer):
+    """Returns replies that come when this many requests are there."""
+    barrier = threading.Barrier(count)
+
+    def reply(body):
+        barrier.wait(timeout=60)
+        return answer()
+
+    return reply
+
+
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_so_many_at_a_time_and_no_more(serve, answer, concurrency):
-    server = serve(lambda body: answer(delay=0.01))
+    server = serve(together(concurrency, lambda: answer(delay=0.01)))
     records = run(server, some(9), concurrency=concurrency)
     assert server.most == concurrency
     assert {body["prompt"] for body in server.bodies} == {f"p{n}" for n in range(9)}
@@ -35,7 +47,7 @@ def test_so_many_at_a_time_and_no_more(serve, answer, concurrency):
 
 
 def test_without_a_limit_all_go_at_once(serve, answer):
-    server = serve(lambda body: answer(delay=0.1))
+    server = serve(together(6, answer))
     run(server, some(6))
     assert server.most == 6
 

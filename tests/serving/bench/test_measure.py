@@ -32,7 +32,7 @@ FEW = ["workload.requests=5", "workload.input_tokens=[4,9]", "workload.output_to
 
 def test_a_measurement_leaves_a_table_figures_and_a_picture(serve, answer, bench, tmp_path):
     usage = {"prompt_tokens": 8, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
-    server = serve(lambda body: answer(usage=usage, delay=0.005))
+    server = serve(lambda body: answer(usage=usage, delay=0.02))
     code, report, said = bench(server, *FEW, "concurrency=2", "slo.e2e_ms=60000", "+extra.ignore_eos=true")
     assert code == 0, said
     assert report["model"] == "fake" and report["settings"]["workload"]["requests"] == 5
@@ -41,7 +41,7 @@ def test_a_measurement_leaves_a_table_figures_and_a_picture(serve, answer, bench
     assert (figures["cached_tokens"], figures["tokens_counted_by"]) == (10, "usage")
     assert figures["goodput"]["share"] == 1.0
     assert set(figures["ttft_ms"]) == {"mean", "p50", "p90", "p95", "p99", "max"}
-    assert figures["e2e_ms"]["max"] >= figures["ttft_ms"]["max"] > figures["itl_ms"]["p50"] >= 5
+    assert figures["e2e_ms"]["max"] >= figures["ttft_ms"]["max"] > figures["itl_ms"]["p50"] >= 20
     assert len(report["requests"]) == 5 and len(report["requests"][0]["arrivals_s"]) == 3
     (picture,) = tmp_path.glob("outputs/*/*-bench/bench.png")
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
@@ -136,7 +136,7 @@ def test_the_concurrency_without_a_rate_is_sixteen(serve, answer, bench):
 
     def reply(body):
         if len(server.bodies) > 1:  # but for the request that looks whether the server answers
-            together.wait(timeout=30)
+            together.wait(timeout=60)
         return answer(texts=["a"])
 
     server = serve(reply)

@@ -2,7 +2,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -41,8 +40,8 @@ def serving(role, secret="s"):
             listener.shutdown(socket.SHUT_RDWR)
 
 
-def fetch(address, secret="s", asked=ASKED):
-    return TcpConnector([address], secret, 5.0, 0.5).fetch(asked)
+def fetch(address, secret="s", asked=ASKED, ack_seconds=60.0):
+    return TcpConnector([address], secret, 60.0, ack_seconds).fetch(asked)
 
 
 def test_pages_come_as_they_were():
@@ -115,11 +114,9 @@ def test_who_does_not_know_the_secret_gets_nothing():
 
 def test_a_port_behind_which_nobody_is_left_is_not_waited_for():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        start = time.monotonic()
-        with pytest.raises(TransferError, match="timed out"):
-            fetch(listener.getsockname()[:2])
         address = listener.getsockname()[:2]
-    assert time.monotonic() - start < 5
+        with pytest.raises(TransferError, match="timed out"):
+            fetch(address, ack_seconds=0.5)
     with pytest.raises(TransferError, match="refused"):
         fetch(address)
 
@@ -129,24 +126,24 @@ def test_strangers_cannot_hold_a_role_up():
     with serving(Role()) as address, connect(address) as silent, connect(address) as rude:
         rude.sendall(b"\xff" * 64)
         assert len(fetch(address).records) == 3
-        silent.settimeout(5)
+        silent.settimeout(60)
         assert silent.recv(1) == b"+"
 
 
 def test_closing_ends_what_is_waited_for():
     import threading
 
-    held = threading.Event()
+    held, free = threading.Event(), threading.Event()
 
     class Slow(Role):
         def pages(self, asked):
             held.set()
-            time.sleep(3)
+            free.wait(60)
             return super().pages(asked)
 
     found = []
     with serving(Slow()) as address:
-        connector = TcpConnector([address], "s")
+        connector = TcpConnector([address], "s", 60.0, 60.0)
 
         def ask():
             try:
@@ -156,11 +153,11 @@ def test_closing_ends_what_is_waited_for():
 
         asking = threading.Thread(target=ask)
         asking.start()
-        assert held.wait(5)
-        start = time.monotonic()
+        assert held.wait(60)
         connector.close()
-        asking.join(5)
-        assert found and time.monotonic() - start < 2
+        asking.join(60)
+        assert found and not free.is_set()
+        free.set()
 
 
 DIES = """
@@ -192,4 +189,4 @@ def test_a_role_that_is_killed_between_two_pages_gives_none():
             connector = TcpConnector([listener.getsockname()[:2]], "s", 60.0, 60.0)
             with pytest.raises(TransferError, match=r"ended \d+ bytes early|reset"):
                 connector.fetch(ASKED)
-            assert process.wait(10) == -9
+            assert process.wait(60) == -9

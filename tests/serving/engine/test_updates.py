@@ -58,13 +58,13 @@ def test_pausing_ends_or_finishes_what_runs(started):
         engine.resume()
         if not started:
             run(engine)
-        assert later.result(10).finish_reason == "length"
+        assert later.result(60).finish_reason == "length"
     with pytest.raises(ConfigError, match="mode='now'"):
         engine.pause("now")
     engine.close()
 
 
-def slowly(engine, monkeypatch, seconds=0.005):
+def slowly(engine, monkeypatch, seconds=0.02):
     original = engine.model.embed
 
     def slow(*args):
@@ -74,11 +74,13 @@ def slowly(engine, monkeypatch, seconds=0.005):
     monkeypatch.setattr(engine.model, "embed", slow)
 
 
-def start_waiting(engine):
-    """Has a thread wait for a pause, until it stands."""
+def start_waiting(engine, monkeypatch):
+    """Has a thread wait for a pause, which the engine has begun."""
+    begun, pause = threading.Event(), engine._pause
+    monkeypatch.setattr(engine, "_pause", lambda mode: (begun.set(), pause(mode)))
     waiting = threading.Thread(target=engine.pause, args=("wait",))
     waiting.start()
-    time.sleep(0.05)
+    assert begun.wait(60)
     return waiting
 
 
@@ -88,24 +90,24 @@ def test_what_a_pause_waits_for_can_be_ended(monkeypatch, end):
     slowly(engine, monkeypatch)
     engine.start()
     streams = [engine.submit(LONG, replace(GREEDY, max_new_tokens=80))[0] for _ in range(3)]
-    waiting = start_waiting(engine)
+    waiting = start_waiting(engine, monkeypatch)
     (late,) = engine.submit([5], GREEDY)
     (dropped,) = engine.submit([6], GREEDY)
     dropped.cancel()  # it is not even in the queue yet
-    assert dropped.result(1).finish_reason == "abort"
+    assert dropped.result(60).finish_reason == "abort"
     assert waiting.is_alive() and not streams[0].done
     if end == "abort":
         engine.abort()
     else:
         for stream in streams:
             stream.cancel()
-    assert [stream.result(1).finish_reason for stream in streams] == ["abort"] * 3
+    assert [stream.result(60).finish_reason for stream in streams] == ["abort"] * 3
     assert all(len(stream.result().token_ids) < 80 for stream in streams)
-    waiting.join(1)
+    waiting.join(60)
     assert not waiting.is_alive() and engine.paused
     assert late.done is (end == "abort")
     engine.resume()
-    assert late.result(10).finish_reason == ("abort" if end == "abort" else "length")
+    assert late.result(60).finish_reason == ("abort" if end == "abort" else "length")
     engine.flush()
     stats = engine.stats()  # what was cancelled before it came is not among them either
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
@@ -118,10 +120,10 @@ def test_closing_does_not_wait_for_what_a_pause_waits_for(monkeypatch):
     slowly(engine, monkeypatch)
     engine.start()
     (stream,) = engine.submit(LONG, replace(GREEDY, max_new_tokens=80))
-    waiting = start_waiting(engine)
+    waiting = start_waiting(engine, monkeypatch)
     engine.close()
-    waiting.join(1)
-    assert stream.result(1).finish_reason == "abort"
+    waiting.join(60)
+    assert stream.result(60).finish_reason == "abort"
     assert len(stream.result().token_ids) < 80
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +20,7 @@ from arcforge_serving.server.shared import generation
 from serving.gateway.conftest import QUIET, script
 from support.servers import client_of, listening, scripted_state
 from support.sessions import TEMPLATE, TOKENIZER
+from support.waiting import wait_until
 
 ONE = {"model": "small", "messages": [{"role": "user", "content": "plain one"}], "max_tokens": 40, **QUIET}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -376,15 +376,8 @@ def slow():
     state = scripted_state(TOKENIZER, lambda text: "3" * 20 + "<|user|>")
     state.engine.seconds = 0.05
     app = gateway_app(state, GatewayConfig(sessions=5))
-    with listening(state, app=app) as (_, address), httpx.Client(base_url=address, timeout=30) as http:
+    with listening(state, app=app) as (_, address), httpx.Client(base_url=address, timeout=60) as http:
         yield state, http
-
-
-def wait_for(what) -> None:
-    end = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_two_requests_at_a_time_are_siblings(slow):
@@ -407,7 +400,7 @@ def test_a_retry_while_the_first_request_runs_gets_its_reply(slow):
     replies = []
     thread = threading.Thread(target=lambda: replies.append(ask(http, opened)))
     thread.start()
-    wait_for(lambda: len(slow[0].engine.prompts) == 1)
+    wait_until(lambda: len(slow[0].engine.prompts) == 1)
     again = ask(http, opened, ONE, x_stainless_retry_count="1")
     thread.join()
     assert again.content == replies[0].content and len(record(http, opened).turns) == 1
@@ -419,12 +412,12 @@ def test_closing_ends_a_running_turn(slow):
     replies = []
     thread = threading.Thread(target=lambda: replies.append(ask(http, opened)))
     thread.start()
-    wait_for(lambda: len(state.engine.prompts) == 1)
+    wait_until(lambda: len(state.engine.prompts) == 1)
     closed = SessionRecord.from_json(http.delete(f"/sessions/{opened['id']}").json())
     thread.join()
     assert not closed.branches
     assert replies[0].json()["choices"][0]["finish_reason"] == "abort"
-    wait_for(lambda: state.engine.stats().running == 0)
+    wait_until(lambda: state.engine.stats().running == 0)
     assert ask(http, opened).status_code == 404
 
 
@@ -434,8 +427,8 @@ def test_a_stream_that_the_client_cuts_is_not_recorded(slow):
     path = f"/sessions/{opened['id']}/v1/chat/completions"
     with http.stream("POST", path, json={**ONE, "stream": True}) as reply:
         next(reply.iter_lines())
-    wait_for(lambda: state.engine.stats().running == 0)
-    wait_for(lambda: record(http, opened).turns)
+    wait_until(lambda: state.engine.stats().running == 0)
+    wait_until(lambda: record(http, opened).turns)
     found = record(http, opened)
     assert not found.branches and [(turn.node, turn.finish_reason) for turn in found.turns] == [(None, "gone")]
     state.engine.seconds = 0.0

@@ -17,6 +17,7 @@ from arcforge_serving.configs import ArcforgeEngineConfig, PagedEngineConfig
 from arcforge_serving.engine.errors import RemoteTimeoutError, TurnedAwayError
 from arcforge_serving.engine.paged import PagedEngine
 from arcforge_serving.remote.arcforge import ArcforgeEngine
+from support.clocks import MovedClock
 
 PARAMS = SamplingParams(max_new_tokens=4, temperature=0.0)
 
@@ -168,14 +169,16 @@ def test_an_update_that_was_lost_leaves_the_version_known(ours, state, model, mo
 
 
 def test_an_update_that_hangs_has_a_limit_and_may_be_given_again(ours, state, model, monkeypatch):
-    engine, free, update = ours(update_seconds=0.3), threading.Event(), state.engine.update_weights
+    engine, free, update = ours(update_seconds=600), threading.Event(), state.engine.update_weights
+    clock = MovedClock(engine._client.loop)
 
     def hangs(*args, **given):
+        clock.move(601 * (not free.is_set()))
         free.wait(60)
         update(*args, **given)
 
     monkeypatch.setattr(state.engine, "update_weights", hangs)
-    late = r"weight update 1: .*took longer than engine\.update_seconds=0\.3; it has version 0"
+    late = r"weight update 1: .*took longer than engine\.update_seconds=600; it has version 0"
     with pytest.raises(UnfinishedUpdateError, match=late):
         engine.update_weights(flipped(model))
     with pytest.raises(CheckpointError, match="an update is in progress"):

@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-import time
 
 import pytest
 from fastapi.responses import JSONResponse, Response
@@ -17,6 +16,7 @@ from arcforge_serving.engine.errors import RemoteError, RemoteTimeoutError, Turn
 from arcforge_serving.remote.sglang import SglangEngine
 from arcforge_serving.remote.vllm import VllmEngine
 from serving.remote.conftest import KINDS
+from support.clocks import MovedClock
 from support.remote_servers import FakeSglang, serving
 
 PARAMS = SamplingParams(max_new_tokens=3, temperature=0.0)
@@ -109,10 +109,14 @@ def test_a_server_that_has_gone_turns_away(kind, fake, model, tmp_path):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_sequence_that_takes_too_long_is_ended_there(kind, fake, make, stream):
-    engine = make(timeout_seconds=1.5, stream=stream)
+    engine = make(timeout_seconds=600, stream=stream)
+    clock = MovedClock(engine._client.loop)
     fake.engine.pause()
-    found = outcome(engine.submit([1], PARAMS)[0])
-    assert isinstance(found, RemoteTimeoutError) and "engine.timeout_seconds=1.5" in str(found)
+    late = engine.submit([1], PARAMS)[0]
+    until(lambda: fake.engine.stats().waiting == 1)
+    clock.move(601)
+    found = outcome(late)
+    assert isinstance(found, RemoteTimeoutError) and "engine.timeout_seconds=600" in str(found)
     fake.engine.resume()
     assert engine.submit([1], PARAMS)[0].result(60).finish_reason == "length"
     until(lambda: fake.engine.stats().running + fake.engine.stats().waiting == 0)
@@ -211,16 +215,16 @@ class Listener:
 
 
 @pytest.mark.parametrize(
-    ("treat", "said"),
+    ("treat", "said", "seconds"),
     [
-        (lambda connection: None, "hung up in the middle"),
-        (lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"), "hung up"),
-        (lambda connection: time.sleep(3), r"took longer than engine\.timeout_seconds=1\.5"),
+        (lambda connection: None, "hung up in the middle", 60),
+        (lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"), "hung up", 60),
+        (lambda connection: connection.recv(1), r"took longer than engine\.timeout_seconds=1\.5", 1.5),
     ],
 )
-def test_what_may_have_begun_is_not_sent_again(treat, said):
+def test_what_may_have_begun_is_not_sent_again(treat, said, seconds):
     listener = Listener(treat)
-    engine = VllmEngine(VllmEngineConfig(url=listener.url, timeout_seconds=1.5), small_model())
+    engine = VllmEngine(VllmEngineConfig(url=listener.url, timeout_seconds=seconds), small_model())
     with pytest.raises(RemoteError, match=said):
         engine.generate([[1, 2]], PARAMS)
     assert listener.requests == 1
@@ -272,9 +276,16 @@ def test_a_server_that_fails_at_an_update_goes_on(kind, fake, engine, model):
 
 
 def test_an_update_that_hangs_has_a_limit(kind, fake, make, model, monkeypatch):
-    engine, load, free = make(update_seconds=0.5), fake.load, threading.Event()
-    monkeypatch.setattr(fake, "load", lambda folder: (free.wait(60), load(folder)))
-    with pytest.raises(UnfinishedUpdateError, match=r"weight update 1: .*longer than engine\.update_seconds=0\.5"):
+    engine, load, free = make(update_seconds=600), fake.load, threading.Event()
+    clock = MovedClock(engine._client.loop)
+
+    def hangs(folder):
+        clock.move(601)
+        free.wait(60)
+        load(folder)
+
+    monkeypatch.setattr(fake, "load", hangs)
+    with pytest.raises(UnfinishedUpdateError, match=r"weight update 1: .*longer than engine\.update_seconds=600"):
         engine.update_weights(model.state_dict())
     free.set()
     later = make()

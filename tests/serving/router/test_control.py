@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from arcforge_serving.router.control import summed
+from arcforge_serving.router.control import Call, summed
 from arcforge_serving.router.fleet import State
 from arcforge_serving.server.gate.auth import Keys
+from support.clocks import MovedClock
 from support.fake_fleet import ADMIN, DIE, reply, run_fakes
 
 UPDATE, UPLOAD = "/v1/rl/update_weights", "/v1/rl/update_weights/tensors"
@@ -148,21 +149,30 @@ def test_an_engine_that_dies_in_an_update_gets_it_in_its_next_life():
 
 
 @pytest.mark.parametrize("hanging", [{0}, {0, 1}])
-def test_an_engine_that_hangs_in_an_update_is_killed_and_gets_it_in_its_next_life(hanging):
+def test_an_engine_that_hangs_in_an_update_is_killed_and_gets_it_in_its_next_life(hanging, monkeypatch):
     """One engine answers for both; where none does, a later life has the weights of before."""
-    left = set(hanging)
+    left, answered, send = set(hanging), [], Call.send
 
     async def answer(number, method, path, body):
         if path == UPDATE and number in left:
             left.discard(number)
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         return OK
 
+    async def noted(call, member, seconds):
+        got = await send(call, member, seconds)
+        answered.append(member.number)
+        return got
+
     async def work(found):
-        got = await found.http.post(UPDATE, json={"path": "x", "version": 7}, headers=ADMIN)
+        clock = MovedClock()
+        asking = asyncio.create_task(found.http.post(UPDATE, json={"path": "x", "version": 7}, headers=ADMIN))
+        await found.until(lambda: not left and {*answered, *hanging} == {0, 1})
+        clock.move(61)
+        got = await asking
         if hanging == {0}:
             assert got.status_code == 200
-            assert got.json()["refused"] == {"0": "it died, or took longer than router.update_seconds=0.2"}
+            assert got.json()["refused"] == {"0": "it died, or took longer than router.update_seconds=60"}
         else:
             assert got.status_code == 503
         assert [member.number for member in found.fleet.members if member.state is State.DEAD] == sorted(hanging)
@@ -170,7 +180,8 @@ def test_an_engine_that_hangs_in_an_update_is_killed_and_gets_it_in_its_next_lif
         again = [number for number, path in paths(found, since=2)]
         assert again == ([0] if hanging == {0} else []) and len(found.lives) == 2 + len(hanging)
 
-    run_fakes(answer, work, update_seconds=0.2)
+    monkeypatch.setattr(Call, "send", noted)
+    run_fakes(answer, work, update_seconds=60)
 
 
 def test_an_engine_that_cannot_get_the_weights_takes_no_requests():

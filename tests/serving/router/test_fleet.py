@@ -35,8 +35,16 @@ def test_an_engine_that_ends_is_started_anew():
 
 def test_an_engine_that_hangs_is_killed_and_started_anew():
     async def work(found):
-        found.fleet.config.hang_seconds = 1.0  # now: a machine that is busy may take longer to start them
-        found.lives[1].hangs = True
+        hung, other, config = found.lives[1], found.fleet.members[0].http, found.fleet.config
+        kill, get = hung.kill, other.get
+
+        def killed():
+            config.hang_seconds = 60.0  # the next life may take its time to start
+            kill()
+
+        hung.kill, other.get = killed, lambda path, **_: get(path)  # a busy machine may delay an engine that answers
+        config.hang_seconds = 0.3
+        hung.hangs = True
         await found.until(lambda: found.lives[1].dead)
         await found.until(lambda: len(found.fleet.ready) == 2)
         assert len(found.lives) == 3 and not found.lives[0].dead
@@ -171,8 +179,7 @@ def test_streams_of_an_engine_that_is_dropped_end_with_an_error():
 
     async def work(found):
         running = asyncio.create_task(found.http.post("/v1/completions", json=ASK))
-        await found.until(lambda: found.seen)
-        await asyncio.sleep(0.05)
+        await found.until(lambda: len(found.sent) > 1)  # the start, and the first event
         found.fleet.drop(found.fleet.members[0])
         got = await running
         assert got.content.startswith(ONE) and b"engine 0 died" in got.content

@@ -4,7 +4,6 @@ import asyncio
 import pickle
 import tempfile
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -162,16 +161,20 @@ def test_parts_of_an_upload_count_together(tmp_path: Path) -> None:
 
 def test_what_runs_in_a_thread_is_waited_for_by_whoever_goes_away() -> None:
     """Else the next operation would begin beside the rest of this one."""
-    done = threading.Event()
+    begun, free, done = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
-        time.sleep(0.2)
+        begun.set()
+        free.wait(60)
         done.set()
 
     async def leave() -> None:
         task = asyncio.create_task(in_thread(work))
-        await asyncio.sleep(0.05)
+        while not begun.is_set():
+            await asyncio.sleep(0)
         task.cancel()
+        assert not (await asyncio.wait([task], timeout=0.1))[0]
+        free.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert done.is_set()

@@ -95,9 +95,9 @@ def test_faults_and_clients_that_go_away_are_told(tokenizer, lines, monkeypatch)
         for stream in (True, False):
             with pytest.raises(httpx.ReadTimeout):
                 body = {**ASK, "max_tokens": 1000, "stream": stream}
-                with httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=0.2) as reply:
+                timeout = httpx.Timeout(60, read=60 if stream else 0.2)
+                with httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=timeout) as reply:
                     for _ in reply.iter_bytes():
-                        time.sleep(0.3)
                         raise httpx.ReadTimeout("seen enough")
             while state.engine.stats().running or len(lines()) < (1 if stream else 2):
                 time.sleep(0.01)

@@ -12,6 +12,7 @@ from arcforge_serving.configs import PagedEngineConfig, ServeConfig
 from arcforge_serving.server.gate.auth import ADMIN_KEYS, USER_KEYS, Level, load_keys
 from arcforge_serving.server.gate.guard import Guard, GuardedRoute, Limits, declare
 from arcforge_serving.server.shared.errors import add_error_handlers
+from support.clocks import MovedClock
 
 USER, ADMIN = {"Authorization": "Bearer user-key-1"}, {"Authorization": "Bearer admin-key"}
 
@@ -96,18 +97,23 @@ async def post(target: FastAPI, path: str, parts: AsyncIterator[bytes]) -> httpx
 
 
 @pytest.mark.parametrize(("path", "pauses", "status"), [
-    ("/undeclared", [0.0, 0.0], 200), ("/undeclared", [0.15] * 4, 408), ("/undeclared", [5.0], 408),
-    ("/inner/stream", [0.15] * 4, 200), ("/inner/stream", [5.0], 408),
+    ("/undeclared", [0, 0], 200), ("/undeclared", [150] * 4, 408), ("/undeclared", [500], 408),
+    ("/inner/stream", [150] * 4, 200), ("/inner/stream", [500], 408),
 ])  # fmt: skip
-def test_bodies_come_in_time(path: str, pauses: list[float], status: int) -> None:
-    async def parts() -> AsyncIterator[bytes]:
+def test_bodies_come_in_time(path: str, pauses: list[int], status: int) -> None:
+    async def parts(clock: MovedClock) -> AsyncIterator[bytes]:
         yield b'{"a": 1'
         for pause in pauses:
-            await asyncio.sleep(pause)
+            clock.move(pause)
+            for _ in range(5):  # a limit that is reached now takes effect within these rounds of the loop
+                await asyncio.sleep(0)
             yield b" "
         yield b"}"
 
-    response = asyncio.run(post(app(body_seconds=0.4), path, parts()))
+    async def sent() -> httpx.Response:
+        return await post(app(body_seconds=400), path, parts(MovedClock()))
+
+    response = asyncio.run(sent())
     assert response.status_code == status, response.text
 
 

@@ -19,7 +19,7 @@ def served():
 def engine(served):
     """The engine, as if nothing had been asked."""
     engine, _ = served
-    engine.seconds = 0.0
+    engine.seconds, engine.holds = 0.0, {}
     engine.prompts.clear()
     return engine
 

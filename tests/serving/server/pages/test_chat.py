@@ -2,10 +2,11 @@
 
 import json
 import re
-import time
+import threading
 
 from arcforge_rl.problems.toolbox import calculator
 from support.browsing import answer, ask
+from support.waiting import wait_until
 
 END = "<|user|>"
 
@@ -39,12 +40,14 @@ def test_an_answer_with_reasoning_comes_and_stays(page, engine):
 
 
 def test_it_is_shown_while_it_comes(page, engine):
-    engine.seconds = 0.05
+    thinking, saying = threading.Event(), threading.Event()
+    engine.holds = {" for a while": thinking, " for a long": saying}
     say(engine, "Hm, let me think about it for a while</think>It is so, and so it will be for a long time.")
     page.fill("#input", "Why?")
     page.press("#input", "Enter")
     page.locator(".reasoning[open]", has_text="Hm").wait_for()
     assert page.locator("summary").inner_text() == "Thinking…"
+    thinking.set()
     page.locator(".message.assistant .markdown", has_text="It is").last.wait_for()
     assert not page.locator(".reasoning").evaluate("each => each.open")
     assert page.locator(".message.assistant").get_attribute("aria-busy") == "true"
@@ -52,10 +55,8 @@ def test_it_is_shown_while_it_comes(page, engine):
     page.press("#input", "Escape")
     assert "Stopped." in answer(page).inner_text()
     assert "about" in page.locator(".message .stats").inner_text()
-    until = time.monotonic() + 5
-    while engine.stats().running and time.monotonic() < until:
-        time.sleep(0.02)
-    assert engine.stats().running == 0
+    saying.set()
+    wait_until(lambda: engine.stats().running == 0)
 
 
 def test_thinking_is_on_preserved_or_off(page, engine):

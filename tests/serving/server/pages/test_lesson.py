@@ -1,13 +1,12 @@
 """The lesson's routes, and its panel in the page."""
 
-import time
-
 import pytest
 
 from arcforge_core.testing.small_models import small_tokenizer
 from support.browsing import opened
-from support.lessons import lesson
+from support.lessons import lesson, release
 from support.servers import client_of, listening, scripted_state
+from support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +27,15 @@ def test_a_server_without_a_lesson_offers_none(state):
 
 
 def test_the_routes_start_watch_and_show(state):
-    state.lesson = lesson(seconds=0.5)
+    state.lesson = lesson(seconds=60)
     with client_of(state) as client:
         assert client.get("/page/model.json").json()["lesson"] is True
         assert client.get("/page/lesson").json()["status"] == "ready"
         assert client.get("/page/lesson/report.html").status_code == 404
         assert client.post("/page/lesson").json()["status"] == "running"
         assert client.post("/page/lesson").status_code == 409
-        end = time.monotonic() + 30
-        while client.get("/page/lesson").json()["status"] == "running" and time.monotonic() < end:
-            time.sleep(0.05)
+        release(state.lesson)
+        wait_until(lambda: client.get("/page/lesson").json()["status"] != "running")
         found = client.get("/page/lesson").json()
         assert found == {
             "status": "finished", "message": "", "taught": True, "share": 0.5, "rewards": [0.5, 0.75],
@@ -56,13 +54,14 @@ def test_a_lesson_in_progress_ends_with_the_server(state):
 
 @pytest.mark.slow(reason="a browser")
 def test_the_panel_teaches_and_tells(context, faults, state):
-    state.lesson = lesson(seconds=1.5)
+    state.lesson = lesson(seconds=60)
     with listening(state) as (_, address):
         page = opened(context, address, faults)
         panel = page.get_by_role("region", name="Reinforcement learning")
         panel.get_by_role("button", name="Teach it").click()
         panel.get_by_role("heading", name="Learning").wait_for()
         panel.get_by_role("img", name="Mean reward by step: 50% at step 1, 75% at step 2").wait_for()
+        release(state.lesson)
         panel.get_by_text("Held-out tasks solved: 40% → 85%").wait_for()
         page.get_by_text("The model has learned: ask it again.").wait_for()
         with page.expect_popup() as opening:

@@ -191,7 +191,7 @@ def test_a_full_store_is_told(page):
 
 def test_a_tab_that_was_closed_on_the_way_leaves_what_had_come(page, engine):
     engine.seconds = 0.05
-    engine.script = lambda prompt: f"</think>{'word ' * 40}{END}"
+    engine.script = lambda prompt: f"</think>{'word ' * 400}{END}"
     page.fill("#input", "Hi")
     page.press("#input", "Enter")
     page.locator(".message.assistant", has_text="word").wait_for()
