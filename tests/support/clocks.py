@@ -18,6 +18,6 @@ class MovedClock:
         self._loop.time = lambda: time() + self._ahead  # type: ignore[method-assign]
 
     def move(self, seconds: float) -> None:
-        """Lets some time pass; the loop calls what is due in its next round."""
+        """Lets some time pass; the loop calls its due timers in the next round."""
         self._ahead += seconds
         self._loop.call_soon_threadsafe(lambda: None)

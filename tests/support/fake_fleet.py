@@ -153,7 +153,7 @@ class Fakes:
         lives: all processes there were.
         seen: what engines were asked.
         http: a client with a user's key.
-        sent: what the router has sent to it, as messages of ASGI.
+        sent: messages of ASGI that the router has sent to it.
     """
 
     def __init__(self, fleet: Fleet, app: Any, lives: list[FakeProcess], seen: list[Any]) -> None:

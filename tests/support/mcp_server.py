@@ -1,10 +1,13 @@
 """An MCP server with a few tools, over its standard streams."""
 
 import asyncio
+from collections.abc import Callable
 
 from mcp.server.mcpserver import MCPServer
 
 server = MCPServer("texts")
+asleep: list[Callable[[], None]] = []
+"""Called when the tool sleeps."""
 
 
 @server.tool()
@@ -20,6 +23,8 @@ def refuse(text: str) -> str:
 
 @server.tool()
 async def sleep(text: str) -> str:
+    for call in asleep:
+        call()
     await asyncio.sleep(60)
     return text
 

@@ -103,8 +103,11 @@ def test_time_and_limits_are_the_policys_own_and_what_is_there_is_graded(served:
 @pytest.mark.slow(reason="programs with OpenAI's client")
 def test_a_program_that_hangs_is_graded_and_one_that_crashes_is_tried_again_then_fails(served: Any) -> None:
     address = served(small_state(TOKENIZER))
-    hanging = AgentRollouts(command("hang", seconds=6), address)
-    (late,) = played(hanging, Conversations(), [0], 1)[0]
+    for seconds in (6, 60):  # a busy machine may need more to start the program
+        hanging = AgentRollouts(command("hang", seconds=seconds), address)
+        (late,) = played(hanging, Conversations(), [0], 1)[0]
+        if late.trace.num_sampled:
+            break
     assert late.outcome.failure is None and late.episode.finish_reason == "timeout" and late.trace.num_sampled
     crashing = AgentRollouts(command("crash"), address)
     (crashed,) = played(crashing, Conversations(), [0], 1)[0]

@@ -21,7 +21,9 @@ from arcforge_core.errors import ConfigError
 from arcforge_rl.agents.mcp import McpTools
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.agents import LoopHarnessConfig
+from support import mcp_server
 from support.agent_tasks import CALL, Conversations, check_tokens, played
+from support.clocks import MovedClock
 from support.mcp_server import server
 from support.servers import scripted_state
 from support.sessions import TOKENIZER
@@ -87,12 +89,20 @@ def test_a_server_over_http(served: Any, url: str) -> None:
     assert one.episode.finish_reason == "limit" and one.outcome.failure is None
 
 
-def test_a_slow_call_is_the_policys_to_see_and_a_server_that_is_gone_a_failure(served: Any, url: str) -> None:
+def test_a_slow_call_is_the_policys_to_see_and_a_server_that_is_gone_a_failure(
+    served: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clocked(Conversations):
+        async def run(self, *arguments: Any) -> Any:
+            clock = MovedClock()
+            monkeypatch.setattr(mcp_server, "asleep", [lambda: clock.move(101)])
+            return await super().run(*arguments)
+
     address = served(policy(call("sleep"), "done<|user|>"))
-    config = LoopHarnessConfig(mcp_servers={"far": url}, mcp_seconds=1)
-    (one,) = played(AgentRollouts(config, address), Conversations(), [0], 1)[0]
-    assert results(one) == ["Error: sleep gave no result within 1 s"]
-    gone = AgentRollouts(LoopHarnessConfig(mcp_servers={"far": "http://127.0.0.1:9/mcp"}, mcp_seconds=3), address)
+    config = LoopHarnessConfig(mcp_servers={"far": url}, mcp_seconds=100)
+    (one,) = played(AgentRollouts(config, address), Clocked(), [0], 1)[0]
+    assert results(one) == ["Error: sleep gave no result within 100 s"]
+    gone = AgentRollouts(LoopHarnessConfig(mcp_servers={"far": "http://127.0.0.1:9/mcp"}), address)
     (one,) = played(gone, Conversations(), [0], 1)[0]
     assert one.outcome.failure.kind == "worker" and "far does not answer" in one.outcome.failure.reason
     assert gone.counts == {"repeated_worker": 1}

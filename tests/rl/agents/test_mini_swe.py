@@ -26,20 +26,19 @@ REPLIES = (
     call("edit", path="notes.txt", old="absent", new="x"),
     call("edit", path="none.txt", old="a", new="x"),
     call("edit", path="notes.txt", old="", new="x"),
-    call("bash", command="sleep 20"),
     "done<|user|>",
 )
 
 
-@pytest.mark.slow(reason="a sandbox, a command that times out")
-def test_the_policy_edits_and_runs_and_its_files_are_graded(served: Any) -> None:
-    def script(text: str) -> str:
-        return REPLIES[min(text.count("<tool_response>"), len(REPLIES) - 1)]
+def says(*replies: str) -> Any:
+    """A server whose model gives one reply after the other."""
+    return scripted_state(TOKENIZER, lambda text: replies[min(text.count("<tool_response>"), len(replies) - 1)])
 
-    rollouts = AgentRollouts(
-        MiniSweHarnessConfig(files=["notes.txt", "none.txt"], answer_file="notes.txt", command_seconds=2.0),
-        served(scripted_state(TOKENIZER, script)),
-    )
+
+@pytest.mark.slow(reason="a sandbox")
+def test_the_policy_edits_and_runs_and_its_files_are_graded(served: Any) -> None:
+    config = MiniSweHarnessConfig(files=["notes.txt", "none.txt"], answer_file="notes.txt")
+    rollouts = AgentRollouts(config, served(says(*REPLIES)))
     (one,) = played(rollouts, Conversations(), [0], 1)[0]
     assert one.outcome.failure is None and not rollouts.counts, one.outcome.failure
     results = [message.content for message in one.episode.messages if message.role == "tool"]
@@ -50,12 +49,18 @@ def test_the_policy_edits_and_runs_and_its_files_are_graded(served: Any) -> None
         "Error: the text occurs 0 times in notes.txt",
         "Error: there is no file none.txt",
         "Error: notes.txt exists",
-        "\n[timeout]",
     ]
     assert one.episode.reply.text == "one three" and one.episode.artefacts == {"files": {"notes.txt": "one three"}}
     assert one.episode.messages[1].content == one.task.prompt and one.outcome.rewards["even"] == 0.0
     assert len(one.branches) == 1
     check_tokens([one], served)
+
+
+@pytest.mark.slow(reason="a sandbox, a command that times out")
+def test_a_command_has_its_time(served: Any) -> None:
+    state = says(call("bash", command="sleep 600"), "done<|user|>")
+    (one,) = played(AgentRollouts(MiniSweHarnessConfig(command_seconds=0.5), served(state)), Conversations(), [0], 1)[0]
+    assert one.outcome.failure is None and "\n[timeout]" in [message.content for message in one.episode.messages]
 
 
 def test_a_command_needs_time() -> None:

@@ -35,6 +35,7 @@ from arcforge_rl.rollouts.player import PolicyPlayer
 from arcforge_rl.trainer.run import run
 from arcforge_serving.engine.paged import PagedEngine
 from support import even_service
+from support.clocks import MovedClock
 from support.ledger_run import TOKENIZER, SeedSays
 from support.marks import nightly_case
 from support.orchestrated import serving
@@ -80,28 +81,31 @@ def test_a_silent_peer_is_dead_in_time_and_works_again_when_it_answers() -> None
 
 def test_the_interval_is_that_of_asking() -> None:
     async def asked(interval: float) -> int:
-        count = [0]
+        count, clock = [0], MovedClock()
 
         async def ask() -> None:
             count[0] += 1
 
         watch = Watch(Heartbeats(30.0), interval, {"engine": ask}, lambda *change: None, lambda error: None)
         watching = asyncio.create_task(watch.run())
-        await asyncio.sleep(0.2)
+        for _ in range(10):
+            for _ in range(5):  # each question needs some rounds of the loop
+                await asyncio.sleep(0)
+            clock.move(100.0)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         return count[0]
 
-    assert asyncio.run(asked(0.01)) > 3 and asyncio.run(asked(10.0)) == 1
+    assert [asyncio.run(asked(interval)) for interval in (90.0, 190.0, 10_000.0)] == [10, 5, 1]
 
 
 def collector_of(
-    folder: Path, asking: SeedSays, services: Services, asks: dict[str, Ask], dead_seconds: float = 30.0
+    folder: Path, asking: SeedSays, services: Services, asks: dict[str, Ask], record: Heartbeats | None = None
 ) -> Collector:
     setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
     ledger = Ledger(folder / "ledger.sqlite")
     collector = Collector(RULES, services, PolicyPlayer(asking, setup), 0, ("reward",), ledger)
-    collector.watch = Watch(Heartbeats(dead_seconds), 0.05, asks, collector.change, collector.fail)
+    collector.watch = Watch(record or Heartbeats(30.0), 0.05, asks, collector.change, collector.fail)
     return collector
 
 
@@ -175,9 +179,12 @@ def test_a_service_that_hangs_is_started_again_and_the_others_continue(
     engine = Mortal(lasts=-1)
     services = Services([*single(CopyEnvironment(CopyConfig())).by_name.values(), even])
 
+    ahead = [0.0]  # of the clock, moved when the service hangs: a busy machine may be slow to start it
+
     async def work() -> None:
         asks: dict[str, Ask] = {title: far.answers for title, far in services.far().items()}
-        collector = collector_of(tmp_path, engine, services, asks, dead_seconds=1.5)
+        record = Heartbeats(600.0, lambda: time.monotonic() + ahead[0])
+        collector = collector_of(tmp_path, engine, services, asks, record)
         assert collector.watch is not None
         watching = asyncio.create_task(collector.watch.run())
         await collector.begin(0)
@@ -185,8 +192,12 @@ def test_a_service_that_hangs_is_started_again_and_the_others_continue(
         first = int(path.read_text())
         os.kill(first, signal.SIGSTOP)
         step, groups = 1, even.counts["groups"]
-        while not even.dead:
-            await asyncio.sleep(0.01)
+        for _ in range(5):  # an answer from before may be on its way, and is heard after the first move
+            ahead[0] += 601.0
+            await asyncio.sleep(0.2)
+            if even.dead:
+                break
+        assert even.dead
         while even.counts["groups"] < groups + 3:
             collector.finished_step(step)
             engine.version = step

@@ -28,7 +28,7 @@ C_STALL = '#include "/dev/ptmx"\n'
 """Its reader waits for keys of a terminal that has none."""
 
 
-def environment_of(folder, path, bad, tests, names, language="python", seconds=6):
+def environment_of(folder, path, bad, tests, names, language="python", seconds=20):
     """Builds an environment of one instance, in whose repair ``return 0`` becomes ``return 1``."""
     patch = diff({path: bad}, {path: bad.replace("return 0", "return 1")})
     (folder / "trees/toy-1").mkdir(parents=True)

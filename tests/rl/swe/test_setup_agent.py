@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 
 import pytest
 
@@ -16,6 +17,7 @@ from arcforge_rl.swe.results import TestRun
 from arcforge_rl.swe.setup import AGENT, RULES, Attempt, log_attempts, set_up
 from arcforge_rl.swe.setup_agent import set_up_by_agent
 from arcforge_rl.swe.setup_tools import SHOWN, TRIES
+from support.clocks import MovedClock
 from support.listening import listening
 from support.setup_agents import World, calling, model_server, results_of, trying
 from support.trees import write_files
@@ -37,11 +39,20 @@ def placed(world, monkeypatch):
     return world
 
 
+clocks = []
+"""That of the work of the agent, which a server may move."""
+
+
 def attempts_of(url, tree, language=PYTHON, first=(ODD,), calls=40, seconds=60.0, patience=60.0, attempts=2):
     """Lets the agent of a server work after some attempts of rules; returns all."""
     made = [*first]
     bounds = AgentBounds(AgentConfig(url=url, attempts=attempts, seconds=patience), calls, seconds)
-    asyncio.run(set_up_by_agent(bounds, "toy", language, tree, 60, made))
+
+    async def work():
+        clocks[:] = [MovedClock()]
+        await set_up_by_agent(bounds, "toy", language, tree, 60, made)
+
+    asyncio.run(work())
     return made
 
 
@@ -210,12 +221,15 @@ def test_a_server_that_is_down_or_never_answers(world, repository):
 
     def wait(messages):
         held.append(messages)
-        asyncio.run(asyncio.sleep(1))
-        return trying()
+        clocks[0].move(601)
+        return over.wait(60) and trying()
 
-    with model_server(wait) as (url, _), pytest.raises(UnavailableError, match=r"gave no reply in 0\.2 s"):
-        attempts_of(url, repository, seconds=0.2)
-    assert held and world.runs == []
+    over = threading.Event()
+    with model_server(wait) as (url, _):
+        with pytest.raises(UnavailableError, match=r"gave no reply in 600 s"):
+            attempts_of(url, repository, seconds=600, patience=1000)
+        over.set()
+    assert len(held) == 1 and world.runs == []
 
 
 def test_a_server_that_answers_no_longer(world, repository):
@@ -229,12 +243,16 @@ def test_a_server_that_answers_no_longer(world, repository):
 
 def test_time_ends_the_work_of_an_agent(world, repository):
     def later(messages):
-        asyncio.run(asyncio.sleep(0.2 if len(messages) < 3 else 1.0))
+        if len(messages) > 2:
+            clocks[0].move(601)
+            over.wait(60)
         return trying(f"x{len(messages)}")
 
+    over = threading.Event()
     with model_server(later) as (url, _):
-        made = attempts_of(url, repository, seconds=0.9)
-    assert made[-1].reason.endswith("; the agent has used its 0.9 s") and made[1].packages == ("x1",)
+        made = attempts_of(url, repository, seconds=600, patience=1000)
+        over.set()
+    assert made[-1].reason.endswith("; the agent has used its 600 s") and made[1].packages == ("x1",)
 
 
 def test_a_model_without_room_has_failed_and_its_server_has_not(repository):

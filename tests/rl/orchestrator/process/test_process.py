@@ -173,9 +173,20 @@ def test_an_orchestrator_whose_trainer_is_silent_ends(small_run: Compose, tmp_pa
 
 
 def test_one_that_hangs_is_killed_and_another_one_continues(
-    small_run: Compose, tmp_path: Path, lives: list[int], capsys: pytest.CaptureFixture[str]
+    small_run: Compose,
+    tmp_path: Path,
+    lives: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    short = ("collection.heartbeat_seconds=0.1", "collection.dead_seconds=0.5")
+    short, start = ("collection.heartbeat_seconds=0.1", "collection.dead_seconds=0.5"), ProcessSource._start
+
+    def started(source: ProcessSource) -> Any:
+        if lives:  # a busy machine may delay the second one
+            object.__setattr__(source.config, "dead_seconds", 600.0)
+        return start(source)
+
+    monkeypatch.setattr(ProcessSource, "_start", started)
     config: Any = small_run("collection=async", PROCESS, *short, "engine=arcforge", f"output_dir={tmp_path}")
     source = ProcessSource(config.collection, silent_sampler(config), build_hanging)
     source.begin(0, tmp_path, lambda: None)

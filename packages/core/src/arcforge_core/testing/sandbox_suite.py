@@ -114,10 +114,13 @@ class SandboxSuite:
         assert (done.outcome, done.code) == (CommandStatus.SIGNAL, signal.SIGSEGV)
 
     def test_a_time_out(self, sh: Callable[..., ExecResult]) -> None:
-        """Output written before the time-out is kept."""
-        done = sh("trap '' TERM INT HUP; echo begun; sleep 60", wall_seconds=0.7)
+        """Output written before the time-out is kept; a busy machine may need more time before the first word."""
+        for seconds in (0.7, 15.0):
+            done = sh("trap '' TERM INT HUP; echo begun; sleep 60", wall_seconds=seconds)
+            if done.stdout:
+                break
         assert (done.outcome, done.code, done.stdout) == (CommandStatus.TIMEOUT, None, b"begun\n")
-        assert done.seconds < 10
+        assert seconds <= done.seconds < 50
 
     def test_too_much_output(self, sh: Callable[..., ExecResult]) -> None:
         """The first bytes are kept and the program is killed; exactly the limit is allowed."""
@@ -202,7 +205,7 @@ class SandboxSuite:
     def test_prepare_has_no_visible_effect(self, sandbox: Sandbox, run: Run, sh: Callable[..., ExecResult]) -> None:
         """A prepared command gets its own input, limits and folder."""
         run(sandbox.prepare())
-        assert sh("cat; pwd | wc -l", b"in\n", wall_seconds=5).stdout.split() == [b"in", b"1"]
+        assert sh("cat; pwd | wc -l", b"in\n", wall_seconds=15).stdout.split() == [b"in", b"1"]
         assert sh("echo again").stdout == b"again\n"
 
     def test_sandboxes_are_isolated(self, backend: SandboxBackend, sandbox: Sandbox, run: Run) -> None:
@@ -278,8 +281,8 @@ class SandboxSuite:
                 process.send_signal(signal.SIGTERM)
             with pytest.raises(SandboxError, match="signal 0"):
                 first.send_signal(0)
-            default = await sandbox.start(Command(("sleep", "60")))
-            await asyncio.sleep(0.5)
+            default = await sandbox.start(sh_command("echo begun; exec sleep 60"))
+            assert await default.stdout.readline() == b"begun\n"
             default.send_signal(signal.SIGTERM)
             assert await default.wait() == ExitStatus(CommandStatus.SIGNAL, signal.SIGTERM)
 
