@@ -95,10 +95,10 @@ def test_the_page_opens_when_the_server_listens_and_not_before(opened):
         port = server.getsockname()[1]
         demo.open_page(port, seconds=0.3)
         assert opened == []
-        waiting = threading.Thread(target=demo.open_page, args=(port, 20.0))
+        waiting = threading.Thread(target=demo.open_page, args=(port, 60.0))
         waiting.start()
         server.listen()
-        waiting.join(timeout=20.0)
+        waiting.join(timeout=60.0)
     assert opened == [f"http://127.0.0.1:{port}/"]
 
 

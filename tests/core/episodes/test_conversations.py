@@ -349,7 +349,7 @@ def test_each_checker_is_a_reward():
 def test_a_checker_that_waits_leaves_the_event_loop_free(monkeypatch):
     """Others play and sample there; a checker in a sandbox may take its 10 seconds."""
     environment, others_ran = environment_of(asks("first")), threading.Event()
-    monkeypatch.setattr(NumberChecker, "check", lambda self, answer: others_ran.wait(5))
+    monkeypatch.setattr(NumberChecker, "check", lambda self, answer: others_ran.wait(60))
 
     async def scene():
         asyncio.get_running_loop().call_later(0.1, others_ran.set)

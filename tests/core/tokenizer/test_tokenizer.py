@@ -70,23 +70,28 @@ def test_long_texts_get_the_ids_of_short_ones(text: str, times: int) -> None:
 
 
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:
-    """Whatever the machine does, the thread's longest pause is a part of the whole time; it was all of it."""
-    done, pauses = threading.Event(), []
+    """The thread's longest pause is a part of the whole time; it was all of it. A machine that stands still may pause
+    it too: one of three is enough."""
 
-    def tick() -> None:
-        last = time.perf_counter()
-        while not done.wait(0.001):
-            pauses.append(time.perf_counter() - last)
+    def longest_pause() -> float:
+        done, pauses = threading.Event(), []
+
+        def tick() -> None:
             last = time.perf_counter()
+            while not done.wait(0.001):
+                pauses.append(time.perf_counter() - last)
+                last = time.perf_counter()
 
-    thread = threading.Thread(target=tick)
-    thread.start()
-    begin = time.perf_counter()
-    TRAINED.encode(CODE * 8000)
-    seconds = time.perf_counter() - begin
-    done.set()
-    thread.join()
-    assert max(pauses) < 0.7 * seconds
+        thread = threading.Thread(target=tick)
+        thread.start()
+        begin = time.perf_counter()
+        TRAINED.encode(CODE * 8000)
+        seconds = time.perf_counter() - begin
+        done.set()
+        thread.join()
+        return max(pauses, default=seconds) / seconds
+
+    assert any(longest_pause() < 0.7 for _ in range(3))
 
 
 @given(texts)

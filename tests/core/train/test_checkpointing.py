@@ -69,7 +69,7 @@ def test_training_goes_on_while_a_thread_writes(tmp_path, steps, writes, monkeyp
     monkeypatch.setattr(LanguageModelModule, "training_step", training_step)
     expected = asynchronous == "true"  # null: not on a CPU
     went_on, threads = [], []
-    writes.append(lambda state: went_on.append(begun.wait(5.0 if expected else 0.5)) if state.step == 2 else None)
+    writes.append(lambda state: went_on.append(begun.wait(60.0 if expected else 0.5)) if state.step == 2 else None)
     writes.append(lambda state: threads.append(threading.current_thread() is threading.main_thread()))
     result = train(tiny_run(tmp_path, *QUICK, f"trainer.checkpoint_async={asynchronous}"))
     assert went_on == [expected] and threads == [not expected] * 2

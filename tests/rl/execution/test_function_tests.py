@@ -35,7 +35,7 @@ def verdict_of(reference, test, name="f", **limits):
     pytest.param("heldout", marks=pytest.mark.slow(reason="some of HumanEval's 164 problems")),
 ])  # fmt: skip
 def test_human_eval(split):
-    environment = HumanEval(HumanEvalConfig(split=split, seconds=10.0))
+    environment = HumanEval(HumanEvalConfig(split=split, seconds=30.0))
     tasks = [environment.task(index) for index in range(environment.num_tasks)]
 
     async def together(replies):

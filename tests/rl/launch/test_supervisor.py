@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,18 +177,25 @@ def test_an_early_end_is_told_in_one_line(tmp_path: Path, server: str, trainer: 
         run.during(lambda: None)
 
 
-def test_a_server_that_hangs_is_killed_and_started_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_hangs_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     enough = RUNS + "\nwhile not (folder / 'enough').exists(): time.sleep(0.01)"
-    run = Run(tmp_path, {ENGINE: [SERVER], TRAINER: [enough]}, hang_seconds=0.5)
+    run, ahead = Run(tmp_path, {ENGINE: [SERVER], TRAINER: [enough]}, hang_seconds=600.0), [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0], sleep=time.sleep)
+    monkeypatch.setattr(supervisor, "time", clock)
 
     def disturb() -> None:
         wait_until(lambda: run.logs.run_dir)
         os.kill(run.life(ENGINE, 0).pid, signal.SIGSTOP)
+        looked = run.supervisor._looked
+        wait_until(lambda: run.supervisor._looked > looked)  # one look may have been answered before
+        ahead[0] = 601.0
         run.life(ENGINE, 1)
         (run.folder / "enough").touch()
 
     assert run.during(disturb) == 0
-    assert "the engine's server has not answered for 0.5 s" in capsys.readouterr().err
+    assert "the engine's server has not answered for 600 s" in capsys.readouterr().err
 
 
 POLITE = (

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +19,14 @@ from tests.rl.trainer.conftest import Compose, learnable, no_drawing, policy, sm
 from tests.rl.trainer.test_run import metrics
 
 from arcforge_core.configs import CopyConfig
+from arcforge_core.console.progress import say
 from arcforge_core.contracts.engine import GenerationOutput, SamplingParams
 from arcforge_core.episodes.agent import SamplingSetup, TextDialogue
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.configs.collection import ServiceConfig
 from arcforge_rl.configs.learning import CurriculumConfig
+from arcforge_rl.orchestrator import heartbeats, source
 from arcforge_rl.orchestrator.collector import Collector
 from arcforge_rl.orchestrator.heartbeats import ENGINE, Ask, Heartbeats, Watch
 from arcforge_rl.orchestrator.ledger import Ledger
@@ -248,15 +251,27 @@ def test_an_engine_that_hangs_in_an_update_gets_no_rollouts_until_it_has_the_wei
     small_run: Compose, policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
     """It answers meanwhile, and would generate."""
-    update, hung = PagedEngine.update_weights, list[int]()
+    update, hung, waits, buried = PagedEngine.update_weights, list[int](), threading.Event(), threading.Event()
+
+    def noted(text: str) -> None:
+        say(text)
+        for event, part in ((waits, "it has version 2; waiting for the engine"), (buried, "weights 2 in place of 3")):
+            if part in text:
+                event.set()
 
     def hangs(engine: PagedEngine, state: Any, *, version: int | None = None, **given: Any) -> None:
         if version == 3 and not hung:
             hung.append(version)
-            time.sleep(2.5)
+            waits.wait(60)
+            if place == "thread":
+                buried.wait(60)
+            else:  # the other process says so itself
+                time.sleep(2.0)
         update(engine, state, version=version, **given)
 
     monkeypatch.setattr(PagedEngine, "update_weights", hangs)
+    for module in (source, heartbeats):
+        monkeypatch.setattr(module, "say", noted)
     with serving(policy) as (address, _):
         options = ("engine=arcforge", f"engine.url={address}", "engine.stream=false", "engine.update_seconds=0.5")
         options += ("collection.heartbeat_seconds=0.05", "trainer.max_steps=5", f"collection.orchestrator={place}")

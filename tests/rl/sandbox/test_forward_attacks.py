@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import resource
 import signal
 import sys
-import time
+import termios
 from dataclasses import replace
 from pathlib import Path
 
@@ -264,7 +265,10 @@ def test_a_server_that_breaks_off_is_noticed(scene):
         writer.transport.pause_reading()
         writer.write(b"half")
         await writer.drain()
-        await asyncio.sleep(0.2)  # what the program sends now is unread when the connection is given up
+        waiting = bytearray(4)
+        while not int.from_bytes(waiting, sys.byteorder):  # bytes unread when the connection is given up
+            await asyncio.sleep(0.01)
+            fcntl.ioctl(writer.get_extra_info("socket").fileno(), termios.FIONREAD, waiting)
 
     source = """
 s = dial(); s.sendall(b"go\\n"); print(s.recv(10), flush=True); s.sendall(b"unread")
@@ -296,11 +300,9 @@ def test_a_killed_relay_is_a_fault(scene, backend):
 
 def test_a_server_that_is_gone_and_comes_back(scene, tmp_path):
     source = """
-start = time.monotonic()
 try:
     s = dial(); s.sendall(b"x"); print(s.recv(10))
 except (ConnectionResetError, ConnectionRefusedError): print("reset")
-assert time.monotonic() - start < 5
 """
 
     async def work(sandbox, server):
@@ -403,9 +405,7 @@ for _ in range(8): os.wait()
         for _ in range(8):
             assert await hogs.stdout.readline() == b"held 450\n"
         await asyncio.sleep(0.3)
-        start = time.monotonic()
-        done = await second.exec(quick)
-        assert done.stdout == b"b'x.'\n" and time.monotonic() - start < 10
+        assert (await second.exec(quick)).stdout == b"b'x.'\n"
         descriptors = len(os.listdir(f"/proc/{mine}/fd"))
         assert CONNECTIONS < descriptors < 2 * CONNECTIONS + 32
         size = int(Path(f"/proc/{mine}/statm").read_text().split()[1]) * resource.getpagesize()

@@ -396,8 +396,11 @@ def test_the_next_step_is_prepared_while_one_is_computed(monkeypatch, tmp_path):
         engine = paged(overlap=overlap)
         original = engine.model.embed
 
-        def slow(*args, original=original):
-            time.sleep(0.01)  # as a larger model, without this thread
+        def slow(*args, engine=engine, original=original, overlap=overlap):
+            """Computes as a larger model, without this thread, until the next step is prepared, if it ever is."""
+            prepared, end = len(engine.trace.spans("prepare")), time.monotonic() + (0.3 if overlap else 0.01)
+            while time.monotonic() < end and len(engine.trace.spans("prepare")) == prepared:
+                time.sleep(0.01)
             return original(*args)
 
         monkeypatch.setattr(engine.model, "embed", slow)
