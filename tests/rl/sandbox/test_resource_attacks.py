@@ -112,10 +112,9 @@ import os, time
 for _ in range(4):
     if not os.fork():
         block = bytearray(100 << 20)
-        time.sleep(2)
+        time.sleep(60)
         os._exit(0)
-codes = [os.wait()[1] for _ in range(4)]
-assert not any(codes), codes
+assert not os.wait()[1], "one has ended"
 """
 
 
