@@ -1,20 +1,53 @@
-"""The stages and the rows of ``benchmarks/forgetting.py``: how a skill is lost, and ways to bring it back."""
+"""The stages and the rows of ``benchmarks/forgetting.py``: how skills are lost, and ways to bring them back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-OLD = "expressions"
-"""The skill of the first stage: two-step expressions, with reasoning."""
+OLD, SHORT, NEW = "expressions", "sums", "new"
+"""Skills: two-step expressions with reasoning, learnt in the first stage; sums answered by a number, which a kind may
+teach after it; that of the stage that costs them."""
 NONE = ("math", "science", "code", "tool_math")
 """Parts that a mixture has unless they are left out."""
 
 
 @dataclass(frozen=True)
+class Skill:
+    """A part of a mixture.
+
+    Attributes:
+        environment: has its tasks.
+        options: of that environment, as a mapping of an override.
+        thinking: mode of its replies; empty for that of the command.
+    """
+
+    environment: str
+    options: str = "{}"
+    thinking: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """Returns the fields of a mixture that have the part, with its values."""
+        thinking = {"thinking": self.thinking} if self.thinking else {}
+        return {"environments": self.environment, "options": self.options} | thinking
+
+
+OLD_SKILLS = {OLD: Skill("math", "{kinds: [expressions]}", "on"), SHORT: Skill("arithmetic")}
+ROWS: Mapping[str, str] = {
+    "distill": "distillation from all stages",
+    "tokens": "distillation from all stages, averaged over tokens",
+    "replay": "SFT replay: right samples of the first stage, and the new stage's data",
+    "rl_kl": "RL on the old skill, KL to the new stage",
+    "rl_both": "RL on both",
+    "average": "mean of both stages' weights",
+}
+"""Ways to bring the skills back, by name, with their titles."""
+
+
+@dataclass(frozen=True)
 class Kind:
-    """A stage that costs the first one's skill.
+    """Stages that teach skills, and one that costs them.
 
     Attributes:
         title: in the table.
@@ -22,6 +55,8 @@ class Kind:
         options: of that environment, as a mapping of an override.
         tokens: of a reply at most.
         rl: whether reinforcement learning follows the fine-tuning.
+        old: the skills that were learnt before, in order, each with a checkpoint of its own.
+        rows: of `ROWS`.
     """
 
     title: str
@@ -29,22 +64,21 @@ class Kind:
     options: str = "{}"
     tokens: int = 64
     rl: bool = False
+    old: tuple[str, ...] = (OLD,)
+    rows: tuple[str, ...] = ("distill", "replay", "rl_kl", "rl_both", "average")
+
+    @property
+    def skills(self) -> dict[str, Skill]:
+        """All skills by name, the new one last."""
+        return {name: OLD_SKILLS[name] for name in self.old} | {NEW: Skill(self.environment, self.options)}
 
 
 KINDS = {
     "chat": Kind("SFT on notices", "notices"),
     "tools": Kind("SFT on function calls", "function_calls", tokens=96),
     "general": Kind("SFT, then RL, on safety and facts", "general", "{parts: {safety: 1, facts: 1}}", rl=True),
+    "lengths": Kind("SFT on sums, then on notices", "notices", old=(OLD, SHORT), rows=("distill", "tokens")),
 }
-
-ROWS: Mapping[str, str] = {
-    "distill": "distillation from both stages",
-    "replay": "SFT replay: right samples of the first stage, and the new stage's data",
-    "rl_kl": "RL on the old skill, KL to the new stage",
-    "rl_both": "RL on both",
-    "average": "mean of both stages' weights",
-}
-"""Ways to bring the skill back, by name, with their titles."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +86,14 @@ class Steps:
     """Steps, sizes and rates of all stages.
 
     Attributes:
-        reasoning, sft, rl: steps of the first stage, of the new stage's fine-tuning, of its reinforcement learning.
-        distill, replay, rl_kl, rl_both: of the rows, chosen so that all take about as long.
+        reasoning, sft, rl: steps of the first stage, of the later ones' fine-tuning, of the new one's reinforcement
+            learning.
+        distill, replay, rl_kl, rl_both: of the rows (`tokens` as `distill`), chosen so that all take about as long.
         groups, group_size: of a step of reinforcement learning; one of distillation has as many rollouts.
         lr, sft_lr, replay_lr, distill_lr: learning rates.
         kl: weight of the KL of `rl_kl`.
         top_k: tokens of a teacher's distribution that `distill` compares in each place; 0: the sampled one.
-        demonstrations: of the new skill.
+        demonstrations: of the new skill, and three times as many of sums.
         samples: tasks of the old skill that the first stage answers for `replay`.
         tasks: held-out ones of each skill.
     """
@@ -83,29 +118,27 @@ class Steps:
     tasks: int
 
 
-def mixture(kind: Kind, prefix: str, old: bool = True) -> list[str]:
-    """Returns the overrides of a mixture of both skills in equal parts, each in its own mode, or of the new one alone.
+def mixture(kind: Kind, names: Sequence[str] = ()) -> list[str]:
+    """Returns the overrides of a mixture of skills in equal parts, each in its own mode.
 
     Args:
-        kind: has the new skill.
-        prefix: of the fields, e.g. ``environment``.
-        old: whether the old skill has a part.
+        kind: has the skills.
+        names: of the parts; none for all of them.
     """
-    parts = {"new": {"environments": kind.environment, "options": kind.options}}
-    if old:
-        parts[OLD] = {"environments": "math", "options": "{kinds: [expressions]}", "thinking": "on"}
+    parts = {name: kind.skills[name].fields() for name in names or kind.skills}
     return [
-        *(f"{prefix}.parts.{name}=0" for name in NONE),
-        *(f"+{prefix}.parts.{name}=1" for name in parts),
-        *(f"+{prefix}.{field}.{name}={value}" for name, of in parts.items() for field, value in of.items()),
+        "environment=mixture",
+        *(f"environment.parts.{name}=0" for name in NONE),
+        *(f"+environment.parts.{name}=1" for name in parts),
+        *(f"+environment.{field}.{name}={value}" for name, of in parts.items() for field, value in of.items()),
     ]
 
 
-def demonstrations(steps: Steps, kind: Kind, folder: Path) -> list[str]:
-    """Returns the command that writes the oracle's replies to tasks of the new skill."""
+def demonstrations(steps: Steps, kind: Kind, skill: str, folder: Path) -> list[str]:
+    """Returns the command that writes the oracle's replies to tasks of a skill."""
+    count = steps.demonstrations * (3 if skill == SHORT else 1)
     return [
-        "env", "environment=mixture", *mixture(kind, "environment", old=False), "agent=oracle", "records=true",
-        f"episodes={steps.demonstrations}", f"output_dir={folder}",
+        "env", *mixture(kind, [skill]), "agent=oracle", "records=true", f"episodes={count}", f"output_dir={folder}",
     ]  # fmt: skip
 
 
@@ -134,14 +167,32 @@ ON_OLD = ("environment=math", "environment.kinds=[expressions]", "rollout.thinki
 """Overrides of reinforcement learning on the old skill alone."""
 
 
-def distillation(steps: Steps, kind: Kind, old: Path, new: Path, seed: int, folder: Path) -> list[str]:
-    """Returns the command of the distillation from both stages into the new one."""
+BALANCES = {
+    "distill": ("algorithm.balance=teachers",),
+    "tokens": ("algorithm.balance=prompts", "algorithm.mean=token"),
+}
+"""Rows of distillation: teachers have the same weight together, or tokens have, whose ever they are."""
+
+
+def distillation(
+    steps: Steps, kind: Kind, row: str, teachers: Mapping[str, Path], seed: int, folder: Path
+) -> list[str]:
+    """Returns the command of the distillation from all stages into the new one.
+
+    Args:
+        steps: of the recipe.
+        kind: has the prompts.
+        row: of `BALANCES`.
+        teachers: by skill.
+        seed: of the run.
+        folder: of the run.
+    """
     groups = steps.groups * steps.group_size
     return [
-        *learning(steps, steps.distill, str(new), max(80, kind.tokens), seed, folder), "algorithm=opd",
-        "environment=mixture", *mixture(kind, "environment"), f"+teachers.{OLD}={old}", f"+teachers.new={new}",
-        f"rollout.groups={groups}", "rollout.group_size=1", f"optimizer.lr={steps.distill_lr}",
-        "algorithm.balance=teachers", f"algorithm.top_k={steps.top_k}",
+        *learning(steps, steps.distill, str(teachers[NEW]), max(80, kind.tokens), seed, folder), "algorithm=opd",
+        *mixture(kind), *(f"+teachers.{name}={path}" for name, path in teachers.items()),
+        f"rollout.groups={groups}", "rollout.group_size=1", f"optimizer.lr={steps.distill_lr}", *BALANCES[row],
+        f"algorithm.top_k={steps.top_k}",
     ]  # fmt: skip
 
 
@@ -153,10 +204,9 @@ def sampling(steps: Steps, old: Path, folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def evaluation(kind: Kind, checkpoint: Path, tasks: int, folder: Path) -> list[str]:
-    """Returns the command that tries held-out tasks of both skills once each, at temperature 1."""
+def evaluation(kind: Kind, checkpoint: Path | str, tasks: int, folder: Path) -> list[str]:
+    """Returns the command that tries held-out tasks of all skills once each, at temperature 1."""
     return [
-        "env", "environment=mixture", *mixture(kind, "environment"), "environment.split=heldout",
-        f"checkpoint={checkpoint}",
-        "engine=paged", f"episodes={2 * tasks}", f"max_new_tokens={max(80, kind.tokens)}", f"output_dir={folder}",
+        "env", *mixture(kind), "environment.split=heldout", f"checkpoint={checkpoint}", "engine=paged",
+        f"episodes={len(kind.skills) * tasks}", f"max_new_tokens={max(80, kind.tokens)}", f"output_dir={folder}",
     ]  # fmt: skip

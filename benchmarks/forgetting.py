@@ -1,6 +1,6 @@
-"""A skill that a later stage costs, and five ways to bring it back: how much returns, and how much of the gain stays.
+"""Skills that a later stage costs, and ways to bring them back: how much returns, and how much of the gain stays.
 
-    python benchmarks/forgetting.py [--out FOLDER] [--kinds chat tools general] [--rows ROW ...] [--seeds 3]
+    python benchmarks/forgetting.py [--out FOLDER] [--kinds chat tools general lengths] [--rows ROW ...] [--seeds 3]
         [--minutes 90] [--quick] [--table] [--json FILE]
 
 The demo's model, fine-tuned on expressions in two ways, is trained by IcePop to solve them; then a stage teaches a new
@@ -12,8 +12,13 @@ skill, which costs expressions. Each row starts from that stage's model:
 - `rl_both`: IcePop on both.
 - `average`: the mean of both stages' weights, without training.
 
+`lengths` has a stage more after the first: fine-tuning on sums, which are answered by a number, in a tenth of the
+tokens that expressions take. The stage of notices costs both skills. `distill` has three teachers of equal weight; one
+more row, `tokens`, gives all tokens the same weight, so that the teacher of expressions has most of it. A second table
+has the lengths of the old skills' replies, at their teachers', and the teachers' tokens and shares of the weights.
+
 The steps of the rows are chosen to take about as long; the table has the processor seconds of each. Recovered is the
-share of the old skill's loss that came back, kept the share of the new skill's gain that stayed, both of pass@1 on
+share of an old skill's loss that came back, kept the share of the new skill's gain that stayed, both of pass@1 on
 held-out tasks at temperature 1.
 
 Every stage and every (kind, row, seed) has a folder of its own in FOLDER. Finished ones are not run again, an
@@ -25,20 +30,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import _forgetting_rows as of
-from _forgetting_rows import KINDS, OLD, ROWS, Kind, Steps
+from _forgetting_figures import Place, report
+from _forgetting_rows import KINDS, NEW, OLD, ROWS, Steps
 from _stages import begun, frozen, once, options_of, publish, run_missing
 
 QUICK = {
-    "kinds": ["general"], "seeds": 1, "reasoning": 1, "sft": 2, "rl": 1, "distill": 1, "replay": 2, "rl_kl": 1,
-    "rl_both": 1, "groups": 2, "group_size": 4, "demonstrations": 60, "samples": 40, "tasks": 8,
+    "kinds": ["general", "lengths"], "seeds": 1, "reasoning": 1, "sft": 2, "rl": 1, "distill": 1, "replay": 2,
+    "rl_kl": 1, "rl_both": 1, "groups": 2, "group_size": 4, "demonstrations": 60, "samples": 40, "tasks": 8,
 }  # fmt: skip
 """Options of ``--quick``."""
 RECIPE = {
@@ -56,68 +61,36 @@ class Recipe(Steps):
     init: str
 
 
-@dataclass(frozen=True)
-class Place:
-    """The folders of a kind and a seed.
-
-    Attributes:
-        out: of the benchmark.
-        kind, seed: see `KINDS`.
-    """
-
-    out: Path
-    kind: str
-    seed: int
-
-    def of(self, name: str) -> Path:
-        """Returns the folder of a stage or row."""
-        return self.out / (f"{OLD}-{self.seed}" if name == OLD else f"{self.kind}-{name}-{self.seed}")
-
-    def has(self, name: str) -> bool:
-        """Returns whether a stage or row was measured."""
-        return (self.of(f"{name}-on") / "done.json").exists()
-
-    def figures(self, name: str) -> dict[str, float] | None:
-        """Returns the measured skills of a stage or row; None before that."""
-        return rates(self.of(f"{name}-on")) if self.has(name) else None
-
-
-def rates(place: Path) -> dict[str, float]:
-    """Returns the mean rewards of an evaluation: of the old skill, and of the new one."""
-    found: dict[str, list[float]] = {OLD: [], "new": []}
-    (path,) = place.glob("run/**/rollouts.jsonl")
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if not row["failure"]:
-            found[OLD if row["domain"] == "math" else "new"].append(row["rewards"]["reward"])
-    return {skill: statistics.fmean(values) for skill, values in found.items()}
-
-
 def measure(recipe: Recipe, place: Place, name: str, checkpoint: Path | str) -> None:
     """Tries held-out tasks with the model of a stage or row."""
     folder = place.of(f"{name}-on")
     once(folder, of.evaluation(KINDS[place.kind], checkpoint, recipe.tasks, folder / "run"))
 
 
-def prepare(recipe: Recipe, place: Place) -> tuple[Path, Path]:
-    """Runs the stages before the rows, measures them, and returns the old stage's model and the new one's."""
-    kind, seed = KINDS[place.kind], place.seed
-    old, data, new = place.of(OLD), place.of("data"), place.of("new")
-    once(old, [*of.learning(recipe, recipe.reasoning, recipe.init, 80, seed, old / "run"), *of.ON_OLD])
-    once(data, of.demonstrations(recipe, kind, data / "run"))
-    tuned = place.of("tuned") if kind.rl else new
-    once(tuned, of.tuning(recipe.sft, recipe.sft_lr, old / "run", kept(data), seed, tuned / "run"))
+def prepare(recipe: Recipe, place: Place) -> dict[str, Path]:
+    """Runs the stages before the rows, measures them, and returns their models by skill, the new stage's last."""
+    models = dict[str, Path]()
+    for skill in KINDS[place.kind].skills:
+        folder = place.of(skill)
+        if skill == OLD:
+            steps, run = recipe.reasoning, folder / "run"
+            once(folder, [*of.learning(recipe, steps, recipe.init, 80, place.seed, run), *of.ON_OLD])
+        else:
+            teach(recipe, place, skill, list(models.values())[-1])
+        models[skill] = folder / "run"
+        measure(recipe, place, skill, models[skill])
+    return models
+
+
+def teach(recipe: Recipe, place: Place, skill: str, init: Path) -> None:
+    """Runs a stage of fine-tuning on the oracle's replies; some kinds then train the new skill by its rewards."""
+    kind, folder, data = KINDS[place.kind], place.of(skill), place.of("data" if skill == NEW else f"{skill}-data")
+    once(data, of.demonstrations(recipe, kind, skill, data / "run"))
+    tuned = place.of("tuned") if kind.rl else folder
+    once(tuned, of.tuning(recipe.sft, recipe.sft_lr, init, kept(data), place.seed, tuned / "run"))
     if kind.rl:
-        once(new, on_new(recipe, kind, tuned / "run", seed, new / "run"))
-    measure(recipe, place, OLD, old / "run")
-    measure(recipe, place, "new", new / "run")
-    return old / "run", new / "run"
-
-
-def on_new(recipe: Recipe, kind: Kind, init: Path, seed: int, folder: Path) -> list[str]:
-    """Returns the command of reinforcement learning on the new skill."""
-    shared = of.learning(recipe, recipe.rl, str(init), kind.tokens, seed, folder)
-    return [*shared, "environment=mixture", *of.mixture(kind, "environment", old=False)]
+        shared = of.learning(recipe, recipe.rl, str(tuned / "run"), kind.tokens, place.seed, folder / "run")
+        once(folder, [*shared, *of.mixture(kind, [skill])])
 
 
 def kept(place: Path) -> list[Path]:
@@ -125,33 +98,33 @@ def kept(place: Path) -> list[Path]:
     return sorted(place.glob("run/**/kept"))
 
 
-def distill(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) -> None:
-    """Runs the row."""
-    once(folder, of.distillation(recipe, KINDS[place.kind], old, new, place.seed, folder / "run"))
+def distill(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:
+    """Runs a row of `BALANCES`."""
+    once(folder, of.distillation(recipe, KINDS[place.kind], row, models, place.seed, folder / "run"))
 
 
-def replay(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) -> None:
+def replay(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:
     """Runs the row."""
     sampled = place.of("sampled")
-    once(sampled, of.sampling(recipe, old, sampled / "run"))
+    once(sampled, of.sampling(recipe, models[OLD], sampled / "run"))
     folders = [*kept(sampled), *kept(place.of("data"))]
-    once(folder, of.tuning(recipe.replay, recipe.replay_lr, new, folders, place.seed, folder / "run"))
+    once(folder, of.tuning(recipe.replay, recipe.replay_lr, models[NEW], folders, place.seed, folder / "run"))
 
 
-def rl_kl(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) -> None:
+def rl_kl(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:
     """Runs the row."""
-    shared = of.learning(recipe, recipe.rl_kl, str(new), 80, place.seed, folder / "run")
+    shared = of.learning(recipe, recipe.rl_kl, str(models[NEW]), 80, place.seed, folder / "run")
     once(folder, [*shared, *of.ON_OLD, f"algorithm.kl={recipe.kl}"])
 
 
-def rl_both(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) -> None:
+def rl_both(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:
     """Runs the row."""
     kind = KINDS[place.kind]
-    shared = of.learning(recipe, recipe.rl_both, str(new), max(80, kind.tokens), place.seed, folder / "run")
-    once(folder, [*shared, "environment=mixture", *of.mixture(kind, "environment")])
+    shared = of.learning(recipe, recipe.rl_both, str(models[NEW]), max(80, kind.tokens), place.seed, folder / "run")
+    once(folder, [*shared, *of.mixture(kind)])
 
 
-def average(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) -> None:
+def average(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:
     """Runs the row: writes the mean of two models, which takes no time that counts."""
     import torch
 
@@ -162,7 +135,8 @@ def average(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) ->
     if (folder / "done.json").exists():
         return
     hardware: Any = registry().get("hardware", "cpu").load_schema()()
-    (first, tokenizer), (second, _) = (load_with_tokenizer(str(one), build_hardware(hardware)) for one in (old, new))
+    both = (load_with_tokenizer(str(models[skill]), build_hardware(hardware)) for skill in (OLD, NEW))
+    (first, tokenizer), (second, _) = both
     others = second.state_dict()
     with torch.no_grad():
         for name, weight in first.state_dict().items():
@@ -173,85 +147,53 @@ def average(recipe: Recipe, place: Place, old: Path, new: Path, folder: Path) ->
     (folder / "done.json").write_text(json.dumps({"wall": 0.0, "processor": 0.0}))
 
 
-RUNS: dict[str, Callable[[Recipe, Place, Path, Path, Path], None]] = {
-    "distill": distill, "replay": replay, "rl_kl": rl_kl, "rl_both": rl_both, "average": average,
+RUNS: dict[str, Callable[[Recipe, Place, str, Mapping[str, Path], Path], None]] = {
+    "distill": distill, "tokens": distill, "replay": replay, "rl_kl": rl_kl, "rl_both": rl_both, "average": average,
 }  # fmt: skip
 
 
 def learn(recipe: Recipe, place: Place, row: str) -> None:
-    """Runs a row with a seed, and before it the stages that it needs; measures both skills."""
-    old, new = prepare(recipe, place)
+    """Runs a row with a seed, and before it the stages that it needs; measures all skills."""
+    models = prepare(recipe, place)
     folder = place.of(row)
-    RUNS[row](recipe, place, old, new, folder)
+    RUNS[row](recipe, place, row, models, folder)
     measure(recipe, place, row, folder / "run")
-
-
-def line_of(places: Sequence[Place], row: str) -> list[dict[str, float]]:
-    """Returns a row's figures by seed, of those that have it: pass@1 of both skills, recovered and kept shares."""
-    seeds: list[dict[str, float]] = []
-    for place in places:
-        old, new, end = (place.figures(name) for name in (OLD, "new", row))
-        if old is None or new is None or end is None:
-            continue
-        lost, gained = old[OLD] - new[OLD], new["new"] - old["new"]
-        seeds.append({
-            "seed": place.seed, "old_best": old[OLD], "old_after": new[OLD], "old_end": end[OLD],
-            "new_before": old["new"], "new_best": new["new"], "new_end": end["new"],
-            "recovered": (end[OLD] - new[OLD]) / lost if lost > 0 else float("nan"),
-            "kept": (end["new"] - old["new"]) / gained if gained > 0 else float("nan"),
-            "processor": json.loads((place.of(row) / "done.json").read_text())["processor"],
-        })  # fmt: skip
-    return seeds
-
-
-def report(out: Path, kinds: Sequence[str], rows: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    """Prints the table of the finished rows and returns their figures."""
-    print("| stage | brought back by | old: best, after the stage, end | new: before, best, end | recovered, by seed "
-          "| kept, by seed | processor s |\n| " + " | ".join(["---"] * 7) + " |")  # fmt: skip
-    found: dict[str, dict[str, Any]] = {}
-    for kind in kinds:
-        places = [Place(out, kind, seed) for seed in seeds]
-        found[kind] = {}
-        for row in rows:
-            if seeds_of_row := line_of(places, row):
-                found[kind][row] = seeds_of_row
-                print(text_of(KINDS[kind].title, ROWS[row], seeds_of_row))
-    return {"rows": found}
-
-
-def text_of(kind: str, row: str, seeds: Sequence[dict[str, float]]) -> str:
-    """Returns a line of the table: means over seeds of the skills, shares of each seed."""
-
-    def means(*names: str) -> str:
-        return ", ".join(f"{statistics.fmean(one[name] for one in seeds):.1%}" for name in names)
-
-    def each(name: str) -> str:
-        return ", ".join(f"{one[name]:.0%}" for one in seeds)
-
-    cells = [
-        kind, row, means("old_best", "old_after", "old_end"), means("new_before", "new_best", "new_end"),
-        each("recovered"), each("kept"), f"{statistics.fmean(one['processor'] for one in seeds):.0f}",
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the options."""
     made = options_of("forgetting", __doc__, RECIPE)
     made.add_argument("--kinds", nargs="*", default=["chat"], choices=list(KINDS))
-    made.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
+    made.add_argument("--rows", nargs="*", choices=list(ROWS), help="those of the kinds, unless they are named")
     return made
+
+
+def rows_by_kind(kinds: Sequence[str], named: Sequence[str] | None) -> dict[str, list[str]]:
+    """Returns the rows of each kind: all that it has, or those that were named.
+
+    Raises:
+        SystemExit: no kind has a row that was named.
+    """
+    found = {kind: [row for row in KINDS[kind].rows if named is None or row in named] for kind in kinds}
+    for row in named or ():
+        if not any(row in of_kind for of_kind in found.values()):
+            accepted = "; ".join(f"{kind} has {', '.join(KINDS[kind].rows)}" for kind in kinds)
+            raise SystemExit(f"--rows {row}: no row of --kinds {' '.join(kinds)}: {accepted}")
+    return found
 
 
 def main() -> None:
     """Runs the missing ones, and prints."""
     options = begun(parser(), QUICK)
+    rows = rows_by_kind(options.kinds, options.rows)
     recipe = frozen(Recipe, options.out, options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     places = [Place(options.out, kind, seed) for kind in options.kinds for seed in seeds]
-    runs = [(partial(place.has, row), partial(learn, recipe, place, row)) for place in places for row in options.rows]
+    runs = [
+        (partial(place.has, row), partial(learn, recipe, place, row)) for place in places for row in rows[place.kind]
+    ]
     run_missing(options, partial(options.out.glob, "*/done.json"), runs)
-    publish("forgetting", recipe, report(options.out, options.kinds, options.rows, seeds), options.json)
+    publish("forgetting", recipe, report(options.out, rows, seeds), options.json)
 
 
 if __name__ == "__main__":
