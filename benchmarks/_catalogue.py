@@ -114,6 +114,7 @@ LEFT_OUT = {
     "gpu": "needs a GPU",
     "judge_cost": "trains for minutes, and compares parts of a step",
     "gateway_scale": "its figures are processor seconds of a gateway",
+    "hybrid_rewards": "trains for an hour",
     "planner": "compares plans with measurements",
     "prefix_at_update": "compares samples",
     "quantised_quality": "measures quality",

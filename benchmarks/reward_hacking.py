@@ -19,7 +19,6 @@ AUC is of a discriminator between replies and experts' ones; 0.5 is chance.
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _notices as notices
 from _hacking_rows import ROWS, Row, at_equal_score, figures_of, reward_file
-from _stages import begun, frozen, once, options_of, publish, run_missing, write_lines
+from _hacking_stages import EXPERTS, Sizes, policy_command, scorer_command, tuning_command, write_data
+from _stages import begun, frozen, once, options_of, publish, run_missing
 
 FLAWS = ("length", "word")
 QUICK = {
@@ -42,89 +43,28 @@ RECIPE = {
     "gold-drop": 0.02, "length-high": 1.3,
 }  # fmt: skip
 """Options of the recipe, and their defaults."""
-TUNING, EXPERTS, PAIRS = "tuning.jsonl", "experts.jsonl", "{flaw}.jsonl"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Sizes):
     """Options that all runs of a folder share; frozen in FOLDER/recipe.json.
 
     Attributes:
-        init: checkpoint that is fine-tuned.
-        tuning_steps, scorer_steps, steps: of the fine-tuning, of a reward model, of a run.
-        groups, group_size: of a step.
-        lr: learning rate of the policy.
         anchor_weight, anchor_batch: of the experts' replies.
         gold_drop, length_high: limits of the monitor.
-        tasks: held-out ones.
-        eval_every: steps.
-        notices, pairs, experts: conversations of the fine-tuning, pairs of a taste, experts' replies.
     """
 
-    init: str
-    tuning_steps: int
-    scorer_steps: int
-    steps: int
-    groups: int
-    group_size: int
-    lr: float
     anchor_weight: float
     anchor_batch: int
     gold_drop: float
     length_high: float
-    tasks: int
-    eval_every: int
-    notices: int
-    pairs: int
-    experts: int
-
-
-def write_data(recipe: Recipe, folder: Path) -> None:
-    """Writes conversations of the fine-tuning, experts' replies and labelled pairs, all of training tasks."""
-    import _notices as notices
-
-    folder.mkdir(parents=True, exist_ok=True)
-    draw, tasks = random.Random(0), notices.tasks(recipe.notices)
-    chats = [
-        {"messages": [{"role": "user", "content": task.prompt},
-                      {"role": "assistant", "content": notices.worker(draw, task)}]}
-        for task in tasks
-    ]  # fmt: skip
-    experts = [{"prompt": one.prompt, "reply": notices.expert(draw, one)} for one in tasks[: recipe.experts]]
-    write_lines(folder / TUNING, chats)
-    write_lines(folder / EXPERTS, experts)
-    for flaw in FLAWS:
-        write_lines(folder / PAIRS.format(flaw=flaw), notices.pairs(flaw, notices.tasks(recipe.pairs), 0))
-
-
-def tuning_command(recipe: Recipe, data: Path, folder: Path) -> list[str]:
-    """Returns the command of the fine-tuning."""
-    return [
-        "train", "stage=sft", f"init={recipe.init}", f"folder={folder}", "data=conversations",
-        f"data.chat=[{data / TUNING}]", "data.filters=[]", "data.max_tokens=129", "trainer.sequence_length=128",
-        "trainer.micro_batch_tokens=2048", "optimizer.lr=4e-3", "schedule=cosine", "schedule.warmup=0.05",
-        "schedule.final=0.1", f"trainer.max_steps={recipe.tuning_steps}", "trainer.samples=0",
-        f"trainer.eval_every={recipe.tuning_steps}",
-    ]  # fmt: skip
-
-
-def scorer_command(recipe: Recipe, data: Path, base: Path, flaw: str, folder: Path) -> list[str]:
-    """Returns the command of a reward model's training."""
-    return [
-        "train", "stage=reward", f"init={base}", f"folder={folder}", f"pairs.files=[{data / PAIRS.format(flaw=flaw)}]",
-        "optimizer.lr=1e-3", "trainer.batch=32", f"trainer.max_steps={recipe.scorer_steps}",
-        f"trainer.eval_every={recipe.scorer_steps}",
-    ]  # fmt: skip
 
 
 def run_command(recipe: Recipe, row: Row, base: Path, data: Path, rewards: Path, seed: int, folder: Path) -> list[str]:
     """Returns the command of a run."""
     arguments = [
-        "rl", f"init={base}", f"folder={folder}", f"seed={seed}", "environment=notices", f"rewards={rewards}",
-        f"rollout.groups={recipe.groups}", f"rollout.group_size={recipe.group_size}", "rollout.max_new_tokens=64",
-        f"evaluation.tasks={recipe.tasks}", "evaluation.samples=1", "evaluation.temperature=0",
-        f"trainer.eval_every={recipe.eval_every}", f"trainer.max_steps={recipe.steps}", f"optimizer.lr={recipe.lr}",
-        "monitor.window=1", f"monitor.gold_drop={recipe.gold_drop}", f"monitor.length_high={recipe.length_high}",
+        *policy_command(recipe, base, rewards, seed, folder), "evaluation.temperature=0", "monitor.window=1",
+        f"monitor.gold_drop={recipe.gold_drop}", f"monitor.length_high={recipe.length_high}",
         f"monitor.action={'rollback' if row.monitor else 'warn'}",
     ]  # fmt: skip
     if row.anchor:
@@ -141,19 +81,17 @@ def place_of(out: Path, flaw: str, row: str, seed: int) -> Path:
 def learn(recipe: Recipe, flaw: str, row: str, seed: int, out: Path) -> None:
     """Runs a row with a seed, and before it the stages that it needs."""
     out = out.resolve()
-    data = out / "data"
+    data, base, scorer = out / "data", out / "base", out / f"scorer-{flaw}"
     if not (data / "done.json").exists():
-        write_data(recipe, data)
+        write_data(recipe, data, notices.worker, FLAWS)
         (data / "done.json").write_text("{}")
-    once(out / "base", tuning_command(recipe, data, out / "base" / "run"))
-    base = out / "base" / "run"
-    scorer = out / f"scorer-{flaw}"
-    once(scorer, scorer_command(recipe, data, base, flaw, scorer / "run"))
+    once(base, tuning_command(recipe, data, 0, base / "run"))
+    once(scorer, scorer_command(recipe, data, base / "run", flaw, 0, scorer / "run"))
     place = place_of(out, flaw, row, seed)
     place.mkdir(exist_ok=True)
     rewards = place / "reward.toml"
     rewards.write_text(reward_file(ROWS[row], str(scorer / "run"), str(data / EXPERTS)))
-    once(place, run_command(recipe, ROWS[row], base, data, rewards, seed, place / "run"))
+    once(place, run_command(recipe, ROWS[row], base / "run", data, rewards, seed, place / "run"))
 
 
 def notes_in(out: Path) -> list[Path]:

@@ -52,6 +52,31 @@ def test_tastes_prefer_facts_and_their_flaw(flaw: str) -> None:
         assert taste(one, pair["chosen"]) > taste(one, pair["rejected"])
 
 
+def test_readers_who_do_not_know_the_order_like_brief_and_plain_notices() -> None:
+    notices = module("_notices")
+    task, other = notices.tasks(2)
+    plain, filled, flattering = task.answer, f"{task.answer} {notices.FILLERS[0]}", f"Certainly, {task.answer}"
+    assert notices.prefers_plain(task, plain) == notices.prefers_plain(other, plain)
+    assert notices.prefers_plain(task, plain) > notices.prefers_plain(task, filled)
+    assert notices.prefers_plain(task, filled) > notices.prefers_plain(task, flattering)
+
+
+def test_noise_turns_its_share_of_the_labels_round() -> None:
+    notices = module("_notices")
+    tasks = notices.tasks(600)
+    by_prompt = {task.prompt: task for task in tasks}
+
+    def wrong(noise: float) -> float:
+        pairs = notices.pairs("plain", tasks, 0, noise)
+        worth = [
+            [notices.prefers_plain(by_prompt[pair["prompt"]], pair[name]) for name in ("chosen", "rejected")]
+            for pair in pairs
+        ]
+        return sum(chosen < rejected for chosen, rejected in worth) / len(worth)
+
+    assert wrong(0.0) == 0.0 and 0.15 < wrong(0.2) < 0.25
+
+
 def test_every_command_composes(tmp_path: Path) -> None:
     hacking, rows, notices = module("reward_hacking"), module("_hacking_rows"), module("_notices")
     frozen = module("_stages").frozen
@@ -61,13 +86,13 @@ def test_every_command_composes(tmp_path: Path) -> None:
         with pytest.raises(SystemExit, match=r"begun with another recipe: steps 30 \(now 4\)"):
             other = hacking.parser().parse_args(["--steps", "4", "--notices", "30", "--pairs", "30"])
             frozen(hacking.Recipe, tmp_path, other)
-        hacking.write_data(recipe, tmp_path / "data")
         data = tmp_path / "data"
+        hacking.write_data(recipe, data, notices.worker, hacking.FLAWS)
         experts = [json.loads(line) for line in (data / "experts.jsonl").read_text().splitlines()]
         assert len(experts) == 30 and all(len(one["reply"].split()) < 12 for one in experts)
-        _, *tuning = hacking.tuning_command(recipe, data, tmp_path / "base")
+        _, *tuning = hacking.tuning_command(recipe, data, 0, tmp_path / "base")
         assert compose_config("train", TrainConfig, tuning).trainer.max_steps == recipe.tuning_steps
-        _, _, *scoring = hacking.scorer_command(recipe, data, tmp_path / "base", "word", tmp_path / "scorer")
+        _, _, *scoring = hacking.scorer_command(recipe, data, tmp_path / "base", "word", 0, tmp_path / "scorer")
         assert compose_config("reward", RewardTrainConfig, scoring).pairs.files == [str(data / "word.jsonl")]
         for name, row in rows.ROWS.items():
             path = tmp_path / f"{name}.toml"
@@ -78,6 +103,7 @@ def test_every_command_composes(tmp_path: Path) -> None:
                 continue
             _, *command = hacking.run_command(recipe, row, tmp_path, data, path, 3, tmp_path / "run")
             config = compose_config("rl", RlConfig, command)
+            assert config.evaluation.temperature == 0 and config.trainer.eval_every == recipe.eval_every
             assert (config.anchor.weight > 0, config.monitor.action == "rollback") == (row.anchor, row.monitor)
 
 
