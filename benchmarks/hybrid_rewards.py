@@ -11,7 +11,7 @@ the labels is the wrong way round. Each row trains the policy on a reward of its
 - `orm`: the reward model's score, as a rank in the group.
 - `style`: nearness to experts' notices, in texts that make sense.
 - `hybrid`: the mean of the three; the last two count for replies with the facts alone.
-- `editor`: gold itself, which no run would have: what training for as long can reach.
+- `editor`: gold itself, which no run would have: the most that as much training can reach.
 
 Gold is the strict editor's: right, brief, ended, without flattery. It is measured at temperature 1, as a policy that
 errs now and then is right in its likeliest reply. Facts, words and flattery are those of the training replies, in the
