@@ -49,7 +49,7 @@ QUICK = {
 RECIPE = {
     "reasoning": 80, "sft": 240, "rl": 40, "distill": 100, "replay": 800, "rl-kl": 115, "rl-both": 115, "groups": 16,
     "group-size": 8, "demonstrations": 2000, "samples": 1000, "tasks": 200, "lr": 2e-4, "sft-lr": 2e-3,
-    "replay-lr": 2e-3, "distill-lr": 1e-3, "kl": 0.05, "top-k": 0,
+    "replay-lr": 2e-3, "distill-lr": 1e-3, "kl": 0.05, "top-k": 16,
 }  # fmt: skip
 """Options of the recipe, and their defaults."""
 
