@@ -126,8 +126,10 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
     const Rows<A> key = as_vectors(source.keys.at(first + k) + task.group * s.width, source.keys.width, count, s.width,
                                    scratch.keys);
     A* scores = scratch.scores.data();
-    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, BLOCK,
-             key.in_place && s.groups == 1 ? rows_ahead<A>(stride) : 0);
+    const A* ahead = nullptr;
+    if constexpr (std::is_same_v<T, A>)
+      if (key.in_place && s.groups == 1) ahead = source.keys.at(std::min(first + k + count, block.keys() - 1));
+    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, BLOCK, ahead);
     for (int64_t r = 0; r < rows; r++) {
       A* row = scores + r * BLOCK;
       const int64_t seen = std::clamp<int64_t>(block.visible + r / per - first - k, 0, count);

@@ -62,12 +62,7 @@ inline void score_tile(const BFloat16* a, const BFloat16* const* b, int64_t offs
       for (int j = 0; j < COLUMNS; j++) sum[i][j] = dot_pairs(left, right[j], sum[i][j]);
     }
   }
-#ifdef __AVX512F__
-  put_sums(sum, out, BLOCK);
-#else
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < COLUMNS; j++) out[i * BLOCK + j] = sum_lanes<float>(sum[i][j]);
-#endif
+  put_sums<float, M, COLUMNS>(sum, out, BLOCK);
 }
 
 // out[i] += the sum of weight[i][k] * b[k] for M rows of N vectors of bfloat16.

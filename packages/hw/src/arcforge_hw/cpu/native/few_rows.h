@@ -51,7 +51,8 @@ void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t st
 #pragma omp for schedule(static) nowait
   for (int64_t first = 0; first < outputs; first += OUTPUTS) {
     const int64_t count = std::min(OUTPUTS, outputs - first);
-    dot_rows(x, inputs, rows, weight + first * inputs, inputs, count, inputs, out + first, stride, rows_ahead<A>(inputs));
+    const A* some = weight + first * inputs;
+    dot_rows(x, inputs, rows, some, inputs, count, inputs, out + first, stride, some + rows_ahead<A>(inputs) * inputs);
     if (bias)
       for (int64_t r = 0; r < rows; r++)
         for (int64_t n = first; n < first + count; n++) out[r * stride + n] += bias[n];
@@ -67,9 +68,10 @@ void product_part(const BFloat16* x, const BFloat16* weight, const BFloat16* bia
 #pragma omp for schedule(static) nowait
   for (int64_t first = 0; first < outputs; first += OUTPUTS) {
     const int64_t count = std::min(OUTPUTS, outputs - first);
+    const BFloat16 *from = weight + first * inputs, *ahead = from + rows_ahead<BFloat16>(inputs) * inputs;
     for (int64_t begin = 0; begin < rows; begin += ROWS) {
       const int64_t some = std::min(ROWS, rows - begin);
-      dot_rows(x + begin * inputs, inputs, some, weight + first * inputs, inputs, count, inputs, sums, OUTPUTS, 1);
+      dot_rows(x + begin * inputs, inputs, some, from, inputs, count, inputs, sums, OUTPUTS, begin ? nullptr : ahead);
       for (int64_t r = 0; r < some; r++) {
         float* row = sums + r * OUTPUTS;
         if (bias)
@@ -120,8 +122,9 @@ void experts_up_part(const T* x, const Experts<T>& e, int64_t tokens, T* inner) 
   for (int64_t part = 0; part < tokens * e.chosen * parts; part++) {
     const int64_t r = part / parts, first = part % parts * OUTPUTS, count = std::min(OUTPUTS, twice - first);
     Wide<T> one[OUTPUTS];
-    dot_rows(x + r / e.chosen * e.hidden, e.hidden, 1, e.gate_up + (e.expert[r] * twice + first) * e.hidden, e.hidden,
-             count, e.hidden, one, OUTPUTS, rows_ahead<T>(e.hidden));
+    const T* weight = e.gate_up + (e.expert[r] * twice + first) * e.hidden;
+    dot_rows(x + r / e.chosen * e.hidden, e.hidden, 1, weight, e.hidden, count, e.hidden, one, OUTPUTS,
+             weight + rows_ahead<T>(e.hidden) * e.hidden);
     narrow_row(one, count, inner + r * twice + first);
   }
 }
@@ -147,8 +150,9 @@ void experts_down_part(const T* gated, const Experts<T>& e, int64_t tokens, T* o
     Wide<T> sum[OUTPUTS], one[OUTPUTS];
     for (int64_t n = 0; n < count; n++) sum[n] = Wide<T>(to[n]);
     for (int64_t r = t * e.chosen; r < (t + 1) * e.chosen; r++) {
-      dot_rows(gated + r * e.width, e.width, 1, e.down + (e.expert[r] * e.hidden + first) * e.width, e.width, count,
-               e.width, one, OUTPUTS, rows_ahead<T>(e.width));
+      const T* weight = e.down + (e.expert[r] * e.hidden + first) * e.width;
+      dot_rows(gated + r * e.width, e.width, 1, weight, e.width, count, e.width, one, OUTPUTS,
+               weight + rows_ahead<T>(e.width) * e.width);
       for (int64_t n = 0; n < count; n++) sum[n] += one[n];
     }
     narrow_row(sum, count, to);

@@ -21,6 +21,7 @@ constexpr int64_t VECTOR_BYTES = 64;
 #else
 constexpr int64_t VECTOR_BYTES = 32;  // the compiler makes two of it where vectors have 16
 #endif
+constexpr int IN_A_LINE = 64 / VECTOR_BYTES;  // vectors that the cache reads together
 
 template <typename A>
 using Vector __attribute__((vector_size(VECTOR_BYTES))) = A;
@@ -207,44 +208,67 @@ constexpr int SUMS = 24;
 constexpr int SUMS = 12;
 #endif
 
-// A function of its own: inlined into loops over tiles, GCC 12 keeps the sums in memory, at a third of the speed.
+#ifdef __AVX512F__
+// The lanes of four vectors, added as far as four of each are left; one vector's after another's.
+inline __m512 fold_four(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee);
+  const __m512 cd = _mm512_shuffle_f32x4(c, d, 0x44) + _mm512_shuffle_f32x4(c, d, 0xee);
+  return _mm512_shuffle_f32x4(ab, cd, 0x88) + _mm512_shuffle_f32x4(ab, cd, 0xdd);
+}
+
+// The first four rows' sums of N columns, in the order of `sum_lanes`; sixteen take as many operations as four one by one.
+template <int M, int N>
+inline void put_four_rows(const Vector<float> (&sum)[M][N], float* out, int64_t stride) {
+  __m512 column[N];
+  for (int j = 0; j < N; j++)
+    column[j] = fold_four((__m512)sum[0][j], (__m512)sum[1][j], (__m512)sum[2][j], (__m512)sum[3][j]);
+  const auto pair = [&](int j) {
+    return _mm512_unpacklo_ps(column[j], column[j + 1]) + _mm512_unpackhi_ps(column[j], column[j + 1]);
+  };
+  const __m512 left = pair(0), right = pair(2);
+  const __m512 rows = _mm512_shuffle_ps(left, right, 0x44) + _mm512_shuffle_ps(left, right, 0xee);
+  _mm_storeu_ps(out, _mm512_extractf32x4_ps(rows, 0));
+  _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(rows, 1));
+  _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(rows, 2));
+  _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(rows, 3));
+  if constexpr (N == 6) {
+    const __m512 last = pair(4), both = last + _mm512_permute_ps(last, 0x4e);
+    const auto put = [&](__m128 of_row, int i) { _mm_storel_pi(reinterpret_cast<__m64*>(out + i * stride + 4), of_row); };
+    put(_mm512_extractf32x4_ps(both, 0), 0);
+    put(_mm512_extractf32x4_ps(both, 1), 1);
+    put(_mm512_extractf32x4_ps(both, 2), 2);
+    put(_mm512_extractf32x4_ps(both, 3), 3);
+  }
+}
+#endif
+
+// out[i][j] = the sum of sum[i][j], in the order of `sum_lanes`.
 template <typename A, int M, int N>
-[[gnu::noinline]] void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride, int64_t width, A* out,
-                                int64_t stride) {
-  Vector<A> sum[M][N] = {};
-  for (int64_t d = 0; d < width; d += LANES<A>) {
-    Vector<A> right[N];
-    for (int j = 0; j < N; j++) keep<A>(right[j] = load(b + j * b_stride + d));
-    for (int i = 0; i < M; i++) {
-      const Vector<A> left = load(a + i * a_stride + d);
-      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(left, right[j], sum[i][j]);
+inline void put_sums(const Vector<A> (&sum)[M][N], A* out, int64_t stride) {
+  int row = 0;
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<A, float> && (N == 4 || N == 6)) {
+    if constexpr (M >= 4) {
+      put_four_rows<M, N>(sum, out, stride);
+      row = 4;
+    }
+    for (; row < M; row++) {
+      const auto at = [&](int j) { return (__m512)sum[row][j]; };
+      const __m512 four = fold_four(at(0), at(1), at(2), at(3));
+      const __m512 two = four + _mm512_permute_ps(four, 0x4e), one = two + _mm512_permute_ps(two, 0xb1);
+      _mm_storeu_ps(out + row * stride, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
+      for (int j = 4; j < N; j++) out[row * stride + j] = sum_lanes<A>(sum[row][j]);
     }
   }
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < N; j++) out[i * stride + j] = sum_lanes<A>(sum[i][j]);
+#endif
+  for (; row < M; row++)
+    for (int j = 0; j < N; j++) out[row * stride + j] = sum_lanes<A>(sum[row][j]);
 }
 
-// N columns of the product below, its rows in tiles of M, each as often as it fits.
-template <typename A, int N, int... M>
-inline void dot_panel(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t width, A* out,
-                      int64_t stride) {
-  int64_t i = 0;
-  const auto tiles = [&](auto m) {
-    for (constexpr int64_t step = decltype(m)::value; i + step <= rows; i += step)
-      dot_tile<A, step, N>(a + i * a_stride, a_stride, b, b_stride, width, out + i * stride, stride);
-  };
-  (tiles(std::integral_constant<int, M>{}), ...);
-}
-
-// Six rows are one tile of as many sums as the usual two of four and two, and wait less for each other.
-inline bool in_sixes(int64_t rows) { return rows % 6 == 0 && rows % 4 != 0; }
-
-// How many rows from memory to ask for in advance. Short ones are over before the processor notices that it could read
-// ahead, long ones it reads better by itself.
+// How many rows from memory to ask for in advance: some pages of them.
 template <typename A>
 constexpr int64_t rows_ahead(int64_t width) {
-  const int64_t bytes = width * int64_t(sizeof(A));
-  return bytes > 2048 ? 0 : std::max<int64_t>(12, 6144 / bytes);
+  return std::max<int64_t>(4, 16384 / (width * int64_t(sizeof(A))));
 }
 
 template <typename A>
@@ -252,30 +276,96 @@ inline void fetch(const A* from, int64_t values) {
   for (int64_t n = 0; n < values; n += 64 / sizeof(A)) __builtin_prefetch(from + n);
 }
 
+// FETCH times as many values as a row has are asked for meanwhile, from `ahead` on: piece by piece, because many parallel
+// requests stall the processor, and in the order of memory, which its own prefetcher recognises. Into the second cache,
+// for which more requests can wait than for the first.
+//
+// A function of its own: inlined into loops over tiles, GCC 12 keeps the sums in memory, at a third of the speed.
+template <int M, int N, int FETCH, typename A>
+[[gnu::noinline]] void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride, int64_t width, A* out,
+                                int64_t stride, const A* ahead) {
+  Vector<A> sum[M][N] = {};
+  for (int64_t d = 0; d < width; d += LANES<A>) {
+    for (int f = 0; f < FETCH; f += IN_A_LINE) __builtin_prefetch(ahead + FETCH * d + f * LANES<A>, 0, 2);
+    Vector<A> right[N];
+    for (int j = 0; j < N; j++) keep<A>(right[j] = load(b + j * b_stride + d));
+    for (int i = 0; i < M; i++) {
+      const Vector<A> left = load(a + i * a_stride + d);
+      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(left, right[j], sum[i][j]);
+    }
+  }
+  put_sums<A, M, N>(sum, out, stride);
+}
+
+// Rows of a, times rows of b as columns; rows of out lie `stride` apart. With `ahead`, b's rows lie one after another, and
+// as many are asked for from there on.
+template <typename T, typename O>
+struct Product {
+  const T* a;
+  int64_t a_stride, rows;
+  const T* b;
+  int64_t b_stride, columns, width;
+  O* out;
+  int64_t stride;
+  const T* ahead;
+};
+
+// N columns from j on, their rows in tiles of M, each as often as it fits; the first tiles ask for EACH rows in advance.
+template <int N, int EACH, int... M, typename T, typename O>
+inline void dot_panel(const Product<T, O>& p, int64_t j) {
+  const T *b = p.b + j * p.b_stride, *ahead = EACH ? p.ahead + j * p.b_stride : nullptr;
+  int64_t i = 0;
+  int asked = EACH ? 0 : N;
+  const auto tiles = [&](auto m) {
+    constexpr int rows = decltype(m)::value;
+    for (; i + rows <= p.rows; i += rows) {
+      const T* a = p.a + i * p.a_stride;
+      O* out = p.out + i * p.stride + j;
+      if (asked < N) {
+        dot_tile<rows, N, EACH>(a, p.a_stride, b, p.b_stride, p.width, out, p.stride, ahead);
+        asked += EACH;
+        ahead += EACH * p.width;
+      } else {
+        dot_tile<rows, N, 0>(a, p.a_stride, b, p.b_stride, p.width, out, p.stride, ahead);
+      }
+    }
+  };
+  (tiles(std::integral_constant<int, M>{}), ...);
+}
+
+// As many columns from j on as there are in whole panels of N; returns the first of the others.
+template <int N, int M, int... LESS, typename T, typename O>
+inline int64_t dot_columns(const Product<T, O>& p, int64_t j) {
+  const auto panels = [&](auto each) {
+    for (; j + N <= p.columns; j += N) dot_panel<N, decltype(each)::value, M, LESS...>(p, j);
+  };
+  if (!p.ahead)
+    panels(std::integral_constant<int, 0>{});
+  else if (p.rows < 2 * M)
+    panels(std::integral_constant<int, N>{});
+  else if (p.rows < 4 * M)
+    panels(std::integral_constant<int, (N + 1) / 2>{});
+  else
+    panels(std::integral_constant<int, (N + 3) / 4>{});
+  return j;
+}
+
+// Six rows are one tile of as many sums as the usual two of four and two, and wait less for each other.
+inline bool in_sixes(int64_t rows) { return rows % 6 == 0 && rows % 4 != 0; }
+
 // out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors. Where b comes
-// from memory, this many rows are fetched `ahead`; there may be none.
+// from memory, `ahead` is where the rows lie that are needed next.
 template <typename A>
 inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
-                     int64_t width, A* out, int64_t stride, int64_t ahead = 0) {
-  int64_t j = 0;
-  const auto look_ahead = [&](int64_t step) {
-    if (ahead) fetch(b + (j + ahead) * b_stride, step * b_stride);
-  };
+                     int64_t width, A* out, int64_t stride, const A* ahead = nullptr) {
+  const Product<A, A> p{a, a_stride, rows, b, b_stride, columns, width, out, stride, ahead};
   if (in_sixes(rows)) {
-    constexpr int N = SUMS / 6;
-    for (; j + N <= columns; look_ahead(N), j += N)
-      dot_panel<A, N, 6>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
-    for (; j < columns; j++) dot_panel<A, 1, 6>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
+    dot_columns<1, 6>(p, dot_columns<SUMS / 6, 6>(p, 0));
     return;
   }
-  constexpr int N = SUMS / 4;
-  for (; j + N <= columns; look_ahead(N), j += N)
-    dot_panel<A, N, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
-  if constexpr (N > 3)
-    for (; j + 3 <= columns; j += 3)
-      dot_panel<A, 3, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
-  for (; j < columns; j++)
-    dot_panel<A, 1, 4, 2, 1>(a, a_stride, rows, b + j * b_stride, b_stride, width, out + j, stride);
+  int64_t j = dot_columns<SUMS / 4, 4, 2, 1>(p, 0);
+  if constexpr (SUMS / 4 > 3) j = dot_columns<3, 4, 2, 1>(p, j);
+  dot_columns<1, 4, 2, 1>(p, j);
 }
 
 template <typename A, int M, int N, typename T>

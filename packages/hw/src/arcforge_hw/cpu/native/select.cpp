@@ -243,8 +243,9 @@ void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t q
           }
         }
         for (int64_t b = 0; b < queries; b++) {
+          const float* ahead = b == 0 && entries != wide.data() ? entries + rows_ahead<float>(width) * width : nullptr;
           dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE,
-                   b == 0 && entries != wide.data() ? rows_ahead<float>(width) : 0);
+                   ahead);
           sum(dots.data(), KEYS_AT_ONCE, weights + b * heads, heads, count, &ranks[b * keys + first]);
         }
       }
