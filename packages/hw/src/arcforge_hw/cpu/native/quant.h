@@ -16,7 +16,6 @@ namespace arcforge {
 constexpr int64_t INT8_STEP = 64;    // columns of a step of eight bits
 constexpr int64_t INT4_STEP = 128;   // of four, which are as many bytes
 constexpr int64_t GROUP_STEP = 32;   // columns that have one scale at least
-constexpr int64_t ROWS_AHEAD = 12;   // of weights that are asked for in advance
 
 // A matrix [outputs, inputs] of integers. `groups` scales a row; activations are rounded where `rounds`.
 struct QuantWeight {
@@ -31,6 +30,12 @@ struct QuantWeight {
     return {values + matrix * outputs * row_bytes(), scale + matrix * outputs * groups, inputs, outputs, groups, bits, rounds};
   }
 };
+
+// Asks for the next `lines` of memory, one step of a loop after another; of none where `ahead` is nullptr.
+inline void ask(const uint8_t* ahead, int64_t step, int64_t lines) {
+  if (ahead)
+    for (int64_t n = step * lines; n < (step + 1) * lines; n++) __builtin_prefetch(ahead + 64 * n, 0, 2);
+}
 
 // Rows of activations as the products want them; made for weights of one width and kind.
 struct Activations {

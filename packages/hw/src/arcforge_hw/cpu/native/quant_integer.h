@@ -12,12 +12,13 @@ namespace arcforge {
 // activations taken away.
 template <int M, int N, int BITS>
 inline void integer_tile(const int8_t* x, int64_t stride, const int32_t* x_sum, const QuantWeight& w, int64_t first,
-                         int64_t steps, int32_t (*out)[N]) {
+                         int64_t steps, int32_t (*out)[N], const uint8_t* ahead) {
   const int64_t bytes = w.row_bytes();
   __m512i sum[M][N];
   for (int i = 0; i < M; i++)
     for (int j = 0; j < N; j++) sum[i][j] = _mm512_setzero_si512();
   for (int64_t s = 0; s < steps; s++) {
+    ask(ahead, s, N);
     __m512i words[N];
     for (int j = 0; j < N; j++)
       words[j] = _mm512_xor_si512(bytes_of(w.values + (first + j) * bytes + s * 64, bytes - s * 64),
@@ -101,12 +102,14 @@ inline void add_int4(const int8_t* x, int64_t stride, const __m256i (&left)[N], 
 // out[i * out_stride + j] for N rows of weights, as many as registers have room for.
 template <int M, int N, int BITS>
 inline void integer_sums(const int8_t* x, int64_t stride, const int32_t* x_sum, const uint8_t* weight, int64_t bytes,
-                         int32_t* out, int64_t out_stride) {
+                         int32_t* out, int64_t out_stride, const uint8_t* ahead) {
   static_assert(M * N % 4 == 0 || M * N < 4);
   __m256i sum[M][N];
   for (int i = 0; i < M; i++)
     for (int j = 0; j < N; j++) sum[i][j] = _mm256_setzero_si256();
+  constexpr int64_t STEP = BITS == 8 ? 32 : 64;
   const auto step = [&](int64_t k, auto load) {
+    ask(ahead, k / STEP, (N * STEP + 63) / 64);
     __m256i first[N], second[N];
     for (int j = 0; j < N; j++) first[j] = load(weight + j * bytes + k, bytes - k);
     if constexpr (BITS == 8) {
@@ -116,7 +119,6 @@ inline void integer_sums(const int8_t* x, int64_t stride, const int32_t* x_sum, 
       add_int4<M, N>(x + 2 * k, stride, first, second, sum);
     }
   };
-  constexpr int64_t STEP = BITS == 8 ? 32 : 64;
   int64_t k = 0;
   for (; k + STEP <= bytes; k += STEP)
     step(k, [](const uint8_t* from, int64_t) { return vector_of(reinterpret_cast<const int8_t*>(from)); });
@@ -134,18 +136,19 @@ inline void integer_sums(const int8_t* x, int64_t stride, const int32_t* x_sum, 
 
 template <int M, int N, int BITS>
 inline void integer_tile(const int8_t* x, int64_t stride, const int32_t* x_sum, const QuantWeight& w, int64_t first,
-                         int64_t, int32_t (*out)[N]) {
+                         int64_t, int32_t (*out)[N], const uint8_t* ahead) {
   constexpr int PART = std::min(N, M == 1 ? 4 : BITS == 8 ? 2 : 1);
   const int64_t bytes = w.row_bytes();
   for (int j = 0; j < N; j += PART)
-    integer_sums<M, PART, BITS>(x, stride, x_sum, w.values + (first + j) * bytes, bytes, &out[0][j], N);
+    integer_sums<M, PART, BITS>(x, stride, x_sum, w.values + (first + j) * bytes, bytes, &out[0][j], N,
+                                ahead ? ahead + j * bytes : nullptr);
 }
 
 #else
 
 template <int M, int N, int BITS>
 inline void integer_tile(const int8_t* x, int64_t stride, const int32_t*, const QuantWeight& w, int64_t first, int64_t,
-                         int32_t (*out)[N]) {
+                         int32_t (*out)[N], const uint8_t*) {
   for (int j = 0; j < N; j++) {
     const uint8_t* from = w.values + (first + j) * w.row_bytes();
     for (int i = 0; i < M; i++) {

@@ -6,14 +6,14 @@
 
 namespace arcforge {
 
-// out [M, N] of rows from `row` on, for the outputs from `first` on.
+// out [M, N] of rows from `row` on, for the outputs from `first` on; as many bytes of weights are asked for from `ahead` on.
 template <int M, int N>
 inline void quant_tile(const Activations& a, int64_t row, const QuantWeight& w, int64_t first, float* out,
-                       int64_t stride) {
-  if (!a.rounds) return wide_tile<M, N>(&a.wide[row * a.width()], a.width(), w, first, a.steps, out, stride);
+                       int64_t stride, const uint8_t* ahead) {
+  if (!a.rounds) return wide_tile<M, N>(&a.wide[row * a.width()], a.width(), w, first, a.steps, out, stride, ahead);
   int32_t sum[M][N];
   const auto tile = w.bits == 8 ? integer_tile<M, N, 8> : integer_tile<M, N, 4>;
-  tile(&a.integers[row * a.width()], a.width(), &a.sum[row], w, first, a.steps, sum);
+  tile(&a.integers[row * a.width()], a.width(), &a.sum[row], w, first, a.steps, sum, ahead);
   for (int i = 0; i < M; i++)
     for (int j = 0; j < N; j++) out[i * stride + j] = float(sum[i][j]) * a.scale[row + i] * w.scale[first + j];
 }
@@ -21,25 +21,30 @@ inline void quant_tile(const Activations& a, int64_t row, const QuantWeight& w, 
 template <int N>
 inline void quant_rows(const Activations& a, int64_t row, int64_t rows, const QuantWeight& w, int64_t first, float* out,
                        int64_t stride) {
+  const uint8_t* ahead = w.values + first * w.row_bytes() + BYTES_AHEAD;
+  if (!a.rounds && rows >= 4) {
+    ask(ahead, 0, (N * w.row_bytes() + 63) / 64);
+    ahead = nullptr;
+  }
   int64_t i = 0;
-  for (; i + 4 <= rows; i += 4) quant_tile<4, N>(a, row + i, w, first, out + i * stride, stride);
-  if (i + 2 <= rows) quant_tile<2, N>(a, row + i, w, first, out + i * stride, stride), i += 2;
-  for (; i < rows; i++) quant_tile<1, N>(a, row + i, w, first, out + i * stride, stride);
+  const auto tiles = [&](auto m) {
+    for (constexpr int M = decltype(m)::value; i + M <= rows; i += M)
+      quant_tile<M, N>(a, row + i, w, first, out + i * stride, stride, i ? nullptr : ahead);
+  };
+  tiles(std::integral_constant<int, 4>{});
+  tiles(std::integral_constant<int, 2>{});
+  tiles(std::integral_constant<int, 1>{});
 }
 
 // out [rows, outputs first to first + count] of the activations' rows from `row` on.
 inline void quant_block(const Activations& a, int64_t row, int64_t rows, const QuantWeight& w, int64_t first,
                         int64_t count, float* out, int64_t stride) {
-  const int64_t bytes = w.row_bytes();
 #ifndef __AVX512F__
   if (!a.rounds && rows >= WIDENED_ROWS)
     return widened_block(&a.wide[row * a.width()], a.width(), rows, w, first, count, out, stride);
 #endif
   int64_t j = 0;
-  for (; j + 4 <= count; j += 4) {
-    fetch(w.values + (first + j + ROWS_AHEAD) * bytes, 4 * bytes);
-    quant_rows<4>(a, row, rows, w, first + j, out + j, stride);
-  }
+  for (; j + 4 <= count; j += 4) quant_rows<4>(a, row, rows, w, first + j, out + j, stride);
   for (; j < count; j++) quant_rows<1>(a, row, rows, w, first + j, out + j, stride);
 }
 

@@ -20,13 +20,14 @@ inline __m512 scales_of(const float* scale, int64_t groups, int64_t group, int64
 // eight times shifted.
 template <int M, int N>
 inline void wide_tile(const float* x, int64_t stride, const QuantWeight& w, int64_t first, int64_t steps, float* out,
-                      int64_t out_stride) {
+                      int64_t out_stride, const uint8_t* ahead) {
   const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
   const int64_t bytes = w.row_bytes(), group = w.inputs / w.groups;
   __m512 sum[M][N];
   for (int i = 0; i < M; i++)
     for (int j = 0; j < N; j++) sum[i][j] = _mm512_setzero_ps();
   for (int64_t s = 0; s < steps; s++) {
+    if constexpr (M < 4) ask(ahead, s, N);  // four rows fill the registers
     __m512i words[N];
     __m512 part[M][N];
     for (int j = 0; j < N; j++) words[j] = bytes_of(w.values + (first + j) * bytes + s * 64, bytes - s * 64);
@@ -95,10 +96,11 @@ inline void each_half(SignedWords words, Vector<float> scale, F use) {
 
 template <int M, int N>
 inline void wide_tile(const float* x, int64_t stride, const QuantWeight& w, int64_t first, int64_t, float* out,
-                      int64_t out_stride) {
+                      int64_t out_stride, const uint8_t* ahead) {
   const int64_t bytes = w.row_bytes(), group = w.inputs / w.groups;
   Vector<float> sum[M][N] = {};
-  for (int64_t k = 0; k < w.inputs; k += WORDS_STEP)
+  for (int64_t k = 0; k < w.inputs; k += WORDS_STEP) {
+    ask(ahead, k / WORDS_STEP, (N * WORDS_STEP / 2 + 63) / 64);
     for (int j = 0; j < N; j++) {
       const Vector<float> scale = scales_of(w.scale + (first + j) * w.groups, w.groups, group, k);
       each_half(words_of(w.values + (first + j) * bytes + k / 2, bytes - k / 2), scale, [&](int half, Vector<float> value) {
@@ -106,6 +108,7 @@ inline void wide_tile(const float* x, int64_t stride, const QuantWeight& w, int6
           sum[i][j] = fused<float>(load(x + i * stride + k + half * LANES<float>), value, sum[i][j]);
       });
     }
+  }
   for (int i = 0; i < M; i++)
     for (int j = 0; j < N; j++) out[i * out_stride + j] = sum_lanes<float>(sum[i][j]);
 }

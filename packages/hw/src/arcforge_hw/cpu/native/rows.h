@@ -265,10 +265,12 @@ inline void put_sums(const Vector<A> (&sum)[M][N], A* out, int64_t stride) {
     for (int j = 0; j < N; j++) out[row * stride + j] = sum_lanes<A>(sum[row][j]);
 }
 
-// How many rows from memory to ask for in advance: some pages of them.
+constexpr int64_t BYTES_AHEAD = 16384;  // how far from what is computed with memory is asked for
+
+// The same in rows.
 template <typename A>
 constexpr int64_t rows_ahead(int64_t width) {
-  return std::max<int64_t>(4, 16384 / (width * int64_t(sizeof(A))));
+  return std::max<int64_t>(4, BYTES_AHEAD / (width * int64_t(sizeof(A))));
 }
 
 template <typename A>
