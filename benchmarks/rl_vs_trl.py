@@ -8,9 +8,9 @@ with `trl.RewardTrainer`; a sample is a pair. That both have one loss and one gr
 
 A step samples groups of 8 rollouts, scores them, trains on them and uses the new weights for the next. Ours is
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
-their settings, found by a sweep over precisions, TRL's attention and batch splits, `torch.compile` (not with
-`--quick`), and one process of N threads or N of one. The
-model is a Llama of random weights that both sides load from one folder; before anything is timed their
+their settings, found by a sweep over precisions, TRL's attention and batch splits, `torch.compile`, and one process of
+N threads or N of one. With `--quick` nothing is compiled, and TRL's attention and splits are tried in its usual best
+precision alone. The model is a Llama of random weights that both sides load from one folder; before anything is timed their
 log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is worth changes no time. Rounds
 alternate between the sides, each in processes of its own, whose first step is left out.
 
@@ -247,9 +247,21 @@ def fastest(
     """Returns the sweep over settings; a run's first step is left out, so each is measured once."""
 
     def prepare(settings: Settings) -> Callable[[], float]:
-        return lambda: 1 / measure(folder, settings, options, 3).samples_per_s
+        return lambda: 1 / measure(folder, settings, options, 2 if options.quick else 3).samples_per_s
 
     return sweep(candidates, prepare, lambda best: further, repeats=0)
+
+
+def alone(bf16: bool, quick: bool) -> list[Settings]:
+    """Returns TRL's settings in one process: all, or attention and splits in one precision."""
+    precisions = ("bf16", "autocast", "fp32") if bf16 else ("fp32",)
+    return [
+        Settings("trl", precision, 1, accumulate, attention)
+        for precision in precisions
+        for attention in ATTENTION
+        for accumulate in (1, 4)
+        if not quick or precision == precisions[0] or (attention, accumulate) == (ATTENTION[0], 1)
+    ]
 
 
 def main() -> None:
@@ -280,13 +292,7 @@ def main() -> None:
         folder = Path(name)
         make_model(folder)
         report["logprob_difference"] = check_agreement(folder)
-        alone = [
-            Settings("trl", precision, 1, accumulate, attention)
-            for attention in ATTENTION
-            for accumulate in (1, 4)
-            for precision in (("fp32", "autocast", "bf16") if bf16 else ("fp32",))
-        ]
-        swept = [fastest(folder, alone, options)]
+        swept = [fastest(folder, alone(bf16, options.quick), options)]
         peer = swept[0].best
         further = [replace(peer, processes=processes) for processes in several if processes > 1]
         further += [] if options.quick else [replace(each, compiled=True) for each in (peer, *further)]
