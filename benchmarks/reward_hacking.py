@@ -38,9 +38,9 @@ QUICK = {
 }  # fmt: skip
 """Options of ``--quick``."""
 RECIPE = {
-    "tuning-steps": 240, "scorer-steps": 40, "steps": 30, "groups": 8, "group-size": 8, "anchor-batch": 16,
-    "tasks": 200, "eval-every": 2, "notices": 4000, "pairs": 2000, "experts": 400, "lr": 1e-4, "anchor-weight": 0.5,
-    "gold-drop": 0.02, "length-high": 1.3,
+    "tuning-steps": 240, "scorer-steps": 40, "steps": 50, "groups": 8, "group-size": 8, "anchor-batch": 16,
+    "tasks": 200, "eval-every": 1, "notices": 4000, "pairs": 2000, "experts": 400, "lr": 4e-5, "anchor-weight": 0.5,
+    "gold-drop": 0.02, "length-high": 1.15,
 }  # fmt: skip
 """Options of the recipe, and their defaults."""
 
