@@ -10,8 +10,8 @@ A step samples groups of 8 rollouts, scores them, trains on them and uses the ne
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
 their settings, found by a sweep over precisions, TRL's attention and batch splits, `torch.compile`, and one process of
 N threads or N of one. With `--quick` nothing is compiled, and TRL's attention and splits are tried in its usual best
-precision alone. The model is a Llama of random weights that both sides load from one folder; before anything is timed their
-log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is worth changes no time. Rounds
+precision alone. The model is a Llama of random weights that both sides load from one folder; before anything is timed
+their log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is worth changes no time. Rounds
 alternate between the sides, each in processes of its own, whose first step is left out.
 
 `ratios`: ours at our best over TRL at its best; with `_fp32` ours at float32, whatever TRL is at.
