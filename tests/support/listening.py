@@ -31,14 +31,14 @@ class JsonHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def listening(post: Callable[[JsonHandler], None]) -> Iterator[str]:
-    """Runs a server that hands each POST to `post`, on a thread; yields its address."""
+def listening(post: Callable[[JsonHandler], None], port: int = 0) -> Iterator[str]:
+    """Runs a server that hands each POST to `post`, on a thread; yields its address. Port 0 is any free one."""
 
     class Handler(JsonHandler):
         def do_POST(self) -> None:
             post(self)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

@@ -32,17 +32,25 @@ def learnable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CopyEnvironment, "exact", reward_even)
 
 
-def collected(said: Iterable[str], size: int, groups: int = 1, drop_equal: Sequence[str] = ("reward",)) -> Collected:
+def collected(
+    said: Iterable[str],
+    size: int,
+    groups: int = 1,
+    drop_equal: Sequence[str] = ("reward",),
+    refills: int = 0,
+    must_work: bool = True,
+) -> Collected:
     """Returns a step in which the engine says these, one after the other."""
     texts = iter(said)
 
     def script(text: str, params: SamplingParams) -> str:
         return next(texts)
 
-    config = RolloutConfig(groups=groups, group_size=size, refills=0)
+    config = RolloutConfig(groups=groups, group_size=size, refills=refills)
     setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
     environment, engine = CopyEnvironment(CopyConfig()), ScriptedEngine(TOKENIZER, script)
-    return collect(environment, engine, setup, "seed", config, Curriculum(CurriculumConfig(), 0), drop_equal)
+    curriculum = Curriculum(CurriculumConfig(), 0)
+    return collect(environment, engine, setup, "seed", config, curriculum, drop_equal, must_work=must_work)
 
 
 def test_empty_truncated_and_endless_outputs() -> None:
@@ -131,6 +139,23 @@ def test_a_step_whose_every_rollout_failed_ends_the_run(breaking: list[Exception
     breaking += [ValueError("no such task")] * 4
     with pytest.raises(ArcforgeError, match="all 4 rollouts failed; the first: environment: ValueError: no such task"):
         collected([RIGHT, WRONG] * 2, size=2, groups=2)
+
+
+def test_a_later_step_whose_every_rollout_failed_is_counted_and_not_filled_up(breaking: list[Exception | None]) -> None:
+    breaking += [SandboxFault("gone")] * 4
+    found = collected([RIGHT, WRONG] * 2, size=2, groups=2, refills=3, must_work=False)
+    assert not found.kept and len(found.everything) == 4
+    assert found.counts == dict.fromkeys(COUNTS, 0) | {"failed_sandbox": 4}
+    figures = rollout_figures(found)
+    assert figures["failed_sandbox"] == 4 and figures["sampled_tokens"] == 0
+    assert not {"reward", "length", "truncated"} & set(figures), "means of nothing"
+
+
+def test_replacements_that_all_failed_leave_the_rest_of_their_step(breaking: list[Exception | None]) -> None:
+    breaking += [None] * 4 + [SandboxFault("gone")] * 2
+    found = collected([RIGHT, WRONG, WRONG, WRONG, RIGHT, WRONG], size=2, groups=2, refills=3)
+    assert len(found.kept) == 1 and len(found.dropped) == 2
+    assert found.counts == dict.fromkeys(COUNTS, 0) | {"all_wrong": 1, "refills": 1, "failed_sandbox": 2}
 
 
 def test_equal_groups_are_kept_where_they_teach() -> None:

@@ -16,7 +16,7 @@ from tests.rl.trainer.conftest import Compose
 from arcforge_core import load_pretrained
 from arcforge_core.checkpoint.pretrained import save_pretrained
 from arcforge_core.contracts.chat import Message
-from arcforge_core.contracts.environment import Episode, Outcome, Task
+from arcforge_core.contracts.environment import Episode, NoVerdict, Outcome, Task
 from arcforge_core.contracts.sandbox import SandboxFault
 from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.errors import ArcforgeError, ConfigError
@@ -269,6 +269,32 @@ def test_a_run_that_trains_nothing_ends_with_an_error(small_run: Compose, monkey
     assert not (Path(config.output_dir) / "latest").exists()
     (folder,) = Path(config.output_dir).glob("*/*-rl")
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_step_whose_every_rollout_failed_ends_a_run_in_which_nothing_worked_yet_and_no_other(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers, score, begun = itertools.count(), CopyEnvironment.score, 16
+
+    async def absent(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
+        if begun <= next(numbers) < begun + 32:
+            raise NoVerdict("the judge is away")
+        return await score(environment, task, episode)
+
+    monkeypatch.setattr(CopyEnvironment, "score", absent)
+    options = ("rollout.drop_equal=false", "evaluation.tasks=0", "trainer.max_steps=4")
+    rows = metrics(run(small_run(*options, "monitor.idle_steps=3")).dir)
+    assert [row["failed_verifier"] for row in rows] == ["", "16", "16", ""]
+    assert [bool(row["reward"]) for row in rows] == [bool(row["policy_loss"]) for row in rows]
+    assert [bool(row["reward"]) for row in rows] == [True, False, False, True]
+    why = "all 16 rollouts failed; the first: verifier: the judge is away"
+    assert f"step 2: nothing is learnt: {why}" in capsys.readouterr().err
+    numbers = itertools.count()
+    with pytest.raises(ArcforgeError, match=rf"^step 3: no token was trained in 2 steps .*; {why}$"):
+        run(small_run(*options, "monitor.idle_steps=2"))
+    numbers, begun = itertools.count(), 0
+    with pytest.raises(ArcforgeError, match=f"^{why}$"):
+        run(small_run(*options))
 
 
 def test_a_broken_sandbox_now_and_then_is_counted_and_shown(

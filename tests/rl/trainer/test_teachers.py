@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.rl.trainer.conftest import Compose
 from tests.rl.trainer.test_engine_server import KEY
 from tests.rl.trainer.test_engine_server import served as served_policy
@@ -72,10 +74,12 @@ def streams(traces: Sequence[Trace], name: str = "teacher") -> np.ndarray:
 
 
 class Server:
-    """An engine that counts prompts, fails as often as said, and may restart with another model."""
+    """An engine that counts prompts, fails as often as said, and may restart with another model, also when it has
+    answered a part of a request."""
 
     def __init__(self, model: CausalLM, failures: int = 0) -> None:
         self.engine, self.failures, self.asked, self.weight_version = self._of(model), failures, 0, 0
+        self.restarts: dict[int, CausalLM] = {}  # by the number of prompts before
 
     @staticmethod
     def _of(model: CausalLM) -> SimpleEngine:
@@ -88,8 +92,13 @@ class Server:
         if self.failures:
             self.failures -= 1
             raise ArcforgeError("hung up")
-        self.asked += len(prompts)
-        return self.engine.generate(prompts, params)
+        found: list[GenerationOutput] = []
+        for prompt in prompts:
+            if (model := self.restarts.get(self.asked)) is not None:
+                self.restart(model)
+            self.asked += 1
+            found += self.engine.generate([prompt], params)
+        return found
 
     def update_weights(
         self, state: Any, *, version: int | None = None, checksum: str | None = None, reset: bool = False
@@ -189,6 +198,28 @@ def test_other_weights_during_a_run_end_it() -> None:
     assert not any("teacher" in branch.streams for trace in traces for branch in trace.branches)
 
 
+@given(place=st.integers(0, 8))
+@settings(max_examples=9, deadline=None)
+def test_other_weights_within_a_request_end_the_run_wherever_they_begin(place: int) -> None:
+    """A client repeats a request that a server has not begun, and the next process answers it."""
+    server = Server(model_of(1))
+    teacher = served(server)
+    teacher.add([], 64, 1.0)
+    server.restarts = {server.asked + place: model_of(2)}  # before one of eight prompts, or the fixed text
+    with pytest.raises(ArcforgeError, match=r"teachers\.maths: its weights changed"):
+        teacher.add(traces := traces_of(0), 64, 1.0)
+    assert not any("teacher" in branch.streams for trace in traces for branch in trace.branches)
+
+
+def test_what_a_server_refuses_names_the_teacher() -> None:
+    class Refusing(Server):
+        def generate(self, prompts: Any, params: SamplingParams) -> list[GenerationOutput]:
+            raise ConfigError("request", "/v1/rl/generate", "is refused: the id 4000 is none of this model")
+
+    with pytest.raises(ArcforgeError, match=r"^teachers\.maths: request=.*the id 4000 is none of this model$"):
+        served(Refusing(model_of(1))).add(traces_of(0), 64, 1.0)
+
+
 def test_another_version_during_a_run_ends_it() -> None:
     server = Server(model_of(1))
     teacher = served(server)
@@ -240,6 +271,10 @@ def test_bad_teachers_are_named(fields: dict[str, Any], refused: str) -> None:
     [
         (("+teachers.default={engine: vllm}", "rollout.temperature=0.5"), r"rollout\.temperature=0\.5: must be 1\.0"),
         (("+teachers.default={engine: simple}",), r"teachers\.default\.engine='simple': must be one of a server"),
+        (
+            ("+teachers.default={engine: arcforge, options: {url: 'http://127.0.0.1:1', retries: 0}}",),
+            r"teachers\.default\.options\.url='http://127\.0\.0\.1:1': cannot be reached",
+        ),
         (("curriculum.pool=4", "curriculum.low=0.5"), r"curriculum\.low=0\.5: needs pass rates"),
     ],
 )

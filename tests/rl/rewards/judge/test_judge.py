@@ -134,7 +134,8 @@ FAULTS: dict[str, Answer] = {
 def test_what_is_no_verdict_is_asked_for_again_and_then_a_failure(tmp_path: Path, fault: str) -> None:
     agents = Scripted(FAULTS[fault])
     judge = judge_of(tmp_path, agents, attempts=3)
-    with pytest.raises(EpisodeFailure, match=r"verifier: 1 of 1 verdicts are missing"):
+    why = "HTTP 500" if fault == "never" else r"agents\.judge: \S+"
+    with pytest.raises(EpisodeFailure, match=rf"verifier: 1 of 1 verdicts are missing; the last reason: {why}"):
         asyncio.run(judge.measure(TASK, episode("12")))
     assert len(agents.seeds) == (1 if fault == "never" else 3), "an endpoint repeats its requests itself"
     assert judge.take_figures()["missing"] == 1
@@ -153,7 +154,7 @@ def test_abstention_is_no_verdict_and_not_asked_again(tmp_path: Path) -> None:
     agents = Scripted(changed(great="cannot tell"))
     judge = judge_of(tmp_path, agents)
     for _ in range(2):
-        with pytest.raises(EpisodeFailure):
+        with pytest.raises(EpisodeFailure, match=r"the last reason: agents\.judge cannot tell"):
             asyncio.run(judge.measure(TASK, episode("12")))
     assert len(agents.seeds) == 1 and judge.take_figures()["abstained"] == 2
 
@@ -164,7 +165,8 @@ def test_in_a_group_only_what_lacks_its_verdicts_fails(tmp_path: Path) -> None:
 
     judge = judge_of(tmp_path, Scripted(partly), mode="pairwise", comparisons="full")
     found = values(judge, ["1", "2", "9", "4"])
-    assert found == [0.0, 0.5, "3 of 3 verdicts are missing", 1.0]
+    assert found[:2] == [0.0, 0.5] and found[3] == 1.0
+    assert str(found[2]).startswith("3 of 3 verdicts are missing; the last reason: agents.judge: ")
 
 
 def test_verdicts_outlive_the_run_and_belong_to_their_judge(tmp_path: Path) -> None:
@@ -275,7 +277,8 @@ def test_a_missing_verdict_against_an_expert_is_a_failure_of_its_reply_alone(tmp
 
     path = experts(tmp_path, {"prompt": "say a number", "reply": "5"})
     judge = judge_of(tmp_path, Scripted(moody), mode="pairwise", opponents=path)
-    assert values(judge, ["9", "7", "1"]) == [1.0, "1 of 1 verdicts are missing", 0.0]
+    best, failed, worst = values(judge, ["9", "7", "1"])
+    assert best == 1.0 and worst == 0.0 and "1 of 1 verdicts are missing" in str(failed)
 
 
 def test_opponents_that_are_none_are_refused(tmp_path: Path) -> None:

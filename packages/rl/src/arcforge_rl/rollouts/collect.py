@@ -145,8 +145,9 @@ def collect(
     curriculum: Curriculum,
     drop_equal: Sequence[str],
     roll_out: RollOut = roll_out_groups,
+    must_work: bool = True,
 ) -> Collected:
-    """Returns the rollouts of a step.
+    """Returns the rollouts of a step. Groups are not replaced when all rollouts of the latest ones failed.
 
     Args:
         environment: the environment to play.
@@ -157,9 +158,10 @@ def collect(
         curriculum: chooses the tasks and receives their pass rates.
         drop_equal: groups that are equal in all rewards of these names are replaced; none keeps all.
         roll_out: plays groups.
+        must_work: whether a step in which every rollout fails is an error.
 
     Raises:
-        ArcforgeError: every rollout failed.
+        ArcforgeError: there is such an error.
     """
     found, admitted = Collected(), 0
     for filling in range(1 + (config.refills if drop_equal else 0)):
@@ -171,7 +173,9 @@ def collect(
         wanted = StepTasks(environment, seed, tasks, config.group_size, admitted)
         groups = roll_out(wanted, engine, setup, found.clock)
         admitted += len(tasks)
-        check_some_worked(rollout for group in groups for rollout in group)
+        failed = why_all_failed(rollout for group in groups for rollout in group)
+        if failed and must_work and not filling:
+            raise ArcforgeError(failed)
         for index, group in zip(tasks, groups, strict=True):
             scored = without_failures(group, found.counts)
             rewards = [rollout.outcome.reward for rollout in scored]
@@ -188,6 +192,8 @@ def collect(
             found.dropped.append(group)
             if usable:
                 found.counts[reason] += 1
+        if failed:
+            break
     return found
 
 
@@ -220,9 +226,16 @@ def check_some_worked(rollouts: Iterable[Rollout]) -> None:
     """Checks that at least one rollout succeeded.
 
     Raises:
-        ArcforgeError: all failed; gives their number and the first failure.
+        ArcforgeError: all failed; see `why_all_failed`.
     """
+    if failed := why_all_failed(rollouts):
+        raise ArcforgeError(failed)
+
+
+def why_all_failed(rollouts: Iterable[Rollout]) -> str:
+    """Returns the number of rollouts and the first failure if all of them failed, otherwise an empty text."""
     failures = [rollout.outcome.failure for rollout in rollouts]
     first = failures[0] if failures else None
-    if first is not None and all(failures):
-        raise ArcforgeError(f"all {len(failures)} rollouts failed; the first: {first.kind}: {first.reason}")
+    if first is None or not all(failures):
+        return ""
+    return f"all {len(failures)} rollouts failed; the first: {first.kind}: {first.reason}"

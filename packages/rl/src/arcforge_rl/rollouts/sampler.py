@@ -76,6 +76,7 @@ class Sampler:
         others: the further agents of the rollouts.
         use: the time in which the engine computed for the steps.
         speed: measures the steps of the source.
+        worked: whether a rollout of a step has succeeded: then a step of failures ends the run no more.
     """
 
     config: RlConfig
@@ -92,12 +93,17 @@ class Sampler:
     counts: Counter[str] = field(default_factory=Counter)
     others: Others | None = None
     use: EngineUse = field(default_factory=EngineUse)
+    worked: bool = False
 
     def __post_init__(self) -> None:
         self.speed = Speed(self.engine, self.use.so_far)
 
     def take(self, step: int) -> Collected:
-        """Plays the rollouts of a step."""
+        """Plays the rollouts of a step.
+
+        Raises:
+            ArcforgeError: all failed, as in all steps before.
+        """
         rollout, begun = self.config.rollout, time.monotonic()
         found = collect(
             self.training,
@@ -108,7 +114,9 @@ class Sampler:
             self.curriculum,
             self.drop_equal,
             self.roll_out,
+            must_work=not self.worked,
         )
+        self.worked = True
         found.counts |= self.take_counts()
         self.use.seconds += found.clock.engine.seconds
         trained = sum(trace.num_sampled for trace in found.traces)

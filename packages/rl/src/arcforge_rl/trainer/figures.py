@@ -21,8 +21,11 @@ RIGHT = 1.0 - 1e-9
 
 
 def rollout_figures(collected: Collected) -> dict[str, float]:
-    """Returns means over all successful rollouts of a step, and the counts."""
+    """Returns means over all successful rollouts of a step, if there are any, and the counts."""
+    counted = {"groups": len(collected.kept), **collected.counts, **collected.figures}
     everything = [rollout for rollout in collected.everything if rollout.outcome.failure is None]
+    if not everything:
+        return {**counted, "sampled_tokens": 0}
     names = sorted({name for rollout in everything for name in rollout.outcome.rewards})
     lengths = [rollout.trace.num_sampled for rollout in everything]
     figures = {name: sum(r.outcome.rewards.get(name, 0.0) for r in everything) / len(everything) for name in names}
@@ -31,13 +34,11 @@ def rollout_figures(collected: Collected) -> dict[str, float]:
     return {
         **({} if unjudged else {"reward": reward}),
         **{f"reward_{name}": value for name, value in figures.items()},
-        "groups": len(collected.kept),
         **reply_figures([rollout.episode.reply for rollout in everything]),
-        **collected.counts,
         "length": sum(lengths) / len(lengths),
         "truncated": sum(rollout.trace.truncated for rollout in everything) / len(everything),
         "sampled_tokens": sum(lengths),
-        **collected.figures,
+        **counted,
     }
 
 

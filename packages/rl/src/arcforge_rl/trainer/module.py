@@ -16,17 +16,18 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
+from arcforge_core.console.progress import say
 from arcforge_core.contracts.algorithm import Algorithm, PolicyTokens, Trace
 from arcforge_core.contracts.engine import Engine
 from arcforge_core.errors import ArcforgeError, CheckpointError
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.train.module import StepRecord, TrainingModule
-from arcforge_core.train.processes import add_gradients, gather, part, place
+from arcforge_core.train.processes import add_gradients, first, gather, part, place
 from arcforge_core.train.step import NonFiniteError, clip_gradients
 from arcforge_rl.configs.learning import RlConfig
 from arcforge_rl.processes import share_stream
 from arcforge_rl.rewards.hybrid import Hybrid
-from arcforge_rl.rollouts.collect import Collected
+from arcforge_rl.rollouts.collect import Collected, why_all_failed
 from arcforge_rl.rollouts.gaps import GapCurriculum
 from arcforge_rl.rollouts.sampler import Sampler
 from arcforge_rl.rollouts.source import Source
@@ -109,7 +110,7 @@ class PolicyModule(TrainingModule):
         Raises:
             NonFiniteError: names the step and the tensor; the weights are those of the previous update.
             ArcforgeError: trainer and engine disagree by more than `trainer.max_gap`, a reward is not finite, every
-                rollout failed, or no token was trained in `monitor.idle_steps` steps.
+                rollout since the beginning failed, or no token was trained in `monitor.idle_steps` steps.
         """
         version = self.weight_version
         collected = self.source.take(self.progress.step)
@@ -355,12 +356,15 @@ class PolicyModule(TrainingModule):
 
     def _check_idle(self, collected: Collected) -> None:
         self._idle = 0 if any(trace.num_sampled for trace in collected.traces) else self._idle + 1
-        if 0 < self.config.monitor.idle_steps <= self._idle:
+        why, step, most = why_all_failed(collected.everything), self.progress.step + 1, self.config.monitor.idle_steps
+        if not 0 < most <= self._idle:
+            if why and first():
+                say(f"step {step}: nothing is learnt: {why}")
+            return
+        if not why:
             left_out = ", ".join(f"{count} {name}" for name, count in collected.counts.items() if count)
-            raise ArcforgeError(
-                f"step {self.progress.step + 1}: no token was trained in {self._idle} steps (monitor.idle_steps); "
-                f"left out in this step: {left_out}. Check the task's difficulty, the rewards and rollout.drop_equal"
-            )
+            why = f"left out in this step: {left_out}. Check the task's difficulty, the rewards and rollout.drop_equal"
+        raise ArcforgeError(f"step {step}: no token was trained in {self._idle} steps (monitor.idle_steps); {why}")
 
     def extra_state(self) -> dict[str, Any]:
         """Returns additional state for checkpoints: of the curriculum, the critic, the rewards and the anchors."""

@@ -91,7 +91,7 @@ class ServedTeacher:
     Args:
         name: of the teacher.
         engine: reaches the server.
-        probe: tokens that are scored with every request; other log-probs than at first are those of other weights.
+        probe: tokens that are scored after every request; other log-probs than at first are those of other weights.
         attempts, max_change: see `TeacherConfig`.
         sleep: waits between two attempts.
     """
@@ -134,9 +134,11 @@ class ServedTeacher:
         params = SamplingParams(max_new_tokens=1, temperature=0.0, prompt_logprobs=True)
         for attempt in range(self.attempts):
             try:
-                outputs = self.engine.generate([self.probe, *prompts], params)
-            except (ConfigError, CheckpointError):
-                raise
+                answers = self.engine.generate(prompts, params) if prompts else []
+                # last: a server that restarted between two of the prompts has its new weights by now
+                outputs = [*answers, *self.engine.generate([self.probe], params)]
+            except (ConfigError, CheckpointError) as error:
+                raise ArcforgeError(f"teachers.{self.name}: {error}") from error
             except ArcforgeError as error:
                 if attempt + 1 == self.attempts:
                     raise ArcforgeError(f"teachers.{self.name}: {error}") from error
@@ -146,11 +148,11 @@ class ServedTeacher:
             break
         versions = {output.weight_version for output in outputs}
         scored = [np.asarray(output.prompt_logprobs, np.float32) for output in outputs]
-        for logprobs, prompt in zip(scored, [self.probe, *prompts], strict=True):
+        for logprobs, prompt in zip(scored, [*prompts, self.probe], strict=True):
             if len(logprobs) != len(prompt) - 1 or not np.isfinite(logprobs).all():
                 raise ArcforgeError(f"teachers.{self.name}: the server gives no finite log-prob for every token")
-        self._check_same(versions, scored[0])
-        return scored[1:]
+        self._check_same(versions, scored[-1])
+        return scored[:-1]
 
     def _check_same(self, versions: set[int], probed: Array) -> None:
         if self._first is None:
@@ -332,7 +334,11 @@ def _served(
     options: Any = entry_of(schema, config.options, f"teachers.{name}.options", f"engine={config.engine}")
     if not hasattr(options, "url"):
         raise ConfigError(f"teachers.{name}.engine", config.engine, "must be one of a server, or name init instead")
-    engine: Any = build_engine(options, policy)
+    try:
+        engine: Any = build_engine(options, policy)
+    except ConfigError as error:
+        field = f"teachers.{name}.options.{error.field.removeprefix('engine.')}"
+        raise ConfigError(field, error.value, error.accepted) from error
     check_served_tokenizer(f"teachers.{name}", options, tokenizer)
     teacher = ServedTeacher(name, engine, tokenizer.encode(PROBE), config.attempts, config.max_change)
     teacher.add([], 0, temperature)  # its weights are those of now

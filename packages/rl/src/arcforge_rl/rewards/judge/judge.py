@@ -62,6 +62,7 @@ class GenerativeJudge:
         self._counts: Counter[str] = Counter()
         self._room: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._asked: dict[str, asyncio.Future[dict[str, str]]] = {}
+        self._why = ""  # of the last verdict that is missing
 
     def connect(self, agent_of: AgentOf, identity_of: IdentityOf) -> None:
         """Takes the agents of a run.
@@ -181,7 +182,8 @@ class GenerativeJudge:
     def _mean(self, values: Sequence[float | None]) -> float:
         known = [value for value in values if value is not None]
         if not known or 2 * len(known) < len(values):
-            raise EpisodeFailure("verifier", f"{len(values) - len(known)} of {len(values)} verdicts are missing")
+            count = f"{len(values) - len(known)} of {len(values)} verdicts are missing"
+            raise EpisodeFailure("verifier", f"{count}; the last reason: {self._why}")
         return sum(known) / len(known)
 
     async def _verdict(self, judge: str, sample: int, question: Question) -> dict[str, str] | None:
@@ -197,8 +199,13 @@ class GenerativeJudge:
             return await self._shared(key, lambda: self._ask(judge, question, key))
         except Abstained:
             self._counts["abstained"] += 1
-        except (EpisodeFailure, NoReadableVerdict):
+            self._why = f"agents.{judge} cannot tell"
+        except EpisodeFailure as error:
             self._counts["missing"] += 1
+            self._why = error.failure.reason
+        except NoReadableVerdict as error:
+            self._counts["missing"] += 1
+            self._why = f"agents.{judge}: {error}"
         return None
 
     async def _shared(self, key: str, ask: Callable[[], Awaitable[dict[str, str]]]) -> dict[str, str]:
