@@ -98,7 +98,13 @@ def described(taken: Taken) -> str:
     )
 
 
-def train(folder: Path, rules: Rules, steps: int = STEPS, further: Callable[[], Sequence[Service]] = tuple) -> str:
+def train(
+    folder: Path,
+    rules: Rules,
+    steps: int = STEPS,
+    further: Callable[[], Sequence[Service]] = tuple,
+    patience: int = 0,
+) -> str:
     """Begins or continues the run of a folder; returns its weights after `steps` steps.
 
     Args:
@@ -106,6 +112,7 @@ def train(folder: Path, rules: Rules, steps: int = STEPS, further: Callable[[], 
         rules: of its scheduler.
         steps: in all.
         further: makes task services next to the environment of this process.
+        patience: see `Collector`.
     """
     checkpoint = folder / "checkpoint.json"
     step, weights = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, "")
@@ -120,7 +127,7 @@ def train(folder: Path, rules: Rules, steps: int = STEPS, further: Callable[[], 
         setup = SamplingSetup(TextDialogue(TOKENIZER), 5, 1.0, 500)
         environment = CopyEnvironment(CopyConfig())
         services = Services([*single(environment, curriculum).by_name.values(), *further()])
-        collector = Collector(rules, services, PolicyPlayer(asking, setup), 0, ("reward",), ledger)
+        collector = Collector(rules, services, PolicyPlayer(asking, setup), 0, ("reward",), ledger, patience)
         asking.version = step
         await collector.begin(step)
         try:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import sqlite3
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from arcforge_core.contracts.engine import GenerationOutput
 from arcforge_core.errors import ArcforgeError
 from arcforge_rl.orchestrator.group import GroupKey
 from arcforge_rl.orchestrator.ledger import Ledger
@@ -154,6 +158,29 @@ def test_a_batch_cannot_take_a_rollout_twice(tmp_path: Path) -> None:
     with pytest.raises(ArcforgeError, match="has 1 batches, the checkpoint 3"):
         ledger.rewind(3)
     ledger.close()
+
+
+@pytest.mark.parametrize(("patience", "away", "ends"), [(20, 30, False), (20, 10**6, True), (0, 300, False)])
+def test_failures_in_a_row_end_a_run_that_has_worked_after_its_idle_steps(
+    tmp_path: Path, patience: int, away: int, ends: bool
+) -> None:
+    """13 in a row end a run in which nothing has worked yet; here 121 do, or none with idle_steps=0."""
+    from support import ledger_run
+
+    asked = itertools.count()
+
+    class Away(ledger_run.SeedSays):
+        async def ask(self, *given: Any) -> GenerationOutput:
+            if 8 <= next(asked) < 8 + away:
+                raise OSError("the engine is away")
+            return await super().ask(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_run, "SeedSays", Away)
+        work = asyncio.to_thread(train, tmp_path, SYNCHRONOUS, patience=patience)
+        with pytest.raises(ArcforgeError, match=r"all 12\d rollouts failed") if ends else nullcontext():
+            asyncio.run(asyncio.wait_for(work, 60))
+    assert ends or checked(tmp_path)["trained"] > 0
 
 
 def test_nothing_that_can_be_learnt_ends_the_run(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ class Collector:
         seed: of the run; rollouts have the names and seeds that the synchronous loop gives them.
         drop_equal: groups that are equal in all rewards of these names are left out.
         ledger: records every change.
-        patience: groups left out one after the other before the run ends with an error; 0: no limit.
+        patience: groups left out one after the other before the run ends with an error, and those in each of which all
+            attempts failed, when a rollout has succeeded before (until then, those of one step); 0: no limit.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Collector:
         self._sampled: set[tuple[GroupKey, int]] = set()
         self._counted: Counter[str] = Counter()
         self._left_out = self._failed = 0
+        self._worked = False  # whether a rollout has succeeded
         self._first_failure: Failure | None = None
         self.watch: Watch | None = None
         self.paused = self._engine_gone = False
@@ -340,7 +342,7 @@ class Collector:
         place, failure = (start.key, start.number, start.attempt), rollout.outcome.failure
         self._played[start.key, start.number] = rollout
         if failure is None:
-            self._failed = 0
+            self._failed, self._worked = 0, True
             self.scheduler.ended(*place, rollout, oldest_of(rollout, version))
             return
         if (service := self.services.of.get(start.key)) is not None:
@@ -349,7 +351,8 @@ class Collector:
         if self._failed == 1:
             self._first_failure = failure
         self.scheduler.failed(*place, failure.kind)
-        if self._failed > (1 + self.rules.retries) * self.rules.threshold * self.rules.group_size:
+        groups = self.patience if self._worked else self.rules.threshold
+        if 0 < (1 + self.rules.retries) * groups * self.rules.group_size < self._failed:
             first = self._first_failure
             assert first is not None
             raise ArcforgeError(f"all {self._failed} rollouts failed; the first: {first.kind}: {first.reason}")
