@@ -9,10 +9,10 @@ with `trl.RewardTrainer`; a sample is a pair. That both have one loss and one gr
 A step samples groups of 8 rollouts, scores them, trains on them and uses the new weights for the next. Ours is
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
 their settings, found by a sweep over precisions, TRL's attention and batch splits, `torch.compile`, and one process of
-N threads or N of one. With `--quick` nothing is compiled, and TRL's attention and splits are tried in its usual best
-precision alone. The model is a Llama of random weights that both sides load from one folder; before anything is timed
-their log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is worth changes no time. Rounds
-alternate between the sides, each in processes of its own, whose first step is left out.
+N threads or N of one. With `--quick` nothing is compiled, and TRL's attention and splits are tried in one precision
+alone, bf16 where the machine has it. The model is a Llama of random weights that both sides load from one folder;
+before anything is timed their log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is
+worth changes no time. Rounds alternate between the sides, each in processes of its own, whose first step is left out.
 
 `ratios`: ours at our best over TRL at its best; with `_fp32` ours at float32, whatever TRL is at.
 """
@@ -253,7 +253,7 @@ def fastest(
 
 
 def alone(bf16: bool, quick: bool) -> list[Settings]:
-    """Returns TRL's settings in one process: all, or attention and splits in one precision."""
+    """Returns TRL's settings in one process; quick, those of the first precision and the usual one of each other."""
     precisions = ("bf16", "autocast", "fp32") if bf16 else ("fp32",)
     return [
         Settings("trl", precision, 1, accumulate, attention)

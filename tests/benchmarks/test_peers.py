@@ -1,6 +1,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -56,6 +57,15 @@ def test_every_combination_of_attention_experts_and_dtype_is_a_candidate(peers: 
     assert len({str(peer) for peer in found}) == 3 * 2 * 2
     assert {peer.attention for peer in found} == {"sdpa", "eager", "flex_attention"}
     assert str(peers.Peer("sdpa", "eager", "bf16", True, 4)) == "sdpa+eager+bf16+compile+by 4"
+
+
+def test_trl_is_tried_in_every_precision_and_briefly_in_all_settings_of_one() -> None:
+    alone = import_module("rl_vs_trl").alone
+    every = {(one.precision, one.attention, one.accumulate) for one in alone(True, False)}
+    assert len(every) == 3 * 3 * 2 and {one.side for one in alone(True, True)} == {"trl"}
+    brief = [(one.precision, one.attention, one.accumulate) for one in alone(True, True)]
+    assert set(brief) < every and [name for name, *_ in brief] == ["bf16"] * 6 + ["autocast", "fp32"]
+    assert len(alone(False, True)) == 6 and {one.precision for one in alone(False, False)} == {"fp32"}
 
 
 @pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)

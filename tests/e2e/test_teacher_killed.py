@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from arcforge_core.errors import ArcforgeError
 from arcforge_rl.trainer.run import run
 from support.mortal_server import mortal_server
 from support.policies import save_policy
+from support.rl_runs import metrics
 
 STEPS, PROMPTS = 4, 8
 MOST = 1 + 2 * (PROMPTS + 1) + 3
@@ -47,16 +47,11 @@ def restarted(first: Path, then: Path, port: int) -> Iterator[list[int]]:
             watcher.join()
 
 
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as lines:
-        return list(csv.DictReader(lines))
-
-
 def check_same(found: Path, wanted: Path, steps: int) -> None:
     """Checks that a run has this many steps, with the figures and the last saved weights of another one."""
-    rows = rows_of(found)
+    rows = metrics(found)
     assert len(rows) == steps
-    for mine, theirs in zip(rows, rows_of(wanted), strict=False):
+    for mine, theirs in zip(rows, metrics(wanted), strict=False):
         for name in ("teacher_copy_tokens", "teacher_copy_gap", "teacher_copy_loss", "policy_loss"):
             assert float(mine[name]) == pytest.approx(float(theirs[name]), abs=1e-4), (mine["step"], name)
     last = sorted((found / "checkpoints").glob("step-*"))[-1].name

@@ -143,7 +143,7 @@ def test_closing_ends_what_is_waited_for():
 
     found = []
     with serving(Slow()) as address:
-        connector = TcpConnector([address], "s", 60.0, 60.0)
+        connector = TcpConnector([address], "s", 600.0, 600.0)  # longer than the test waits
 
         def ask():
             try:

@@ -192,8 +192,8 @@ class MonitorConfig:
     gap: float = 0.5
     """Warn where the mean log-prob gap is above this share of its limit (`trainer.max_gap`); of 0.05 without one."""
     idle_steps: int = 20
-    """End the run with an error after this many steps in a row that trained no token, or whose rollouts all failed;
-    0: never. A run in which no rollout has succeeded yet ends with the first step of failures."""
+    """End the run with an error after this many steps in a row that trained no token; 0: never. A step whose rollouts
+    all failed ends a run in which none has succeeded since it began or was resumed."""
     gold_drop: float = 0.05
     """Alarm where the reward of held-out tasks, which `environment` alone judges, is this far below its best."""
     length_high: float = 3.0

@@ -62,8 +62,8 @@ class Collector:
         seed: of the run; rollouts have the names and seeds that the synchronous loop gives them.
         drop_equal: groups that are equal in all rewards of these names are left out.
         ledger: records every change.
-        patience: groups left out one after the other before the run ends with an error, and those in each of which all
-            attempts failed, when a rollout has succeeded before (until then, those of one step); 0: no limit.
+        patience: the run ends with an error when this many groups in a row were left out as equal, or when more
+            attempts failed in a row than they have; 0: never. Before the first success those of one step are enough.
     """
 
     def __init__(

@@ -161,7 +161,7 @@ def collect(
         must_work: whether a step in which every rollout fails is an error.
 
     Raises:
-        ArcforgeError: there is such an error.
+        ArcforgeError: with `must_work`, every rollout of the first groups failed.
     """
     found, admitted = Collected(), 0
     for filling in range(1 + (config.refills if drop_equal else 0)):

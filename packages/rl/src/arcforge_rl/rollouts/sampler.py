@@ -76,7 +76,7 @@ class Sampler:
         others: the further agents of the rollouts.
         use: the time in which the engine computed for the steps.
         speed: measures the steps of the source.
-        worked: whether a rollout of a step has succeeded: then a step of failures ends the run no more.
+        worked: whether a rollout has succeeded in this process; then a step of failures does not end the run.
     """
 
     config: RlConfig
@@ -102,7 +102,7 @@ class Sampler:
         """Plays the rollouts of a step.
 
         Raises:
-            ArcforgeError: all failed, as in all steps before.
+            ArcforgeError: all failed, and none has succeeded before.
         """
         rollout, begun = self.config.rollout, time.monotonic()
         found = collect(

@@ -110,7 +110,8 @@ class PolicyModule(TrainingModule):
         Raises:
             NonFiniteError: names the step and the tensor; the weights are those of the previous update.
             ArcforgeError: trainer and engine disagree by more than `trainer.max_gap`, a reward is not finite, every
-                rollout since the beginning failed, or no token was trained in `monitor.idle_steps` steps.
+                rollout failed since the run began or was resumed, or no token was trained in `monitor.idle_steps`
+                steps.
         """
         version = self.weight_version
         collected = self.source.take(self.progress.step)
