@@ -282,19 +282,21 @@ def test_a_step_whose_every_rollout_failed_ends_a_run_in_which_nothing_worked_ye
         return await score(environment, task, episode)
 
     monkeypatch.setattr(CopyEnvironment, "score", absent)
-    options = ("rollout.drop_equal=false", "evaluation.tasks=0", "trainer.max_steps=4")
-    rows = metrics(run(small_run(*options, "monitor.idle_steps=3")).dir)
+    options = ("rollout.drop_equal=false", "evaluation.tasks=0")
+    rows = metrics(run(small_run(*options, "trainer.max_steps=4", "monitor.idle_steps=3")).dir)
     assert [row["failed_verifier"] for row in rows] == ["", "16", "16", ""]
     assert [bool(row["reward"]) for row in rows] == [bool(row["policy_loss"]) for row in rows]
     assert [bool(row["reward"]) for row in rows] == [True, False, False, True]
     why = "all 16 rollouts failed; the first: verifier: the judge is away"
     assert f"step 2: nothing is learnt: {why}" in capsys.readouterr().err
-    numbers = itertools.count()
-    with pytest.raises(ArcforgeError, match=rf"^step 3: no token was trained in 2 steps .*; {why}$"):
-        run(small_run(*options, "monitor.idle_steps=2"))
     numbers, begun = itertools.count(), 0
     with pytest.raises(ArcforgeError, match=f"^{why}$"):
-        run(small_run(*options))
+        run(small_run(*options, "trainer.max_steps=5", "monitor.idle_steps=3", "resume=latest"))
+    with pytest.raises(ArcforgeError, match=f"^{why}$"):
+        run(small_run(*options, "trainer.max_steps=4"))
+    numbers, begun = itertools.count(), 16
+    with pytest.raises(ArcforgeError, match=rf"^step 3: no token was trained in 2 steps .*; {why}$"):
+        run(small_run(*options, "trainer.max_steps=4", "monitor.idle_steps=2"))
 
 
 def test_a_broken_sandbox_now_and_then_is_counted_and_shown(
