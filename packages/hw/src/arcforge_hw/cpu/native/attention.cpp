@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "rows.h"
+#include "products.h"
 #include "segments.h"
 
 namespace arcforge {

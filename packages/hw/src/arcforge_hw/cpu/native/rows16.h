@@ -2,7 +2,7 @@
 // else both sides widened in registers. As in rows.h an element is summed in the same order whatever the number of rows.
 #pragma once
 
-#include "rows.h"
+#include "products.h"
 
 namespace arcforge {
 

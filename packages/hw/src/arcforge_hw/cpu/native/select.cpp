@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "record.h"
-#include "rows.h"
+#include "products.h"
 
 namespace arcforge {
 namespace {
@@ -243,7 +243,9 @@ void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t q
           }
         }
         for (int64_t b = 0; b < queries; b++) {
-          const float* ahead = b == 0 && entries != wide.data() ? entries + rows_ahead<float>(width) * width : nullptr;
+          const float* ahead = nullptr;
+          if constexpr (std::is_same_v<T, float>)
+            if (b == 0 && entries == from) ahead = k.at(std::min(first + count, keys - 1));
           dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE,
                    ahead);
           sum(dots.data(), KEYS_AT_ONCE, weights + b * heads, heads, count, &ranks[b * keys + first]);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "rows.h"
+#include "products.h"
 
 namespace arcforge {
 

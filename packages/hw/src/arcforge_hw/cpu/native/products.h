@@ -1,0 +1,231 @@
+// Products of small sets of rows, which is all that attention to gathered keys needs; computed in registers.
+//
+// Rows lie `stride` values apart and are padded with zeros to whole vectors, so that no loop has a tail. An element is
+// summed in the same order whatever the number of rows, so results do not depend on how work is cut.
+#pragma once
+
+#include <algorithm>
+
+#include "rows.h"
+
+namespace arcforge {
+
+// Sums of a tile that fit the registers beside one side's values.
+#ifdef __AVX512F__
+constexpr int SUMS = 24;
+#else
+constexpr int SUMS = 12;
+#endif
+
+#ifdef __AVX512F__
+// The lanes of four vectors, added as far as four of each are left; one vector's after another's.
+inline __m512 fold_four(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee);
+  const __m512 cd = _mm512_shuffle_f32x4(c, d, 0x44) + _mm512_shuffle_f32x4(c, d, 0xee);
+  return _mm512_shuffle_f32x4(ab, cd, 0x88) + _mm512_shuffle_f32x4(ab, cd, 0xdd);
+}
+
+// The first four rows' sums of N columns, in the order of `sum_lanes`; sixteen take as many operations as four one by one.
+template <int M, int N>
+inline void put_four_rows(const Vector<float> (&sum)[M][N], float* out, int64_t stride) {
+  __m512 column[N];
+  for (int j = 0; j < N; j++)
+    column[j] = fold_four((__m512)sum[0][j], (__m512)sum[1][j], (__m512)sum[2][j], (__m512)sum[3][j]);
+  const auto pair = [&](int j) {
+    return _mm512_unpacklo_ps(column[j], column[j + 1]) + _mm512_unpackhi_ps(column[j], column[j + 1]);
+  };
+  const __m512 left = pair(0), right = pair(2);
+  const __m512 rows = _mm512_shuffle_ps(left, right, 0x44) + _mm512_shuffle_ps(left, right, 0xee);
+  _mm_storeu_ps(out, _mm512_extractf32x4_ps(rows, 0));
+  _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(rows, 1));
+  _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(rows, 2));
+  _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(rows, 3));
+  if constexpr (N == 6) {
+    const __m512 last = pair(4), both = last + _mm512_permute_ps(last, 0x4e);
+    const auto put = [&](__m128 of_row, int i) { _mm_storel_pi(reinterpret_cast<__m64*>(out + i * stride + 4), of_row); };
+    put(_mm512_extractf32x4_ps(both, 0), 0);
+    put(_mm512_extractf32x4_ps(both, 1), 1);
+    put(_mm512_extractf32x4_ps(both, 2), 2);
+    put(_mm512_extractf32x4_ps(both, 3), 3);
+  }
+}
+#endif
+
+// out[i][j] = the sum of sum[i][j], in the order of `sum_lanes`.
+template <typename A, int M, int N>
+inline void put_sums(const Vector<A> (&sum)[M][N], A* out, int64_t stride) {
+  int row = 0;
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<A, float> && (N == 4 || N == 6)) {
+    if constexpr (M >= 4) {
+      put_four_rows<M, N>(sum, out, stride);
+      row = 4;
+    }
+    for (; row < M; row++) {
+      const auto at = [&](int j) { return (__m512)sum[row][j]; };
+      const __m512 four = fold_four(at(0), at(1), at(2), at(3));
+      const __m512 two = four + _mm512_permute_ps(four, 0x4e), one = two + _mm512_permute_ps(two, 0xb1);
+      _mm_storeu_ps(out + row * stride, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
+      for (int j = 4; j < N; j++) out[row * stride + j] = sum_lanes<A>(sum[row][j]);
+    }
+  }
+#endif
+  for (; row < M; row++)
+    for (int j = 0; j < N; j++) out[row * stride + j] = sum_lanes<A>(sum[row][j]);
+}
+
+constexpr int64_t BYTES_AHEAD = 16384;  // how far from what is computed with memory is asked for
+
+// The same in rows.
+template <typename A>
+constexpr int64_t rows_ahead(int64_t width) {
+  return std::max<int64_t>(4, BYTES_AHEAD / (width * int64_t(sizeof(A))));
+}
+
+template <typename A>
+inline void fetch(const A* from, int64_t values) {
+  for (int64_t n = 0; n < values; n += 64 / sizeof(A)) __builtin_prefetch(from + n);
+}
+
+// FETCH times as many values as a row has are asked for meanwhile, from `ahead` on: piece by piece, because many parallel
+// requests stall the processor, and in the order of memory, which its own prefetcher recognises. Into the second cache,
+// for which more requests can wait than for the first.
+//
+// A function of its own: inlined into loops over tiles, GCC 12 keeps the sums in memory, at a third of the speed.
+template <int M, int N, int FETCH, typename A>
+[[gnu::noinline]] void dot_tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride, int64_t width, A* out,
+                                int64_t stride, const A* ahead) {
+  Vector<A> sum[M][N] = {};
+  for (int64_t d = 0; d < width; d += LANES<A>) {
+    for (int f = 0; f < FETCH; f += IN_A_LINE) __builtin_prefetch(ahead + FETCH * d + f * LANES<A>, 0, 2);
+    Vector<A> right[N];
+    for (int j = 0; j < N; j++) keep<A>(right[j] = load(b + j * b_stride + d));
+    for (int i = 0; i < M; i++) {
+      const Vector<A> left = load(a + i * a_stride + d);
+      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(left, right[j], sum[i][j]);
+    }
+  }
+  put_sums<A, M, N>(sum, out, stride);
+}
+
+// Rows of a, times rows of b as columns; rows of out lie `stride` apart. With `ahead`, b's rows lie one after another, and
+// as many are asked for from there on.
+template <typename T, typename O>
+struct Product {
+  const T* a;
+  int64_t a_stride, rows;
+  const T* b;
+  int64_t b_stride, columns, width;
+  O* out;
+  int64_t stride;
+  const T* ahead;
+};
+
+// N columns from j on, their rows in tiles of M, each as often as it fits; the first tiles ask for EACH rows in advance.
+template <int N, int EACH, int... M, typename T, typename O>
+inline void dot_panel(const Product<T, O>& p, int64_t j) {
+  const T *b = p.b + j * p.b_stride, *ahead = EACH ? p.ahead + j * p.b_stride : nullptr;
+  int64_t i = 0;
+  int asked = EACH ? 0 : N;
+  const auto tiles = [&](auto m) {
+    constexpr int rows = decltype(m)::value;
+    for (; i + rows <= p.rows; i += rows) {
+      const T* a = p.a + i * p.a_stride;
+      O* out = p.out + i * p.stride + j;
+      if (asked < N) {
+        dot_tile<rows, N, EACH>(a, p.a_stride, b, p.b_stride, p.width, out, p.stride, ahead);
+        asked += EACH;
+        ahead += EACH * p.width;
+      } else {
+        dot_tile<rows, N, 0>(a, p.a_stride, b, p.b_stride, p.width, out, p.stride, ahead);
+      }
+    }
+  };
+  (tiles(std::integral_constant<int, M>{}), ...);
+}
+
+// As many columns from j on as there are in whole panels of N; returns the first of the others.
+template <int N, int M, int... LESS, typename T, typename O>
+inline int64_t dot_columns(const Product<T, O>& p, int64_t j) {
+  const auto panels = [&](auto each) {
+    for (; j + N <= p.columns; j += N) dot_panel<N, decltype(each)::value, M, LESS...>(p, j);
+  };
+  if (!p.ahead)
+    panels(std::integral_constant<int, 0>{});
+  else if (p.rows < 2 * M)
+    panels(std::integral_constant<int, N>{});
+  else if (p.rows < 4 * M)
+    panels(std::integral_constant<int, (N + 1) / 2>{});
+  else
+    panels(std::integral_constant<int, (N + 3) / 4>{});
+  return j;
+}
+
+// Six rows are one tile of as many sums as the usual two of four and two, and wait less for each other.
+inline bool in_sixes(int64_t rows) { return rows % 6 == 0 && rows % 4 != 0; }
+
+// out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors. Where b comes
+// from memory, `ahead` is where the rows lie that are needed next.
+template <typename A>
+inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
+                     int64_t width, A* out, int64_t stride, const A* ahead = nullptr) {
+  const Product<A, A> p{a, a_stride, rows, b, b_stride, columns, width, out, stride, ahead};
+  if (in_sixes(rows)) {
+    dot_columns<1, 6>(p, dot_columns<SUMS / 6, 6>(p, 0));
+    return;
+  }
+  int64_t j = dot_columns<SUMS / 4, 4, 2, 1>(p, 0);
+  if constexpr (SUMS / 4 > 3) j = dot_columns<3, 4, 2, 1>(p, j);
+  dot_columns<1, 4, 2, 1>(p, j);
+}
+
+template <typename A, int M, int N, typename T>
+[[gnu::noinline]] void add_tile(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride,
+                                int64_t count, A* const* out) {
+  Vector<A> sum[M][N];
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < N; j++) sum[i][j] = load(out[i] + j * LANES<A>);
+  for (int64_t k = 0; k < count; k++) {
+    Vector<A> right[N];
+    for (int j = 0; j < N; j++) keep<A>(right[j] = load_wide(b + k * b_stride + j * LANES<A>));
+    for (int i = 0; i < M; i++) {
+      const Vector<A> w = weight[i * weight_stride + k * step] - Vector<A>{};
+      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(w, right[j], sum[i][j]);
+    }
+  }
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < N; j++) store<A>(out[i] + j * LANES<A>, sum[i][j]);
+}
+
+// out[i] += sum over k of weight[i * weight_stride + k * step] * b[k] for M rows whose places are given.
+template <typename A, int M, typename T>
+inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
+                      int64_t width, A* const* out) {
+  const auto tile = [&](auto n, int64_t d) {
+    A* at[M];
+    for (int i = 0; i < M; i++) at[i] = out[i] + d;
+    add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at);
+  };
+  int64_t d = 0;
+  if constexpr (M <= 4)
+    for (; d + 3 * LANES<A> <= width && d + 4 * LANES<A> != width; d += 3 * LANES<A>)
+      tile(std::integral_constant<int, 3>{}, d);
+  for (; d + 2 * LANES<A> <= width; d += 2 * LANES<A>) tile(std::integral_constant<int, 2>{}, d);
+  for (; d < width; d += LANES<A>) tile(std::integral_constant<int, 1>{}, d);
+}
+
+template <typename A, typename T>
+inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
+                     int64_t width, A* const* out, int64_t rows) {
+  int64_t i = 0;
+  const auto panels = [&](auto m) {
+    for (constexpr int M = decltype(m)::value; i + M <= rows; i += M)
+      add_panel<A, M>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
+  };
+  if (in_sixes(rows)) panels(std::integral_constant<int, 6>{});
+  panels(std::integral_constant<int, 4>{});
+  panels(std::integral_constant<int, 2>{});
+  panels(std::integral_constant<int, 1>{});
+}
+
+}  // namespace arcforge
