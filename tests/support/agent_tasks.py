@@ -27,7 +27,9 @@ class Conversations(GeneratedEnvironment):
     """Has a tool ``f``; the length of the answer decides.
 
     Args:
-        seconds: by which a call moves the event loop's clock, so that a limit of time ends it however busy the machine.
+        seconds: of a call.
+        endless: calls never end, and move the event loop's clock by an hour, so that a limit of time ends the episode
+            however busy the machine is.
         broken: calls that fail with the sandbox.
         max_calls: of an episode.
         result: of a call.
@@ -35,9 +37,12 @@ class Conversations(GeneratedEnvironment):
 
     domain = "tools"
 
-    def __init__(self, seconds: float = 0.0, broken: int = 0, max_calls: int = 3, result: str = "two") -> None:
+    def __init__(
+        self, seconds: float = 0.0, broken: int = 0, max_calls: int = 3, result: str = "two", endless: bool = False
+    ) -> None:
         super().__init__(type("Config", (), {"seed": 0, "split": "train"}))
         self.seconds, self.broken, self.max_calls, self.result = seconds, broken, max_calls, result
+        self.endless = endless
 
     def draw(self, draw: Any) -> tuple[str, Task]:
         number = str(draw.randrange(10**6))
@@ -48,9 +53,10 @@ class Conversations(GeneratedEnvironment):
             if self.broken:
                 self.broken -= 1
                 raise EpisodeFailure("sandbox", "the tool's sandbox broke")
-            if self.seconds:
-                MovedClock().move(self.seconds)
+            if self.endless:
+                MovedClock().move(3600)
                 await asyncio.Event().wait()
+            await asyncio.sleep(self.seconds)
             return self.result
 
         tool = Tool({"type": "function", "function": {"name": "f", "parameters": PARAMETERS}})

@@ -91,7 +91,7 @@ def test_a_random_model_is_seeded_by_the_rollout(served: Any) -> None:
 
 def test_time_and_limits_are_the_policys_own_and_what_is_there_is_graded(served: Any) -> None:
     address = served(scripted_state(TOKENIZER, lambda text: CALL))
-    (late,) = played(AgentRollouts(LoopHarnessConfig(seconds=600), address), Conversations(seconds=601), [0], 1)[0]
+    (late,) = played(AgentRollouts(LoopHarnessConfig(seconds=600), address), Conversations(endless=True), [0], 1)[0]
     (limited,) = played(AgentRollouts(LoopHarnessConfig(max_turns=2), address), Conversations(), [0], 1)[0]
     assert (late.episode.finish_reason, limited.episode.finish_reason) == ("timeout", "limit")
     for one, turns in ((late, 1), (limited, 2)):
