@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,16 +50,19 @@ def write_data(
     seed: int = 0,
     noise: float = 0.0,
 ) -> None:
-    """Writes conversations of the fine-tuning, experts' replies and labelled pairs, all of training tasks.
+    """Writes conversations of the fine-tuning, experts' replies and labelled pairs, all of training tasks, once.
 
     Args:
         sizes: of the files.
-        folder: is made.
+        folder: is made; one that is complete stays as it is.
         writer: of the conversations.
         tastes: each has a file of pairs.
         seed: of everything that is drawn.
         noise: share of labels that are the wrong way round.
     """
+    note = folder / "done.json"
+    if note.exists():
+        return
     folder.mkdir(parents=True, exist_ok=True)
     draw, tasks = random.Random(seed), notices.tasks(sizes.notices)
     chats = [
@@ -71,6 +75,7 @@ def write_data(
     for taste in tastes:
         found = notices.pairs(taste, notices.tasks(sizes.pairs), seed, noise)
         write_lines(folder / PAIRS.format(taste=taste), found)
+    note.write_text(json.dumps({"wall": 0.0}))
 
 
 def tuning_command(sizes: Sizes, data: Path, seed: int, folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -135,6 +136,31 @@ def publish(name: str, recipe: Any, figures: Mapping[str, Any], path: Path | Non
     if path is not None:
         told = {"benchmark": name, "machine": describe_machine(1), "recipe": asdict(recipe), **figures}
         path.write_text(json.dumps(told, indent=2))
+
+
+def run_all(
+    name: str,
+    made: argparse.ArgumentParser,
+    quick: Mapping[str, Any],
+    recipe: type[R],
+    runs: Callable[[argparse.Namespace, R, range], Iterable[Run]],
+    report: Callable[[argparse.Namespace, range], Mapping[str, Any]],
+) -> None:
+    """Does the runs of a benchmark that are missing, prints, and publishes.
+
+    Args:
+        name: of the benchmark.
+        made: has the options, see `options_of`.
+        quick: options of ``--quick``.
+        recipe: see `frozen`.
+        runs: returns those of the options, the recipe and the seeds.
+        report: prints what has been run, and returns its figures.
+    """
+    options = begun(made, quick)
+    of_folder = frozen(recipe, options.out, options)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    run_missing(options, partial(options.out.glob, "*/done.json"), runs(options, of_folder, seeds))
+    publish(name, of_folder, report(options, seeds), options.json)
 
 
 def write_lines(path: Path, records: Sequence[Any]) -> None:

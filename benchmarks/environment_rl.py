@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from _environment_rows import ROWS, WAYS, Recipe, Row, evaluation, learning, sampling, tuning, write_demonstrations
-from _stages import begun, frozen, once, options_of, publish, run_missing
+from _stages import Run, once, options_of, run_all
 
 QUICK = {
     "environments": ["slides"], "seeds": 1, "demonstrations": 40, "sft": 2, "rl": 1, "groups": 2, "group_size": 4,
@@ -192,18 +192,21 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main() -> None:
-    """Runs the missing ones, and prints."""
-    options = begun(parser(), QUICK)
-    recipe = frozen(Recipe, options.out, options)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
+def runs_of(options: argparse.Namespace, recipe: Recipe, seeds: Sequence[int]) -> list[Run]:
+    """Returns all runs of the options."""
     places = [Place(options.out, name) for name in options.environments]
-    runs = [
+    return [
         (partial(place.tried, f"{way}-{seed}"), partial(learn, recipe, place, way, seed))
         for way in options.ways for seed in seeds for place in places
     ]  # fmt: skip
-    run_missing(options, partial(options.out.glob, "*/done.json"), runs)
-    publish("environment_rl", recipe, report(options.out, options.environments, options.ways, seeds), options.json)
+
+
+def main() -> None:
+    """Runs the missing ones, and prints."""
+    run_all(
+        "environment_rl", parser(), QUICK, Recipe, runs_of,
+        lambda options, seeds: report(options.out, options.environments, options.ways, seeds),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from typing import Any
 import _forgetting_rows as of
 from _forgetting_figures import Place, report
 from _forgetting_rows import KINDS, NEW, OLD, ROWS, Steps
-from _stages import begun, frozen, once, options_of, publish, run_missing
+from _stages import Run, once, options_of, run_all
 
 QUICK = {
     "kinds": ["general", "lengths"], "seeds": 1, "reasoning": 1, "sft": 2, "rl": 1, "distill": 1, "replay": 2,
@@ -182,18 +182,21 @@ def rows_by_kind(kinds: Sequence[str], named: Sequence[str] | None) -> dict[str,
     return found
 
 
-def main() -> None:
-    """Runs the missing ones, and prints."""
-    options = begun(parser(), QUICK)
+def runs_of(options: argparse.Namespace, recipe: Recipe, seeds: Sequence[int]) -> list[Run]:
+    """Returns all runs of the options."""
     rows = rows_by_kind(options.kinds, options.rows)
-    recipe = frozen(Recipe, options.out, options)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
     places = [Place(options.out, kind, seed) for kind in options.kinds for seed in seeds]
-    runs = [
+    return [
         (partial(place.has, row), partial(learn, recipe, place, row)) for place in places for row in rows[place.kind]
     ]
-    run_missing(options, partial(options.out.glob, "*/done.json"), runs)
-    publish("forgetting", recipe, report(options.out, rows, seeds), options.json)
+
+
+def main() -> None:
+    """Runs the missing ones, and prints."""
+    run_all(
+        "forgetting", parser(), QUICK, Recipe, runs_of,
+        lambda options, seeds: report(options.out, rows_by_kind(options.kinds, options.rows), seeds),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

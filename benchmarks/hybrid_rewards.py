@@ -36,7 +36,7 @@ from typing import Any
 import _notices as notices
 from _hacking_rows import POOLED, rows_of
 from _hacking_stages import EXPERTS, Sizes, policy_command, scorer_command, tuning_command, write_data
-from _stages import begun, frozen, once, options_of, publish, run_missing
+from _stages import Run, once, options_of, run_all
 from arcforge_rl.rewards.spec import ROOT, Combination, Measured, RewardSpec
 from arcforge_rl.rewards.toml import to_toml
 
@@ -106,9 +106,7 @@ def is_done(out: Path, row: str, seed: int) -> bool:
 def learn(recipe: Recipe, row: str, seed: int, out: Path) -> None:
     """Runs a row with a seed, and before it the stages that it needs."""
     data, base, scorer, place = (place_of(out, name, seed) for name in ("data", "base", "scorer", row))
-    if not (data / "done.json").exists():
-        write_data(recipe, data, notices.careless, [TASTE], seed, recipe.noise)
-        (data / "done.json").write_text(json.dumps({"wall": 0.0}))
+    write_data(recipe, data, notices.careless, [TASTE], seed, recipe.noise)
     once(base, tuning_command(recipe, data, seed, base / "run"))
     if "liked" in ROWS[row]:
         once(scorer, scorer_command(recipe, data, base / "run", TASTE, seed, scorer / "run"))
@@ -175,18 +173,21 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main() -> None:
-    """Runs the missing ones, and prints."""
-    options = begun(parser(), QUICK)
-    recipe = frozen(Recipe, options.out, options)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    runs = [
+def runs_of(options: argparse.Namespace, recipe: Recipe, seeds: Sequence[int]) -> list[Run]:
+    """Returns all runs of the options."""
+    return [
         (partial(is_done, options.out, row, seed), partial(learn, recipe, row, seed, options.out))
         for seed in seeds
         for row in options.rows
     ]
-    run_missing(options, partial(options.out.glob, "*/done.json"), runs)
-    publish("hybrid_rewards", recipe, report(options.out, options.rows, seeds), options.json)
+
+
+def main() -> None:
+    """Runs the missing ones, and prints."""
+    run_all(
+        "hybrid_rewards", parser(), QUICK, Recipe, runs_of,
+        lambda options, seeds: report(options.out, options.rows, seeds),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any
 import _notices as notices
 from _hacking_rows import ROWS, Row, at_equal_score, figures_of, reward_file
 from _hacking_stages import EXPERTS, Sizes, policy_command, scorer_command, tuning_command, write_data
-from _stages import begun, frozen, once, options_of, publish, run_missing
+from _stages import Run, once, options_of, run_all
 
 FLAWS = ("length", "word")
 QUICK = {
@@ -82,9 +82,7 @@ def learn(recipe: Recipe, flaw: str, row: str, seed: int, out: Path) -> None:
     """Runs a row with a seed, and before it the stages that it needs."""
     out = out.resolve()
     data, base, scorer = out / "data", out / "base", out / f"scorer-{flaw}"
-    if not (data / "done.json").exists():
-        write_data(recipe, data, notices.worker, FLAWS)
-        (data / "done.json").write_text("{}")
+    write_data(recipe, data, notices.worker, FLAWS)
     once(base, tuning_command(recipe, data, 0, base / "run"))
     once(scorer, scorer_command(recipe, data, base / "run", flaw, 0, scorer / "run"))
     place = place_of(out, flaw, row, seed)
@@ -92,11 +90,6 @@ def learn(recipe: Recipe, flaw: str, row: str, seed: int, out: Path) -> None:
     rewards = place / "reward.toml"
     rewards.write_text(reward_file(ROWS[row], str(scorer / "run"), str(data / EXPERTS)))
     once(place, run_command(recipe, ROWS[row], base / "run", data, rewards, seed, place / "run"))
-
-
-def notes_in(out: Path) -> list[Path]:
-    """Returns the notes of the finished runs."""
-    return [path for flaw in FLAWS for path in out.glob(f"{flaw}-*/done.json")]
 
 
 def report(out: Path, flaws: Sequence[str], rows: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
@@ -153,20 +146,23 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main() -> None:
-    """Runs the missing ones, and prints."""
-    options = begun(parser(), QUICK)
-    recipe = frozen(Recipe, options.out, options)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    runs = [
+def runs_of(options: argparse.Namespace, recipe: Recipe, seeds: Sequence[int]) -> list[Run]:
+    """Returns all runs of the options."""
+    return [
         (
             (place_of(options.out, flaw, row, seed) / "done.json").exists,
             partial(learn, recipe, flaw, row, seed, options.out),
         )
         for seed in seeds for flaw in options.flaws for row in options.rows
     ]  # fmt: skip
-    run_missing(options, partial(notes_in, options.out), runs)
-    publish("reward_hacking", recipe, report(options.out, options.flaws, options.rows, seeds), options.json)
+
+
+def main() -> None:
+    """Runs the missing ones, and prints."""
+    run_all(
+        "reward_hacking", parser(), QUICK, Recipe, runs_of,
+        lambda options, seeds: report(options.out, options.flaws, options.rows, seeds),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

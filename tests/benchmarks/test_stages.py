@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module as module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +54,31 @@ def test_figures_are_written_with_recipe_and_machine(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "some.json").read_text())
     assert (told["benchmark"], told["figures"]) == ("some", {"gain": 1.5})
     assert told["recipe"]["title"] == "slides" and told["machine"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A recipe."""
+
+    init: str
+    steps: int
+
+
+def test_a_benchmark_does_what_is_missing_of_each_seed_and_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages, worked = module("_stages"), list[tuple[int, int]]()
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "done.json").write_text('{"wall": 1.0}')
+
+    def runs(options: Namespace, recipe: Steps, seeds: range) -> list[tuple[Any, Any]]:
+        missing = [seed for seed in seeds if not (options.out / str(seed) / "done.json").exists()]
+        return [(lambda: False, partial(worked.append, (seed, recipe.steps))) for seed in missing]
+
+    line = ["some", "--out", str(tmp_path), "--first-seed", "1", "--seeds", "3", "--json", str(tmp_path / "some.json")]
+    monkeypatch.setattr("sys.argv", line)
+    made = stages.options_of("some", "A benchmark.", {"steps": 7})
+    stages.run_all("some", made, {}, Steps, runs, lambda options, seeds: {"seeds": list(seeds)})
+    assert worked == [(1, 7), (3, 7)]
+    told = json.loads((tmp_path / "some.json").read_text())
+    assert told["seeds"] == [1, 2, 3] and told["recipe"] == {"init": "demo", "steps": 7}
