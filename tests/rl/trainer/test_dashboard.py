@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 
 import pytest
 from rich.console import Console
@@ -9,7 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.rl.trainer.conftest import Compose
 
 from arcforge_core.contracts.algorithm import Branch, Trace
-from arcforge_core.contracts.environment import Episode, Outcome, Reply, Task
+from arcforge_core.contracts.environment import Episode, NoVerdict, Outcome, Reply, Task
+from arcforge_core.episodes.copy import CopyEnvironment
 from arcforge_core.train import session
 from arcforge_rl.rollouts.clock import PHASES
 from arcforge_rl.rollouts.collect import TracedRollout
@@ -82,6 +84,30 @@ def test_a_run_on_a_terminal_has_a_live_view(small_run: Compose, monkeypatch: py
         events.Tags()["histograms"]
     )
     assert {"seconds_sampling", "entropy", "heldout_pass@1"} <= set(events.Tags()["scalars"])
+
+
+def test_a_step_whose_every_rollout_failed_leaves_the_last_sample_on_screen(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120, height=50, legacy_windows=False)
+    monkeypatch.setattr(session, "Console", lambda **options: Console(quiet=True) if options.get("quiet") else terminal)
+    samples: list[TracedRollout | None] = []
+    numbers, score, render = itertools.count(), CopyEnvironment.score, Dashboard.render
+
+    async def absent(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
+        if 16 <= next(numbers) < 32:
+            raise NoVerdict("the judge is away")
+        return await score(environment, task, episode)
+
+    def watched(view: Dashboard) -> object:
+        samples.append(view.sample)
+        return render(view)
+
+    monkeypatch.setattr(CopyEnvironment, "score", absent)
+    monkeypatch.setattr(Dashboard, "render", watched)
+    run(small_run("rollout.drop_equal=false", "evaluation.tasks=0"))
+    _, first, during, after = samples
+    assert first is during is not None and after is not first
 
 
 def test_without_a_terminal_there_are_lines(small_run: Compose, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from arcforge_core.tokenizer.tokenizer import train_tokenizer
 from arcforge_rl.trainer import module
 from arcforge_rl.trainer import run as run_module
 from arcforge_rl.trainer.build import correction_of
+from arcforge_rl.trainer.callbacks import evaluated_steps
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.run import run
 from support.garbage import unfrozen
@@ -297,6 +298,35 @@ def test_a_step_whose_every_rollout_failed_ends_a_run_in_which_nothing_worked_ye
     numbers, begun = itertools.count(), 16
     with pytest.raises(ArcforgeError, match=rf"^step 3: no token was trained in 2 steps .*; {why}$"):
         run(small_run(*options, "trainer.max_steps=4", "monitor.idle_steps=2"))
+
+
+def test_an_evaluation_whose_every_task_failed_measures_nothing_and_ends_only_a_run_without_any(
+    small_run: Compose, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers, score, absent = itertools.count(), CopyEnvironment.score, {24, 26, 28, 30}  # one of two tries at each task
+
+    async def judged(environment: CopyEnvironment, task: Task, episode: Episode) -> Outcome:
+        if next(numbers) in absent:
+            raise NoVerdict("the judge is away")
+        return await score(environment, task, episode)
+
+    monkeypatch.setattr(CopyEnvironment, "score", judged)
+    options = ("rollout.drop_equal=false", "trainer.eval_every=1", "monitor.action=rollback")
+    found = run(small_run(*options, "trainer.max_steps=2"))
+    why = "each of the 4 held-out tasks has a failed rollout; the first: verifier: the judge is away"
+    assert f"step 1: nothing is measured: {why}" in capsys.readouterr().err
+    for name in ("evaluations.csv", "heldout.csv"):
+        rows = list(csv.DictReader((found.dir / name).read_text().splitlines()))
+        assert {row["step"] for row in rows} == {"0", "2"}
+    numbers = itertools.count()
+    resumable = run(small_run(*options, "trainer.max_steps=1"))
+    assert "pass@1_before" in resumable.figures and "pass@1_after" not in resumable.figures, "it would be of step 0"
+    assert evaluated_steps(resumable.dir) == {0}
+    run(small_run(*options, "trainer.max_steps=2", "resume=latest"))
+    assert evaluated_steps(resumable.dir) == {0, 1, 2}, "the resumed run evaluates"
+    numbers, absent = itertools.count(), set(range(0, 8, 2))
+    with pytest.raises(ArcforgeError, match=f"^{why}$"):
+        run(small_run(*options, "trainer.max_steps=1"))
 
 
 def test_a_broken_sandbox_now_and_then_is_counted_and_shown(

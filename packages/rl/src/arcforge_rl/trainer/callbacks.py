@@ -12,12 +12,13 @@ from typing import Any
 import lightning as L
 from rich.console import Console
 
-from arcforge_core.console.progress import working
+from arcforge_core.console.progress import say, working
+from arcforge_core.errors import ArcforgeError
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.callbacks.metrics import append_row, append_rows, log_scalars, tell_loggers
 from arcforge_core.train.callbacks.stopping import stopping_of
 from arcforge_rl.rollouts.collect import TracedRollout
-from arcforge_rl.trainer.figures import ALL, evaluation_figures, label_figures, rights
+from arcforge_rl.trainer.figures import ALL, evaluation_figures, label_figures, rights, why_not_measured
 from arcforge_rl.trainer.module import PolicyModule
 from arcforge_rl.trainer.tensorboard import log_samples
 
@@ -73,6 +74,7 @@ class Evaluations(L.Callback):
 
     Attributes:
         first, last: figures by domain; in a resumed run `first` is still the evaluation at its original start.
+            `last` is None if the last one measured nothing.
         groups: the rollouts of the last evaluation, task by task.
         last_step: the step of the last evaluation that has ended, -1 before any.
         asked_step: of the last one that has begun.
@@ -108,7 +110,11 @@ class Evaluations(L.Callback):
         """Plays the held-out tasks, if there are any. The time does not count as training.
 
         A stop that is requested meanwhile cuts it off and leaves no figures: the resumed run evaluates. An engine of
-        its own plays them in a thread; their figures are there after `settle`.
+        its own plays them in a thread; their figures are there after `settle`. An evaluation in which every task has a
+        failed rollout leaves no figures either.
+
+        Raises:
+            ArcforgeError: every task has a failed rollout, and none was measured since the run began.
         """
         if not module.config.evaluation.tasks:
             return
@@ -144,6 +150,13 @@ class Evaluations(L.Callback):
     def _take(
         self, trainer: L.Trainer, module: PolicyModule, step: int, seconds: float, groups: list[list[TracedRollout]]
     ) -> None:
+        if why := why_not_measured(groups):
+            if self.first is None:
+                raise ArcforgeError(why)
+            self.last = None
+            if trainer.is_global_zero:
+                say(f"step {step}: nothing is measured: {why}")
+            return
         self.groups, self.last_step = groups, step
         self.last = evaluation_figures(groups)
         self.first = self.first or self.last

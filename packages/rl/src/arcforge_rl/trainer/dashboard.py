@@ -76,7 +76,7 @@ class Dashboard(L.Callback):
         self.figures = module.record.figures
         self.trained_tokens = sum(trace.num_sampled for trace in module.record.result.traces)
         self.rewards += [self.figures["reward"]] if "reward" in self.figures else []
-        self.sample = next(r for r in module.record.result.everything if r.outcome.failure is None)
+        self.sample = next((r for r in module.record.result.everything if r.outcome.failure is None), self.sample)
         self._take(module)
         if self.live is not None:
             self.live.update(self.render(), refresh=True)
@@ -140,11 +140,11 @@ class Dashboard(L.Callback):
                 gap = f"{figures['logprob_gap']:.1e} mean, {figures['logprob_gap_max']:.1e} most"
                 found.append(("log-prob gap", gap))
             found.append(("masked", f"{masked:.1%} of the tokens"))
+        if "length" in figures:  # of rollouts that did not fail
+            found.append(("length", f"{figures['length']:.0f} tokens, {figures['truncated']:.0%} cut off"))
         if figures:
-            length = f"{figures['length']:.0f} tokens, {figures['truncated']:.0%} cut off"
             dropped = ", ".join(f"{figures[name]:.0f} {name.replace('_', ' ')}" for name in DROPPED if figures[name])
-            groups = f"{figures['groups']:.0f} trained on; dropped: {dropped or 'none'}"
-            found += [("length", length), ("groups", groups)]
+            found.append(("groups", f"{figures['groups']:.0f} trained on; dropped: {dropped or 'none'}"))
             if failed := failures(figures):
                 found.append(("failed", f"rollouts: {failed}"))
             if "staleness_take_mean" in figures:

@@ -8,7 +8,6 @@ import torch
 
 from arcforge_core.contracts.algorithm import Trace
 from arcforge_core.contracts.environment import Environment
-from arcforge_core.errors import ArcforgeError
 from arcforge_rl.best_of.figures import majority_is_right, pass_figures
 from arcforge_rl.environments.unjudged import is_unjudged
 from arcforge_rl.rewards.figures import component_figures
@@ -105,15 +104,16 @@ def label_figures(groups: Sequence[Sequence[TracedRollout]]) -> dict[str, dict[s
 
 
 def complete(groups: Sequence[Sequence[TracedRollout]]) -> list[Sequence[TracedRollout]]:
-    """Returns the groups in which no rollout failed.
+    """Returns the groups in which no rollout failed."""
+    return [group for group in groups if all(rollout.outcome.failure is None for rollout in group)]
 
-    Raises:
-        ArcforgeError: there is no such group.
-    """
-    found = [group for group in groups if all(rollout.outcome.failure is None for rollout in group)]
-    if groups and not found:
-        raise ArcforgeError(f"each of the {len(groups)} held-out tasks has a failed rollout: nothing can be measured")
-    return found
+
+def why_not_measured(groups: Sequence[Sequence[TracedRollout]]) -> str:
+    """Returns the first failure if none of the held-out tasks is without one, otherwise an empty text."""
+    if complete(groups):
+        return ""
+    first = next(failure for group in groups for rollout in group if (failure := rollout.outcome.failure) is not None)
+    return f"each of the {len(groups)} held-out tasks has a failed rollout; the first: {first.kind}: {first.reason}"
 
 
 def rights(groups: Sequence[Sequence[TracedRollout]]) -> list[int]:
