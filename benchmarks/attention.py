@@ -47,8 +47,10 @@ from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
+from arcforge_core.ops import reference
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.ops.quant import to_records
 from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.throughput import matmul_rate
 
@@ -181,7 +183,7 @@ def our_decoding(model: CausalLM, kept: list[dict[str, Tensor]]) -> Job:
     cache = model.new_cache([tokens + 1])
     for layer, values in zip(cache.layers, kept, strict=True):
         for name, rows in layer.entries.items():
-            rows[:tokens] = values[name]
+            rows[:tokens] = to_records(reference.hadamard(values[name])) if rows.dtype == torch.int8 else values[name]
     token = torch.tensor([7])
 
     @torch.inference_mode()
@@ -383,10 +385,12 @@ def decode(
     subject: Subject, ours: CausalLM, rounds: int, folder: str, options: argparse.Namespace
 ) -> tuple[dict[str, Any], Any]:
     """One token after caches of several lengths, beside our own dense attention in absorbed form."""
-    dense, halved = subject.model("mla").eval(), subject.model("dsa", "index_cache=bf16").eval()
+    dense = subject.model("mla").eval()
+    narrow = {form: subject.model("dsa", f"index_cache={form}").eval() for form in ("bf16", "int8")}
     milliseconds: dict[str, dict[int, float]] = {
         "dsa": {},
         "dsa, bf16 keys": {},
+        "dsa, int8 keys": {},
         "dense": {},
         "transformers": {},
         "floor": {},
@@ -395,8 +399,8 @@ def decode(
     difference, swept, by_round = {}, {}, {}
     for tokens in CACHES:
         kept = subject.entries(ours, tokens)
-        jobs = {"dsa": our_decoding(ours, kept), "dsa, bf16 keys": our_decoding(halved, kept)}
-        jobs["dense"] = our_decoding(dense, kept)
+        jobs = {"dsa": our_decoding(ours, kept), "dense": our_decoding(dense, kept)}
+        jobs |= {f"dsa, {form} keys": our_decoding(model, kept) for form, model in narrow.items()}
         prepare = partial(their_decoding, config=ours.config, kept=kept)
         if tokens <= CACHES[1]:
             found_here, other = fastest_peer(folder, prepare, jobs["dsa"], options.quick)
@@ -416,8 +420,10 @@ def decode(
         "decode_32k": ratio(at_32k["transformers"], at_32k["dsa"]),
         "decode_32k_over_2k": ratio(at_32k["dsa"], by_round[short]["dsa"]),
         "decode_32k_over_2k_bf16": milliseconds["dsa, bf16 keys"][middle] / found[short],
+        "decode_32k_over_2k_int8": milliseconds["dsa, int8 keys"][middle] / found[short],
         "decode_over_floor": found[short] / milliseconds["floor"][short],
         "decode_64k_vs_absorbed": ratio(at_64k["dense"], at_64k["dsa"]),
+        "decode_64k_vs_absorbed_int8": ratio(at_64k["dense"], at_64k["dsa, int8 keys"]),
         "absorbed_over_floor": absorbed[long] / milliseconds["dense floor"][long],
     }
     return {"milliseconds": milliseconds, "difference": difference, "peer": swept}, ratios

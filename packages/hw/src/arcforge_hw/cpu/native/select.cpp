@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "record.h"
-#include "products.h"
+#include "turned.h"
 
 namespace arcforge {
 namespace {
@@ -19,7 +19,8 @@ constexpr int VECTORS = 3;                           // of a panel
 constexpr int64_t PANEL = VECTORS * LANES<float>;    // keys of a panel
 constexpr int64_t QUERIES = 16;                      // that read a panel while it is near
 constexpr int64_t FEW_QUERIES = 8;                   // of a segment, for which laying out keys as panels is a waste
-constexpr int64_t KEYS_AT_ONCE = 48;                 // of few queries, whose dot products are summed before the next ones
+constexpr int64_t KEYS_AT_ONCE = 192;                // of few queries, whose dot products are summed before the next ones
+constexpr int64_t WIDE_KEYS_AT_ONCE = 48;            // where they are multiplied in fp32
 constexpr int64_t STEP = 32;                         // scores that are passed over together when all are too low
 constexpr int64_t SAMPLED = 1 << 11;                 // keys from which on a sample guesses the k-th largest score
 
@@ -213,45 +214,116 @@ void head_sum(const float* dots, int64_t stride, const float* weight, int64_t he
   }
 }
 
-// Keys are read once, and all queries score them while they are near.
+// Scores keys, all queries while these are near, in blocks that threads share: score(first, count, from) writes the scores
+// of keys that lie one after another.
+template <typename T, typename F>
+void scan(const Keys<T>& k, int64_t keys, int64_t at_once, F score) {
+#pragma omp for schedule(static)
+  for (int64_t block = 0; block < keys; block += at_once) {
+    const int64_t end = std::min(block + at_once, keys);
+    for (int64_t first = block, count; first < end; first += count) {
+      count = k.run(first, end - first);
+      score(first, count, k.at(first));
+    }
+  }
+}
+
+#ifdef __AVX512BF16__
+// By products with the keys as they are.
+void scan_parts(const Keys<BFloat16>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
+                int64_t keys, bool relu, uint32_t* ranks, const Parts<BFloat16>& parts) {
+  std::vector<float> dots(heads * KEYS_AT_ONCE);
+  const auto sum = relu ? head_sum<true> : head_sum<false>;
+  scan(k, keys, KEYS_AT_ONCE, [&](int64_t first, int64_t count, const BFloat16* from) {
+    for (int64_t b = 0; b < queries; b++) {
+      const BFloat16* ahead = b == 0 ? k.at(std::min(first + KEYS_AT_ONCE, keys - 1)) : nullptr;
+      dot_parts(parts, b * heads, heads, from, width, count, width, dots.data(), KEYS_AT_ONCE, ahead);
+      sum(dots.data(), KEYS_AT_ONCE, weights + b * heads, heads, count, &ranks[b * keys + first]);
+    }
+  });
+}
+#endif
+
+#ifdef ARCFORGE_TURNED
+// By products with the bytes of keys, turned.
+void scan_turned(const Keys<int8_t>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
+                 bool relu, uint32_t* ranks, const Parts<int8_t>& parts) {
+  std::vector<float> weight(queries * heads);
+  for (int64_t r = 0; r < queries * heads; r++) weight[r] = weights[r] * parts.scale[r];
+  Turned turned(width);
+  float scale[TURNED], scores[TURNED];
+#pragma omp for schedule(static)
+  for (int64_t first = 0; first < keys; first += TURNED) {
+    const int64_t count = std::min<int64_t>(TURNED, keys - first);
+    turned.lay(k, first, count, width, k.at(std::min(first + TURNED_AHEAD, keys - 1)));
+    for (int n = 0; n < TURNED; n++) scale[n] = scale_of(turned.key[n], width);
+    for (int64_t b = 0; b < queries; b++) {
+      const float* of = &weight[b * heads];
+      if (relu)
+        turned.score<true>(parts, b * heads, heads, width, of, scores);
+      else
+        turned.score<false>(parts, b * heads, heads, width, of, scores);
+      for (int64_t n = 0; n < count; n++) ranks[b * keys + first + n] = rank_of(scale[n] * scores[n] + 0.0f);
+    }
+  }
+}
+#endif
+
+// By products in fp32.
+template <typename T>
+void scan_wide(const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
+               bool relu, uint32_t* ranks, const float* query, int64_t stride) {
+  constexpr int64_t MOST = WIDE_KEYS_AT_ONCE;
+  std::vector<float> wide(MOST * stride), dots(heads * MOST);
+  const auto sum = relu ? head_sum<true> : head_sum<false>;
+  scan(k, keys, MOST, [&](int64_t first, int64_t count, const T* from) {
+    const float* entries = wide.data();
+    if constexpr (std::is_same_v<T, float>) entries = from;
+    if (!std::is_same_v<T, float> || stride != width) {
+      entries = wide.data();
+      for (int64_t n = 0; n < count; n++) {
+        const T* key = from + n * row_of<T>(width);
+        fetch(key + rows_ahead<T>(width) * row_of<T>(width), row_of<T>(width));
+        widen_row(key, width, scale_of(key, width), &wide[n * stride]);
+      }
+    }
+    for (int64_t b = 0; b < queries; b++) {
+      const float* ahead = nullptr;
+      if constexpr (std::is_same_v<T, float>)
+        if (b == 0 && entries == from) ahead = k.at(std::min(first + count, keys - 1));
+      dot_rows(query + b * heads * stride, stride, heads, entries, stride, count, stride, dots.data(), MOST, ahead);
+      sum(dots.data(), MOST, weights + b * heads, heads, count, &ranks[b * keys + first]);
+    }
+  });
+}
+
+// Keys are read once.
 template <typename T>
 void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
                int64_t visible, int64_t topk, bool relu, int64_t* out, int64_t threads) {
-  const int64_t stride = padded<float>(width), keys = visible + queries - 1;
-  std::vector<float> query(queries * heads * stride);
+  const int64_t stride = padded<float>(width), keys = visible + queries - 1, rows = queries * heads;
   std::vector<uint32_t> ranks(queries * keys);
-  for (int64_t r = 0; r < queries * heads; r++) widen_row(q + r * width, width, 1.0f, &query[r * stride]);
-  const auto sum = relu ? head_sum<true> : head_sum<false>;
+  const bool narrow = MULTIPLIED<T> && (std::is_same_v<T, int8_t> || width % PAIRED == 0);
+  Parts<std::conditional_t<MULTIPLIED<T>, T, int8_t>> parts(narrow ? rows : 0, width);
+  std::vector<float> query(narrow ? 0 : rows * stride);
+  for (int64_t r = 0; r < rows; r++) {
+    if (narrow)
+      parts.lay(q + r * width, width, r);
+    else
+      widen_row(q + r * width, width, 1.0f, &query[r * stride]);
+  }
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> wide(KEYS_AT_ONCE * stride), dots(heads * KEYS_AT_ONCE);
     Scratch scratch;
-#pragma omp for schedule(static)
-    for (int64_t block = 0; block < keys; block += KEYS_AT_ONCE) {
-      const int64_t end = std::min(block + KEYS_AT_ONCE, keys);
-      for (int64_t first = block, count; first < end; first += count) {
-        count = k.run(first, end - first);
-        const T* from = k.at(first);
-        const float* entries = wide.data();
-        if constexpr (std::is_same_v<T, float>) entries = from;
-        if (!std::is_same_v<T, float> || stride != width) {
-          entries = wide.data();
-          for (int64_t n = 0; n < count; n++) {
-            const T* key = from + n * row_of<T>(width);
-            fetch(key + rows_ahead<T>(width) * row_of<T>(width), row_of<T>(width));
-            widen_row(key, width, scale_of(key, width), &wide[n * stride]);
-          }
-        }
-        for (int64_t b = 0; b < queries; b++) {
-          const float* ahead = nullptr;
-          if constexpr (std::is_same_v<T, float>)
-            if (b == 0 && entries == from) ahead = k.at(std::min(first + count, keys - 1));
-          dot_rows(&query[b * heads * stride], stride, heads, entries, stride, count, stride, dots.data(), KEYS_AT_ONCE,
-                   ahead);
-          sum(dots.data(), KEYS_AT_ONCE, weights + b * heads, heads, count, &ranks[b * keys + first]);
-        }
-      }
-    }
+    const auto scanned = [&](auto f) { f(k, weights, queries, heads, width, keys, relu, ranks.data(), parts); };
+#ifdef ARCFORGE_TURNED
+    if constexpr (std::is_same_v<T, int8_t>) scanned(scan_turned);
+#endif
+#ifdef __AVX512BF16__
+    if constexpr (std::is_same_v<T, BFloat16>)
+      if (narrow) scanned(scan_parts);
+#endif
+    if (!narrow) scan_wide(k, weights, queries, heads, width, keys, relu, ranks.data(), query.data(), stride);
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < queries; b++) select(&ranks[b * keys], visible + b, topk, scratch, out + b * topk);
   }

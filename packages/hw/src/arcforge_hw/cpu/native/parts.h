@@ -1,0 +1,118 @@
+// Products of heads in fp32 with keys of 16 or 8 bits that are not widened: a head is the sum of two rows of the keys' type,
+// which keep 16 or 14 bits of its values at least, and a key is multiplied by both while it is near.
+#pragma once
+
+#include <vector>
+
+#include "rows16.h"
+
+namespace arcforge {
+
+// Whether the processor multiplies keys of a type as they are.
+template <typename T>
+inline constexpr bool MULTIPLIED = false;
+#ifdef __AVX512BF16__
+template <>
+inline constexpr bool MULTIPLIED<BFloat16> = true;
+#endif
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+template <>
+inline constexpr bool MULTIPLIED<int8_t> = true;
+#endif
+
+constexpr int PART_BITS = 7;  // of the lower part of an integer, which has a sign
+constexpr float LARGEST = 127 << PART_BITS;
+
+// Heads [rows, width] in two parts [rows, stride] each, zeros after the width: scale * (high + low), of integers
+// scale * (high * 128 + low).
+template <typename T>
+struct Parts {
+  int64_t stride;
+  std::vector<T> high, low;
+  std::vector<float> scale;
+  std::vector<int32_t> offset;  // of a row of integers: what 128 that is added to each value of a key adds to the sum
+
+  Parts(int64_t rows, int64_t width)
+      : stride((width + 63) / 64 * 64), high(rows * stride), low(rows * stride), scale(rows, 1.0f), offset(rows) {}
+
+  void lay(const float* head, int64_t width, int64_t r) {
+    T *to_high = &high[r * stride], *to_low = &low[r * stride];
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      for (int64_t d = 0; d < width; d++) {
+        narrow(head[d], to_high + d);
+        const float rest = head[d] - float(to_high[d]);
+        narrow(std::isfinite(rest) ? rest : 0.0f, to_low + d);
+      }
+    } else {
+      float largest = 0.0f, poison = 0.0f;  // a head with a value that is not finite has no finite scale
+      for (int64_t d = 0; d < width; d++) {
+        largest = std::max(largest, std::fabs(head[d]));
+        poison += head[d] * 0.0f;
+      }
+      int exponent;  // a power of two keeps small integers, and with them ties, exact
+      std::frexp(std::max(largest / LARGEST, std::numeric_limits<float>::min()), &exponent);
+      scale[r] = std::ldexp(1.0f, exponent) + poison;
+      for (int64_t d = 0; d < width; d++) {
+        const float value = std::nearbyint(head[d] / scale[r]);
+        const int32_t integer = std::fabs(value) <= LARGEST ? int32_t(value) : 0;
+        const int32_t upper = (integer + (1 << (PART_BITS - 1))) >> PART_BITS;
+        to_high[d] = T(upper);
+        to_low[d] = T(integer - (upper << PART_BITS));
+        offset[r] += 128 * integer;
+      }
+    }
+  }
+};
+
+#ifdef __AVX512BF16__
+// out[i][j] = head[row + i] . key[j] for M heads and N keys, as many of which are asked for from `ahead` on.
+template <int M, int N>
+[[gnu::noinline]] void parts_tile(const Parts<BFloat16>& a, int64_t row, const BFloat16* keys, int64_t key_stride,
+                                  int64_t width, float* out, int64_t stride, const BFloat16* ahead) {
+  const BFloat16 *high = &a.high[row * a.stride], *low = &a.low[row * a.stride];
+  const int64_t head_stride = a.stride;
+  if (!ahead) ahead = keys;
+  Vector<float> sum[M][N] = {};
+  for (int64_t d = 0; d < width; d += PAIRED) {
+    Paired right[N];
+    for (int j = 0; j < N; j++) {
+      __builtin_prefetch(ahead + j * key_stride + d, 0, 2);
+      right[j] = load_pairs(keys + j * key_stride + d);
+    }
+    for (int i = 0; i < M; i++) {
+      const Paired left = load_pairs(low + i * head_stride + d);
+      for (int j = 0; j < N; j++) sum[i][j] = dot_pairs(left, right[j], sum[i][j]);
+    }
+    for (int i = 0; i < M; i++) {
+      const Paired left = load_pairs(high + i * head_stride + d);
+      for (int j = 0; j < N; j++) sum[i][j] = dot_pairs(left, right[j], sum[i][j]);
+    }
+  }
+  put_sums<float, M, N>(sum, out, stride);
+}
+
+// out[i][j] = head[row + i] . key[j] for `rows` heads and `count` keys, whose rows lie `key_stride` values
+// apart; `ahead` is where those lie that are needed next.
+inline void dot_parts(const Parts<BFloat16>& a, int64_t row, int64_t rows, const BFloat16* keys, int64_t key_stride,
+                      int64_t count, int64_t width, float* out, int64_t stride, const BFloat16* ahead) {
+  int64_t j = 0;
+  const auto columns = [&](auto n) {
+    constexpr int N = decltype(n)::value;
+    for (; j + N <= count; j += N) {
+      int64_t i = 0;
+      const auto tiles = [&](auto m) {
+        for (constexpr int M = decltype(m)::value; i + M <= rows; i += M)
+          parts_tile<M, N>(a, row + i, keys + j * key_stride, key_stride, width, out + i * stride + j, stride,
+                           i || !ahead ? nullptr : ahead + j * key_stride);
+      };
+      tiles(std::integral_constant<int, 4>{});
+      tiles(std::integral_constant<int, 2>{});
+      tiles(std::integral_constant<int, 1>{});
+    }
+  };
+  columns(std::integral_constant<int, 4>{});
+  columns(std::integral_constant<int, 1>{});
+}
+#endif
+
+}  // namespace arcforge
