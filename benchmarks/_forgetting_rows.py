@@ -163,6 +163,8 @@ def learning(steps: Steps, count: int, init: str, tokens: int, seed: int, folder
     ]  # fmt: skip
 
 
+HOPELESS = "monitor.idle_steps=0"
+"""A skill that is lost wholly earns nothing to learn from: a result, which ends no row early."""
 ON_OLD = ("environment=math", "environment.kinds=[expressions]", "rollout.thinking=on")
 """Overrides of reinforcement learning on the old skill alone."""
 

@@ -114,14 +114,14 @@ def replay(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], f
 def rl_kl(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:
     """Runs the row."""
     shared = of.learning(recipe, recipe.rl_kl, str(models[NEW]), 80, place.seed, folder / "run")
-    once(folder, [*shared, *of.ON_OLD, f"algorithm.kl={recipe.kl}"])
+    once(folder, [*shared, *of.ON_OLD, of.HOPELESS, f"algorithm.kl={recipe.kl}"])
 
 
 def rl_both(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:
     """Runs the row."""
     kind = KINDS[place.kind]
     shared = of.learning(recipe, recipe.rl_both, str(models[NEW]), max(80, kind.tokens), place.seed, folder / "run")
-    once(folder, [*shared, *of.mixture(kind)])
+    once(folder, [*shared, *of.mixture(kind), of.HOPELESS])
 
 
 def average(recipe: Recipe, place: Place, row: str, models: Mapping[str, Path], folder: Path) -> None:

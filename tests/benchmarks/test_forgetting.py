@@ -59,6 +59,7 @@ def test_every_command_composes(kind: str, tmp_path: Path, ran: Ran) -> None:
     assert distill.environment.thinking == {"expressions": "on"} and distill.rollout.group_size == 1
     assert ran[f"{kind}-replay-3"].data.folders == [f"{tmp_path}/{kind}-{n}-3/run/kept" for n in ("sampled", "data")]
     assert (ran[f"{kind}-rl_kl-3"].algorithm.kl, ran[f"{kind}-rl_both-3"].algorithm.kl) == (recipe.kl, 0.0)
+    assert [ran[f"{kind}-{row}-3"].monitor.idle_steps for row in ("rl_kl", "rl_both", "distill")] == [0, 0, 20]
     assert (f"{kind}-tuned-3" in ran) == (kind == "general")
     tried = ran[f"{kind}-distill-on-3"]
     assert tried.environment.split == "heldout" and tried.episodes == 2 * recipe.tasks
